@@ -1,0 +1,22 @@
+/* Puts a decoded tile into the output with its blend windows. */
+#ifndef HY3D_BLEND_H
+#define HY3D_BLEND_H
+
+#include "hy3d/context.h"
+#include "hy3d/export.h"
+#include "hy3d/status.h"
+#include "hy3d/tensor.h"
+
+HY3D_BEGIN_DECLS
+
+/* out[n,c,t,h,w] += tile[n,c,t,h,w] * (window_t[t] * window_h[h] * window_w[w]), sums in f32.
+ * tile and out have equal sizes, any strides, f32, f16 or bf16; the windows have size[2], size[3]
+ * and size[4] elements. A NULL window is all ones. Single-threaded. Bit-identical at every CPU
+ * level (no fused multiply-add). HY3D_ERR_SHAPE_MISMATCH, HY3D_ERR_UNSUPPORTED (f64). */
+HY3D_API hy3d_status hy3d_blend_accumulate(const hy3d_context *context, const hy3d_tensor *tile,
+                                           const float *window_t, const float *window_h,
+                                           const float *window_w, const hy3d_tensor *out);
+
+HY3D_END_DECLS
+
+#endif

@@ -1,0 +1,88 @@
+/* The context: everything that would otherwise be a mutable static lives here.
+ *
+ * It owns the CPU level, the allocator's fault hook, the thread pool and the BLAS handle. A
+ * program makes one; the CPython extension keeps one in its module state. All functions that
+ * take a context are thread-safe unless they say otherwise; the context must outlive every plan
+ * made with it. */
+#ifndef HY3D_CONTEXT_H
+#define HY3D_CONTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hy3d/export.h"
+#include "hy3d/status.h"
+
+/* Instruction sets that the kernels are written for, lowest first. */
+typedef enum hy3d_cpu_level {
+    HY3D_CPU_REF = 0,    /* portable C */
+    HY3D_CPU_AVX2 = 1,   /* AVX2 + FMA + F16C */
+    HY3D_CPU_AVX512 = 2, /* AVX-512 F, BW, DQ, VL */
+} hy3d_cpu_level;
+
+typedef struct hy3d_context hy3d_context;
+typedef struct hy3d_cancel hy3d_cancel;
+
+typedef struct hy3d_context_options {
+    /* "ref", "avx2", "avx512"; NULL takes HY3D_CPU from the environment, else the best there is.
+     * It can only lower the level: asking for more than the machine has gives what it has; an
+     * unknown word is HY3D_ERR_INVALID_ARGUMENT. A level below the machine's also limits the
+     * BLAS core type. */
+    const char *cpu_level;
+    /* Path or name of the BLAS library; NULL takes HY3D_BLAS_LIBRARY, else the vendored one
+     * beside this code, else the system's OpenBLAS. It is loaded at the first use. */
+    const char *blas_library;
+    /* Upper limit on threads of one call; 0 is the number of CPUs this process may use. */
+    uint32_t max_threads;
+    /* Test hook, see hy3d_context_fail_allocation: armed before the first allocation. */
+    uint64_t fail_allocation_at;
+    bool fail_allocation_forever;
+} hy3d_context_options;
+
+HY3D_BEGIN_DECLS
+
+/* options may be NULL. Starts no thread and loads no library: both happen at the first use. */
+HY3D_API hy3d_status hy3d_context_create(const hy3d_context_options *options,
+                                         hy3d_context **context_out);
+/* Joins the pool's threads. NULL is allowed. No call with this context may be in flight. */
+HY3D_API void hy3d_context_destroy(hy3d_context *context);
+
+HY3D_API hy3d_cpu_level hy3d_context_cpu_level(const hy3d_context *context);
+HY3D_API uint32_t hy3d_context_max_threads(const hy3d_context *context);
+/* "ref", "avx2", "avx512". Never NULL. */
+HY3D_API const char *hy3d_cpu_level_name(hy3d_cpu_level level);
+/* The best level this machine has, without any override. */
+HY3D_API hy3d_cpu_level hy3d_cpu_detect(void);
+
+/* Loads the BLAS library if that has not happened yet and describes it ("OpenBLAS 0.3.34 ...
+ * SkylakeX"). The text belongs to the context. HY3D_ERR_BLAS_UNAVAILABLE: hy3d_context_blas_error
+ * then says what was tried. */
+HY3D_API hy3d_status hy3d_context_blas_info(hy3d_context *context, const char **text_out);
+/* "" while nothing has failed. Never NULL; belongs to the context. */
+HY3D_API const char *hy3d_context_blas_error(const hy3d_context *context);
+
+/* Memory that the library allocates, aligned to 64 bytes. hy3d_free takes NULL. */
+HY3D_API hy3d_status hy3d_alloc(hy3d_context *context, size_t bytes, void **memory_out);
+HY3D_API void hy3d_free(hy3d_context *context, void *memory);
+
+/* Test hook. The k-th allocation from now on (k = 1 is the next one) fails: once, or that one
+ * and all after it. k = 0 disarms. */
+HY3D_API void hy3d_context_fail_allocation(hy3d_context *context, uint64_t k, bool forever);
+/* Allocations asked for since the context was made, failed ones included. */
+HY3D_API uint64_t hy3d_context_allocation_count(const hy3d_context *context);
+/* Allocations not yet freed, the context's own included: 0 leaks means that this number is the
+ * same before and after. */
+HY3D_API uint64_t hy3d_context_live_allocations(const hy3d_context *context);
+
+/* A cancel flag: requested from any thread, looked at by long calls once per grain. */
+HY3D_API hy3d_status hy3d_cancel_create(hy3d_context *context, hy3d_cancel **cancel_out);
+HY3D_API void hy3d_cancel_destroy(hy3d_context *context, hy3d_cancel *cancel);
+HY3D_API void hy3d_cancel_request(hy3d_cancel *cancel);
+HY3D_API void hy3d_cancel_reset(hy3d_cancel *cancel);
+/* cancel may be NULL: never requested. */
+HY3D_API bool hy3d_cancel_requested(const hy3d_cancel *cancel);
+
+HY3D_END_DECLS
+
+#endif

@@ -1,0 +1,83 @@
+/* Forward 3D convolution on the CPU (cross-correlation, as torch.nn.functional.conv3d).
+ *
+ * plan -> workspace -> run -> destroy. A plan is made for one shape and one weight, does all the
+ * checks, says its workspace before it runs, is immutable and may be run by many threads at once,
+ * each with a workspace of its own. run never allocates. */
+#ifndef HY3D_CONV3D_H
+#define HY3D_CONV3D_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hy3d/context.h"
+#include "hy3d/export.h"
+#include "hy3d/status.h"
+#include "hy3d/tensor.h"
+
+typedef enum hy3d_pad_mode {
+    HY3D_PAD_ZEROS = 0,
+    HY3D_PAD_REPLICATE = 1,
+} hy3d_pad_mode;
+
+/* Arrays of three are (T, H, W). A 2D convolution is T = kernel[0] = 1. */
+typedef struct hy3d_conv3d_desc {
+    hy3d_dtype dtype; /* of input, weight, bias and output; f16 and bf16 are summed in f32 */
+    int64_t batch;    /* >= 0 */
+    int64_t in_channels, out_channels, groups; /* >= 1; both channel counts divisible by groups */
+    int64_t in_size[3];                        /* >= 1 */
+    int64_t kernel[3], stride[3], dilation[3]; /* >= 1 */
+    int64_t pad_before[3], pad_after[3];       /* >= 0; causal in time: before 2, after 0 */
+    hy3d_pad_mode pad_mode[3];
+    /* At most this many threads; 0 is the context's maximum. Never changes a bit of the result. */
+    uint32_t num_threads;
+    /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MiB a thread. A tighter
+     * bound means fewer grains in flight, never another result. */
+    size_t workspace_limit_bytes;
+} hy3d_conv3d_desc;
+
+typedef struct hy3d_conv3d_plan hy3d_conv3d_plan;
+
+HY3D_BEGIN_DECLS
+
+/* Output size (T, H, W) of a description. A kernel that does not fit into the padded input is
+ * HY3D_ERR_SHAPE_MISMATCH. */
+HY3D_API hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t out_size_out[3]);
+
+/* weight has sizes (out_channels, in_channels / groups, kT, kH, kW), any strides; bias is NULL or
+ * has size[0] = out_channels (the other sizes 1). Both are of desc->dtype. The plan keeps what it
+ * needs of them in its own memory or borrows weight->data where it is contiguous and f32 or f64:
+ * keep weight and bias alive and unchanged as long as the plan.
+ * HY3D_ERR_WORKSPACE_TOO_SMALL: *needed_out (if not NULL) is the smallest limit that would do;
+ * it is also written on success. */
+HY3D_API hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_desc *desc,
+                                             const hy3d_tensor *weight, const hy3d_tensor *bias,
+                                             size_t *needed_out, hy3d_conv3d_plan **plan_out);
+HY3D_API void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan);
+
+/* Bytes that run needs, 64-byte aligned; at most the limit of the description. */
+HY3D_API size_t hy3d_conv3d_plan_workspace_bytes(const hy3d_conv3d_plan *plan);
+/* Bytes that the plan itself holds (converted weights). */
+HY3D_API size_t hy3d_conv3d_plan_own_bytes(const hy3d_conv3d_plan *plan);
+/* Threads that run will use at most. */
+HY3D_API uint32_t hy3d_conv3d_plan_threads(const hy3d_conv3d_plan *plan);
+/* A static text naming the strategy chosen, for logs and tests. */
+HY3D_API const char *hy3d_conv3d_plan_strategy(const hy3d_conv3d_plan *plan);
+
+/* x has sizes (batch, in_channels, T, H, W), y (batch, out_channels, out T, H, W); any strides.
+ * NCDHW and channels-last are the fast ones. x is never written. y must not overlap x and must not
+ * have two indices at one address. Bit-identical for every thread count and workspace limit.
+ * workspace: 64-byte aligned, hy3d_conv3d_plan_workspace_bytes(plan) bytes, used by no other call
+ * meanwhile. cancel may be NULL; HY3D_ERR_CANCELLED leaves y partly written. */
+HY3D_API hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
+                                     const hy3d_tensor *y, void *workspace,
+                                     const hy3d_cancel *cancel);
+
+/* The oracle: plain loops with sums in double, one rounding at the end. Always built, allocates
+ * nothing, single-threaded, slow. desc's threads and limit are ignored. */
+HY3D_API hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
+                                           const hy3d_tensor *weight, const hy3d_tensor *bias,
+                                           const hy3d_tensor *y);
+
+HY3D_END_DECLS
+
+#endif
