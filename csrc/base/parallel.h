@@ -1,0 +1,21 @@
+/* The thread pool: runs grains, the caller included. The only owner of pthread. */
+#ifndef HY3D_BASE_PARALLEL_H
+#define HY3D_BASE_PARALLEL_H
+
+#include <stdint.h>
+
+#include "hy3d/context.h"
+
+/* Runs one grain. `slot` is below the `slots` of the call and held by one thread at a time: it
+ * picks the workspace. */
+typedef hy3d_status (*hy3d__grain_fn)(void *argument, int64_t grain, uint32_t slot);
+
+/* Runs grains 0 .. grains - 1, at most `slots` at a time (and at most the context's max_threads),
+ * in any order. Blocks until all have run. After the first failure or cancellation no further
+ * grain is started; the first failing status is returned. Re-entrant from several threads; a call
+ * from inside a grain runs serially. Never spins. In a child after fork the pool is rebuilt at the
+ * first call. A thread that cannot be created only makes the call slower. */
+hy3d_status hy3d__parallel_for(hy3d_context *context, int64_t grains, uint32_t slots,
+                               const hy3d_cancel *cancel, hy3d__grain_fn run, void *argument);
+
+#endif
