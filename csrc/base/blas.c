@@ -215,9 +215,8 @@ static hy3d_status try_library(hy3d_context *context, const char *name, text *er
         return status;
     }
     if (blas->handle == NULL) {
-        const char *const reason = dlerror();
-        append(error, "\n  %.*s: %.*s", REASON_BYTES, name, REASON_BYTES,
-               reason != NULL ? reason : "cannot be opened");
+        const char *const reason = dlerror(); /* names the file */
+        append(error, "\n  %.*s", REASON_BYTES, reason != NULL ? reason : name);
         return HY3D_ERR_BLAS_UNAVAILABLE;
     }
     const char *const refusal = bind_library(blas);

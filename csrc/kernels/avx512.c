@@ -10,7 +10,7 @@
 /* The lowest min(left, 16) lanes. */
 static inline AVX512 __mmask16 lanes(size_t left)
 {
-    return left >= 16 ? (__mmask16)0xffff : (__mmask16)((1U << left) - 1U);
+    return (__mmask16)(left >= 16 ? 0xffffU : (1U << left) - 1U);
 }
 
 AVX512 void hy3d_cvt_f16_f32__avx512(size_t n, const uint16_t *restrict src, float *restrict dst)
