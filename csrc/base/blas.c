@@ -88,14 +88,13 @@ static bool find_symbol(void *handle, const char *name, void *function_out)
 }
 
 /* How many threads may be inside the library at once. OpenBLAS gives every caller a buffer out of
- * a table whose size goes with MAX_THREADS and stops the process when there is none left. Builds
- * without threads (SINGLE_THREADED) have no lock around that table unless USE_LOCKING is there,
- * and in OpenMP builds the thread number that a caller sets is everybody's: one at a time. */
+ * a table whose size goes with MAX_THREADS; without a free one it prints a line and crashes.
+ * Builds without threads (SINGLE_THREADED) may have no lock around that table, and in OpenMP
+ * builds the thread number that a caller sets is everybody's: one at a time there. */
 static uint32_t callers_limit(const char *config)
 {
     static const char key[] = "MAX_THREADS=";
-    if (strstr(config, "USE_OPENMP") != NULL ||
-        (strstr(config, "SINGLE_THREADED") != NULL && strstr(config, "USE_LOCKING") == NULL)) {
+    if (strstr(config, "USE_OPENMP") != NULL || strstr(config, "SINGLE_THREADED") != NULL) {
         return 1;
     }
     const char *const found = strstr(config, key);

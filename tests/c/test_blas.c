@@ -110,7 +110,7 @@ END_TEST
 
 START_TEST(test_a_limit_that_comes_too_late_is_said)
 {
-    hy3d_context *const first = test_context(NULL, 1);
+    hy3d_context *const first = test_context(level_name(test_level_count() - 1), 1);
     hy3d_context *const second = test_context("ref", 1);
     const char *text = NULL;
     if (test_has_blas(first) && test_level_count() > 1) {
