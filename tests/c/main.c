@@ -70,7 +70,7 @@ static void report_skips(int file)
     }
     if (blas != 0 || other != 0) {
         printf("skipped: %ld for want of a BLAS library (set HY3D_BLAS_LIBRARY), %ld for want of "
-               "an instruction set\n",
+               "an instruction set or because a sanitizer cannot follow them\n",
                blas, other);
     }
 }

@@ -32,7 +32,9 @@ void test_skip(const char *why)
     const int file = name != NULL ? (int)strtol(name, NULL, 10) : -1;
     if (file >= 0) {
         const char kind = strcmp(why, "blas") == 0 ? 'b' : 'o';
-        ck_assert_int_eq(write(file, &kind, 1), 1);
+        if (write(file, &kind, 1) != 1) {
+            perror("test_skip"); /* no assertion: suites that are being put together skip too */
+        }
     }
 }
 
