@@ -222,7 +222,7 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
 
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"plan", "index", NULL};
+    char *keywords[] = {"plan", "index", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
@@ -257,7 +257,7 @@ static PyObject *as_floats(PyObject *bytes)
 
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"length", "ramp_before", "ramp_after", NULL};
+    char *keywords[] = {"length", "ramp_before", "ramp_after", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *objects[3] = {NULL, NULL, NULL};
     int64_t values[3] = {0, 0, 0};
