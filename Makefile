@@ -1,0 +1,74 @@
+# hy3d_rocm: build, demo, tests. `make help` lists the targets.
+#
+# An active virtual environment is used as it is and its torch is never replaced; without one,
+# .venv is made. TORCH_SPEC chooses the torch to install there, in pip's words, for example
+#   make demo TORCH_SPEC="torch --index-url https://download.pytorch.org/whl/rocm6.4"
+TORCH_SPEC ?= torch==2.13.0
+# What the demo writes.
+OUT ?= demo_out
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+ifdef VIRTUAL_ENV
+VENV := $(VIRTUAL_ENV)
+else
+VENV := .venv
+endif
+PY := $(VENV)/bin/python
+# One stamp a virtual environment, so that switching between two is noticed.
+STAMP := build/env-$(shell echo '$(abspath $(VENV))' | cksum | cut -d' ' -f1)
+
+include csrc/core.mk
+
+.PHONY: help env demo test bench lint asan pytest check-library clean
+help:
+	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
+	@echo "make test   lint, C tests, Python tests (under ten minutes on two cores)"
+	@echo "make bench  convolution, router and decode measurements"
+	@echo "make lint   ruff, mypy, compiler warnings as errors"
+	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make clean  remove what was built (not .venv)"
+
+$(VENV)/bin/python:
+	@tools/make_venv.sh $(VENV)
+
+# Installed once per change of what it depends on: the sources of the extension and the metadata.
+$(STAMP): $(VENV)/bin/python pyproject.toml setup.py $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.inc include/hy3d/*.h)
+	@mkdir -p build
+	@tools/install_python_packages.sh $(PY) $(TORCH_SPEC)
+	@touch $@
+
+env: $(STAMP)
+
+demo: $(STAMP)
+	@$(PY) -m hy3d_rocm demo --out $(OUT)
+
+check-library:
+	@tools/install_check.sh
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+pytest: $(STAMP)
+	$(PY) -m pytest
+
+# pytest comes last: its closing line is the result.
+test: check-library $(STAMP)
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory ctest HY3D_BLAS_LIBRARY=$(BLAS_FOR_TESTS)
+	$(MAKE) --no-print-directory pytest
+
+asan: check-library $(STAMP)
+	$(MAKE) --no-print-directory casan HY3D_BLAS_LIBRARY=$(BLAS_FOR_TESTS)
+
+bench: $(STAMP)
+	$(PY) tests/bench/bench_conv.py
+	$(PY) tests/bench/bench_protect.py
+
+clean:
+	rm -rf build dist $(OUT) hy3d_rocm/_core*.so hy3d_rocm/_vendor *.egg-info

@@ -1,0 +1,61 @@
+"""Command line: `hy3d-rocm demo`, `hy3d-rocm doctor` (also `python -m hy3d_rocm`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hy3d-rocm",
+        description="Hunyuan3D and FramePack on AMD GPUs: convolutions that never fail, "
+        "video VAE decodes that fit, the right device and one generator.",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show the library's log lines")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo", help="decode a filmed clip whole, and under a budget through failing convolutions"
+    )
+    demo.add_argument("--out", type=Path, default=Path("demo_out"), help="folder to write to")
+    demo.add_argument("--frames", type=int, default=33, help="4 n + 1 frames (default 33)")
+    doctor = commands.add_parser(
+        "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
+    )
+    doctor.add_argument("--json", action="store_true", help="machine-readable")
+    return parser
+
+
+def run_demo_command(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.demo.run import DemoError, run_demo
+
+    try:
+        run_demo(arguments.out, frames=arguments.frames)
+    except DemoError as error:
+        sys.stderr.write(f"hy3d-rocm demo: {error}\n")
+        return 1
+    return 0
+
+
+def run_doctor_command(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.env.doctor import collect, format_text
+
+    facts = collect()
+    print(json.dumps(facts, indent=2) if arguments.json else format_text(facts))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code. Bad usage exits with argparse's code 2."""
+    arguments = build_parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if arguments.verbose else logging.WARNING,
+        format="%(name)s: %(message)s",
+    )
+    if arguments.command == "demo":
+        return run_demo_command(arguments)
+    return run_doctor_command(arguments)

@@ -1,0 +1,73 @@
+"""The demo's timeline: memory of both decodes over time, and which tier ran each convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MIB = 1024.0 * 1024.0
+WHOLE_COLOUR, PROTECTED_COLOUR, BUDGET_COLOUR = "#9aa3ad", "#0f766e", "#b45309"
+FAILED_COLOUR = "#dc2626"
+TIER_COLOURS = {"current": "#7c3aed", "native": "#2563eb", "cpu": "#0f766e"}
+TIER_NAMES = {"current": "current back-end", "native": "PyTorch native", "cpu": "C conv3d"}
+
+
+def draw_timeline(
+    path: Path, whole: Mapping[str, Any], protected: Mapping[str, Any], budget_bytes: int
+) -> None:
+    """Draw `path` (PNG) from two decode records (see hy3d_rocm.demo.child).
+
+    `memory` in a record is a list of [seconds, bytes above the memory after loading]; `calls` a
+    list of {start, seconds, tier, failed}.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (top, bottom) = pyplot.subplots(
+        2, 1, figsize=(10.5, 5.2), height_ratios=(3, 1), sharex=True, layout="constrained"
+    )
+    for record, label, colour in (
+        (whole, "whole", WHOLE_COLOUR),
+        (protected, "protected, tiled", PROTECTED_COLOUR),
+    ):
+        seconds = [sample[0] for sample in record["memory"]]
+        mebibytes = [sample[1] / MIB for sample in record["memory"]]
+        peak = record["peak_bytes"] / MIB
+        top.fill_between(seconds, mebibytes, color=colour, alpha=0.25, linewidth=0)
+        top.plot(seconds, mebibytes, color=colour, label=f"{label}: peak {peak:.0f} MiB")
+    top.axhline(
+        budget_bytes / MIB,
+        color=BUDGET_COLOUR,
+        linestyle="--",
+        label=f"budget: {budget_bytes / MIB:.0f} MiB",
+    )
+    top.set_ylabel("MiB above loading")
+    top.set_ylim(bottom=0)
+    top.legend(frameon=False, loc="upper right")
+    top.set_title("Memory while decoding, and what ran each convolution", loc="left")
+    draw_tiers(bottom, protected["calls"])
+    bottom.set_xlabel("seconds")
+    for axis in (top, bottom):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_tiers(axis: Any, calls: Sequence[Mapping[str, Any]]) -> None:
+    """One lane a tier: a bar for each convolution it ran, a red tick for each one it failed."""
+    tiers = list(TIER_NAMES)
+    for lane, tier in enumerate(tiers):
+        done = [(c["start"], c["seconds"]) for c in calls if c["tier"] == tier and not c["failed"]]
+        failed = [c["start"] for c in calls if c["tier"] == tier and c["failed"]]
+        axis.broken_barh(done, (lane - 0.32, 0.64), color=TIER_COLOURS[tier], linewidth=0)
+        axis.plot(failed, [lane] * len(failed), "|", color=FAILED_COLOUR, markersize=11)
+    counts = [sum(c["tier"] == tier for c in calls) for tier in tiers]
+    axis.set_yticks(
+        range(len(tiers)),
+        [f"{TIER_NAMES[tier]} ({count})" for tier, count in zip(tiers, counts, strict=True)],
+    )
+    axis.set_ylim(len(tiers) - 0.5, -0.5)
+    axis.set_title("red: failed with the injected error", loc="right", fontsize=9, color="#6b7280")

@@ -1,0 +1,132 @@
+"""The dependency law of docs/architecture.md, read off the sources as text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC_HEADERS = sorted((ROOT / "include" / "hy3d").glob("*.h"))
+CORE_SOURCES = sorted((ROOT / "csrc").rglob("*.[ch]")) + sorted((ROOT / "csrc").rglob("*.inc"))
+PYTHON_SOURCES = sorted((ROOT / "hy3d_rocm").rglob("*.py"))
+C_STANDARD_HEADERS = set(
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal "
+    "stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath "
+    "threads time uchar wchar wctype".split()
+)
+# What only one place may use: a pattern over the code (comments stripped), and its owner.
+SINGLE_OWNERS = [
+    (r"\bpthread_|<pthread\.h>", "csrc/base/parallel.c"),
+    (r"\bdlopen\b|\bdlsym\b|cblas_", "csrc/base/blas.c"),
+    (r"\b(malloc|calloc|realloc|free|aligned_alloc|posix_memalign)\s*\(", "csrc/base/alloc.c"),
+    (r"__builtin_cpu_supports|<cpuid\.h>|\b__get_cpuid", "csrc/base/cpu.c"),
+    (r"\bDLManagedTensor\b|PyObject_GetBuffer", "csrc/python/view.c"),
+]
+POSIX_HEADERS = r"<(unistd|pthread|dlfcn|sys/\w+|sched|fcntl)\.h>"
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_of(path: Path) -> str:
+    """The file without comments and string literals, line numbers kept."""
+    text = path.read_text()
+    blank = lambda match: re.sub(r"[^\n]", " ", match.group())  # noqa: E731
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?!\s*\n?#)', blank, text, flags=re.S)
+
+
+def includes_of(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), flags=re.M)
+
+
+def imported_modules(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    nodes: Iterator[ast.AST] = iter(tree.body) if top_level_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(PUBLIC_HEADERS) >= 7
+    assert len(CORE_SOURCES) >= 20
+    assert len(PYTHON_SOURCES) >= 20
+
+
+@pytest.mark.parametrize("header", PUBLIC_HEADERS, ids=lambda path: path.name)
+def test_public_headers_include_only_the_c_standard_and_each_other(header: Path) -> None:
+    siblings = {f'"hy3d/{path.name}"' for path in PUBLIC_HEADERS}
+    standard = {f"<{name}.h>" for name in C_STANDARD_HEADERS}
+    assert set(includes_of(header)) <= siblings | standard
+
+
+def test_kernels_include_only_their_header_and_intrinsics() -> None:
+    allowed = {'"kernels.h"', '"kernels.inc"', "<immintrin.h>", "<stddef.h>", "<stdint.h>"}
+    allowed |= {"<string.h>", '"kernels/kernels.h"'}
+    for source in (ROOT / "csrc" / "kernels").glob("*.[ch]"):
+        assert set(includes_of(source)) <= allowed, relative(source)
+
+
+@pytest.mark.parametrize(("pattern", "owner"), SINGLE_OWNERS, ids=lambda value: str(value)[-20:])
+def test_each_outside_library_has_one_owner(pattern: str, owner: str) -> None:
+    users = {
+        relative(path)
+        for path in CORE_SOURCES
+        if re.search(pattern, code_of(path)) or re.search(pattern, " ".join(includes_of(path)))
+    }
+    stem = owner.rsplit(".", 1)[0]
+    assert users <= {owner, f"{stem}.h"}, f"only {owner} may use {pattern}"
+
+
+def test_python_h_only_under_csrc_python() -> None:
+    users = {relative(path) for path in CORE_SOURCES if "<Python.h>" in includes_of(path)}
+    assert all(user.startswith("csrc/python/") for user in users), users
+
+
+def test_posix_only_in_base() -> None:
+    users = {
+        relative(path)
+        for path in CORE_SOURCES
+        if re.search(POSIX_HEADERS, " ".join(includes_of(path)))
+    }
+    assert all(user.startswith("csrc/base/") for user in users), users
+
+
+def test_comfy_only_under_the_comfy_folder() -> None:
+    for path in PYTHON_SOURCES:
+        if relative(path).startswith("hy3d_rocm/comfy/"):
+            continue
+        names = [m for m in imported_modules(path) if re.match(r"(comfy|folder_paths)\b", m)]
+        assert not names, f"{relative(path)} imports {names}"
+
+
+def test_env_and_the_door_do_not_import_torch_at_module_level() -> None:
+    lean = [path for path in PYTHON_SOURCES if relative(path).startswith("hy3d_rocm/env/")]
+    lean += [ROOT / "hy3d_rocm" / name for name in ("__init__.py", "_native.py", "cli.py")]
+    lean += sorted((ROOT / "hy3d_rocm" / "_fallback").glob("*.py"))
+    for path in lean:
+        heavy = {m.split(".")[0] for m in imported_modules(path, top_level_only=True)}
+        assert not heavy & {"torch", "numpy", "diffusers"}, relative(path)
+
+
+def test_prestartup_does_not_import_torch_at_all() -> None:
+    assert "torch" not in set(imported_modules(ROOT / "prestartup_script.py"))
+
+
+def test_no_mutable_statics_in_the_c_code() -> None:
+    # A static that is neither a function nor const. Module definitions are the C API's own.
+    pattern = re.compile(r"^\s*static\s+(?!inline\b|const\b|_Thread_local\s+const)[^;{}()=]*(?:=|;)", re.M)
+    allowed = re.compile(r"PyModuleDef|PyMethodDef|PyType_Slot|PyType_Spec|PyMemberDef|PyGetSetDef")
+    for path in CORE_SOURCES:
+        for match in pattern.finditer(code_of(path)):
+            line = match.group().strip()
+            if " const " in line or allowed.search(line):
+                continue
+            raise AssertionError(f"{relative(path)}: mutable static: {line}")
