@@ -109,14 +109,23 @@ def relative(pattern: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
 
 
+# Interim: the doors whose cores have not landed stay closed.
+MACROS: list[tuple[str, str | None]] = []
+SOURCES = relative("csrc/**/*.c")
+for core, doors in (("conv3d", ("conv3d", "conv_args")), ("schedule", ("schedule", "blend"))):
+    if any(ROOT.glob(f"csrc/{core}/*.c")):
+        MACROS.append((f"HY3D_HAVE_{core.upper()}", None))
+    else:
+        SOURCES = [s for s in SOURCES if Path(s).stem not in doors or "python" not in s]
+
 setup(
     ext_modules=[
         Extension(
             "hy3d_rocm._core",
-            sources=relative("csrc/**/*.c"),
+            sources=SOURCES,
             depends=relative("csrc/**/*.h") + relative("csrc/**/*.inc") + relative("include/**/*.h"),
             include_dirs=["include", "csrc"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None)],
+            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None), *MACROS],
             extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-ffp-contract=off",
                                 "-pthread", "-g0"],
             extra_link_args=["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"],
