@@ -25,7 +25,7 @@ def capture() -> GlobalStates:
     numpy = sys.modules.get("numpy")
     return GlobalStates(
         torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,
+        torch.cuda.get_rng_state_all() if _accelerator_in_use() else None,
         random.getstate(),
         None if numpy is None else numpy.random.get_state(),
     )
@@ -43,14 +43,14 @@ def restore(states: GlobalStates) -> None:
 
 def same(left: GlobalStates, right: GlobalStates) -> bool:
     """Whether two captures hold the same states."""
-    return _as_plain(left) == _as_plain(right)
+    return bool(_as_plain(left) == _as_plain(right))
 
 
 def is_global(generator: torch.Generator) -> bool:
     """Whether `generator` is one that the whole process draws from."""
     if generator is torch.default_generator:
         return True
-    return torch.cuda.is_initialized() and any(
+    return _accelerator_in_use() and any(
         generator is other for other in torch.cuda.default_generators
     )
 
@@ -59,6 +59,10 @@ def is_fresh(generator: torch.Generator) -> bool:
     """Whether nothing has been drawn from `generator` since it was seeded."""
     new = seeded(generator.initial_seed(), generator.device)
     return torch.equal(new.get_state(), generator.get_state())
+
+
+def _accelerator_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _as_plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ hook has just moved. The look-up itself (which attribute is asked, in which orde
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -28,7 +28,8 @@ class ResolvedDevice(NamedTuple):
 def resolve_device(pipeline: object, default: torch.device | str | None = None) -> ResolvedDevice:
     """Device on which `pipeline` executes, and why.
 
-    Asked in order: `_execution_device`, accelerate's hook, `device`, the first parameter, `default`.
+    Asked in this order: `_execution_device`, an accelerate hook, `device`, the first parameter,
+    `default`.
     "meta" is no answer. `default` is the accelerator where `torch.cuda` has one (CUDA or ROCm),
     else the CPU. Never raises because of the pipeline, whatever its properties do; a `default`
     that torch does not know is a ValueError.

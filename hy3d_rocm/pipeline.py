@@ -22,7 +22,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -74,6 +74,12 @@ class PipelineProxy:
     label: what the line "<label>: Using input device: <device>" begins with.
     """
 
+    _hy3d_pipeline: Any
+    _hy3d_default: torch.device | str | None
+    _hy3d_mode: SeedMode
+    _hy3d_label: str
+    _hy3d_local: threading.local
+
     def __init__(
         self,
         pipeline: Any,
@@ -107,7 +113,7 @@ class PipelineProxy:
         if given is None:
             return self._hy3d_pipeline(*args, **kwargs)
         with self._hy3d_drawing(batch, given, target.device) as chosen:
-            args, kwargs = _replaced(args, kwargs, given, chosen)
+            args, kwargs = _replaced(args, kwargs, chosen)
             return self._hy3d_pipeline(*args, **kwargs)
 
     @contextmanager
@@ -139,8 +145,8 @@ class PipelineProxy:
         result = self._hy3d_pipeline.to(*args, **kwargs)
         return self if result is self._hy3d_pipeline else result
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return type(self._hy3d_pipeline)
 
     def __getattr__(self, name: str) -> Any:
@@ -282,12 +288,12 @@ def _given_generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, chosen: Any
+    args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    swap: Callable[[Any], Any] = lambda value: chosen if _is_generator(value) else value  # noqa: E731
+    """The arguments with `chosen` in the generator's place."""
     if _is_generator(kwargs.get("generator")):
         return args, {**kwargs, "generator": chosen}
-    return tuple(swap(value) for value in args), kwargs
+    return tuple(chosen if _is_generator(value) else value for value in args), kwargs
 
 
 def _fitting(given: Any, device: torch.device) -> Any:
