@@ -1,5 +1,5 @@
 /* Seeds. The vectors are pinned for ever: a change here changes every picture made so far. */
-#include <check.h>
+#include "support.h"
 #include <inttypes.h>
 #include <stdint.h>
 
