@@ -105,8 +105,12 @@ class BuildCore(build_ext):
             shutil.rmtree(folder)
 
 
-def relative(pattern: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+def relative(*patterns: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for p in patterns for path in ROOT.glob(p))
+
+
+COMPILE = "-std=c11 -O2 -fvisibility=hidden -ffp-contract=off -pthread -g0"
+LINK = "-pthread -Wl,-s -Wl,-z,relro,-z,now"
 
 
 # Interim: the doors whose cores have not landed stay closed.
@@ -123,12 +127,11 @@ setup(
         Extension(
             "hy3d_rocm._core",
             sources=SOURCES,
-            depends=relative("csrc/**/*.h") + relative("csrc/**/*.inc") + relative("include/**/*.h"),
+            depends=relative("csrc/**/*.h", "csrc/**/*.inc", "include/**/*.h"),
             include_dirs=["include", "csrc"],
             define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None), *MACROS],
-            extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-ffp-contract=off",
-                                "-pthread", "-g0"],
-            extra_link_args=["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"],
+            extra_compile_args=COMPILE.split(),
+            extra_link_args=LINK.split(),
             libraries=["m", "dl"],
             py_limited_api=True,
         )

@@ -83,7 +83,7 @@ static bool acquire_all(PyObject *const objects[VIEWS], blend_call *call)
 
 PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"tile", "window_t", "window_h", "window_w", "out", NULL};
+    char *keywords[] = {"tile", "window_t", "window_h", "window_w", "out", NULL};
     PyObject *objects[VIEWS] = {NULL, NULL, NULL, NULL, NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO:blend_accumulate", keywords,
                                      &objects[TILE], &objects[WINDOW_T], &objects[WINDOW_H],

@@ -15,7 +15,7 @@ static cancel_object *cast(PyObject *self)
 
 static PyObject *cancel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {NULL};
+    char *keywords[] = {NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":CancelFlag", keywords)) {
         return NULL;
     }

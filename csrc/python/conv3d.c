@@ -79,7 +79,7 @@ static PyObject *raise_job(const hy3d_py_state *state, const job *task)
 
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"x",        "weight",    "bias",      "out",    "stride",
+    char *keywords[] = {"x",        "weight",    "bias",      "out",    "stride",
                                "dilation", "pad_before", "pad_after", "pad_modes", "groups",
                                "threads",  "workspace_limit", "cancel", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
@@ -112,7 +112,7 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
 
 PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"x",          "weight",    "bias",      "out",    "stride", "dilation",
+    char *keywords[] = {"x",          "weight",    "bias",      "out",    "stride", "dilation",
                                "pad_before", "pad_after", "pad_modes", "groups", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_py_conv_objects o = {0};
@@ -145,7 +145,7 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
 
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"in_size",    "kernel",    "stride", "dilation",
+    char *keywords[] = {"in_size",    "kernel",    "stride", "dilation",
                                "pad_before", "pad_after", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *o[6] = {NULL, NULL, NULL, NULL, NULL, NULL};

@@ -228,7 +228,7 @@ static int search(PyObject *object, finder find, bool deep, PyObject **out)
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *keywords[] = {"obj", "default", NULL};
+    char *keywords[] = {"obj", "default", NULL};
     PyObject *object = NULL;
     PyObject *fallback = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:resolve_device", keywords, &object,

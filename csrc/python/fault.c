@@ -3,7 +3,7 @@
 
 PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"k", "forever", NULL};
+    char *keywords[] = {"k", "forever", NULL};
     PyObject *k_object = NULL;
     int forever = 0;
     uint64_t k = 0;

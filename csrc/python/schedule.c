@@ -1,41 +1,42 @@
-/* Decode plans as dictionaries, and the blend kernel.
+/* Decode plans as dictionaries.
  *
  * A plan's dictionary carries its description, and a grain is computed from a plan made anew out
  * of that: pure integers, microseconds, and nothing a caller writes into the dictionary can lead
  * the C core outside what it checked. */
 #include "hy3d/schedule.h"
 
-#include "hy3d/blend.h"
 #include "python/core.h"
-#include "python/view.h"
+
+#include <string.h>
 
 typedef struct field {
     const char *name;
     Py_ssize_t offset;
+    int64_t minimum;
     int count;  /* 3 for (T, H, W) */
     bool small; /* int32_t */
     bool required;
 } field;
 
-#define TRIPLE(name, required)                                                                     \
+#define FIELD(name, minimum, count, small, required)                                               \
     {                                                                                              \
-        #name, (Py_ssize_t)offsetof(hy3d_schedule_desc, name), 3, false, required                  \
-    }
-#define WIDE(name)                                                                                 \
-    {                                                                                              \
-        #name, (Py_ssize_t)offsetof(hy3d_schedule_desc, name), 1, false, false                     \
-    }
-#define SMALL(name)                                                                                \
-    {                                                                                              \
-        #name, (Py_ssize_t)offsetof(hy3d_schedule_desc, name), 1, true, false                      \
+        #name, (Py_ssize_t)offsetof(hy3d_schedule_desc, name), minimum, count, small, required     \
     }
 
 static const field fields[] = {
-    TRIPLE(latent, true), TRIPLE(factor, true),   SMALL(causal),
-    TRIPLE(overlap, false), TRIPLE(halo, false),  TRIPLE(min_tile, false),
-    WIDE(fixed_bytes),    WIDE(bytes_per_voxel),  WIDE(bytes_per_token_pair),
-    WIDE(resident_bytes), WIDE(budget_bytes),     SMALL(max_in_flight),
-    SMALL(level),
+    FIELD(latent, 1, 3, false, true),
+    FIELD(factor, 1, 3, false, true),
+    FIELD(causal, 0, 1, true, false),
+    FIELD(overlap, 0, 3, false, false),
+    FIELD(halo, 0, 3, false, false),
+    FIELD(min_tile, 1, 3, false, false),
+    FIELD(fixed_bytes, 0, 1, false, false),
+    FIELD(bytes_per_voxel, 0, 1, false, false),
+    FIELD(bytes_per_token_pair, 0, 1, false, false),
+    FIELD(resident_bytes, 0, 1, false, false),
+    FIELD(budget_bytes, 0, 1, false, false),
+    FIELD(max_in_flight, 1, 1, true, false),
+    FIELD(level, -1, 1, true, false),
 };
 enum { FIELD_COUNT = (int)(sizeof fields / sizeof fields[0]) };
 
@@ -53,21 +54,22 @@ static bool read_field(const field *f, PyObject *value, hy3d_schedule_desc *desc
 {
     void *const place = (char *)desc + f->offset;
     int64_t wide[3];
-    if (f->count == 3) {
-        return hy3d_py_int64_array(value, f->name, 3, place);
-    }
-    if (!hy3d_py_int64(value, f->name, &wide[0])) {
+    if (f->count == 3 ? !hy3d_py_int64_array(value, f->name, 3, wide)
+                      : !hy3d_py_int64(value, f->name, &wide[0])) {
         return false;
     }
-    if (!f->small) {
-        *(int64_t *)place = wide[0];
-        return true;
+    for (int i = 0; i < f->count; i++) {
+        if (wide[i] < f->minimum || (f->small && wide[i] > INT32_MAX)) {
+            return hy3d_py_value_error("%s has %lld: it must be from %lld to %lld.", f->name,
+                                       (long long)wide[i], (long long)f->minimum,
+                                       f->small ? (long long)INT32_MAX : (long long)INT64_MAX);
+        }
     }
-    if (wide[0] < INT32_MIN || wide[0] > INT32_MAX) {
-        return hy3d_py_value_error("%s is %lld, which does not fit in 32 bits.", f->name,
-                                   (long long)wide[0]);
+    if (f->small) {
+        *(int32_t *)place = (int32_t)wide[0];
+    } else {
+        memcpy(place, wide, (size_t)f->count * sizeof wide[0]);
     }
-    *(int32_t *)place = (int32_t)wide[0];
     return true;
 }
 
@@ -220,7 +222,7 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
 
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"plan", "index", NULL};
+    char *keywords[] = {"plan", "index", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
@@ -255,7 +257,7 @@ static PyObject *as_floats(PyObject *bytes)
 
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"length", "ramp_before", "ramp_after", NULL};
+    char *keywords[] = {"length", "ramp_before", "ramp_after", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *objects[3] = {NULL, NULL, NULL};
     int64_t values[3] = {0, 0, 0};

@@ -24,14 +24,14 @@ static PyObject *derive(PyObject *args, PyObject *kwargs, const char *format, ch
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *keywords[] = {"seed", "index", NULL};
+    char *keywords[] = {"seed", "index", NULL};
     return derive(args, kwargs, "OO:seed_image", keywords, hy3d_seed_image);
 }
 
 PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *keywords[] = {"seed", "stream", NULL};
+    char *keywords[] = {"seed", "stream", NULL};
     return derive(args, kwargs, "OO:seed_stream", keywords, hy3d_seed_stream);
 }
 
@@ -54,7 +54,7 @@ static bool words(PyObject *value, const char *name, Py_ssize_t count, uint32_t 
 PyObject *hy3d_py_philox4x32(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *keywords[] = {"counter", "key", NULL};
+    char *keywords[] = {"counter", "key", NULL};
     PyObject *counter_object = NULL;
     PyObject *key_object = NULL;
     uint32_t counter[4];

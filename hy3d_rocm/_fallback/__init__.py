@@ -23,7 +23,9 @@ STATUS_NAMES = {
     9: "HY3D_ERR_BLAS_UNAVAILABLE",
     10: "HY3D_ERR_THREAD",
 }
-INSTALL = "run `pip install .` in the pack's folder, or `pip install hy3d-rocm` (needs a C compiler)"
+INSTALL = (
+    "run `pip install .` in the pack's folder, or `pip install hy3d-rocm` (needs a C compiler)"
+)
 
 
 class Hy3dError(RuntimeError):

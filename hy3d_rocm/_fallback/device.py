@@ -12,9 +12,7 @@ from typing import Any
 
 # A model has a few thousand modules at most; the bound is for objects that make up children.
 MAX_OBJECTS = 20000
-_TEXT = re.compile(
-    r"(cpu|cuda|hip|hpu|mps|mtia|npu|privateuseone|vulkan|xla|xpu)(:[0-9]{1,3})?\Z"
-)
+_TEXT = re.compile(r"(cpu|cuda|hip|hpu|mps|mtia|npu|privateuseone|vulkan|xla|xpu)(:[0-9]{1,3})?\Z")
 _NOTHING = object()
 
 

@@ -122,7 +122,7 @@ class _Numpy:
 
     @staticmethod
     def insert(value: Any, axis: int) -> Any:
-        return value.reshape(value.shape[:axis] + (1,) + value.shape[axis:])
+        return value.reshape((*value.shape[:axis], 1, *value.shape[axis:]))
 
     @staticmethod
     def remove(value: Any, axis: int) -> Any:
