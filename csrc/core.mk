@@ -104,10 +104,11 @@ $(CASAN_BUILD)/$(CTEST_DIR)/main.o: $(CASAN_BUILD)/$(CTEST_DIR)/suites.txt
 	@echo "$(CTEST_SUITES)" | cmp -s - $@ || echo "$(CTEST_SUITES)" > $@
 FORCE:
 
-$(CORE_BUILD)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+# One program a variant, so that changing CHECK_COMPAT never leaves the other one's behind.
+$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
 
-$(CASAN_BUILD)/check_hy3d: $(CASAN_TESTS) $(CASAN_OBJECTS)
+$(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d: $(CASAN_TESTS) $(CASAN_OBJECTS)
 	$(CC) $(LDFLAGS) $(CASAN_FLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
 
 cheaders: $(CORE_HEADER_CHECKS)
@@ -125,18 +126,21 @@ $(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
 		$(CXX) -std=c++11 -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ -
 	@touch $@
 
+$(CORE_BUILD)/check_hy3d: $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d FORCE
+	@ln -f $< $@
+
 ctest: core $(CORE_BUILD)/check_hy3d
 	$(CORE_BUILD)/check_hy3d $(CHECK_ARGS)
 
 # Leak detection needs ptrace, which some containers forbid: detect_leaks=1 only where a one-line
 # program gets through.
-casan: $(CASAN_BUILD)/check_hy3d
+casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	@mkdir -p $(CASAN_BUILD)
 	@printf 'int main(void) { return 0; }\n' | $(CC) -fsanitize=address -x c -o $(CASAN_BUILD)/leak_probe -
 	@leaks=0; ASAN_OPTIONS=detect_leaks=1 $(CASAN_BUILD)/leak_probe 2>/dev/null && leaks=1; \
 	echo "casan: detect_leaks=$$leaks"; \
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
-	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/check_hy3d $(CHECK_ARGS)
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
 
 cclean:
 	rm -rf $(CORE_BUILD) $(CASAN_BUILD)

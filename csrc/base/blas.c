@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/context.h"
+#include "base/openblas.h"
 
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 enum { NOT_LOADED = 0, LOADED = 1, FAILED = 2 };
@@ -57,87 +57,19 @@ __attribute__((format(printf, 2, 3))) static void append(text *out, const char *
     }
 }
 
-/* Variables that OpenBLAS reads. Its constructor runs inside dlopen, and there, once and for the
- * life of the library, it reads OPENBLAS_NUM_THREADS (how many threads of its own it starts at
- * once) and OPENBLAS_CORETYPE (which kernels it picks); a later call can lower the thread number
- * but neither takes back the threads nor changes the kernels. So both are put into the environment
- * before dlopen and are as before after it: children and other libraries must not see them.
- * Changing the environment is not thread-safe in POSIX; the load happens once per context and the
- * window is as short as it can be. */
-typedef struct variable {
-    const char *name;
-    char *before; /* NULL: was not set */
-    bool changed;
-} variable;
-
-static hy3d_status set_variable(hy3d_context *context, const char *name, const char *value,
-                                variable *saved)
-{
-    const char *const before = getenv(name);
-    *saved = (variable){.name = name};
-    if (before != NULL) {
-        if (strcmp(before, value) == 0) {
-            return HY3D_OK;
-        }
-        void *copy = NULL;
-        const hy3d_status status = hy3d_alloc(context, strlen(before) + 1, &copy);
-        if (status != HY3D_OK) {
-            return status;
-        }
-        strcpy(copy, before);
-        saved->before = copy;
-    }
-    if (setenv(name, value, 1) != 0) {
-        hy3d_free(context, saved->before);
-        saved->before = NULL;
-        return HY3D_ERR_OUT_OF_MEMORY;
-    }
-    saved->changed = true;
-    return HY3D_OK;
-}
-
-static void restore_variable(hy3d_context *context, variable *saved)
-{
-    if (saved->changed && saved->before != NULL) {
-        setenv(saved->name, saved->before, 1);
-    } else if (saved->changed) {
-        unsetenv(saved->name);
-    }
-    hy3d_free(context, saved->before);
-}
-
-/* OpenBLAS's name of the best kernels that stay within a level, NULL where nothing was lowered:
- * then its own choice is the better one (Zen, Cooper Lake, ...), and so is a core type that the
- * user has put into the environment. Prescott is the lowest of x86-64: SSE3. */
-static const char *core_type(const hy3d_context *context)
-{
-    if (context->level >= context->machine_level) {
-        return NULL;
-    }
-    switch (context->level) {
-    case HY3D_CPU_REF:
-        return "Prescott";
-    case HY3D_CPU_AVX2:
-        return "Haswell";
-    case HY3D_CPU_AVX512:
-        return "SkylakeX";
-    }
-    return NULL;
-}
-
 static hy3d_status open_library(hy3d_context *context, const char *name, void **handle_out)
 {
-    const char *const core = core_type(context);
-    variable threads = {0}, type = {0};
-    hy3d_status status = set_variable(context, "OPENBLAS_NUM_THREADS", "1", &threads);
+    const char *const core = hy3d__core_type(context);
+    hy3d__variable threads = {0}, type = {0};
+    hy3d_status status = hy3d__set_variable(context, "OPENBLAS_NUM_THREADS", "1", &threads);
     if (status == HY3D_OK && core != NULL) {
-        status = set_variable(context, "OPENBLAS_CORETYPE", core, &type);
+        status = hy3d__set_variable(context, "OPENBLAS_CORETYPE", core, &type);
     }
     if (status == HY3D_OK) {
         *handle_out = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
-    restore_variable(context, &type);
-    restore_variable(context, &threads);
+    hy3d__restore_variable(context, &type);
+    hy3d__restore_variable(context, &threads);
     return status;
 }
 
@@ -156,14 +88,13 @@ static bool find_symbol(void *handle, const char *name, void *function_out)
 }
 
 /* How many threads may be inside the library at once. OpenBLAS gives every caller a buffer out of
- * a table whose size goes with MAX_THREADS and stops the process when there is none left. Builds
- * without threads (SINGLE_THREADED) have no lock around that table unless USE_LOCKING is there,
- * and in OpenMP builds the thread number that a caller sets is everybody's: one at a time. */
+ * a table whose size goes with MAX_THREADS; without a free one it prints a line and crashes.
+ * Builds without threads (SINGLE_THREADED) may have no lock around that table, and in OpenMP
+ * builds the thread number that a caller sets is everybody's: one at a time there. */
 static uint32_t callers_limit(const char *config)
 {
     static const char key[] = "MAX_THREADS=";
-    if (strstr(config, "USE_OPENMP") != NULL ||
-        (strstr(config, "SINGLE_THREADED") != NULL && strstr(config, "USE_LOCKING") == NULL)) {
+    if (strstr(config, "USE_OPENMP") != NULL || strstr(config, "SINGLE_THREADED") != NULL) {
         return 1;
     }
     const char *const found = strstr(config, key);
@@ -195,13 +126,13 @@ static void describe(const hy3d_context *context, const char *name)
         append(&info, "not an OpenBLAS: %s", name);
         return;
     }
-    const char *const wanted = core_type(context);
+    const char *const wanted = hy3d__core_type(context);
     const char *const core = blas->get_corename();
     append(&info, "%s; core type %s, at most %u callers, from %s", blas->get_config(), core,
            (unsigned)blas->callers_limit, name);
     /* Happens where another part of the process has loaded this library before (dlopen then gives
      * the loaded one), or where it is built for one core type only. */
-    if (wanted != NULL && strcasecmp(core, wanted) != 0) {
+    if (wanted != NULL && !hy3d__core_is_within(core, context->level)) {
         append(&info, "; NOT limited to %s as the CPU level asks", wanted);
     }
 }

@@ -10,6 +10,12 @@
 #ifdef HAVE_TEST_BASE
 Suite *hy3d_base_suite(void);
 #endif
+#ifdef HAVE_TEST_PARALLEL
+Suite *hy3d_parallel_suite(void);
+#endif
+#ifdef HAVE_TEST_BLAS
+Suite *hy3d_blas_suite(void);
+#endif
 #ifdef HAVE_TEST_KERNELS
 Suite *hy3d_kernels_suite(void);
 #endif
@@ -31,6 +37,12 @@ typedef struct named_suite {
 static const named_suite suites[] = {
 #ifdef HAVE_TEST_BASE
     {"base", hy3d_base_suite},
+#endif
+#ifdef HAVE_TEST_PARALLEL
+    {"parallel", hy3d_parallel_suite},
+#endif
+#ifdef HAVE_TEST_BLAS
+    {"blas", hy3d_blas_suite},
 #endif
 #ifdef HAVE_TEST_KERNELS
     {"kernels", hy3d_kernels_suite},
