@@ -1,0 +1,53 @@
+"""Convolutions that do not fail: the C conv3d's door and the scoped router above it.
+
+Names are loaded on first use, so that importing the package costs neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.functional import conv3d
+
+    from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError, classify
+    from hy3d_rocm.conv.faults import Fault, inject_faults
+    from hy3d_rocm.conv.router import Guard, protect
+    from hy3d_rocm.conv.stats import Event, Stats
+    from hy3d_rocm.conv.verdicts import forget
+
+_HOME = {
+    "DeviceLostError": "errors",
+    "DeviceMismatchError": "errors",
+    "Event": "stats",
+    "Fault": "faults",
+    "Guard": "router",
+    "Stats": "stats",
+    "classify": "errors",
+    "conv3d": "functional",
+    "forget": "verdicts",
+    "inject_faults": "faults",
+    "protect": "router",
+}
+
+__all__ = [
+    "DeviceLostError",
+    "DeviceMismatchError",
+    "Event",
+    "Fault",
+    "Guard",
+    "Stats",
+    "classify",
+    "conv3d",
+    "forget",
+    "inject_faults",
+    "protect",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

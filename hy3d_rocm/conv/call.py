@@ -1,0 +1,274 @@
+"""One convolution call, read from whatever positional and keyword style it was written in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_Ints = tuple[int, ...]
+_PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_DEFAULTS: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
+
+_DTYPE_NAMES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+_CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An entry point of PyTorch that computes a forward convolution.
+
+    `names` are its positional parameters; those that are not in _PLAIN do not matter here.
+    `ndim` is 2 or 3, or 0 where the weight decides.
+    """
+
+    ndim: int
+    names: tuple[str, ...]
+
+
+def _signatures() -> dict[Callable[..., Any], Signature]:
+    aten = torch.ops.aten
+    vendor = ("input", "weight", "bias", "padding", "stride", "dilation", "groups")
+    general = (*_PLAIN[:6], "transposed", "output_padding", "groups")
+    table: dict[Callable[..., Any], Signature] = {
+        torch.conv2d: Signature(2, _PLAIN),
+        torch.conv3d: Signature(3, _PLAIN),
+        torch.convolution: Signature(0, general),
+        # ComfyUI calls this one itself on NVIDIA cards (comfy/ops.py).
+        torch.cudnn_convolution: Signature(0, ("input", "weight", *vendor[3:])),
+        torch.miopen_convolution: Signature(0, vendor),
+        aten.convolution: Signature(0, general),
+        aten.convolution.default: Signature(0, general),
+    }
+    for ndim, packet in ((2, aten.conv2d), (3, aten.conv3d)):
+        for op in (packet, packet.default, packet.padding):
+            table[op] = Signature(ndim, _PLAIN)
+    return table
+
+
+SIGNATURES = _signatures()
+
+
+def read_arguments(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """The seven values of _PLAIN in order, or None where this is not an ordinary convolution."""
+    if signature.names is _PLAIN and not kwargs:
+        return (*args, *_DEFAULTS[len(args) :]) if 2 <= len(args) <= 7 else None
+    values = dict(zip(_PLAIN, _DEFAULTS, strict=True))
+    found = dict(zip(signature.names, args, strict=False))
+    if found.keys() & kwargs.keys() or len(args) > len(signature.names):
+        return None
+    found.update(kwargs)
+    if "self" in found:
+        found["input"] = found.pop("self")
+    if found.get("transposed"):
+        return None
+    values.update((k, v) for k, v in found.items() if k in values)
+    return tuple(values[name] for name in _PLAIN)
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """A well-formed convolution in one form: batched sizes, tuples of `ndim`, pads per side.
+
+    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied).
+    """
+
+    ndim: int
+    batched: bool
+    x_size: _Ints
+    weight_size: _Ints
+    has_bias: bool
+    stride: _Ints
+    pad_before: _Ints
+    pad_after: _Ints
+    dilation: _Ints
+    groups: int
+    out_size: _Ints
+    dtype: torch.dtype
+    device: torch.device
+    channels_last: bool
+
+    @property
+    def op(self) -> str:
+        return f"conv{self.ndim}d"
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return _CHANNELS_LAST[self.ndim] if self.channels_last else torch.contiguous_format
+
+    @property
+    def result_size(self) -> _Ints:
+        """The size that the caller gets: without the batch where the input had none."""
+        return self.out_size if self.batched else self.out_size[1:]
+
+    @property
+    def out_bytes(self) -> int:
+        return math.prod(self.out_size) * self.dtype.itemsize
+
+    @property
+    def kernel(self) -> _Ints:
+        return self.weight_size[2:]
+
+    @property
+    def is_view(self) -> bool:
+        """A 1x1 convolution without stride or padding: the input is its own im2col matrix."""
+        ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.stride)
+        return ones and not any(self.pad_before) and not any(self.pad_after)
+
+    def column_elems(self) -> int:
+        """Elements of the im2col matrix of one sample and one group."""
+        taps = self.weight_size[1] * math.prod(self.kernel)
+        return taps * math.prod(self.out_size[2:])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return _DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def size_text(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def describe(values: Sequence[Any], ndim: int) -> str:
+    """'conv3d 1x128x19x642x610 -> 128, bf16': also for calls that are not well formed."""
+    x, weight = values[0], values[1]
+    return (
+        f"conv{ndim}d {size_text(x.shape)} -> {weight.shape[0] if weight.dim() else '?'},"
+        f" {dtype_name(x.dtype)}"
+    )
+
+
+def _tuple(value: Any, count: int) -> _Ints | None:
+    """PyTorch takes one int, a sequence of one, or a sequence of `count`."""
+    if isinstance(value, int):
+        return (value,) * count
+    numbers = tuple(value)
+    if not all(isinstance(v, int) for v in numbers):
+        return None
+    if len(numbers) == 1:
+        return numbers * count
+    return numbers if len(numbers) == count else None
+
+
+def _pads(
+    padding: Any, kernel: _Ints, stride: _Ints, dilation: _Ints
+) -> tuple[_Ints, _Ints] | None:
+    """Padding before and after. For "same" PyTorch gives the odd element to the end."""
+    count = len(kernel)
+    if isinstance(padding, str):
+        if padding == "valid":
+            return (0,) * count, (0,) * count
+        if padding != "same" or any(s != 1 for s in stride):
+            return None
+        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    pads = _tuple(padding, count)
+    return None if pads is None or min(pads) < 0 else (pads, pads)
+
+
+def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
+    """The dtype that autocast would compute in, or None where it leaves this call alone."""
+    if not torch.is_autocast_enabled(device.type):
+        return None
+    eligible = all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
+    return torch.get_autocast_dtype(device.type) if eligible else None
+
+
+def _out_size(
+    x_size: _Ints, kernel: _Ints, pads: tuple[_Ints, _Ints], stride: _Ints, dilation: _Ints
+) -> list[int]:
+    sides = zip(x_size, kernel, pads[0], pads[1], stride, dilation, strict=True)
+    return [(n + a + b - d * (k - 1) - 1) // s + 1 for n, k, a, b, s, d in sides]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def _prefers_channels_last(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> bool:
+    def last(tensor: torch.Tensor) -> bool:
+        if tensor.dim() != ndim + 2 or tensor.is_contiguous():
+            return False
+        return tensor.is_contiguous(memory_format=_CHANNELS_LAST[ndim])
+
+    return last(x) or last(weight)
+
+
+def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
+    """The spec of a call, or None where PyTorch itself has to judge it.
+
+    None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
+    that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
+    """
+    x, weight, bias, stride, padding, dilation, groups = values
+    tensors = [t for t in (x, weight, bias) if t is not None]
+    if not all(_is_dense(t) and t.device == x.device for t in tensors):
+        return None
+    dtype = _autocast_dtype(tensors, x.device)
+    if dtype is None:
+        dtype = x.dtype
+        if any(t.dtype != dtype for t in tensors):
+            return None
+    if dtype not in _DTYPE_NAMES or weight.dim() != ndim + 2:
+        return None
+    if x.dim() not in (ndim + 1, ndim + 2) or not isinstance(groups, int) or groups < 1:
+        return None
+    x_size = tuple(x.shape) if x.dim() == ndim + 2 else (1, *x.shape)
+    w_size = tuple(weight.shape)
+    if min(w_size) < 1 or min(x_size[1:]) < 1 or w_size[1] * groups != x_size[1]:
+        return None
+    if w_size[0] % groups or (bias is not None and tuple(bias.shape) != w_size[:1]):
+        return None
+    steps, spread = _tuple(stride, ndim), _tuple(dilation, ndim)
+    if steps is None or spread is None or min(steps) < 1 or min(spread) < 1:
+        return None
+    pads = _pads(padding, w_size[2:], steps, spread)
+    if pads is None:
+        return None
+    out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)
+    if min(out) < 1:
+        return None
+    return ConvSpec(
+        ndim=ndim,
+        batched=x.dim() == ndim + 2,
+        x_size=x_size,
+        weight_size=w_size,
+        has_bias=bias is not None,
+        stride=steps,
+        pad_before=pads[0],
+        pad_after=pads[1],
+        dilation=spread,
+        groups=groups,
+        out_size=(x_size[0], w_size[0], *out),
+        dtype=dtype,
+        device=x.device,
+        channels_last=_prefers_channels_last(x, weight, ndim),
+    )
+
+
+@dataclass(frozen=True)
+class ConvCall:
+    """A call as a tier sees it: the spec, and the tensors as the caller gave them."""
+
+    spec: ConvSpec
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    run_current: Callable[[], torch.Tensor]
+
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Batched and in the dtype of the computation (autocast does that in PyTorch's door)."""
+        dtype = self.spec.dtype
+        x = self.x if self.spec.batched else self.x.unsqueeze(0)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return x.to(dtype), self.weight.to(dtype), bias

@@ -1,0 +1,242 @@
+"""Fault injection: makes a tier of the router fail as a real back-end does. Off unless asked for.
+
+    with inject_faults([Fault("current", "conv3d", MIOPEN_NO_ALGORITHM)]):
+        ...
+
+Scope: the thread that entered, so that two tests or two decodes do not disturb each other;
+`scope="process"` for all threads. On that thread faults of the tier "current" also hit
+convolutions outside every protect(), to show what happens without it.
+
+For a running ComfyUI the environment variable HY3D_FAULTS does the same for every protect() of the
+process: entries separated by ";", each `tier:op:shape:text` with optional `,every=2`, `,first=3`,
+`,count=1`. tier: current, native, cpu or *; op: conv2d, conv3d or *; shape: the input's, with *
+and ? as in file names (`1x128x*`); text: a key of TEXTS. For example
+
+    HY3D_FAULTS="current:conv3d:*:no_algorithm;native:conv3d:1x512x*:hip_oom,count=2"
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hy3d_rocm.conv.call import ConvCall, size_text
+
+_LOG = logging.getLogger("hy3d_rocm")
+ENVIRONMENT = "HY3D_FAULTS"
+
+# Texts as users reported them; the links are in errors.py beside the rule that knows each.
+MIOPEN_NO_ALGORITHM = (
+    "MIOpen Error: No suitable algorithm was found to execute the required convolution"
+)
+MIOPEN_UNKNOWN = "miopenStatusUnknownError"
+MIOPEN_INTERNAL = "miopenStatusInternalError"
+NO_ENGINE = "GET was unable to find an engine to execute this computation"
+HIP_OOM = (
+    "HIP out of memory. Tried to allocate 13.21 GiB. GPU 0 has a total capacity of 15.92 GiB of"
+    " which 2.41 GiB is free."
+)
+CUDA_OOM = HIP_OOM.replace("HIP", "CUDA", 1)
+CPU_OOM = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"
+    " tried to allocate 14184386560 bytes. Error code 12 (Cannot allocate memory)"
+)
+BLOCK_ALLOCATOR = "HSA exception: MemoryRegion::BlockAllocator::alloc failed"
+ILLEGAL_ACCESS = "HIP error: an illegal memory access was encountered"
+DEVICE_ASSERT = "CUDA error: device-side assert triggered"
+DEVICE_MISMATCH = (
+    "Expected all tensors to be on the same device, but got weight is on cuda:0, different from"
+    " other tensors on cpu (when checking argument in method wrapper_CUDA___slow_conv2d_forward)"
+)
+TYPE_MISMATCH = (
+    "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
+)
+
+TEXTS = {
+    "no_algorithm": MIOPEN_NO_ALGORITHM,
+    "unknown": MIOPEN_UNKNOWN,
+    "internal": MIOPEN_INTERNAL,
+    "no_engine": NO_ENGINE,
+    "hip_oom": HIP_OOM,
+    "cuda_oom": CUDA_OOM,
+    "cpu_oom": CPU_OOM,
+    "block_allocator": BLOCK_ALLOCATOR,
+    "illegal_access": ILLEGAL_ACCESS,
+    "device_assert": DEVICE_ASSERT,
+    "device_mismatch": DEVICE_MISMATCH,
+    "type_mismatch": TYPE_MISMATCH,
+}
+
+_TIERS = ("current", "native", "cpu", "*")
+_OPS = ("conv2d", "conv3d", "*")
+
+
+@dataclass
+class Fault:
+    """Fails tier `tier` for matching calls with `exception(text)`.
+
+    Of the matching attempts (counted from 0, per fault) those fail that are `first`,
+    `first + every`, `first + 2 * every`, ...; at most `count` of them if it is not None.
+    `shape` is a file-name pattern on the input's size as in "1x128x19x64x64"; `match` may look at
+    the whole call in addition.
+    """
+
+    tier: str = "current"
+    op: str = "*"
+    text: str = MIOPEN_NO_ALGORITHM
+    shape: str = "*"
+    match: Callable[[ConvCall], bool] | None = None
+    exception: Callable[[str], BaseException] = RuntimeError
+    every: int = 1
+    first: int = 0
+    count: int | None = None
+    seen: int = field(default=0, init=False)
+    fired: int = field(default=0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.op not in _OPS:
+            raise ValueError(f"Fault: op {self.op!r} is none of {', '.join(_OPS)}")
+        if self.every < 1 or self.first < 0 or (self.count is not None and self.count < 0):
+            raise ValueError(
+                f"Fault: every={self.every}, first={self.first}, count={self.count}: every must be"
+                " at least 1, first and count at least 0"
+            )
+
+    def due(self, tier: str, call: ConvCall) -> bool:
+        """Counts a matching attempt; whether it has to fail."""
+        if self.tier not in ("*", tier) or self.op not in ("*", call.spec.op):
+            return False
+        if not fnmatch.fnmatchcase(size_text(call.x.shape), self.shape):
+            return False
+        if self.match is not None and not self.match(call):
+            return False
+        with self._lock:
+            index, self.seen = self.seen, self.seen + 1
+            if index < self.first or (index - self.first) % self.every:
+                return False
+            if self.count is not None and self.fired >= self.count:
+                return False
+            self.fired += 1
+            return True
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.faults: tuple[Fault, ...] = ()
+
+
+_local = _Local()
+_process: tuple[Fault, ...] = ()
+_process_lock = threading.Lock()
+_environment: tuple[str, tuple[Fault, ...]] = ("", ())
+
+
+def active() -> bool:
+    """Whether any fault could hit this thread now."""
+    return bool(_local.faults or _process or _environment[1])
+
+
+def check(tier: str, call: ConvCall, *, protected: bool = True) -> None:
+    """Raises what an injected fault of this tier says, or returns.
+
+    Faults of the environment act inside protect() only.
+    """
+    from_environment = _environment[1] if protected else ()
+    for fault in (*_local.faults, *_process, *from_environment):
+        if fault.due(tier, call):
+            raise fault.exception(fault.text)
+
+
+@contextmanager
+def inject_faults(
+    faults: Fault | Iterable[Fault], *, scope: str = "thread"
+) -> Iterator[tuple[Fault, ...]]:
+    """Makes tiers fail until the block ends; yields the faults, whose counters can be read.
+
+    scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
+    """
+    from hy3d_rocm.conv.router import fault_mode
+
+    global _process
+    if scope not in ("thread", "process"):
+        raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
+    added = (faults,) if isinstance(faults, Fault) else tuple(faults)
+    for fault in added:
+        if not isinstance(fault, Fault):
+            raise TypeError(f"inject_faults: {fault!r} is no Fault; give Fault(tier, op, text)")
+    if scope == "process":
+        with _process_lock:
+            _process = (*_process, *added)
+    else:
+        _local.faults = (*_local.faults, *added)
+    try:
+        with fault_mode():
+            yield added
+    finally:
+        if scope == "process":
+            with _process_lock:
+                _process = _without(_process, added)
+        else:
+            _local.faults = _without(_local.faults, added)
+
+
+def _without(faults: tuple[Fault, ...], gone: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    left = list(faults)
+    for fault in gone:
+        position = next(i for i, f in enumerate(left) if f is fault)
+        del left[position]
+    return tuple(left)
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """The faults of a HY3D_FAULTS value; ValueError with a sentence for a wrong one."""
+    return tuple(_parse_entry(entry.strip()) for entry in text.split(";") if entry.strip())
+
+
+def _parse_entry(entry: str) -> Fault:
+    parts = entry.split(":")
+    if len(parts) != 4:
+        raise ValueError(
+            f"{ENVIRONMENT}: {entry!r} is not tier:op:shape:text, such as"
+            " current:conv3d:*:no_algorithm"
+        )
+    tier, op, shape, rest = parts
+    key, *options = rest.split(",")
+    for value, known, what in ((tier, _TIERS, "tier"), (op, _OPS, "op"), (key, TEXTS, "text")):
+        if value not in known:
+            raise ValueError(
+                f"{ENVIRONMENT}: {what} {value!r} in {entry!r} is none of {', '.join(known)}"
+            )
+    numbers: dict[str, int] = {}
+    for option in options:
+        name, _, number = option.partition("=")
+        if name not in ("every", "first", "count") or not number.isdigit():
+            raise ValueError(
+                f"{ENVIRONMENT}: {option!r} in {entry!r} is none of every=N, first=N, count=N"
+            )
+        numbers[name] = int(number)
+    return Fault(
+        tier, op, TEXTS[key], shape, every=numbers.get("every", 1), first=numbers.get("first", 0),
+        count=numbers.get("count"),
+    )  # fmt: skip
+
+
+def load_environment() -> None:
+    """Reads HY3D_FAULTS if it changed; says in one line that it acts."""
+    global _environment
+    text = os.environ.get(ENVIRONMENT, "")
+    if text == _environment[0]:
+        return
+    faults = parse(text)
+    with _process_lock:
+        _environment = (text, faults)
+    if faults:
+        _LOG.warning("fault injection is ON: %s=%s", ENVIRONMENT, text)
+    else:
+        _LOG.warning("fault injection is off: %s is empty", ENVIRONMENT)

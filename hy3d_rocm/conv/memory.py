@@ -1,0 +1,77 @@
+"""How much memory a device has left, and giving back what nobody uses."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from pathlib import Path
+
+import torch
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def gpu_in_use() -> bool:
+    """Whether this process has started CUDA or HIP; never starts it."""
+    # torch leaves is_initialized unannotated.
+    return torch.cuda.is_available() and bool(
+        torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that an allocation on `device` could still get, or None where nobody can tell.
+
+    CUDA and HIP: what the driver has plus what PyTorch's allocator holds unused (it gives that
+    back by itself before it reports out of memory). CPU: what the kernel calls available, and
+    no more than the control group allows.
+    """
+    if device.type == "cuda" and gpu_in_use():
+        free, _ = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + idle)
+    if device.type == "cpu":
+        bounds = [n for n in (_available_host_bytes(), _cgroup_bytes()) if n is not None]
+        return min(bounds) if bounds else None
+    return None
+
+
+def _available_host_bytes() -> int | None:
+    try:
+        psutil = importlib.import_module("psutil")
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)
+
+
+def _cgroup_bytes() -> int | None:
+    """Control group v2 only. Inactive file cache counts as used there but can be dropped."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((_CGROUP / "memory.current").read_text())
+        rows = (_CGROUP / "memory.stat").read_text().splitlines()
+        cache = next((int(r.split()[1]) for r in rows if r.startswith("inactive_file ")), 0)
+        return max(0, int(limit) - used + cache)
+    except (OSError, ValueError):
+        return None
+
+
+def release() -> None:
+    """Collects cycles that hold tensors, then empties PyTorch's allocator where it is in use."""
+    gc.collect()
+    if gpu_in_use():
+        torch.cuda.empty_cache()
+
+
+def text(count: int | None) -> str:
+    """1536 -> '1.5 KiB'; None -> 'unknown'."""
+    if count is None:
+        return "unknown"
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

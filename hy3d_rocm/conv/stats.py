@@ -1,0 +1,112 @@
+"""What a router did: counters for each tier and shape, and the events that a caller may watch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# One lock for every counter: a guard may be entered by several threads, and its parents count too.
+LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Event:
+    """One attempt of one tier at one call, or a tier left out.
+
+    `time` is time.perf_counter() at the start; `seconds` is host time: on a GPU the launch, not
+    the kernel, unless protect(synchronize=True). `outcome` is "ok", "failed" (the next tier is
+    tried), "skipped" (`detail` says why) or "raised" (the caller sees the exception).
+    """
+
+    time: float
+    tier: str
+    op: str
+    shape: str
+    dtype: str
+    seconds: float
+    outcome: str
+    detail: str = ""
+
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass
+class Row:
+    """Counters of one (op, shape, dtype, tier).
+
+    `predicted_bytes` is the workspace that the tier was predicted to need, 0 where unknown.
+    """
+
+    op: str
+    shape: str
+    dtype: str
+    tier: str
+    calls: int = 0
+    failures: int = 0
+    skips: int = 0
+    seconds: float = 0.0
+    max_seconds: float = 0.0
+    predicted_bytes: int = 0
+
+
+@dataclass
+class Stats:
+    """Totals of a guard, and its rows.
+
+    calls: convolutions seen and routed. recovered: those that a later tier than the first
+    computed. failures: attempts that failed and were followed by another tier. raised: calls
+    that ended in an exception. passed_through: calls left alone because of autograd.
+    lines: the log lines, each once.
+    """
+
+    calls: int = 0
+    recovered: int = 0
+    failures: int = 0
+    raised: int = 0
+    passed_through: int = 0
+    lines: list[str] = field(default_factory=list)
+    rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
+
+    def row(self, op: str, shape: str, dtype: str, tier: str) -> Row:
+        """The row of a configuration and tier, made on first use."""
+        key = (op, shape, dtype, tier)
+        with LOCK:
+            return self.rows.setdefault(key, Row(*key))
+
+    def tier_seconds(self) -> dict[str, float]:
+        """Seconds spent in each tier, failed attempts included."""
+        total: dict[str, float] = {}
+        with LOCK:
+            for row in self.rows.values():
+                total[row.tier] = total.get(row.tier, 0.0) + row.seconds
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as JSON-able values; rows in the order in which they first appeared."""
+        with LOCK:
+            rows = [asdict(row) for row in self.rows.values()]
+            totals = {k: getattr(self, k) for k in _TOTALS}
+            return {**totals, "lines": list(self.lines), "rows": rows}
+
+    def table(self) -> str:
+        """A text table: the totals in one line, then one line for each row."""
+        state = self.as_dict()
+        head = ("op", "shape", "dtype", "tier", "calls", "failed", "skipped", "seconds", "bytes")
+        lines = [[*head]]
+        for r in state["rows"]:
+            counts = (r["calls"], r["failures"], r["skips"])
+            tail = (f"{r['seconds']:.3f}", str(r["predicted_bytes"] or "-"))
+            lines.append([r["op"], r["shape"], r["dtype"], r["tier"], *map(str, counts), *tail])
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        text = [", ".join(f"{k.replace('_', ' ')} {state[k]}" for k in _TOTALS)]
+        for line in lines:
+            left = [c.ljust(w) for c, w in zip(line[:4], widths[:4], strict=True)]
+            right = [c.rjust(w) for c, w in zip(line[4:], widths[4:], strict=True)]
+            text.append("  ".join((*left, *right)).rstrip())
+        return "\n".join(text)
+
+
+_TOTALS = ("calls", "recovered", "failures", "raised", "passed_through")

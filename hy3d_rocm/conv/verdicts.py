@@ -1,0 +1,107 @@
+"""What the process has learnt: which tier failed for which configuration, and what was said.
+
+A back-end that has no algorithm for a shape will have none at the next call: that is remembered
+for the process. Out of memory is different, since the memory may be free later, while each vain
+attempt makes PyTorch empty its whole cache (the slowness that users see after one OOM). So an
+OOM counts for the outermost protect() in which it happened - one decode, whose models stay
+loaded - and within it only until at least the bytes of the output have become free since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from hy3d_rocm.conv.errors import Kind
+
+# Shapes of a long session: a video VAE has about 60, each resolution brings its own. The oldest
+# is dropped, which costs one more failing attempt.
+_CAPACITY = 4096
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a tier is left out. `scope` and `free` matter for out of memory only."""
+
+    kind: Kind
+    reason: str
+    scope: object = None
+    free: int | None = None
+    needed: int = 0
+
+
+class Verdicts:
+    """A bounded, thread-safe map (tier, configuration) -> Verdict.
+
+    `generation` changes with every change, so that a reader may cache "nothing known".
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, Hashable], Verdict] = OrderedDict()
+        self._said: OrderedDict[Hashable, None] = OrderedDict()
+        self.generation = 0
+
+    def record(self, tier: str, config: Hashable, verdict: Verdict) -> None:
+        with self._lock:
+            self._known[tier, config] = verdict
+            self._known.move_to_end((tier, config))
+            if len(self._known) > _CAPACITY:
+                self._known.popitem(last=False)
+            self.generation += 1
+
+    def get(
+        self, tier: str, config: Hashable, scope: object, free: Callable[[], int | None]
+    ) -> Verdict | None:
+        """The verdict that holds now; one about memory that no longer holds is dropped."""
+        verdict = self._known.get((tier, config))
+        if verdict is None or verdict.kind is not Kind.OUT_OF_MEMORY:
+            return verdict
+        if verdict.scope is scope:
+            now = free()
+            if now is None or verdict.free is None or now < verdict.free + verdict.needed:
+                return verdict
+        with self._lock:
+            self._known.pop((tier, config), None)
+            self.generation += 1
+        return None
+
+    def knows(self, tiers: tuple[str, ...], config: Hashable) -> bool:
+        """Whether anything is remembered about this configuration."""
+        return any((tier, config) in self._known for tier in tiers)
+
+    def first_time(self, event: Hashable) -> bool:
+        """True once for each event: what was logged is not logged again."""
+        with self._lock:
+            if event in self._said:
+                return False
+            self._said[event] = None
+            if len(self._said) > _CAPACITY:
+                self._said.popitem(last=False)
+            return True
+
+    def forget(self) -> int:
+        """Drops everything; how many verdicts there were."""
+        with self._lock:
+            count = len(self._known)
+            self._known.clear()
+            self._said.clear()
+            self.generation += 1
+            return count
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+VERDICTS = Verdicts()
+
+
+def forget() -> int:
+    """Forgets every failure the process remembers, so that all tiers are tried again.
+
+    For after a driver update, a freed card, a change of MIOpen's settings, or a test. Returns
+    how many verdicts were dropped.
+    """
+    return VERDICTS.forget()
