@@ -29,7 +29,7 @@ STYLES: dict[str, Callable[[], torch.Tensor]] = {
     "aten packet": lambda: aten.conv3d(X3, W3, B),
     "aten default": lambda: aten.conv3d.default(X3, W3, B, [1, 2, 1]),
     "aten padding": lambda: aten.conv3d.padding(X3, W3, B, [1, 1, 1], "same"),
-    "convolution": lambda: torch.convolution(X3, W3, B, [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1),
+    "convolution": lambda: torch.convolution(X3, W3, B, *[[1] * 3] * 3, False, [0] * 3, 1),
     "same": lambda: F.conv3d(X3, W3, padding="same"),
     "same, even kernel": lambda: F.conv3d(X3, W3[..., :2], padding="same", dilation=(1, 2, 3)),
     "valid": lambda: F.conv3d(X3, W3, B, padding="valid", stride=2),
