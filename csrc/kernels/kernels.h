@@ -1,11 +1,21 @@
 /* Micro-kernels. kernels.inc lists them once; from the list come the prototypes of every ISA, the
- * table type and the three tables (ref, avx2, avx512). A kernel not in the list does not link. */
+ * table type and the three tables (ref, avx2, avx512). A kernel not in the list does not link.
+ *
+ * All ISAs give the same bits for the same input (NaN results of blend_f32 aside: there only
+ * "is NaN" is promised). They read and write exactly n elements, take any alignment the element
+ * type allows, and do not depend on the rounding or denormal mode of the calling thread, blend_f32
+ * aside. */
 #ifndef HY3D_KERNELS_H
 #define HY3D_KERNELS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__x86_64__) || defined(__i386__)
+#define HY3D__X86 1
+#else
+#define HY3D__X86 0
+#endif
 
 typedef struct hy3d__kernels {
 #define K(name, parameters) void(*name) parameters;

@@ -1,12 +1,16 @@
 /* Plans a video VAE decode under a byte budget: temporal chunks x spatial tiles.
  *
- * Pure integer functions: nothing is allocated, everything is in plain structs.
+ * Pure integer functions: nothing is allocated, everything is in plain structs, all of them are
+ * thread-safe.
  *
  * Work is cut into grains. A grain's shape depends on the latent's shape and on the level only:
- * level 0 is the whole decode in one grain, each further level halves the longest tile axis (in
- * output units), down to the smallest tile that the overlap allows. The budget picks the lowest
- * level whose grain fits, and how many grains may be in flight. So results depend on the level,
- * never on the number in flight, and a larger budget never gives a higher level. */
+ * level 0 is the whole decode in one grain, and each further level halves one axis: of those whose
+ * largest tile gets smaller by it, the one whose largest decoded tile is longest in output units
+ * (ties: H, W, then T). A core never gets below min_tile nor below the overlap, so at most two
+ * tiles meet at any position of an axis. The cores of an axis differ by one latent at most, the
+ * long ones first. The budget picks the lowest level whose grain fits, and how many grains may be
+ * in flight. So results depend on the level, never on the number in flight; the cost of a grain
+ * never rises with the level; and a larger budget never gives a higher level. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -23,17 +27,22 @@ typedef struct hy3d_schedule_desc {
      * frame of a chunk that starts at latent a is frame a * factor[0] of the video. Otherwise
      * L * factor[0]. */
     int32_t causal;
-    int64_t overlap[3];  /* latent units shared by neighbouring tiles, blended; >= 0 */
-    int64_t halo[3];     /* latent units decoded beyond the overlap on each inner side and dropped
-                            (in time: before only, the causal warm-up); >= 0 */
+    /* Latent units shared by neighbouring tiles, blended; >= 0. Half of them lie on each side of
+     * the boundary (the odd one before it); in causal time all lie before it, where alone a chunk
+     * needs to reach. An axis shorter than twice the overlap or twice min_tile is never split. */
+    int64_t overlap[3];
+    /* Latent units decoded beyond the overlap on each inner side and dropped; >= 0. In causal
+     * time before only, the warm-up: at least one where factor[0] > 1, whatever is given here,
+     * because the first latent of a chunk makes one frame instead of factor[0]. */
+    int64_t halo[3];
     int64_t min_tile[3]; /* smallest tile core in latent units, >= 1 */
     /* Cost of a grain in bytes: fixed + per_voxel * output voxels + per_token_pair * tokens^2,
-     * tokens being latent voxels (attention). Everything >= 0. */
+     * of all that is decoded, halo included, tokens being latent voxels (attention); >= 0. */
     int64_t fixed_bytes, bytes_per_voxel, bytes_per_token_pair;
     int64_t resident_bytes; /* needed once beside the grains (the output when it stays in memory) */
     int64_t budget_bytes;   /* 0: unlimited */
     int32_t max_in_flight;  /* >= 1 */
-    int32_t level;          /* -1: chosen by the budget; >= 0: this one */
+    int32_t level;          /* -1: chosen by the budget; >= 0: this one, which must fit as well */
 } hy3d_schedule_desc;
 
 #define HY3D_SCHEDULE_MAX_LEVEL 62
@@ -41,18 +50,19 @@ typedef struct hy3d_schedule_desc {
 typedef struct hy3d_schedule_plan {
     hy3d_schedule_desc desc;
     int64_t out[3];        /* size of the whole output */
-    int64_t tile[3];       /* latent units a grain owns before overlap and halo are added */
+    int64_t tile[3];       /* longest core: latents a grain owns, without overlap and halo */
     int64_t count[3];      /* grains along each axis */
     int64_t grains;        /* product of count */
     int64_t grain_bytes;   /* cost of the largest grain */
     int64_t peak_bytes;    /* resident + in_flight * grain_bytes */
-    int64_t smallest_budget_bytes; /* of the finest level: what a refusal names */
+    int64_t smallest_budget_bytes; /* resident + one grain of the finest level */
     int32_t level, levels; /* chosen level, and how many there are */
-    int32_t in_flight;
+    int32_t in_flight;     /* as many as fit, at most max_in_flight and grains */
 } hy3d_schedule_plan;
 
 /* One grain: which latents to decode, which part of the result to keep, where it goes and how it
- * is blended. All ranges are half open. */
+ * is blended. All ranges are half open. The part to keep of an axis is the decoded tile's
+ * trim_start .. trim_start + out_stop - out_start. */
 typedef struct hy3d_schedule_grain {
     int64_t in_start[3], in_stop[3];   /* latent range to decode */
     int64_t trim_start[3];             /* output units to drop at the front of the decoded tile */
@@ -62,15 +72,22 @@ typedef struct hy3d_schedule_grain {
 
 HY3D_BEGIN_DECLS
 
-/* On HY3D_ERR_BUDGET_TOO_SMALL *smallest_budget_out (if not NULL) names the smallest budget that
- * would do. */
+/* HY3D_ERR_INVALID_ARGUMENT: a field out of its range, or a level that the shape does not have
+ * (levels are counted from 0). HY3D_ERR_OVERFLOW: the output, its voxels, the cost of the whole
+ * decode or the cost of the level wanted does not fit in 63 bits.
+ * HY3D_ERR_BUDGET_TOO_SMALL: *smallest_budget_out (if not NULL, written on this status only) names
+ * the smallest budget that would do, for any level or for the one given: exactly this one does. */
 HY3D_API hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc,
                                         int64_t *smallest_budget_out, hy3d_schedule_plan *plan_out);
-/* Grain `index`, 0 <= index < plan->grains, time outermost, then H, then W. */
+/* Grain `index`, 0 <= index < plan->grains, time outermost, then H, then W. The plan may have been
+ * filled in by hand: what does not fit together is HY3D_ERR_INVALID_ARGUMENT. It reads desc, out,
+ * count and grains. */
 HY3D_API hy3d_status hy3d_schedule_grain_at(const hy3d_schedule_plan *plan, int64_t index,
                                             hy3d_schedule_grain *grain_out);
-/* The blend window of a grain along one axis: out_stop - out_start weights. Windows of
- * neighbours sum to exactly 1 in float at every position. */
+/* The blend window of a grain along one axis: out_stop - out_start weights, multiples of 1/256
+ * from 0 to 1. Windows of neighbours sum to exactly 1 in float at every position, and so do the
+ * products of the three axes' windows over all grains. HY3D_ERR_INVALID_ARGUMENT for an axis
+ * other than 0, 1, 2, an empty range, or ramps that do not fit into it. */
 HY3D_API hy3d_status hy3d_schedule_window(const hy3d_schedule_grain *grain, int axis,
                                           float *window_out);
 

@@ -11,7 +11,8 @@
 
 HY3D_BEGIN_DECLS
 
-/* Ten rounds of Philox 4x32; the known-answer vectors of the Random123 distribution hold. */
+/* Ten rounds of Philox 4x32; the known-answer vectors of the Random123 distribution hold.
+ * block_out may be counter. */
 HY3D_API void hy3d_philox4x32_10(const uint32_t counter[4], const uint32_t key[2],
                                  uint32_t block_out[4]);
 /* Seed of image `index` of a batch: index 0 is the seed itself, so that the first image equals

@@ -1,0 +1,321 @@
+/* dladdr is an extension of glibc, musl and the BSDs. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/blas.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/openblas.h"
+
+enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
+enum { NOT_LOADED = 0, LOADED = 1, FAILED = 2 };
+enum { INFO_BYTES = 512, ERROR_BYTES = 2048, REASON_BYTES = 320, PATH_BYTES = 4096 };
+
+typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                         const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                         int ldc);
+typedef void (*dgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha,
+                         const double *a, int lda, const double *b, int ldb, double beta, double *c,
+                         int ldc);
+typedef char *(*text_fn)(void);
+typedef void (*set_threads_fn)(int count);
+
+struct hy3d__blas {
+    char *requested; /* copy of the option, or NULL */
+    _Atomic int state;
+    void *handle;
+    sgemm_fn sgemm;
+    dgemm_fn dgemm;
+    text_fn get_config, get_corename; /* NULL: not an OpenBLAS */
+    set_threads_fn set_num_threads;
+    uint32_t callers_limit;
+    char info[INFO_BYTES];
+    char error[ERROR_BYTES]; /* written before state becomes FAILED, never after */
+};
+
+/* A buffer that cuts off what does not fit. */
+typedef struct text {
+    char *start;
+    size_t size, used;
+} text;
+
+__attribute__((format(printf, 2, 3))) static void append(text *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(out->start + out->used, out->size - out->used, format, arguments);
+    va_end(arguments);
+    if (length > 0) {
+        const size_t room = out->size - out->used - 1;
+        out->used += (size_t)length < room ? (size_t)length : room;
+    }
+}
+
+static hy3d_status open_library(hy3d_context *context, const char *name, void **handle_out)
+{
+    const char *const core = hy3d__core_type(context);
+    hy3d__variable threads = {0}, type = {0};
+    hy3d_status status = hy3d__set_variable(context, "OPENBLAS_NUM_THREADS", "1", &threads);
+    if (status == HY3D_OK && core != NULL) {
+        status = hy3d__set_variable(context, "OPENBLAS_CORETYPE", core, &type);
+    }
+    if (status == HY3D_OK) {
+        *handle_out = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    hy3d__restore_variable(context, &type);
+    hy3d__restore_variable(context, &threads);
+    return status;
+}
+
+/* The symbol as the scipy-openblas wheels call it, else by its plain name. The copy is how POSIX
+ * turns dlsym's object pointer into a function pointer. */
+static bool find_symbol(void *handle, const char *name, void *function_out)
+{
+    char prefixed[64];
+    snprintf(prefixed, sizeof prefixed, "scipy_%s", name);
+    void *address = dlsym(handle, prefixed);
+    if (address == NULL) {
+        address = dlsym(handle, name);
+    }
+    memcpy(function_out, &address, sizeof address);
+    return address != NULL;
+}
+
+/* How many threads may be inside the library at once. OpenBLAS gives every caller a buffer out of
+ * a table whose size goes with MAX_THREADS; without a free one it prints a line and crashes.
+ * Builds without threads (SINGLE_THREADED) may have no lock around that table, and in OpenMP
+ * builds the thread number that a caller sets is everybody's: one at a time there. */
+static uint32_t callers_limit(const char *config)
+{
+    static const char key[] = "MAX_THREADS=";
+    if (strstr(config, "USE_OPENMP") != NULL || strstr(config, "SINGLE_THREADED") != NULL) {
+        return 1;
+    }
+    const char *const found = strstr(config, key);
+    const long threads = found != NULL ? strtol(found + sizeof key - 1, NULL, 10) : 0;
+    return threads > 2 && threads < INT32_MAX ? (uint32_t)threads - 1 : 1;
+}
+
+/* Why the opened library cannot be used, or NULL. */
+static const char *bind_library(hy3d__blas *blas)
+{
+    if (!find_symbol(blas->handle, "cblas_sgemm", &blas->sgemm) ||
+        !find_symbol(blas->handle, "cblas_dgemm", &blas->dgemm)) {
+        return "has no cblas_sgemm and cblas_dgemm";
+    }
+    find_symbol(blas->handle, "openblas_get_config", &blas->get_config);
+    find_symbol(blas->handle, "openblas_get_corename", &blas->get_corename);
+    find_symbol(blas->handle, "openblas_set_num_threads", &blas->set_num_threads);
+    if (blas->get_config != NULL && strstr(blas->get_config(), "USE64BITINT") != NULL) {
+        return "is built with 64-bit integers (ILP64), a 32-bit (LP64) build is needed";
+    }
+    return NULL;
+}
+
+static void describe(const hy3d_context *context, const char *name)
+{
+    hy3d__blas *const blas = context->blas;
+    text info = {blas->info, INFO_BYTES, 0};
+    if (blas->get_config == NULL || blas->get_corename == NULL) {
+        append(&info, "not an OpenBLAS: %s", name);
+        return;
+    }
+    const char *const wanted = hy3d__core_type(context);
+    const char *const core = blas->get_corename();
+    append(&info, "%s; core type %s, at most %u callers, from %s", blas->get_config(), core,
+           (unsigned)blas->callers_limit, name);
+    /* Happens where another part of the process has loaded this library before (dlopen then gives
+     * the loaded one), or where it is built for one core type only. */
+    if (wanted != NULL && !hy3d__core_is_within(core, context->level)) {
+        append(&info, "; NOT limited to %s as the CPU level asks", wanted);
+    }
+}
+
+/* HY3D_ERR_BLAS_UNAVAILABLE: the next candidate may do; the reason is in `error`. */
+static hy3d_status try_library(hy3d_context *context, const char *name, text *error)
+{
+    hy3d__blas *const blas = context->blas;
+    const hy3d_status status = open_library(context, name, &blas->handle);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (blas->handle == NULL) {
+        const char *const reason = dlerror(); /* names the file */
+        append(error, "\n  %.*s", REASON_BYTES, reason != NULL ? reason : name);
+        return HY3D_ERR_BLAS_UNAVAILABLE;
+    }
+    const char *const refusal = bind_library(blas);
+    if (refusal != NULL) {
+        append(error, "\n  %.*s: %s", REASON_BYTES, name, refusal);
+        dlclose(blas->handle);
+        blas->handle = NULL;
+        return HY3D_ERR_BLAS_UNAVAILABLE;
+    }
+    blas->callers_limit =
+        blas->get_config != NULL ? callers_limit(blas->get_config()) : UINT32_MAX;
+    if (blas->set_num_threads != NULL) {
+        blas->set_num_threads(1);
+    }
+    describe(context, name);
+    return HY3D_OK;
+}
+
+/* _vendor/ beside the shared object that this code is in; the build puts the wheel's library
+ * there. */
+static bool vendored_path(char path[PATH_BYTES])
+{
+    static const char here;
+    Dl_info found;
+    if (dladdr(&here, &found) == 0 || found.dli_fname == NULL) {
+        return false;
+    }
+    const char *const slash = strrchr(found.dli_fname, '/');
+    const int folder = slash != NULL ? (int)(slash - found.dli_fname) : 1;
+    const int length = snprintf(path, PATH_BYTES, "%.*s/_vendor/libhy3d_openblas.so", folder,
+                                slash != NULL ? found.dli_fname : ".");
+    return length > 0 && length < PATH_BYTES;
+}
+
+static hy3d_status search(hy3d_context *context, text *error)
+{
+    const char *asked = context->blas->requested;
+    if (asked == NULL) {
+        asked = getenv("HY3D_BLAS_LIBRARY");
+    }
+    if (asked != NULL && asked[0] != '\0') {
+        /* Somebody chose: another library in its place would hide their mistake. */
+        return try_library(context, asked, error);
+    }
+    static const char *const names[] = {"libopenblas.so.0", "libopenblas.so"};
+    char path[PATH_BYTES];
+    hy3d_status status = HY3D_ERR_BLAS_UNAVAILABLE;
+    if (vendored_path(path)) {
+        status = try_library(context, path, error);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (status == HY3D_ERR_BLAS_UNAVAILABLE) {
+            status = try_library(context, names[i], error);
+        }
+    }
+    return status;
+}
+
+static hy3d_status load(hy3d_context *context)
+{
+    hy3d__blas *const blas = context->blas;
+    /* Room is kept for the remedy, which matters more than the last reason. */
+    static const char remedy[] =
+        "\nInstall one (apt-get install libopenblas0, dnf install openblas, pip install "
+        "scipy-openblas32) and, if it is not found by itself, set HY3D_BLAS_LIBRARY to the path of "
+        "its shared library.";
+    text error = {blas->error, ERROR_BYTES - sizeof remedy, 0};
+    append(&error, "No usable BLAS library was found. Tried:");
+    const hy3d_status status = search(context, &error);
+    if (status == HY3D_OK) {
+        blas->error[0] = '\0';
+        atomic_store(&blas->state, LOADED);
+    } else if (status == HY3D_ERR_BLAS_UNAVAILABLE) {
+        error.size = ERROR_BYTES;
+        append(&error, "%s", remedy);
+        atomic_store(&blas->state, FAILED);
+    }
+    return status; /* out of memory: the next call tries again */
+}
+
+hy3d_status hy3d__blas_load(hy3d_context *context)
+{
+    hy3d__blas *const blas = context->blas;
+    if (atomic_load(&blas->state) == LOADED) {
+        return HY3D_OK;
+    }
+    hy3d__pool *const lock = hy3d__load_lock(context);
+    if (lock == NULL) {
+        return HY3D_ERR_OUT_OF_MEMORY;
+    }
+    const int state = atomic_load(&blas->state);
+    hy3d_status status = state == LOADED ? HY3D_OK : HY3D_ERR_BLAS_UNAVAILABLE;
+    if (state == NOT_LOADED) {
+        status = load(context);
+    }
+    hy3d__load_unlock(lock);
+    return status;
+}
+
+hy3d_status hy3d__blas_create(hy3d_context *context, const char *library)
+{
+    void *memory = NULL;
+    hy3d_status status = hy3d_alloc(context, sizeof(hy3d__blas), &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    context->blas = memory;
+    *context->blas = (hy3d__blas){.requested = NULL};
+    if (library != NULL) {
+        void *copy = NULL;
+        status = hy3d_alloc(context, strlen(library) + 1, &copy);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        context->blas->requested = strcpy(copy, library);
+    }
+    return HY3D_OK;
+}
+
+void hy3d__blas_destroy(hy3d_context *context)
+{
+    hy3d__blas *const blas = context->blas;
+    if (blas == NULL) {
+        return;
+    }
+    if (blas->handle != NULL) {
+        dlclose(blas->handle);
+    }
+    hy3d_free(context, blas->requested);
+    hy3d_free(context, blas);
+    context->blas = NULL;
+}
+
+hy3d_status hy3d_context_blas_info(hy3d_context *context, const char **text_out)
+{
+    if (context == NULL || text_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = hy3d__blas_load(context);
+    if (status == HY3D_OK) {
+        *text_out = context->blas->info;
+    }
+    return status;
+}
+
+const char *hy3d_context_blas_error(const hy3d_context *context)
+{
+    return atomic_load(&context->blas->state) == FAILED ? context->blas->error : "";
+}
+
+void hy3d__sgemm(hy3d_context *context, const hy3d__gemm_args *args)
+{
+    const hy3d__blas *const blas = context->blas;
+    hy3d__pool *const gate = hy3d__gate_enter(context, blas->callers_limit);
+    blas->sgemm(CBLAS_ROW_MAJOR, args->trans_a ? CBLAS_TRANS : CBLAS_NO_TRANS,
+                args->trans_b ? CBLAS_TRANS : CBLAS_NO_TRANS, args->m, args->n, args->k, 1.0F,
+                args->a, args->lda, args->b, args->ldb, args->accumulate ? 1.0F : 0.0F, args->c,
+                args->ldc);
+    hy3d__gate_leave(gate);
+}
+
+void hy3d__dgemm(hy3d_context *context, const hy3d__gemm_args *args)
+{
+    const hy3d__blas *const blas = context->blas;
+    hy3d__pool *const gate = hy3d__gate_enter(context, blas->callers_limit);
+    blas->dgemm(CBLAS_ROW_MAJOR, args->trans_a ? CBLAS_TRANS : CBLAS_NO_TRANS,
+                args->trans_b ? CBLAS_TRANS : CBLAS_NO_TRANS, args->m, args->n, args->k, 1.0,
+                args->a, args->lda, args->b, args->ldb, args->accumulate ? 1.0 : 0.0, args->c,
+                args->ldc);
+    hy3d__gate_leave(gate);
+}

@@ -1,0 +1,94 @@
+#include "base/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+
+static hy3d_status choose_level(const hy3d_context_options *options, hy3d_cpu_level best,
+                                hy3d_cpu_level *level_out)
+{
+    const char *const word = options->cpu_level != NULL ? options->cpu_level : getenv("HY3D_CPU");
+    *level_out = best;
+    if (word == NULL || word[0] == '\0') {
+        return HY3D_OK;
+    }
+    return hy3d__cpu_parse(word, best, level_out) ? HY3D_OK : HY3D_ERR_INVALID_ARGUMENT;
+}
+
+/* The context is counted by its own allocator, which exists only once the context does: a
+ * throw-away allocator makes the first allocation and hands its numbers over. */
+static hy3d_status create_counted(const hy3d_context_options *options, hy3d_context **context_out)
+{
+    hy3d__allocator first = {0};
+    hy3d__allocator_fail(&first, options->fail_allocation_at, options->fail_allocation_forever);
+    void *memory = NULL;
+    const hy3d_status status = hy3d__allocator_get(&first, sizeof(hy3d_context), &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_context *const context = memory;
+    memset(context, 0, sizeof *context);
+    atomic_init(&context->allocator.count, atomic_load(&first.count));
+    atomic_init(&context->allocator.live, atomic_load(&first.live));
+    atomic_init(&context->allocator.fail_at, atomic_load(&first.fail_at));
+    atomic_init(&context->allocator.fail_forever, atomic_load(&first.fail_forever));
+    atomic_init(&context->pool, NULL);
+    *context_out = context;
+    return HY3D_OK;
+}
+
+hy3d_status hy3d_context_create(const hy3d_context_options *options, hy3d_context **context_out)
+{
+    static const hy3d_context_options defaults = {0};
+    if (context_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (options == NULL) {
+        options = &defaults;
+    }
+    const hy3d_cpu_level best = hy3d_cpu_detect();
+    hy3d_cpu_level level;
+    hy3d_status status = choose_level(options, best, &level);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_context *context;
+    status = create_counted(options, &context);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    context->level = level;
+    context->machine_level = best;
+    context->max_threads = options->max_threads != 0 ? options->max_threads : hy3d__cpu_count();
+    status = hy3d__pool_create(context);
+    if (status == HY3D_OK) {
+        status = hy3d__blas_create(context, options->blas_library);
+    }
+    if (status != HY3D_OK) {
+        hy3d_context_destroy(context);
+        return status;
+    }
+    *context_out = context;
+    return HY3D_OK;
+}
+
+void hy3d_context_destroy(hy3d_context *context)
+{
+    if (context == NULL) {
+        return;
+    }
+    hy3d__pool_destroy(context);
+    hy3d__blas_destroy(context);
+    hy3d__allocator_put_last(context);
+}
+
+hy3d_cpu_level hy3d_context_cpu_level(const hy3d_context *context)
+{
+    return context->level;
+}
+
+uint32_t hy3d_context_max_threads(const hy3d_context *context)
+{
+    return context->max_threads;
+}

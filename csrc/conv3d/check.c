@@ -1,0 +1,181 @@
+/* Checks of descriptions and tensors: everything that can be wrong is found here, before a plan
+ * computes with it. */
+#include "conv3d/internal.h"
+
+#include "base/checked.h"
+
+static bool known_dtype(hy3d_dtype dtype)
+{
+    return dtype == HY3D_F32 || dtype == HY3D_F64 || dtype == HY3D_F16 || dtype == HY3D_BF16;
+}
+
+static hy3d_status check_axis(const hy3d_conv3d_desc *desc, int axis, int64_t *out)
+{
+    const int64_t size = desc->in_size[axis];
+    const int64_t kernel = desc->kernel[axis];
+    const hy3d_pad_mode mode = desc->pad_mode[axis];
+    int64_t padded, extent;
+
+    if (size < 1 || kernel < 1 || desc->stride[axis] < 1 || desc->dilation[axis] < 1 ||
+        desc->pad_before[axis] < 0 || desc->pad_after[axis] < 0 ||
+        (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (!hy3d__add_i64(size, desc->pad_before[axis], &padded) ||
+        !hy3d__add_i64(padded, desc->pad_after[axis], &padded) ||
+        !hy3d__mul_i64(kernel - 1, desc->dilation[axis], &extent) ||
+        !hy3d__add_i64(extent, 1, &extent)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    if (extent > padded) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    *out = (padded - extent) / desc->stride[axis] + 1;
+    return HY3D_OK;
+}
+
+/* Elements of an activation or weight; all of them in bytes must fit in 63 bits. */
+static hy3d_status check_elems(int64_t outer, int64_t channels, const int64_t size[3])
+{
+    int64_t elems = 8;
+
+    if (outer == 0) {
+        outer = 1;
+    }
+    if (!hy3d__mul_i64(elems, outer, &elems) || !hy3d__mul_i64(elems, channels, &elems)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!hy3d__mul_i64(elems, size[i], &elems)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    return HY3D_OK;
+}
+
+hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3])
+{
+    hy3d_status status;
+
+    if (desc == NULL || !known_dtype(desc->dtype) || desc->batch < 0 || desc->in_channels < 1 ||
+        desc->out_channels < 1 || desc->groups < 1) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    for (int i = 0; i < 3; i++) {
+        status = check_axis(desc, i, &out[i]);
+        if (status != HY3D_OK) {
+            return status;
+        }
+    }
+    if (desc->in_channels % desc->groups != 0 || desc->out_channels % desc->groups != 0) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    status = check_elems(desc->batch, desc->in_channels, desc->in_size);
+    if (status == HY3D_OK) {
+        status = check_elems(desc->batch, desc->out_channels, out);
+    }
+    if (status == HY3D_OK) {
+        int64_t unused;
+        status = check_elems(desc->in_channels / desc->groups, desc->out_channels, desc->kernel);
+        /* The FLOP count bounds the number of grains and every loop index. */
+        if (status == HY3D_OK && !hy3d__mul_i64(desc->in_channels, desc->out_channels, &unused)) {
+            status = HY3D_ERR_OVERFLOW;
+        }
+    }
+    return status;
+}
+
+hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t out_size_out[3])
+{
+    int64_t out[3];
+
+    if (out_size_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = hy3d__conv_check_desc(desc, out);
+    if (status == HY3D_OK) {
+        for (int i = 0; i < 3; i++) {
+            out_size_out[i] = out[i];
+        }
+    }
+    return status;
+}
+
+/* Sizes, type, pointer, and that the address of no element overflows. */
+static hy3d_status check_tensor(const hy3d_tensor *tensor, hy3d_dtype dtype,
+                                const int64_t size[HY3D_TENSOR_DIMS], bool written)
+{
+    int64_t low = 0, high = 0;
+    bool empty = false;
+
+    if (tensor == NULL || tensor->dtype != dtype) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        if (tensor->size[i] != size[i]) {
+            return HY3D_ERR_SHAPE_MISMATCH;
+        }
+        empty = empty || size[i] == 0;
+    }
+    if (empty) {
+        return HY3D_OK;
+    }
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        int64_t reach;
+        if (written && size[i] > 1 && tensor->stride[i] == 0) {
+            return HY3D_ERR_INVALID_ARGUMENT;
+        }
+        if (!hy3d__mul_i64(size[i] - 1, tensor->stride[i], &reach) ||
+            !hy3d__mul_i64(reach, (int64_t)hy3d_dtype_bytes(dtype), &reach) ||
+            !hy3d__add_i64(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    if (tensor->data == NULL || (uintptr_t)tensor->data % hy3d_dtype_bytes(dtype) != 0) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    return HY3D_OK;
+}
+
+hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
+                                    const hy3d_tensor *bias)
+{
+    const int64_t weight_size[HY3D_TENSOR_DIMS] = {
+        desc->out_channels, desc->in_channels / desc->groups, desc->kernel[0], desc->kernel[1],
+        desc->kernel[2]};
+    const int64_t bias_size[HY3D_TENSOR_DIMS] = {desc->out_channels, 1, 1, 1, 1};
+    hy3d_status status = check_tensor(weight, desc->dtype, weight_size, false);
+
+    if (status == HY3D_OK && bias != NULL) {
+        status = check_tensor(bias, desc->dtype, bias_size, false);
+    }
+    return status;
+}
+
+hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                const hy3d_tensor *x, const hy3d_tensor *y)
+{
+    const int64_t x_size[HY3D_TENSOR_DIMS] = {desc->batch, desc->in_channels, desc->in_size[0],
+                                              desc->in_size[1], desc->in_size[2]};
+    const int64_t y_size[HY3D_TENSOR_DIMS] = {desc->batch, desc->out_channels, out[0], out[1],
+                                              out[2]};
+    hy3d_status status = check_tensor(x, desc->dtype, x_size, false);
+
+    if (status == HY3D_OK) {
+        status = check_tensor(y, desc->dtype, y_size, true);
+    }
+    return status;
+}
+
+bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor)
+{
+    int64_t expected = 1;
+
+    for (int i = HY3D_TENSOR_DIMS - 1; i >= 0; i--) {
+        if (tensor->size[i] > 1 && tensor->stride[i] != expected) {
+            return false;
+        }
+        expected *= tensor->size[i];
+    }
+    return true;
+}

@@ -1,0 +1,116 @@
+/* Direct convolution: a tile of padded input for some channels, then the micro-kernel over all of
+ * its taps at once; sums of one channel block stay in registers, blocks are summed in a result
+ * tile that fits in L2. */
+#include "conv3d/internal.h"
+
+/* Fixed part of a grain. */
+typedef struct grain_parts {
+    hy3d__conv_part part;
+    int64_t m;        /* first output channel */
+    int64_t m_count;
+    int64_t run_rows; /* rows that are run on their own: 1 run of all rows, or each its own */
+    int64_t run_lanes;
+} grain_parts;
+
+static grain_parts split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
+{
+    const hy3d__conv_direct *const d = &plan->direct;
+    grain_parts g;
+    const int64_t m_index = grain % d->m_blocks;
+    grain /= d->m_blocks;
+    const int64_t w_index = grain % d->col_blocks;
+    grain /= d->col_blocks;
+    const int64_t h_index = grain % d->row_blocks;
+    grain /= d->row_blocks;
+    const int64_t t = grain % plan->out[0];
+    grain /= plan->out[0];
+    const int64_t group = grain % plan->desc.groups;
+
+    g.part = (hy3d__conv_part){
+        .image = grain / plan->desc.groups,
+        .channel = group * plan->c,
+        .t = t,
+        .h = h_index * d->rows,
+        .w = w_index * d->cols,
+        .rows = hy3d__conv_min(d->rows, plan->out[1] - h_index * d->rows),
+        .cols = hy3d__conv_min(d->cols, plan->out[2] - w_index * d->cols),
+    };
+    g.m = group * plan->m + m_index * d->m_block;
+    g.m_count = hy3d__conv_min(d->m_block, plan->m - m_index * d->m_block);
+    g.run_rows = d->by_row ? g.part.rows : 1;
+    g.run_lanes = d->by_row ? g.part.cols : (g.part.rows - 1) * d->row_pitch + g.part.cols;
+    return g;
+}
+
+/* All output channels of the grain for nv vectors of lanes. */
+static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
+                       int64_t channels, int nv, const float *b, float *result)
+{
+    const hy3d__conv_direct *const d = &plan->direct;
+    const float *const weight = (const float *)plan->weight + c0 * plan->taps;
+    const float *const bias = plan->bias;
+
+    for (int64_t m = 0; m < g->m_count; m += HY3D__CONV_ROWS) {
+        const int64_t count = hy3d__conv_min(HY3D__CONV_ROWS, g->m_count - m);
+        const float *rows[HY3D__CONV_ROWS];
+        for (int64_t r = 0; r < HY3D__CONV_ROWS; r++) {
+            /* Rows that are not there repeat the last one; their results are never stored. */
+            rows[r] = weight + (g->m + m + hy3d__conv_min(r, count - 1)) * plan->k;
+        }
+        plan->kernels->conv_f32(count > 4 ? 8 : count > 1 ? 4 : 1, nv,
+                                (size_t)(channels * plan->taps), rows, b, d->offsets,
+                                c0 == 0 ? bias + g->m + m : NULL, result + m * d->c_pitch,
+                                (size_t)d->c_pitch);
+    }
+}
+
+static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
+                      int64_t channels, const float *tile, float *result)
+{
+    const hy3d__conv_direct *const d = &plan->direct;
+    const int64_t vectors = hy3d__conv_ceil_div(g->run_lanes, HY3D__CONV_LANES);
+
+    for (int64_t row = 0; row < g->run_rows; row++) {
+        int64_t left = vectors;
+        int64_t lane = 0;
+        while (left > 0) {
+            /* 4 = 2 + 2: a single vector leaves the multipliers waiting for loads. */
+            const int nv = left == 4 ? 2 : (int)hy3d__conv_min(left, HY3D__CONV_VECTORS);
+            run_column(plan, g, c0, channels, nv, tile + row * d->row_pitch + lane,
+                       result + row * d->c_row_pitch + lane);
+            lane += (int64_t)nv * HY3D__CONV_LANES;
+            left -= nv;
+        }
+    }
+}
+
+hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    const hy3d__conv_run *const run = argument;
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d__conv_direct *const d = &plan->direct;
+    unsigned char *const memory = run->workspace + plan->slot_bytes * slot;
+    float *const tile = (float *)(void *)memory;
+    float *const result = (float *)(void *)(memory + plan->input_bytes);
+    const grain_parts g = split_grain(plan, grain);
+    const int64_t first = g.part.channel;
+
+    for (int64_t c0 = 0; c0 < plan->c; c0 += d->c_block) {
+        hy3d__conv_part part = g.part;
+        part.channel = first + c0;
+        part.channels = hy3d__conv_min(d->c_block, plan->c - c0);
+        hy3d__conv_pack_tile(run, &part, tile);
+        run_block(plan, &g, c0, part.channels, tile, result);
+    }
+    const hy3d__conv_result stored = {
+        .data = result,
+        .at = {g.part.image, g.m, g.part.t, g.part.h, g.part.w},
+        .channels = g.m_count,
+        .rows = g.part.rows,
+        .cols = g.part.cols,
+        .channel_pitch = d->c_pitch,
+        .row_pitch = d->c_row_pitch,
+    };
+    hy3d__conv_store(plan->kernels, run->y, &stored);
+    return HY3D_OK;
+}

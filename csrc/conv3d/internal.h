@@ -1,0 +1,156 @@
+/* Shared inside csrc/conv3d only.
+ *
+ * Names: m output channels of a group, c input channels of a group, taps kT * kH * kW,
+ * k = c * taps, the length of every sum. "Compute type" is f64 for f64, else f32. */
+#ifndef HY3D_CONV3D_INTERNAL_H
+#define HY3D_CONV3D_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hy3d/conv3d.h"
+
+#include "kernels/kernels.h"
+
+#define HY3D__CONV_ALIGN ((size_t)64)
+/* Rows and lanes of the widest conv_f32 kernel call; see kernels.inc. */
+#define HY3D__CONV_ROWS 8
+#define HY3D__CONV_LANES 16
+#define HY3D__CONV_VECTORS 3
+
+typedef enum hy3d__conv_strategy {
+    HY3D__CONV_DIRECT, /* padded input tile, micro-kernel straight on it */
+    HY3D__CONV_PANEL,  /* K-blocked im2col panel, GEMM */
+} hy3d__conv_strategy;
+
+/* How the taps of one axis map to a tile: a tap reads phase `tap % period` from entry
+ * `q` = (tap * dilation) / stride on, so that neighbouring outputs are neighbours in the tile
+ * whatever the stride is. per_tap gives every tap a phase of its own (q = 0, no halo). */
+typedef struct hy3d__conv_axis {
+    int64_t taps, stride, dilation;
+    bool per_tap;
+    int64_t phases; /* in the tile */
+    int64_t halo;   /* entries of a phase beyond the number of outputs */
+} hy3d__conv_axis;
+
+typedef struct hy3d__conv_direct {
+    hy3d__conv_axis h, w;
+    int64_t m_block, m_blocks; /* output channels of a grain */
+    int64_t c_block;           /* input channels in the tile at once */
+    int64_t rows, row_blocks;  /* output rows of a grain */
+    int64_t cols, col_blocks;  /* output columns of a grain */
+    bool by_row;               /* vectors never cross a row's end; else rows are run together */
+    /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
+    int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
+    int64_t tile_elems;            /* tail for the vectors' over-read included */
+    int64_t c_row_pitch, c_pitch;  /* result tile: between rows, between output channels */
+    int64_t block_k;               /* c_block * taps */
+    int32_t *offsets;              /* own memory: tile offset of each k of a full block */
+} hy3d__conv_direct;
+
+typedef struct hy3d__conv_panel {
+    int64_t m_block, m_blocks;
+    int64_t n_block, n_blocks; /* output positions (T, H, W flattened) */
+    int64_t k_block;
+} hy3d__conv_panel;
+
+struct hy3d_conv3d_plan {
+    hy3d_context *context;
+    const hy3d__kernels *kernels;
+    hy3d_conv3d_desc desc;
+    int64_t out[3];
+    int64_t m, c, taps, k;
+    hy3d__conv_strategy strategy;
+    hy3d__conv_direct direct;
+    hy3d__conv_panel panel;
+    int64_t grains;
+    size_t compute_bytes; /* of one element: 4 or 8 */
+    const void *weight;   /* compute type, contiguous: borrowed, or own_weight */
+    void *own_weight;
+    void *bias; /* own, compute type, out_channels values and a kernel's rows of zeros */
+    size_t own_bytes;
+    /* A slot's workspace: input tile or panel first, then the result tile, then a line buffer. */
+    size_t input_bytes, result_bytes, slot_bytes, workspace_bytes;
+    uint32_t slots;
+};
+
+/* What one run passes to its grains. */
+typedef struct hy3d__conv_run {
+    const hy3d_conv3d_plan *plan;
+    const hy3d_tensor *x, *y;
+    unsigned char *workspace;
+} hy3d__conv_run;
+
+/* One line of input along W: where it starts and how its elements follow. */
+typedef struct hy3d__conv_line {
+    const unsigned char *data; /* element 0 */
+    int64_t stride, size;      /* in elements */
+    hy3d_dtype dtype;
+    bool replicate;
+} hy3d__conv_line;
+
+static inline int64_t hy3d__conv_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t hy3d__conv_ceil_div(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0 ? 1 : 0);
+}
+
+static inline int64_t hy3d__conv_round_up(int64_t a, int64_t b)
+{
+    return hy3d__conv_ceil_div(a, b) * b;
+}
+
+/* check.c */
+hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3]);
+hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
+                                    const hy3d_tensor *bias);
+hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                const hy3d_tensor *x, const hy3d_tensor *y);
+bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
+
+/* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
+hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan);
+/* Phase and first entry of a tap; first input index (relative) of a phase. */
+int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
+int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
+int64_t hy3d__conv_phase_start(const hy3d__conv_axis *axis, int64_t phase);
+
+/* weights.c */
+hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
+                                   const hy3d_tensor *bias);
+
+/* gather.c: n elements at indices first, first + step, ... of the line as compute type; outside of
+ * it zeros or the edge. */
+void hy3d__conv_load_line(const hy3d__kernels *kernels, const hy3d__conv_line *line, int64_t first,
+                          int64_t step, int64_t n, void *dst);
+/* Index in [0, size) or -1 for a zero. */
+int64_t hy3d__conv_resolve(int64_t index, int64_t size, bool replicate);
+
+/* store.c: writes results of compute type to y. */
+typedef struct hy3d__conv_result {
+    const void *data;
+    int64_t at[HY3D_TENSOR_DIMS]; /* index in y of the first element */
+    int64_t channels, rows, cols;
+    int64_t channel_pitch, row_pitch; /* of data, in elements */
+} hy3d__conv_result;
+void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
+                      const hy3d__conv_result *result);
+
+/* tile.c: the part of the input that a direct grain reads. */
+typedef struct hy3d__conv_part {
+    int64_t image, channel, channels; /* channel: among all input channels */
+    int64_t t, h, w;                  /* first output position */
+    int64_t rows, cols;               /* output rows and columns */
+} hy3d__conv_part;
+void hy3d__conv_pack_tile(const hy3d__conv_run *run, const hy3d__conv_part *part, float *tile);
+
+/* direct.c, panel.c: grains. */
+hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot);
+hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot);
+
+#endif

@@ -1,0 +1,174 @@
+/* Plans: put together from the checks, the geometry and the weights. */
+#include "conv3d/internal.h"
+
+#include "base/blas.h"
+#include "base/checked.h"
+
+#define DEFAULT_LIMIT_BYTES ((size_t)64 << 20)
+
+static uint32_t thread_count(const hy3d_context *context, const hy3d_conv3d_desc *desc)
+{
+    const uint32_t most = hy3d_context_max_threads(context);
+    return desc->num_threads == 0 || desc->num_threads > most ? most : desc->num_threads;
+}
+
+/* How many grains may be in flight: as many as threads, grains and the limit allow. */
+static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
+{
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    uint32_t slots = thread_count(plan->context, desc);
+    size_t limit = desc->workspace_limit_bytes;
+
+    plan->input_bytes = (plan->input_bytes + HY3D__CONV_ALIGN - 1) / HY3D__CONV_ALIGN *
+                        HY3D__CONV_ALIGN;
+    plan->slot_bytes = (plan->input_bytes + plan->result_bytes + HY3D__CONV_ALIGN - 1) /
+                       HY3D__CONV_ALIGN * HY3D__CONV_ALIGN;
+    if (needed_out != NULL) {
+        *needed_out = plan->slot_bytes;
+    }
+    if (limit == 0 && !hy3d__mul_size(DEFAULT_LIMIT_BYTES, slots, &limit)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    if (plan->slot_bytes > limit) {
+        return HY3D_ERR_WORKSPACE_TOO_SMALL;
+    }
+    if ((int64_t)slots > plan->grains) {
+        slots = plan->grains > 0 ? (uint32_t)plan->grains : 1;
+    }
+    if (slots > limit / plan->slot_bytes) {
+        slots = (uint32_t)(limit / plan->slot_bytes);
+    }
+    plan->slots = slots;
+    plan->workspace_bytes = plan->slot_bytes * slots;
+    return HY3D_OK;
+}
+
+/* Where each tap of each channel of a block lies in the tile, in the order of the weights. */
+static hy3d_status make_offsets(hy3d_conv3d_plan *plan)
+{
+    hy3d__conv_direct *const d = &plan->direct;
+    const int64_t *const kernel = plan->desc.kernel;
+    const size_t bytes = (size_t)d->block_k * sizeof *d->offsets;
+    void *memory = NULL;
+    const hy3d_status status = hy3d_alloc(plan->context, bytes, &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    d->offsets = memory;
+    plan->own_bytes += bytes;
+    for (int64_t k = 0; k < d->block_k; k++) {
+        const int64_t kw = k % kernel[2];
+        const int64_t kh = k / kernel[2] % kernel[1];
+        const int64_t kt = k / kernel[2] / kernel[1] % kernel[0];
+        const int64_t c = k / plan->taps;
+        d->offsets[k] = (int32_t)(c * d->channel_pitch + kt * d->plane_pitch +
+                                  hy3d__conv_tap_phase(&d->h, kh) * d->phase_h_pitch +
+                                  hy3d__conv_tap_phase(&d->w, kw) * d->phase_w_pitch +
+                                  hy3d__conv_tap_entry(&d->h, kh) * d->row_pitch +
+                                  hy3d__conv_tap_entry(&d->w, kw));
+    }
+    return HY3D_OK;
+}
+
+/* Everything after the checks. */
+static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
+                         const hy3d_tensor *bias, size_t *needed_out)
+{
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    hy3d_status status;
+
+    plan->m = desc->out_channels / desc->groups;
+    plan->c = desc->in_channels / desc->groups;
+    plan->taps = desc->kernel[0] * desc->kernel[1] * desc->kernel[2];
+    plan->k = plan->c * plan->taps;
+    plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
+    plan->own_bytes = sizeof *plan;
+    status = hy3d__conv_choose(plan);
+    if (status == HY3D_OK) {
+        status = set_slots(plan, needed_out);
+    }
+    if (status == HY3D_OK && plan->strategy == HY3D__CONV_PANEL && plan->grains > 0) {
+        status = hy3d__blas_load(plan->context);
+    }
+    if (status == HY3D_OK && plan->strategy == HY3D__CONV_DIRECT) {
+        status = make_offsets(plan);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d__conv_take_weight(plan, weight, bias);
+    }
+    return status;
+}
+
+hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_desc *desc,
+                                    const hy3d_tensor *weight, const hy3d_tensor *bias,
+                                    size_t *needed_out, hy3d_conv3d_plan **plan_out)
+{
+    int64_t out[3];
+    void *memory = NULL;
+
+    if (context == NULL || desc == NULL || weight == NULL || plan_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = hy3d__conv_check_desc(desc, out);
+    if (status == HY3D_OK) {
+        status = hy3d__conv_check_weight(desc, weight, bias);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, sizeof(hy3d_conv3d_plan), &memory);
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_conv3d_plan *const plan = memory;
+    *plan = (hy3d_conv3d_plan){
+        .context = context,
+        .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+        .desc = *desc,
+        .out = {out[0], out[1], out[2]},
+    };
+    status = build(plan, weight, bias, needed_out);
+    if (status != HY3D_OK) {
+        hy3d_conv3d_plan_destroy(plan);
+        return status;
+    }
+    *plan_out = plan;
+    return HY3D_OK;
+}
+
+void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    hy3d_context *const context = plan->context;
+    hy3d_free(context, plan->bias);
+    hy3d_free(context, plan->own_weight);
+    hy3d_free(context, plan->direct.offsets);
+    hy3d_free(context, plan);
+}
+
+size_t hy3d_conv3d_plan_workspace_bytes(const hy3d_conv3d_plan *plan)
+{
+    return plan == NULL ? 0 : plan->workspace_bytes;
+}
+
+size_t hy3d_conv3d_plan_own_bytes(const hy3d_conv3d_plan *plan)
+{
+    return plan == NULL ? 0 : plan->own_bytes;
+}
+
+uint32_t hy3d_conv3d_plan_threads(const hy3d_conv3d_plan *plan)
+{
+    return plan == NULL ? 0 : plan->slots;
+}
+
+const char *hy3d_conv3d_plan_strategy(const hy3d_conv3d_plan *plan)
+{
+    if (plan == NULL) {
+        return "none";
+    }
+    if (plan->strategy == HY3D__CONV_DIRECT) {
+        return "direct";
+    }
+    return plan->compute_bytes == sizeof(double) ? "panel-dgemm" : "panel-sgemm";
+}

@@ -1,0 +1,27 @@
+/* One run of a plan: checks the tensors, then hands the grains out. */
+#include "conv3d/internal.h"
+
+#include "base/parallel.h"
+
+hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
+                            const hy3d_tensor *y, void *workspace, const hy3d_cancel *cancel)
+{
+    if (plan == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = hy3d__conv_check_io(&plan->desc, plan->out, x, y);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (plan->grains == 0) {
+        return HY3D_OK;
+    }
+    if (workspace == NULL || (uintptr_t)workspace % HY3D__CONV_ALIGN != 0) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d__conv_run run = {.plan = plan, .x = x, .y = y, .workspace = workspace};
+    return hy3d__parallel_for(plan->context, plan->grains, plan->slots, cancel,
+                              plan->strategy == HY3D__CONV_DIRECT ? hy3d__conv_direct_grain
+                                                                  : hy3d__conv_panel_grain,
+                              &run);
+}

@@ -1,0 +1,148 @@
+# The C core and its tests; included by the top Makefile, run from the repository's root.
+#
+#   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
+#   make ctest    builds and runs build/c/check_hy3d
+#   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   make cclean
+#
+# Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
+# tests (else the system's OpenBLAS; without one the tests that need it are skipped and counted);
+# CHECK_COMPAT=1 builds the tests with tests/c/check_compat.h in place of the Check library, which
+# happens by itself where pkg-config does not know Check; CHECK_ARGS goes to the test program.
+
+CC ?= cc
+CXX ?= c++
+AR ?= ar
+PKG_CONFIG ?= pkg-config
+WERROR ?= 1
+CORE_OPT ?= -O2 -g
+
+CORE_BUILD := build/c
+CASAN_BUILD := build/c-asan
+
+CORE_WARNINGS := -Wall -Wextra -Wcast-qual -Wcast-align -Wshadow -Wstrict-aliasing=1 \
+	-Wswitch-enum -Wundef -Wpointer-arith -Wformat=2 -Wfloat-equal -Wstrict-prototypes \
+	-Wredundant-decls -Wmissing-prototypes -Wvla -Wconversion
+ifeq ($(WERROR),1)
+CORE_WARNINGS += -Werror
+endif
+
+CORE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc \
+	$(CORE_WARNINGS)
+CORE_LIBS := -pthread -ldl -lm
+CASAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=undefined
+
+CORE_SOURCES := $(sort $(filter-out csrc/python/%,$(wildcard csrc/*/*.c)))
+CORE_OBJECTS := $(CORE_SOURCES:%.c=$(CORE_BUILD)/%.o)
+CASAN_OBJECTS := $(CORE_SOURCES:%.c=$(CASAN_BUILD)/%.o)
+CTEST_SOURCES := $(sort $(wildcard tests/c/*.c))
+CTEST_SUITES := $(filter-out support,$(patsubst tests/c/test_%.c,%,$(wildcard tests/c/test_*.c)))
+
+ifeq ($(CHECK_COMPAT),)
+CHECK_COMPAT := $(if $(shell $(PKG_CONFIG) --modversion check 2>/dev/null),0,1)
+endif
+ifeq ($(CHECK_COMPAT),1)
+# Objects of the two variants must not mix.
+CTEST_DIR := tests-compat
+CHECK_CFLAGS := -DHY3D_CHECK_COMPAT=1
+CHECK_LIBS :=
+else
+CTEST_DIR := tests-check
+CHECK_CFLAGS := -DHY3D_CHECK_COMPAT=0 $(shell $(PKG_CONFIG) --cflags check)
+CHECK_LIBS := $(shell $(PKG_CONFIG) --libs check)
+endif
+
+# main.c runs the suites whose files are there.
+CTEST_HAVE := $(shell echo "$(CTEST_SUITES:%=-DHAVE_TEST_%=1)" | tr a-z A-Z)
+# The tests make pthread_create fail through the linker's --wrap.
+CTEST_LINK := -Wl,--wrap=pthread_create
+CTEST_CFLAGS := $(CHECK_CFLAGS) $(CTEST_HAVE) -Itests/c -Wno-float-equal
+CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
+CASAN_TESTS := $(CTEST_SOURCES:tests/c/%.c=$(CASAN_BUILD)/$(CTEST_DIR)/%.o)
+
+CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
+CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok) \
+	$(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.cpp.ok)
+
+ifneq ($(HY3D_BLAS_LIBRARY),)
+export HY3D_BLAS_LIBRARY
+endif
+
+.PHONY: core ctest casan cclean cheaders
+
+core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
+
+$(CORE_BUILD)/libhy3d_core.a: $(CORE_OBJECTS)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+$(CORE_BUILD)/libhy3d_core.so: $(CORE_OBJECTS)
+	$(CC) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(CORE_LIBS)
+
+$(CORE_BUILD)/csrc/%.o: csrc/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CASAN_BUILD)/csrc/%.o: csrc/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CASAN_FLAGS) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CORE_BUILD)/$(CTEST_DIR)/%.o: tests/c/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) $(CTEST_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CASAN_BUILD)/$(CTEST_DIR)/%.o: tests/c/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CASAN_FLAGS) $(CFLAGS) $(CORE_CFLAGS) $(CTEST_CFLAGS) -MMD -MP -c -o $@ $<
+
+# main.o depends on which suites exist: rebuilt when the list changes.
+$(CORE_BUILD)/$(CTEST_DIR)/main.o: $(CORE_BUILD)/$(CTEST_DIR)/suites.txt
+$(CASAN_BUILD)/$(CTEST_DIR)/main.o: $(CASAN_BUILD)/$(CTEST_DIR)/suites.txt
+%/$(CTEST_DIR)/suites.txt: FORCE
+	@mkdir -p $(@D)
+	@echo "$(CTEST_SUITES)" | cmp -s - $@ || echo "$(CTEST_SUITES)" > $@
+FORCE:
+
+# One program a variant, so that changing CHECK_COMPAT never leaves the other one's behind.
+$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
+
+$(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d: $(CASAN_TESTS) $(CASAN_OBJECTS)
+	$(CC) $(LDFLAGS) $(CASAN_FLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
+
+cheaders: $(CORE_HEADER_CHECKS)
+
+# Each public header compiles alone, twice in a row (its guard), with no macro defined before it.
+$(CORE_BUILD)/headers/%.c.ok: include/hy3d/%.h $(CORE_HEADERS)
+	@mkdir -p $(@D)
+	printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
+		$(CC) -std=c11 -Iinclude $(CORE_WARNINGS) -Wpedantic -fsyntax-only -x c -
+	@touch $@
+
+$(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
+	@mkdir -p $(@D)
+	printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
+		$(CXX) -std=c++11 -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ -
+	@touch $@
+
+$(CORE_BUILD)/check_hy3d: $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d FORCE
+	@ln -f $< $@
+
+ctest: core $(CORE_BUILD)/check_hy3d
+	$(CORE_BUILD)/check_hy3d $(CHECK_ARGS)
+
+# Leak detection needs ptrace, which some containers forbid: detect_leaks=1 only where a one-line
+# program gets through.
+casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
+	@mkdir -p $(CASAN_BUILD)
+	@printf 'int main(void) { return 0; }\n' | $(CC) -fsanitize=address -x c -o $(CASAN_BUILD)/leak_probe -
+	@leaks=0; ASAN_OPTIONS=detect_leaks=1 $(CASAN_BUILD)/leak_probe 2>/dev/null && leaks=1; \
+	echo "casan: detect_leaks=$$leaks"; \
+	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
+
+cclean:
+	rm -rf $(CORE_BUILD) $(CASAN_BUILD)
+
+-include $(CORE_OBJECTS:.o=.d) $(CASAN_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d) $(CASAN_TESTS:.o=.d)

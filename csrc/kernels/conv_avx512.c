@@ -1,0 +1,86 @@
+/* Convolution tile in 32 zmm registers: eight rows by three vectors, 24 sums in flight. Every
+ * weight is broadcast once for three multiply-adds and every vector of x is loaded once for eight,
+ * so that loads (also those that cross cache lines) stay below what the two load ports can do. */
+#include "kernels/kernels.h"
+
+#if HY3D__X86
+#include <immintrin.h>
+
+#define AVX512 __attribute__((target("avx512f,fma")))
+#define INLINE static inline __attribute__((always_inline)) AVX512
+
+INLINE void tile(const int mr, const int nv, size_t k, const float *const *a, const float *b,
+                 const int32_t *offset, const float *bias, float *c, size_t ldc)
+{
+    const float *row[8];
+    __m512 sum[8][3];
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++) {
+        row[r] = a[r];
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            sum[r][v] = _mm512_setzero_ps();
+        }
+    }
+    for (size_t i = 0; i < k; i++) {
+        const float *const from = b + offset[i];
+        __m512 x[3];
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            x[v] = _mm512_loadu_ps(from + 16 * v);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < mr; r++) {
+            const __m512 w = _mm512_set1_ps(row[r][i]);
+#pragma GCC unroll 3
+            for (int v = 0; v < nv; v++) {
+                sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++) {
+        float *const out = c + (size_t)r * ldc;
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            const __m512 base =
+                bias == NULL ? _mm512_loadu_ps(out + 16 * v) : _mm512_set1_ps(bias[r]);
+            _mm512_storeu_ps(out + 16 * v, _mm512_add_ps(base, sum[r][v]));
+        }
+    }
+}
+
+INLINE void rows(const int mr, int nv, size_t k, const float *const *a, const float *b,
+                 const int32_t *offset, const float *bias, float *c, size_t ldc)
+{
+    switch (nv) {
+    case 1:
+        tile(mr, 1, k, a, b, offset, bias, c, ldc);
+        break;
+    case 2:
+        tile(mr, 2, k, a, b, offset, bias, c, ldc);
+        break;
+    default:
+        tile(mr, 3, k, a, b, offset, bias, c, ldc);
+        break;
+    }
+}
+
+AVX512 void hy3d_conv_f32__avx512(int mr, int nv, size_t k, const float *const *a, const float *b,
+                                  const int32_t *offset, const float *bias, float *c, size_t ldc)
+{
+    switch (mr) {
+    case 1:
+        rows(1, nv, k, a, b, offset, bias, c, ldc);
+        break;
+    case 4:
+        rows(4, nv, k, a, b, offset, bias, c, ldc);
+        break;
+    default:
+        rows(8, nv, k, a, b, offset, bias, c, ldc);
+        break;
+    }
+}
+#else
+typedef int hy3d__no_conv_avx512; /* a translation unit must not be empty */
+#endif

@@ -1,0 +1,136 @@
+/* CancelFlag: the C core's cancel flag as a Python object. */
+#include "python/core.h"
+
+typedef struct cancel_object {
+    PyObject_HEAD
+    hy3d_cancel *flag;
+    PyObject *module; /* keeps the context alive that the flag's memory belongs to */
+} cancel_object;
+
+static cancel_object *cast(PyObject *self)
+{
+    void *const memory = self;
+    return memory;
+}
+
+static PyObject *cancel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":CancelFlag", keywords)) {
+        return NULL;
+    }
+    PyObject *const module = PyType_GetModule(type);
+    if (module == NULL) {
+        return NULL;
+    }
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    PyObject *const self = PyType_GenericNew(type, args, kwargs);
+    if (self == NULL) {
+        return NULL;
+    }
+    cancel_object *const object = cast(self);
+    const hy3d_status status = hy3d_cancel_create(state->context, &object->flag);
+    if (status != HY3D_OK) {
+        object->flag = NULL;
+        Py_DECREF(self);
+        return hy3d_py_raise(state, status, "No memory for a cancel flag.");
+    }
+    Py_INCREF(module);
+    object->module = module;
+    return self;
+}
+
+static int cancel_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(cast(self)->module);
+    return 0;
+}
+
+/* No tp_clear: the module is needed until the flag's memory has gone back, and cycles through it
+ * are broken by the module's own m_clear, which leaves the context alone. */
+static void cancel_dealloc(PyObject *self)
+{
+    PyTypeObject *const type = Py_TYPE(self);
+    cancel_object *const object = cast(self);
+    PyObject_GC_UnTrack(self);
+    if (object->flag != NULL) {
+        hy3d_cancel_destroy(hy3d_py_get_state(object->module)->context, object->flag);
+    }
+    Py_XDECREF(object->module);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *cancel_request(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    hy3d_cancel_request(cast(self)->flag);
+    Py_RETURN_NONE;
+}
+
+static PyObject *cancel_reset(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    hy3d_cancel_reset(cast(self)->flag);
+    Py_RETURN_NONE;
+}
+
+static PyObject *cancel_requested(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(hy3d_cancel_requested(cast(self)->flag));
+}
+
+static PyMethodDef cancel_methods[] = {
+    {"request", cancel_request, METH_NOARGS, "Asks the calls that look at this flag to stop."},
+    {"reset", cancel_reset, METH_NOARGS, "Takes the request back."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef cancel_getset[] = {
+    {"requested", cancel_requested, NULL, "Whether request() was called since the last reset().",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot cancel_slots[] = {
+    {Py_tp_doc, "A flag that any thread may raise; a running conv3d looks at it once per grain."},
+    {Py_tp_new, cancel_new},
+    {Py_tp_dealloc, cancel_dealloc},
+    {Py_tp_traverse, cancel_traverse},
+    {Py_tp_methods, cancel_methods},
+    {Py_tp_getset, cancel_getset},
+    {0, NULL},
+};
+
+static PyType_Spec cancel_spec = {
+    .name = "hy3d_rocm._core.CancelFlag",
+    .basicsize = (int)sizeof(cancel_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = cancel_slots,
+};
+
+int hy3d_py_cancel_register(PyObject *module, hy3d_py_state *state)
+{
+    state->cancel_type = PyType_FromModuleAndSpec(module, &cancel_spec, NULL);
+    if (state->cancel_type == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "CancelFlag", state->cancel_type);
+}
+
+bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d_cancel **out)
+{
+    if (value == Py_None) {
+        *out = NULL;
+        return true;
+    }
+    /* Not a sub-class check: the type is final. NULL once the collector has cleared the module. */
+    if ((PyObject *)Py_TYPE(value) != state->cancel_type) {
+        return hy3d_py_type_error("cancel must be a CancelFlag or None, not %R.",
+                                  (PyObject *)Py_TYPE(value));
+    }
+    *out = cast(value)->flag;
+    return true;
+}

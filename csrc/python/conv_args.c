@@ -1,0 +1,229 @@
+/* The core refuses a bad description with a code; what is said about it is found here, before. */
+#include "python/conv_args.h"
+
+#include <string.h>
+
+static const char *const view_names[HY3D_PY_CONV_VIEWS] = {"x", "weight", "bias", "out"};
+
+static bool read_pad_mode(PyObject *value, hy3d_pad_mode *out)
+{
+    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "zeros") == 0) {
+        *out = HY3D_PAD_ZEROS;
+        return true;
+    }
+    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "replicate") == 0) {
+        *out = HY3D_PAD_REPLICATE;
+        return true;
+    }
+    return hy3d_py_value_error("pad_modes has %R: each must be 'zeros' or 'replicate'.", value);
+}
+
+/* One mode for all axes or a tuple of three. */
+static bool read_pad_modes(PyObject *value, hy3d_pad_mode out[3])
+{
+    if (PyUnicode_Check(value)) {
+        if (!read_pad_mode(value, &out[0])) {
+            return false;
+        }
+        out[1] = out[2] = out[0];
+        return true;
+    }
+    if (!PyTuple_Check(value) || PyTuple_Size(value) != 3) {
+        return hy3d_py_type_error("pad_modes must be 'zeros', 'replicate' or a tuple of three of "
+                                  "them (T, H, W), not %R.",
+                                  (PyObject *)Py_TYPE(value));
+    }
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        if (!read_pad_mode(PyTuple_GetItem(value, i), &out[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool at_least(const char *name, const int64_t values[3], int64_t minimum)
+{
+    for (int i = 0; i < 3; i++) {
+        if (values[i] < minimum) {
+            return hy3d_py_value_error("%s is (%lld, %lld, %lld): each must be at least %lld.", name,
+                                       (long long)values[0], (long long)values[1],
+                                       (long long)values[2], (long long)minimum);
+        }
+    }
+    return true;
+}
+
+static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+{
+    uint64_t threads = 0;
+    uint64_t limit = 0;
+    if (o->threads != NULL && !hy3d_py_uint64(o->threads, "threads", &threads)) {
+        return false;
+    }
+    if (o->workspace_limit != NULL && o->workspace_limit != Py_None &&
+        !hy3d_py_uint64(o->workspace_limit, "workspace_limit", &limit)) {
+        return false;
+    }
+    if (threads > UINT32_MAX) {
+        return hy3d_py_value_error("threads is %llu: there are not so many.",
+                                   (unsigned long long)threads);
+    }
+    desc->num_threads = (uint32_t)threads;
+    desc->workspace_limit_bytes = limit > SIZE_MAX ? SIZE_MAX : (size_t)limit;
+    return true;
+}
+
+static bool read_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+{
+    return hy3d_py_int64_array(o->stride, "stride", 3, desc->stride) &&
+           at_least("stride", desc->stride, 1) &&
+           hy3d_py_int64_array(o->dilation, "dilation", 3, desc->dilation) &&
+           at_least("dilation", desc->dilation, 1) &&
+           hy3d_py_int64_array(o->pad_before, "pad_before", 3, desc->pad_before) &&
+           at_least("pad_before", desc->pad_before, 0) &&
+           hy3d_py_int64_array(o->pad_after, "pad_after", 3, desc->pad_after) &&
+           at_least("pad_after", desc->pad_after, 0) &&
+           read_pad_modes(o->pad_modes, desc->pad_mode) &&
+           hy3d_py_int64(o->groups, "groups", &desc->groups) && read_limits(o, desc);
+}
+
+static bool acquire_views(const hy3d_py_conv_objects *o, hy3d_py_conv *conv)
+{
+    PyObject *const objects[HY3D_PY_CONV_VIEWS] = {o->x, o->weight, o->bias, o->out};
+    conv->has_bias = o->bias != Py_None;
+    for (int i = 0; i < HY3D_PY_CONV_VIEWS; i++) {
+        hy3d_py_view *const view = &conv->views[i];
+        const int wanted = i == HY3D_PY_BIAS ? 1 : HY3D_TENSOR_DIMS;
+        if (i == HY3D_PY_BIAS && !conv->has_bias) {
+            continue;
+        }
+        if (!hy3d_py_view_acquire(objects[i], view_names[i], i == HY3D_PY_OUT, view)) {
+            return false;
+        }
+        if (view->ndim != wanted) {
+            return hy3d_py_value_error("%s has %d dimensions: it needs %d.", view_names[i],
+                                       view->ndim, wanted);
+        }
+        if (view->tensor.dtype != conv->views[HY3D_PY_X].tensor.dtype) {
+            return hy3d_py_value_error("%s is %s but x is %s: convert one of them.", view_names[i],
+                                       hy3d_dtype_name(view->tensor.dtype),
+                                       hy3d_dtype_name(conv->views[HY3D_PY_X].tensor.dtype));
+        }
+    }
+    return true;
+}
+
+static void fill_sizes(hy3d_py_conv *conv)
+{
+    hy3d_conv3d_desc *const desc = &conv->desc;
+    const hy3d_tensor *const x = &conv->views[HY3D_PY_X].tensor;
+    const hy3d_tensor *const weight = &conv->views[HY3D_PY_WEIGHT].tensor;
+    desc->dtype = x->dtype;
+    desc->batch = x->size[0];
+    desc->in_channels = x->size[1];
+    desc->out_channels = weight->size[0];
+    for (int i = 0; i < 3; i++) {
+        desc->in_size[i] = x->size[2 + i];
+        desc->kernel[i] = weight->size[2 + i];
+    }
+}
+
+static bool check_channels(const hy3d_py_conv *conv)
+{
+    const hy3d_conv3d_desc *const desc = &conv->desc;
+    const long long in = (long long)desc->in_channels;
+    const long long out = (long long)desc->out_channels;
+    const long long groups = (long long)desc->groups;
+    const long long taken = (long long)conv->views[HY3D_PY_WEIGHT].tensor.size[1];
+    if (groups < 1 || in < 1 || out < 1 || in % groups != 0 || out % groups != 0) {
+        return hy3d_py_value_error("%lld input and %lld output channels cannot be cut into %lld "
+                                   "groups: both must be at least 1 and divisible by groups.",
+                                   in, out, groups);
+    }
+    if (taken != in / groups) {
+        return hy3d_py_value_error("weight takes %lld channels a group but x has %lld in %lld "
+                                   "groups, so %lld each.",
+                                   taken, in, groups, in / groups);
+    }
+    if (conv->has_bias && conv->views[HY3D_PY_BIAS].tensor.size[0] != desc->out_channels) {
+        return hy3d_py_value_error("bias has %lld values but weight makes %lld channels.",
+                                   (long long)conv->views[HY3D_PY_BIAS].tensor.size[0], out);
+    }
+    return at_least("the size of x (T, H, W)", desc->in_size, 1) &&
+           at_least("the kernel (T, H, W)", desc->kernel, 1);
+}
+
+static bool check_out(const hy3d_py_state *state, const hy3d_py_conv *conv)
+{
+    const hy3d_py_view *const out = &conv->views[HY3D_PY_OUT];
+    int64_t wanted[HY3D_TENSOR_DIMS] = {conv->desc.batch, conv->desc.out_channels, 0, 0, 0};
+    const hy3d_status status = hy3d_conv3d_out_size(&conv->desc, &wanted[2]);
+    if (status != HY3D_OK) {
+        hy3d_py_conv_raise(state, status, &conv->desc);
+        return false;
+    }
+    if (memcmp(wanted, out->tensor.size, sizeof wanted) != 0) {
+        const int64_t *const size = out->tensor.size;
+        return hy3d_py_value_error(
+            "out is (%lld, %lld, %lld, %lld, %lld) but the result is (%lld, %lld, %lld, %lld, "
+            "%lld).",
+            (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3],
+            (long long)size[4], (long long)wanted[0], (long long)wanted[1], (long long)wanted[2],
+            (long long)wanted[3], (long long)wanted[4]);
+    }
+    for (int i = 0; i < HY3D_PY_OUT; i++) {
+        const bool there = i != HY3D_PY_BIAS || conv->has_bias;
+        if (there && hy3d_py_view_overlaps(out, &conv->views[i])) {
+            return hy3d_py_value_error("out lies in the memory of %s: pass an array of its own.",
+                                       view_names[i]);
+        }
+    }
+    return true;
+}
+
+bool hy3d_py_conv_acquire(const hy3d_py_state *state, const hy3d_py_conv_objects *objects,
+                          hy3d_py_conv *conv)
+{
+    memset(conv, 0, sizeof *conv);
+    if (read_numbers(objects, &conv->desc) && acquire_views(objects, conv)) {
+        fill_sizes(conv);
+        if (check_channels(conv) && check_out(state, conv)) {
+            return true;
+        }
+    }
+    hy3d_py_conv_release(conv);
+    return false;
+}
+
+void hy3d_py_conv_release(hy3d_py_conv *conv)
+{
+    for (int i = 0; i < HY3D_PY_CONV_VIEWS; i++) {
+        hy3d_py_view_release(&conv->views[i]);
+    }
+}
+
+PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,
+                             const hy3d_conv3d_desc *desc)
+{
+    const char *const what = status == HY3D_ERR_SHAPE_MISMATCH
+                                 ? "the dilated kernel is larger than the padded input"
+                                 : hy3d_status_text(status);
+    PyObject *const triples[] = {hy3d_py_tuple3(desc->in_size),    hy3d_py_tuple3(desc->kernel),
+                                 hy3d_py_tuple3(desc->stride),     hy3d_py_tuple3(desc->dilation),
+                                 hy3d_py_tuple3(desc->pad_before), hy3d_py_tuple3(desc->pad_after)};
+    const int count = (int)(sizeof triples / sizeof triples[0]);
+    bool good = true;
+    for (int i = 0; i < count; i++) {
+        good = good && triples[i] != NULL;
+    }
+    if (good) {
+        hy3d_py_raise(state, status,
+                      "No such convolution: %s (input %R, kernel %R, stride %R, dilation %R, padding "
+                      "before %R and after %R).",
+                      what, triples[0], triples[1], triples[2], triples[3], triples[4], triples[5]);
+    }
+    for (int i = 0; i < count; i++) {
+        Py_XDECREF(triples[i]);
+    }
+    return NULL;
+}

@@ -1,0 +1,67 @@
+/* What the files of the extension share. The only folder that includes Python.h.
+ *
+ * Functions named hy3d_py_* follow CPython's conventions: they return NULL, -1 or false with an
+ * exception set. All of them need the GIL. */
+#ifndef HY3D_PYTHON_CORE_H
+#define HY3D_PYTHON_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hy3d/context.h"
+#include "hy3d/status.h"
+
+/* Module state: nothing here is shared between two copies of the module, so a second interpreter
+ * gets a context, an exception and a type of its own. */
+typedef struct hy3d_py_state {
+    hy3d_context *context;
+    PyObject *error;       /* Hy3dError */
+    PyObject *cancel_type; /* CancelFlag */
+} hy3d_py_state;
+
+hy3d_py_state *hy3d_py_get_state(PyObject *module);
+
+/* errors.c: the one translation of a status. The sentence is built as PyUnicode_FromFormat does;
+ * NULL takes the list's text. Always returns NULL. */
+PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const char *format, ...);
+/* ValueError or TypeError with a sentence; always returns false. */
+bool hy3d_py_value_error(const char *format, ...);
+bool hy3d_py_type_error(const char *format, ...);
+/* Makes the exception class. */
+PyObject *hy3d_py_error_create(void);
+
+/* arguments.c: numbers from Python, each refusal names the argument and the value. */
+bool hy3d_py_int64(PyObject *value, const char *name, int64_t *out);
+bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out);
+/* A sequence of `count` integers. It is copied first, so an __index__ that changes the sequence
+ * changes nothing here. */
+bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out);
+PyObject *hy3d_py_tuple3(const int64_t values[3]);
+/* Adds value (a new reference, may be NULL) to the dictionary; false when that failed. */
+bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value);
+
+/* cancel.c: None gives NULL. */
+int hy3d_py_cancel_register(PyObject *module, hy3d_py_state *state);
+bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d_cancel **out);
+
+/* The functions of the module, one table entry each in module.c. */
+PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_philox4x32(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_cpu_info(PyObject *module, PyObject *ignored);
+PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored);
+PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored);
+PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored);
+
+#endif

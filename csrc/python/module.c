@@ -1,0 +1,129 @@
+/* The module hy3d_rocm._core: its table, its state, its life. */
+#include "python/core.h"
+
+#include <stdlib.h>
+
+#define FUNCTION(name, doc)                                                                        \
+    {                                                                                              \
+        #name, (PyCFunction)(void (*)(void))hy3d_py_##name, METH_VARARGS | METH_KEYWORDS, doc      \
+    }
+#define PLAIN(name, doc)                                                                           \
+    {                                                                                              \
+        #name, hy3d_py_##name, METH_NOARGS, doc                                                    \
+    }
+
+/* Signatures and meanings are in _core.pyi; these lines are what help() shows. */
+static PyMethodDef functions[] = {
+#ifdef HY3D_HAVE_CONV3D
+    FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
+    FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
+    FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
+#endif
+    FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
+    FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
+    FUNCTION(seed_stream, "Seed of one stream of a call; stream 0 has the seed itself."),
+    FUNCTION(philox4x32, "One block of Philox 4x32-10."),
+#ifdef HY3D_HAVE_SCHEDULE
+    FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
+    FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
+    FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
+    FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
+#endif
+    PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
+    PLAIN(blas_info, "Loads the BLAS library and describes it."),
+    FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),
+    PLAIN(allocation_count, "Test hook: allocations asked for so far."),
+    PLAIN(live_allocations, "Test hook: allocations not yet freed."),
+    {NULL, NULL, 0, NULL},
+};
+
+hy3d_py_state *hy3d_py_get_state(PyObject *module)
+{
+    return PyModule_GetState(module);
+}
+
+static int make_context(hy3d_py_state *state)
+{
+    const hy3d_status status = hy3d_context_create(NULL, &state->context);
+    if (status == HY3D_OK) {
+        return 0;
+    }
+    state->context = NULL;
+    if (status == HY3D_ERR_INVALID_ARGUMENT) {
+        const char *const level = getenv("HY3D_CPU");
+        hy3d_py_raise(state, status,
+                      "HY3D_CPU is '%.40s': it must be ref, avx2 or avx512, or not be set.",
+                      level == NULL ? "" : level);
+    } else {
+        hy3d_py_raise(state, status, NULL);
+    }
+    return -1;
+}
+
+static int module_exec(PyObject *module)
+{
+    hy3d_py_state *const state = hy3d_py_get_state(module);
+    state->error = hy3d_py_error_create();
+    if (state->error == NULL || PyModule_AddObjectRef(module, "Hy3dError", state->error) != 0) {
+        return -1;
+    }
+    if (make_context(state) != 0) {
+        return -1;
+    }
+    return hy3d_py_cancel_register(module, state);
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    if (state != NULL) {
+        Py_VISIT(state->error);
+        Py_VISIT(state->cancel_type);
+    }
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    hy3d_py_state *const state = hy3d_py_get_state(module);
+    if (state != NULL) {
+        Py_CLEAR(state->error);
+        Py_CLEAR(state->cancel_type);
+    }
+    return 0;
+}
+
+/* The context goes last: cancel flags hold a reference to the module, so none is left here. */
+static void module_free(void *module)
+{
+    hy3d_py_state *const state = hy3d_py_get_state(module);
+    if (state != NULL) {
+        module_clear(module);
+        hy3d_context_destroy(state->context);
+        state->context = NULL;
+    }
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "hy3d_rocm._core",
+    .m_doc = "C core of hy3d_rocm. Private: use the functions of hy3d_rocm.",
+    .m_size = (Py_ssize_t)sizeof(hy3d_py_state),
+    .m_methods = functions,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&definition);
+}

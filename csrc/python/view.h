@@ -1,0 +1,32 @@
+/* Arrays from Python without a copy: DLPack first, else the buffer protocol. */
+#ifndef HY3D_PYTHON_VIEW_H
+#define HY3D_PYTHON_VIEW_H
+
+#include "hy3d/tensor.h"
+#include "python/core.h"
+
+struct DLManagedTensor;
+
+/* The view keeps the memory alive until hy3d_py_view_release; an all-zero view is empty and may be
+ * released. tensor.size and stride are filled from the front, the rest being size 1, stride 0. */
+typedef struct hy3d_py_view {
+    hy3d_tensor tensor;
+    int ndim;
+    struct DLManagedTensor *managed; /* ours to delete, once */
+    Py_buffer buffer;
+    bool has_buffer;
+} hy3d_py_view;
+
+/* 1 to 5 dimensions of f32, f64, f16 or bf16 in memory that the CPU can read. `name` is the
+ * argument's name in the sentences. A writable view needs every element at an address of its own.
+ * On false *view is empty. */
+bool hy3d_py_view_acquire(PyObject *object, const char *name, bool writable, hy3d_py_view *view);
+void hy3d_py_view_release(hy3d_py_view *view);
+
+/* The checks that acquire makes once the tensor is filled in: sizes, range, alignment. */
+bool hy3d_py_view_check(const char *name, bool writable, const hy3d_tensor *tensor);
+
+/* Whether the address ranges of the two have a byte in common. */
+bool hy3d_py_view_overlaps(const hy3d_py_view *a, const hy3d_py_view *b);
+
+#endif

@@ -1,0 +1,209 @@
+/* Adds a decoded tile to the output, row by row.
+ *
+ * A row runs along W, or along C where both tensors are channels-last. Rows that are f32 and
+ * contiguous go to the kernel in place; all others go through two small buffers on the stack. */
+#include "hy3d/blend.h"
+
+#include <stdbool.h>
+
+#include "kernels/kernels.h"
+
+/* Elements a buffer holds: 3 KiB in all, so the row stays in L1, and a call per 256 elements
+ * costs nothing beside them. */
+#define BUFFER_ELEMS 256
+
+enum { DIM_C = 1, DIM_T = 2, DIM_H = 3, DIM_W = 4 };
+
+typedef struct blend_job {
+    const hy3d__kernels *kernels;
+    const hy3d_tensor *tile, *out;
+    const float *window[HY3D_TENSOR_DIMS]; /* NULL: ones; along N and C always */
+    int row_dim;
+} blend_job;
+
+static const char *element(const hy3d_tensor *tensor, const int64_t index[HY3D_TENSOR_DIMS])
+{
+    int64_t offset = 0;
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        offset += index[i] * tensor->stride[i];
+    }
+    return (const char *)tensor->data + offset * (int64_t)hy3d_dtype_bytes(tensor->dtype);
+}
+
+static char *element_for_writing(const hy3d_tensor *tensor, const int64_t index[HY3D_TENSOR_DIMS])
+{
+    int64_t offset = 0;
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        offset += index[i] * tensor->stride[i];
+    }
+    return (char *)tensor->data + offset * (int64_t)hy3d_dtype_bytes(tensor->dtype);
+}
+
+static void load_row(const hy3d__kernels *kernels, hy3d_dtype dtype, const void *data,
+                     int64_t stride, size_t n, float *row)
+{
+    uint16_t halves[BUFFER_ELEMS];
+    if (dtype == HY3D_F32) {
+        const float *from = data;
+        for (size_t i = 0; i < n; i++) {
+            row[i] = from[(int64_t)i * stride];
+        }
+        return;
+    }
+    const uint16_t *from = data;
+    if (stride != 1) {
+        for (size_t i = 0; i < n; i++) {
+            halves[i] = from[(int64_t)i * stride];
+        }
+        from = halves;
+    }
+    (dtype == HY3D_F16 ? kernels->cvt_f16_f32 : kernels->cvt_bf16_f32)(n, from, row);
+}
+
+static void store_row(const hy3d__kernels *kernels, hy3d_dtype dtype, const float *row,
+                      int64_t stride, size_t n, void *data)
+{
+    uint16_t halves[BUFFER_ELEMS];
+    if (dtype == HY3D_F32) {
+        float *to = data;
+        for (size_t i = 0; i < n; i++) {
+            to[(int64_t)i * stride] = row[i];
+        }
+        return;
+    }
+    uint16_t *to = data;
+    (dtype == HY3D_F16 ? kernels->cvt_f32_f16 : kernels->cvt_f32_bf16)(n, row,
+                                                                       stride == 1 ? to : halves);
+    if (stride != 1) {
+        for (size_t i = 0; i < n; i++) {
+            to[(int64_t)i * stride] = halves[i];
+        }
+    }
+}
+
+static bool is_direct(const hy3d_tensor *tensor, int dim)
+{
+    return tensor->dtype == HY3D_F32 && tensor->stride[dim] == 1;
+}
+
+/* One row; index[row_dim] is 0 and comes back as 0. */
+static void blend_row(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS], float weight)
+{
+    const int dim = job->row_dim;
+    const hy3d_tensor *tile = job->tile, *out = job->out;
+    const bool src_direct = is_direct(tile, dim), dst_direct = is_direct(out, dim);
+    const int64_t length = tile->size[dim];
+    const int64_t step = src_direct && dst_direct ? length : BUFFER_ELEMS;
+    float src_buffer[BUFFER_ELEMS], dst_buffer[BUFFER_ELEMS];
+    for (int64_t at = 0; at < length; at += step) {
+        const size_t n = (size_t)(length - at < step ? length - at : step);
+        index[dim] = at;
+        const void *src_data = element(tile, index);
+        void *dst_data = element_for_writing(out, index);
+        const float *src = src_buffer;
+        float *dst = dst_buffer;
+        if (src_direct) {
+            src = src_data;
+        } else {
+            load_row(job->kernels, tile->dtype, src_data, tile->stride[dim], n, src_buffer);
+        }
+        if (dst_direct) {
+            dst = dst_data;
+        } else {
+            load_row(job->kernels, out->dtype, dst_data, out->stride[dim], n, dst_buffer);
+        }
+        const float *window = job->window[dim];
+        job->kernels->blend_f32(n, weight, window == NULL ? NULL : window + at, src, dst);
+        if (!dst_direct) {
+            store_row(job->kernels, out->dtype, dst_buffer, out->stride[dim], n, dst_data);
+        }
+    }
+    index[dim] = 0;
+}
+
+/* The product is (t * h) * w in this order whichever way the rows run: the kernel multiplies the
+ * row's weight by the window of the row. */
+static float row_weight(const blend_job *job, const int64_t index[HY3D_TENSOR_DIMS])
+{
+    float weight = 1.0f;
+    for (int dim = DIM_T; dim <= DIM_W; dim++) {
+        if (dim != job->row_dim && job->window[dim] != NULL) {
+            weight *= job->window[dim][index[dim]];
+        }
+    }
+    return weight;
+}
+
+static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out)
+{
+    bool empty = false;
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        if (tile->size[i] < 0 || out->size[i] < 0) {
+            return HY3D_ERR_INVALID_ARGUMENT;
+        }
+        if (tile->size[i] != out->size[i]) {
+            return HY3D_ERR_SHAPE_MISMATCH;
+        }
+        if (out->size[i] > 1 && out->stride[i] == 0) {
+            return HY3D_ERR_INVALID_ARGUMENT; /* two sums in one place */
+        }
+        empty = empty || tile->size[i] == 0;
+    }
+    if (hy3d_dtype_bytes(tile->dtype) == 0 || hy3d_dtype_bytes(out->dtype) == 0) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (tile->dtype == HY3D_F64 || out->dtype == HY3D_F64) {
+        return HY3D_ERR_UNSUPPORTED;
+    }
+    if (!empty && (tile->data == NULL || out->data == NULL)) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    return HY3D_OK;
+}
+
+/* Steps to the next row; false after the last. */
+static bool next_row(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS])
+{
+    for (int dim = DIM_W; dim >= 0; dim--) {
+        if (dim == job->row_dim) {
+            continue;
+        }
+        if (++index[dim] < job->tile->size[dim]) {
+            return true;
+        }
+        index[dim] = 0;
+    }
+    return false;
+}
+
+hy3d_status hy3d_blend_accumulate(const hy3d_context *context, const hy3d_tensor *tile,
+                                  const float *window_t, const float *window_h,
+                                  const float *window_w, const hy3d_tensor *out)
+{
+    if (context == NULL || tile == NULL || out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = check_tensors(tile, out);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        if (tile->size[i] == 0) {
+            return HY3D_OK;
+        }
+    }
+    const bool along_w = tile->stride[DIM_W] == 1 && out->stride[DIM_W] == 1;
+    const bool along_c = tile->stride[DIM_C] == 1 && out->stride[DIM_C] == 1;
+    const blend_job job = {
+        .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+        .tile = tile,
+        .out = out,
+        .window = {NULL, NULL, window_t, window_h, window_w},
+        .row_dim = along_c && !along_w ? DIM_C : DIM_W,
+    };
+    int64_t index[HY3D_TENSOR_DIMS] = {0};
+    do {
+        blend_row(&job, index, row_weight(&job, index));
+    } while (next_row(&job, index));
+    return HY3D_OK;
+}

@@ -1,0 +1,165 @@
+/* Levels, the choice among them, and single grains. */
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/checked.h"
+#include "schedule/axis.h"
+
+/* What a level looks like. */
+typedef struct level_shape {
+    int64_t count[3];
+    int64_t grain_bytes;
+} level_shape;
+
+static hy3d_status make_axes(const hy3d_schedule_desc *desc, hy3d__axis axes_out[3])
+{
+    for (int i = 0; i < 3; i++) {
+        const hy3d_status status = hy3d__schedule_axis(desc, i, &axes_out[i]);
+        if (status != HY3D_OK) {
+            return status;
+        }
+    }
+    return HY3D_OK;
+}
+
+/* The axes are independent, so some grain is largest along all three at once. */
+static hy3d_status grain_cost(const hy3d_schedule_desc *desc, const hy3d__axis axes[3],
+                              const int64_t count[3], int64_t *bytes_out)
+{
+    int64_t tokens = 1, voxels = 1, of_voxels, of_pairs, sum;
+    bool fits = true;
+    for (int i = 0; i < 3; i++) {
+        const int64_t extent = hy3d__axis_max_extent(&axes[i], count[i]);
+        fits = fits && hy3d__mul_i64(tokens, extent, &tokens) &&
+               hy3d__mul_i64(voxels, hy3d__axis_decoded(&axes[i], extent), &voxels);
+    }
+    if (!fits || !hy3d__mul_i64(desc->bytes_per_voxel, voxels, &of_voxels) ||
+        !hy3d__mul_i64(desc->bytes_per_token_pair, tokens, &of_pairs) ||
+        !hy3d__mul_i64(of_pairs, tokens, &of_pairs) ||
+        !hy3d__add_i64(desc->fixed_bytes, of_voxels, &sum) ||
+        !hy3d__add_i64(sum, of_pairs, &sum)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    *bytes_out = sum;
+    return HY3D_OK;
+}
+
+/* Halves the axis whose largest tile is longest in output units, of those that can be halved.
+ *
+ * The longest first, because a boundary costs a fixed number of latents (overlap, halo, warm-up):
+ * on the longest axis that is the smallest share of the tile. In output units, because a frame is
+ * to a video VAE about what a pixel is: so a clip of 33 to 145 frames at 640 pixels is cut in
+ * space first and time stays whole, where the causal warm-up is dear and a wrong boundary flickers
+ * instead of lying still. Ties: H, W, then T, by the same reason. */
+static bool next_level(const hy3d__axis axes[3], int64_t count[3])
+{
+    static const int order[3] = {1, 2, 0};
+    int64_t longest = 0, next_count = 0;
+    int chosen = -1;
+    for (int i = 0; i < 3; i++) {
+        const hy3d__axis *axis = &axes[order[i]];
+        const int64_t now = count[order[i]], next = hy3d__axis_next_count(axis, now);
+        const int64_t length = hy3d__axis_decoded(axis, hy3d__axis_max_extent(axis, now));
+        if (next > now && length > longest) {
+            longest = length;
+            next_count = next;
+            chosen = order[i];
+        }
+    }
+    if (chosen < 0) {
+        return false;
+    }
+    count[chosen] = next_count;
+    return true;
+}
+
+/* How many grains of `bytes` fit beside the resident bytes: 0 when one does not. */
+static int64_t fitting(const hy3d_schedule_desc *desc, int64_t bytes, int64_t most)
+{
+    const int64_t budget = desc->budget_bytes == 0 ? INT64_MAX : desc->budget_bytes;
+    if (desc->resident_bytes > budget || bytes > budget - desc->resident_bytes) {
+        return 0;
+    }
+    const int64_t fit = bytes == 0 ? most : (budget - desc->resident_bytes) / bytes;
+    return fit < most ? fit : most;
+}
+
+/* Walks all levels. *chosen_out is the wanted one, or the finest where none fits. */
+static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis axes[3],
+                               level_shape *chosen_out, level_shape *finest_out,
+                               hy3d_schedule_plan *plan)
+{
+    level_shape now = {.count = {1, 1, 1}, .grain_bytes = 0};
+    bool found = false;
+    int32_t level = 0;
+    for (;; level++) {
+        const hy3d_status status = grain_cost(desc, axes, now.count, &now.grain_bytes);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        const bool wanted = desc->level >= 0 ? level == desc->level
+                                             : fitting(desc, now.grain_bytes, 1) > 0;
+        if (wanted && !found) {
+            *chosen_out = now;
+            plan->level = level;
+            found = true;
+        }
+        *finest_out = now;
+        if (level == HY3D_SCHEDULE_MAX_LEVEL || !next_level(axes, now.count)) {
+            break;
+        }
+    }
+    plan->levels = level + 1;
+    if (!found) {
+        *chosen_out = *finest_out;
+        plan->level = level;
+    }
+    return HY3D_OK;
+}
+
+hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc, int64_t *smallest_budget_out,
+                               hy3d_schedule_plan *plan_out)
+{
+    if (desc == NULL || plan_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d__axis axes[3];
+    level_shape chosen, finest;
+    hy3d_schedule_plan plan = {.desc = *desc, .grains = 1};
+    hy3d_status status = hy3d__schedule_check(desc);
+    if (status == HY3D_OK) {
+        status = make_axes(desc, axes);
+    }
+    if (status == HY3D_OK) {
+        status = walk_levels(desc, axes, &chosen, &finest, &plan);
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (desc->level >= plan.levels) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    int64_t needed;
+    if (!hy3d__add_i64(desc->resident_bytes, chosen.grain_bytes, &needed)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    plan.smallest_budget_bytes = desc->resident_bytes + finest.grain_bytes;
+    for (int i = 0; i < 3; i++) {
+        plan.out[i] = axes[i].out;
+        plan.count[i] = chosen.count[i];
+        plan.tile[i] = hy3d__axis_start(&axes[i], chosen.count[i], 1);
+        plan.grains *= chosen.count[i]; /* at most the latent's voxels, which were checked */
+    }
+    plan.grain_bytes = chosen.grain_bytes;
+    const int64_t most = plan.grains < desc->max_in_flight ? plan.grains : desc->max_in_flight;
+    plan.in_flight = (int32_t)fitting(desc, chosen.grain_bytes, most);
+    if (plan.in_flight == 0) {
+        if (smallest_budget_out != NULL) {
+            *smallest_budget_out = needed;
+        }
+        return HY3D_ERR_BUDGET_TOO_SMALL;
+    }
+    plan.peak_bytes = desc->resident_bytes + plan.in_flight * chosen.grain_bytes;
+    *plan_out = plan;
+    return HY3D_OK;
+}

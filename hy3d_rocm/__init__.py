@@ -1,0 +1,87 @@
+"""hy3d_rocm: Hunyuan3D and FramePack on AMD cards.
+
+Importing this package costs nothing: every public name is loaded at its first use, so neither
+torch nor numpy is imported here (ComfyUI's prestart step must come before torch).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> module that has it.
+_HOME = {
+    "DecodePlan": "decode.plan",
+    "Hy3dError": "_native",
+    "PipelineProxy": "pipeline",
+    "ResolvedDevice": "device",
+    "conv2d": "conv.functional",
+    "conv3d": "conv.functional",
+    "inject_faults": "conv.faults",
+    "make_generator": "seed",
+    "plan_decode": "decode.plan",
+    "protect": "conv.router",
+    "resolve_device": "device",
+}
+
+__all__ = [
+    "DecodePlan",
+    "Hy3dError",
+    "PipelineProxy",
+    "ResolvedDevice",
+    "__version__",
+    "conv2d",
+    "conv3d",
+    "decode",
+    "inject_faults",
+    "make_generator",
+    "plan_decode",
+    "protect",
+    "resolve_device",
+]
+
+if TYPE_CHECKING:
+    from hy3d_rocm._native import Hy3dError as Hy3dError
+    from hy3d_rocm.conv.functional import conv2d as conv2d
+    from hy3d_rocm.conv.functional import conv3d as conv3d
+
+
+class _DecodeModule(ModuleType):
+    """`hy3d_rocm.decode` is a package and the public function at once: the package is callable.
+
+    The import system binds a sub-package to its name in the parent, whatever stood there, so a
+    function of that name would vanish at the first `import hy3d_rocm.decode.plan`.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Decodes latents within a budget; see hy3d_rocm.decode.executor.decode."""
+        return importlib.import_module("hy3d_rocm.decode.executor").decode(*args, **kwargs)
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "decode" and type(value) is ModuleType:
+            value.__class__ = _DecodeModule
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name == "decode":
+        return importlib.import_module("hy3d_rocm.decode")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"hy3d_rocm.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

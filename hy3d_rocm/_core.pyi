@@ -1,0 +1,128 @@
+"""The C core. Private: use the functions of hy3d_rocm, which check, convert and explain.
+
+Arrays come in by `__dlpack__` or the buffer protocol, without a copy: f32, f64, f16, bf16 (by
+DLPack), one to five dimensions, in CPU memory. ValueError for invalid arguments and shapes,
+TypeError for objects of the wrong kind, MemoryError for failed allocations, Hy3dError for the rest.
+"""
+
+from typing import Any, Literal, TypeVar, final, overload
+
+_T = TypeVar("_T")
+_Three = tuple[int, int, int] | list[int]
+_PadMode = Literal["zeros", "replicate"]
+_Rule = Literal["_execution_device", "accelerate hook", "device", "first parameter", "default"]
+
+class Hy3dError(RuntimeError):
+    status: int
+    name: str
+
+@final
+class CancelFlag:
+    """A flag that any thread may raise; a running conv3d looks at it once per grain."""
+
+    def __init__(self) -> None: ...
+    def request(self) -> None: ...
+    def reset(self) -> None: ...
+    @property
+    def requested(self) -> bool: ...
+
+def conv3d(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    out: Any,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+    pad_modes: _PadMode | tuple[_PadMode, _PadMode, _PadMode],
+    groups: int,
+    threads: int = 0,
+    workspace_limit: int | None = 0,
+    cancel: CancelFlag | None = None,
+) -> tuple[str, int, int]:
+    """x (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW), bias (Cout) or None, into out.
+
+    Returns (strategy, threads, workspace bytes). threads and workspace_limit 0: the defaults
+    (the context's maximum, 64 MiB a thread); neither changes a bit of the result. The GIL is
+    released. Hy3dError HY3D_ERR_CANCELLED, HY3D_ERR_WORKSPACE_TOO_SMALL,
+    HY3D_ERR_BLAS_UNAVAILABLE.
+    """
+
+def conv3d_reference(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    out: Any,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+    pad_modes: _PadMode | tuple[_PadMode, _PadMode, _PadMode],
+    groups: int,
+) -> None:
+    """The oracle: plain loops with sums in double, one rounding at the end. Slow."""
+
+def conv3d_out_size(
+    in_size: _Three,
+    kernel: _Three,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+) -> tuple[int, int, int]:
+    """Output size (T, H, W); ValueError where the kernel does not fit into the padded input."""
+
+@overload
+def resolve_device(obj: object) -> tuple[Any, _Rule]: ...
+@overload
+def resolve_device(obj: object, default: _T) -> tuple[Any | _T, _Rule]:
+    """The device as found on obj (or default) and the rule that found it."""
+
+def seed_image(seed: int, index: int) -> int: ...
+def seed_stream(seed: int, stream: int) -> int: ...
+def philox4x32(
+    counter: tuple[int, int, int, int] | list[int], key: tuple[int, int] | list[int]
+) -> tuple[int, int, int, int]: ...
+def schedule_plan(
+    *,
+    latent: _Three,
+    factor: _Three,
+    causal: int = 0,
+    overlap: _Three = (0, 0, 0),
+    halo: _Three = (0, 0, 0),
+    min_tile: _Three = (1, 1, 1),
+    fixed_bytes: int = 0,
+    bytes_per_voxel: int = 0,
+    bytes_per_token_pair: int = 0,
+    resident_bytes: int = 0,
+    budget_bytes: int = 0,
+    max_in_flight: int = 1,
+    level: int = -1,
+) -> dict[str, Any]:
+    """The fields of hy3d_schedule_plan; "desc" is a dictionary of these arguments.
+
+    Hy3dError HY3D_ERR_BUDGET_TOO_SMALL names the smallest budget that would do.
+    """
+
+def schedule_grain(plan: dict[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
+    """Grain `index` of a plan that schedule_plan gave: the fields of hy3d_schedule_grain."""
+
+def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
+    """`length` float32 blend weights (format "f"); neighbours' windows sum to exactly 1."""
+
+def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out: Any) -> None:
+    """out += tile * window_t * window_h * window_w, both (N, C, T, H, W), f32, f16 or bf16.
+
+    A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32. The GIL is released.
+    """
+
+def cpu_info() -> dict[str, Any]:
+    """level (in use), detected (the best), levels (all up to it), max_threads."""
+
+def blas_info() -> dict[str, Any]:
+    """available, text (what it is), error (why there is none). Loads the library."""
+
+def fail_allocation(k: int, forever: bool = False) -> None: ...
+def allocation_count() -> int: ...
+def live_allocations() -> int: ...

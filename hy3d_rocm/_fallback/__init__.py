@@ -1,0 +1,75 @@
+"""What serves where the compiled core cannot be imported, in plain Python.
+
+`device`, `seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
+and the oracles of its tests. This module has the rest of the core's surface that makes sense
+without it. Only the CPU convolution has no twin.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+# Number and name of each status that a twin raises; include/hy3d/status.h has the list.
+STATUS_NAMES = {
+    1: "HY3D_ERR_INVALID_ARGUMENT",
+    2: "HY3D_ERR_SHAPE_MISMATCH",
+    3: "HY3D_ERR_UNSUPPORTED",
+    4: "HY3D_ERR_OVERFLOW",
+    5: "HY3D_ERR_OUT_OF_MEMORY",
+    6: "HY3D_ERR_WORKSPACE_TOO_SMALL",
+    7: "HY3D_ERR_BUDGET_TOO_SMALL",
+    8: "HY3D_ERR_CANCELLED",
+    9: "HY3D_ERR_BLAS_UNAVAILABLE",
+    10: "HY3D_ERR_THREAD",
+}
+INSTALL = (
+    "run `pip install .` in the pack's folder, or `pip install hy3d-rocm` (needs a C compiler)"
+)
+
+
+class Hy3dError(RuntimeError):
+    """A failure that is neither a ValueError nor a MemoryError; `status` is its number."""
+
+    def __init__(self, text: str = "", status: int = 3) -> None:
+        super().__init__(text)
+        self.status = status
+        self.name = STATUS_NAMES.get(status, "unknown")
+
+
+class CancelFlag:
+    """A flag that any thread may raise and a long call looks at."""
+
+    __slots__ = ("_requested",)
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def request(self) -> None:
+        """Asks the calls that look at this flag to stop."""
+        self._requested = True
+
+    def reset(self) -> None:
+        """Takes the request back."""
+        self._requested = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether request() was called since the last reset()."""
+        return self._requested
+
+
+def cpu_info() -> dict[str, Any]:
+    """As `_core.cpu_info`, with the level "python": no kernel of ours runs."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"level": "python", "detected": "python", "levels": (), "max_threads": threads or 1}
+
+
+def blas_info() -> dict[str, Any]:
+    """As `_core.blas_info`: there is none."""
+    return {"available": False, "text": "", "error": f"the C core is not built: {INSTALL}"}
+
+
+def conv3d(*args: object, **kwargs: object) -> Any:
+    """Always refuses: the CPU convolution exists in C only."""
+    raise Hy3dError(f"The CPU convolution needs the C core, which is not there: {INSTALL}.")

@@ -1,0 +1,339 @@
+"""Pure-Python twin of csrc/schedule: the same plans, grains, windows and blends, in plain integers.
+
+Serves where the compiled core cannot be imported, and is the oracle of its tests. The contract is
+include/hy3d/schedule.h; arrays of three are (T, H, W).
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hy3d_rocm._fallback import Hy3dError
+
+_INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+_MAX_LEVEL = 62
+_WEIGHT_STEPS = 256
+_OVERFLOW, _BUDGET_TOO_SMALL = 4, 7
+
+# Name, default (None: must be given), lowest value. Order and names as in hy3d_schedule_desc.
+_TRIPLES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
+    "latent": (None, 1),
+    "factor": (None, 1),
+    "overlap": ((0, 0, 0), 0),
+    "halo": ((0, 0, 0), 0),
+    "min_tile": ((1, 1, 1), 1),
+}
+_NUMBERS: dict[str, tuple[int, int]] = {
+    "fixed_bytes": (0, 0),
+    "bytes_per_voxel": (0, 0),
+    "bytes_per_token_pair": (0, 0),
+    "resident_bytes": (0, 0),
+    "budget_bytes": (0, 0),
+}
+_SMALL: dict[str, tuple[int, int]] = {
+    "causal": (0, -(2**31)),
+    "max_in_flight": (1, 1),
+    "level": (-1, -1),
+}
+_ORDER = (
+    "latent factor causal overlap halo min_tile fixed_bytes bytes_per_voxel bytes_per_token_pair "
+    "resident_bytes budget_bytes max_in_flight level"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis: lengths, what neighbours share, and how far a tile reaches beyond its core."""
+
+    latent: int
+    factor: int
+    causal: bool
+    shared_before: int
+    shared_after: int
+    reach_before: int
+    reach_after: int
+    max_count: int
+
+    @classmethod
+    def of(cls, desc: Mapping[str, Any], index: int) -> _Axis:
+        latent, factor = desc["latent"][index], desc["factor"][index]
+        overlap, halo = desc["overlap"][index], desc["halo"][index]
+        causal = index == 0 and desc["causal"] != 0
+        # A causal chunk is exact up to its last frame, so it reaches to the front only; its first
+        # latent makes one frame instead of `factor`, so it needs at least one to warm up.
+        after = 0 if causal else overlap // 2
+        before = overlap - after
+        if causal and factor > 1:
+            halo = max(halo, 1)
+        return cls(
+            latent=latent,
+            factor=factor,
+            causal=causal,
+            shared_before=before,
+            shared_after=after,
+            reach_before=before + halo,
+            reach_after=0 if causal else after + halo,
+            max_count=max(1, latent // max(desc["min_tile"][index], overlap)),
+        )
+
+    def start(self, count: int, tile: int) -> int:
+        """First latent of a tile's core; the long cores come first."""
+        core, long_cores = divmod(self.latent, count)
+        return tile * core + min(tile, long_cores)
+
+    def output(self, latent: int) -> int:
+        """Output units of the latents before `latent`."""
+        if self.causal:
+            return 0 if latent == 0 else self.decoded(latent)
+        return latent * self.factor
+
+    def decoded(self, extent: int) -> int:
+        """Output units of `extent` latents decoded on their own."""
+        return (extent - 1) * self.factor + 1 if self.causal else extent * self.factor
+
+    def input(self, count: int, tile: int) -> tuple[int, int]:
+        """Latent range that a tile decodes."""
+        start, stop = self.start(count, tile), self.start(count, tile + 1)
+        return max(0, start - self.reach_before), min(self.latent, stop + self.reach_after)
+
+    def max_extent(self, count: int) -> int:
+        """The most latents that a tile decodes.
+
+        Tiles that the front cuts off grow with their index, those that the rear cuts off shrink,
+        and the long ones of those between come first: three candidates.
+        """
+        tiles = range(count)
+        middle = bisect_left(tiles, self.reach_before, key=lambda i: self.start(count, i))
+        rear = bisect_left(
+            tiles, self.latent - self.reach_after + 1, key=lambda i: self.start(count, i + 1)
+        )
+        extents = []
+        for candidate in (middle - 1, middle, rear):
+            start, stop = self.input(count, min(max(candidate, 0), count - 1))
+            extents.append(stop - start)
+        return max(extents)
+
+    def next_count(self, count: int) -> int:
+        """Tiles after the next halving that makes the largest smaller; `count` if none does."""
+        largest, next_count = self.max_extent(count), count
+        while next_count < self.max_count:
+            half = -(-(-(-self.latent // next_count)) // 2)
+            next_count = min(-(-self.latent // half), self.max_count)
+            if self.max_extent(next_count) < largest:
+                return next_count
+        return count
+
+
+def schedule_plan(**fields: Any) -> dict[str, Any]:
+    """Plans a decode; the fields are those of hy3d_schedule_desc, `latent` and `factor` at least.
+
+    Returns desc, out, tile, count, grains, grain_bytes, peak_bytes, smallest_budget_bytes, level,
+    levels and in_flight. Raises ValueError for a field out of its range and Hy3dError with the
+    name HY3D_ERR_OVERFLOW or HY3D_ERR_BUDGET_TOO_SMALL.
+    """
+    desc = _read_desc(fields)
+    axes = [_Axis.of(desc, i) for i in range(3)]
+    out = tuple(axis.output(axis.latent) for axis in axes)
+    levels = list(_levels(desc, axes))
+    wanted = desc["level"]
+    if wanted >= len(levels):
+        raise ValueError(f"level is {wanted}; this shape has the levels 0 to {len(levels) - 1}")
+    room = (desc["budget_bytes"] or _INT64_MAX) - desc["resident_bytes"]
+    if wanted < 0:
+        fitting = [i for i, (_, cost) in enumerate(levels) if cost <= room]
+        level = fitting[0] if fitting else len(levels) - 1
+    else:
+        level = wanted
+    count, grain_bytes = levels[level]
+    grains = count[0] * count[1] * count[2]
+    _check_fit(desc, grain_bytes, room)
+    in_flight = min(grains, desc["max_in_flight"])
+    if grain_bytes > 0:
+        in_flight = min(in_flight, room // grain_bytes)
+    return {
+        "desc": desc,
+        "out": out,
+        "tile": tuple(axis.start(n, 1) for axis, n in zip(axes, count, strict=True)),
+        "count": count,
+        "grains": grains,
+        "grain_bytes": grain_bytes,
+        "peak_bytes": desc["resident_bytes"] + in_flight * grain_bytes,
+        "smallest_budget_bytes": desc["resident_bytes"] + levels[-1][1],
+        "level": level,
+        "levels": len(levels),
+        "in_flight": in_flight,
+    }
+
+
+def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
+    """Grain `index` of a plan that schedule_plan gave: in_start, in_stop, trim_start, out_start,
+    out_stop, ramp_before, ramp_after, each (T, H, W). Time is outermost, then H, then W."""
+    if not isinstance(plan, dict):
+        raise TypeError(f"plan must be the dictionary that schedule_plan gave, not {type(plan)!r}.")
+    if not isinstance(plan.get("desc"), dict) or "level" not in plan:
+        raise ValueError("plan lacks 'desc' or 'level': pass what schedule_plan gave.")
+    level = _integer("level", plan["level"], 64)
+    if not 0 <= level <= _MAX_LEVEL:
+        raise ValueError(f"level is {level}: it must be from 0 to {_MAX_LEVEL}.")
+    again = schedule_plan(**{**plan["desc"], "level": level, "budget_bytes": 0})
+    number = _integer("index", index, 64)
+    if not 0 <= number < again["grains"]:
+        raise ValueError(f"There is no grain {number}: the plan has {again['grains']}.")
+    columns = []
+    for i in (2, 1, 0):
+        number, tile = divmod(number, again["count"][i])
+        columns.append(_axis_of_grain(_Axis.of(again["desc"], i), again["count"][i], tile))
+    names = "in_start in_stop trim_start out_start out_stop ramp_before ramp_after".split()
+    return dict(zip(names, zip(*reversed(columns), strict=True), strict=True))
+
+
+def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
+    """Blend weights, `length` float32 values: up over ramp_before, 1, down over ramp_after.
+
+    Multiples of 1/256, so that 1 - w, the products of three weights and all their sums are exact.
+    """
+    length, before, after = (
+        _integer(name, value, 64)
+        for name, value in (
+            ("length", length),
+            ("ramp_before", ramp_before),
+            ("ramp_after", ramp_after),
+        )
+    )
+    if not 1 <= length <= _INT32_MAX or min(before, after) < 0 or before + after > length:
+        raise ValueError(
+            f"A window of {length} with ramps of {before} and {after} does not exist: length must "
+            "be from 1 to 2**31 - 1 and hold both ramps."
+        )
+    middle = array("f", [1.0]) * (length - before - after)
+    falling = array("f", (1.0 - weight for weight in _ramp(after)))
+    return memoryview(array("f", _ramp(before)) + middle + falling)
+
+
+def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out: Any) -> None:
+    """out += tile * ((window_t * window_h) * window_w), (N, C, T, H, W), sums in float32.
+
+    torch tensors on any device, else NumPy arrays; a window may be None (ones).
+    """
+    if len(tile.shape) != 5 or tuple(tile.shape) != tuple(out.shape):
+        raise ValueError(
+            f"tile is {tuple(tile.shape)} and out {tuple(out.shape)}: both must be (N, C, T, H, W) "
+            "and equal; pass the slice of the output that the tile covers."
+        )
+    import numpy as np
+
+    weights = []
+    for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
+        row = np.ones(size, np.float32) if window is None else np.array(window, np.float32)
+        if row.shape != (size,):
+            raise ValueError(f"a window has shape {row.shape}; the tile needs ({size},)")
+        weights.append(row)
+    for frame in range(tile.shape[2]):
+        plane = (weights[0][frame] * weights[1])[:, None] * weights[2]
+        source, target = tile[:, :, frame], out[:, :, frame]
+        if isinstance(out, np.ndarray):
+            product = np.asarray(source, np.float32) * plane
+            target[...] = np.asarray(target, np.float32) + product
+        else:
+            import torch
+
+            on_device = torch.from_numpy(plane).to(out.device)
+            target.copy_(target.float() + source.float() * on_device)
+
+
+def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The description with defaults filled in and every value checked."""
+    for name in fields:
+        if name not in _ORDER:
+            raise TypeError(f"schedule_plan has no field {name!r}.")
+    desc: dict[str, Any] = {}
+    for name in _ORDER:
+        if name in _TRIPLES:
+            default, lowest = _TRIPLES[name]
+            value = fields.get(name, default)
+            if value is None:
+                raise TypeError(f"schedule_plan needs {name}=(T, H, W).")
+            items = tuple(_integer(name, item, 64) for item in value)
+            if len(items) != 3:
+                raise ValueError(f"{name} has {len(items)} values; give three, (T, H, W)")
+            desc[name], low = items, min(items)
+        else:
+            number, lowest = _NUMBERS.get(name) or _SMALL[name]
+            bits = 64 if name in _NUMBERS else 32
+            desc[name] = low = _integer(name, fields.get(name, number), bits)
+        if low < lowest:
+            raise ValueError(f"{name} is {desc[name]}; the lowest value is {lowest}")
+    if desc["level"] > _MAX_LEVEL:
+        raise ValueError(f"level is {desc['level']}; the highest is {_MAX_LEVEL}")
+    return desc
+
+
+def _levels(
+    desc: Mapping[str, Any], axes: list[_Axis]
+) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """(count, cost of the largest grain) of every level, the whole decode first."""
+    count = [1, 1, 1]
+    for _ in range(_MAX_LEVEL + 1):
+        tokens = voxels = 1
+        for axis, n in zip(axes, count, strict=True):
+            extent = axis.max_extent(n)
+            tokens *= extent
+            voxels *= axis.decoded(extent)
+        cost = desc["fixed_bytes"] + desc["bytes_per_voxel"] * voxels
+        cost += desc["bytes_per_token_pair"] * tokens * tokens
+        if voxels > _INT64_MAX or cost > _INT64_MAX:
+            raise Hy3dError(f"a size does not fit in 63 bits, in {dict(desc)}", _OVERFLOW)
+        yield (count[0], count[1], count[2]), cost
+        splittable = [i for i in (1, 2, 0) if axes[i].next_count(count[i]) > count[i]]
+        if not splittable:
+            return
+        # max() takes the first of equal ones: H, W, T.
+        longest = max(splittable, key=lambda i: axes[i].decoded(axes[i].max_extent(count[i])))
+        count[longest] = axes[longest].next_count(count[longest])
+
+
+def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
+    needed = desc["resident_bytes"] + grain_bytes
+    if needed > _INT64_MAX:
+        raise Hy3dError(f"a size does not fit in 63 bits, in {dict(desc)}", _OVERFLOW)
+    if grain_bytes > room:
+        raise Hy3dError(
+            f"The budget is {desc['budget_bytes']} bytes, but the smallest tiles need {needed}: "
+            "raise it or lower min_tile.",
+            _BUDGET_TOO_SMALL,
+        )
+
+
+def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
+    """One axis of a grain, in the order of schedule_grain's keys."""
+    start, stop = axis.start(count, tile), axis.start(count, tile + 1)
+    in_start, in_stop = axis.input(count, tile)
+    out_start, out_stop, before, after = 0, axis.output(axis.latent), 0, 0
+    if tile > 0:
+        out_start = axis.output(start - axis.shared_before)
+        before = axis.output(start + axis.shared_after) - out_start
+    if tile < count - 1:
+        out_stop = axis.output(stop + axis.shared_after)
+        after = out_stop - axis.output(stop - axis.shared_before)
+    # Unit 0 of a decoded tile is unit in_start * factor of the output, causal or not.
+    trim = out_start - in_start * axis.factor
+    return in_start, in_stop, trim, out_start, out_stop, before, after
+
+
+def _ramp(length: int) -> Iterator[float]:
+    """The rising ramp at the middle of each unit, rounded to steps of 1/256."""
+    for i in range(length):
+        yield (_WEIGHT_STEPS * (2 * i + 1) + length) // (2 * length) / _WEIGHT_STEPS
+
+
+def _integer(name: str, value: Any, bits: int) -> int:
+    number = operator.index(value)
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(f"{name} is {number}, which does not fit in {bits} bits.")
+    return number

@@ -1,0 +1,96 @@
+"""The one door to the C core: `_core` where it is built, its pure-Python twins where it is not.
+
+`available` tells which. Without the core everything works but the CPU convolution, and one line
+in the log, at the first import of this module, says so and what brings it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "CancelFlag",
+    "Hy3dError",
+    "available",
+    "blas_info",
+    "blend_accumulate",
+    "conv3d",
+    "cpu_info",
+    "missing",
+    "philox4x32",
+    "resolve_device",
+    "schedule_grain",
+    "schedule_plan",
+    "schedule_window",
+    "seed_image",
+    "seed_stream",
+]
+
+logger = logging.getLogger("hy3d_rocm")
+
+available: bool
+missing: str  # why the core is not there; "" when it is
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import (
+        CancelFlag,
+        Hy3dError,
+        blas_info,
+        blend_accumulate,
+        conv3d,
+        cpu_info,
+        philox4x32,
+        resolve_device,
+        schedule_grain,
+        schedule_plan,
+        schedule_window,
+        seed_image,
+        seed_stream,
+    )
+else:
+    try:
+        from hy3d_rocm._core import (
+            CancelFlag,
+            Hy3dError,
+            blas_info,
+            blend_accumulate,
+            conv3d,
+            cpu_info,
+            philox4x32,
+            resolve_device,
+            schedule_grain,
+            schedule_plan,
+            schedule_window,
+            seed_image,
+            seed_stream,
+        )
+    except ImportError as error:
+        from hy3d_rocm._fallback import (
+            INSTALL,
+            CancelFlag,
+            Hy3dError,
+            blas_info,
+            conv3d,
+            cpu_info,
+        )
+        from hy3d_rocm._fallback.device import resolve_device
+        from hy3d_rocm._fallback.schedule import (
+            blend_accumulate,
+            schedule_grain,
+            schedule_plan,
+            schedule_window,
+        )
+        from hy3d_rocm._fallback.seed import philox4x32, seed_image, seed_stream
+
+        available = False
+        missing = str(error)
+        logger.warning(
+            "The C core is not there (%s): everything but the CPU convolution works; to get that "
+            "too, %s.",
+            missing,
+            INSTALL,
+        )
+    else:
+        available = True
+        missing = ""

@@ -1,0 +1,79 @@
+"""Where a pipeline computes: the device that its inputs and generators belong on.
+
+`.device` is not the answer. Under `enable_model_cpu_offload()` diffusers said the CPU there until
+PR 14383 and says the accelerator since, and a tensor put on the CPU meets weights that the offload
+hook has just moved. The look-up itself (which attribute is asked, in which order) is the native
+`resolve_device`; this module turns what it found into a `torch.device`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import torch
+
+from hy3d_rocm import _native
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+class ResolvedDevice(NamedTuple):
+    """A device and the rule that decided for it, e.g. `(device("cuda:0"), "_execution_device")`."""
+
+    device: torch.device
+    rule: str
+
+
+def resolve_device(pipeline: object, default: torch.device | str | None = None) -> ResolvedDevice:
+    """Device on which `pipeline` executes, and why.
+
+    Asked in this order: `_execution_device`, an accelerate hook, `device`, the first parameter,
+    `default`.
+    "meta" is no answer. `default` is the accelerator where `torch.cuda` has one (CUDA or ROCm),
+    else the CPU. Never raises because of the pipeline, whatever its properties do; a `default`
+    that torch does not know is a ValueError.
+    """
+    fallback = default_device() if default is None else _checked_default(default)
+    found, rule = _native.resolve_device(pipeline, fallback)
+    device = as_device(found)
+    if device is None:
+        logger.debug("%s gave %r, which is no device: %s is taken", rule, found, fallback)
+        return ResolvedDevice(fallback, f"default ({rule} gave {found!r}, which is no device)")
+    return ResolvedDevice(device, str(rule))
+
+
+def default_device() -> torch.device:
+    """The accelerator if `torch.cuda` has one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def as_device(found: object) -> torch.device | None:
+    """`found` (torch.device, text, or accelerate's number of an accelerator) as a usable device.
+
+    None for anything else and for "meta", where nothing can be computed.
+    """
+    if isinstance(found, torch.device):
+        device = found
+    elif isinstance(found, bool):
+        return None
+    elif isinstance(found, int):
+        device = torch.device("cuda", found) if found >= 0 else torch.device("cpu")
+    elif isinstance(found, str):
+        try:
+            device = torch.device(found)
+        except RuntimeError:
+            return None
+    else:
+        return None
+    return None if device.type == "meta" else device
+
+
+def _checked_default(default: torch.device | str) -> torch.device:
+    device = as_device(default)
+    if device is None:
+        raise ValueError(
+            f"default is {default!r}, which is no device to compute on; "
+            'give a torch.device or a text such as "cuda:0" or "cpu"'
+        )
+    return device

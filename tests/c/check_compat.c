@@ -1,0 +1,265 @@
+#define _GNU_SOURCE
+/* The runner behind check_compat.h; empty where the Check library is used. */
+#include "support.h"
+
+#if HY3D_CHECK_COMPAT
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct entry {
+    const compat_test *test;
+    int start, end;
+    struct entry *next;
+} entry;
+
+struct TCase {
+    const char *name;
+    unsigned timeout_seconds;
+    entry *tests;
+    TCase *next;
+};
+
+struct Suite {
+    const char *name;
+    TCase *cases;
+    Suite *next;
+};
+
+struct SRunner {
+    Suite *suites;
+    bool forks;
+    int run, failures, errors;
+    FILE *messages; /* shared with the children by being open before the fork */
+    bool can_jump;
+    jmp_buf back;
+};
+
+/* The runner at work: what compat_fail, called from anywhere, has to reach. */
+static SRunner *current;
+
+static void *get(size_t bytes)
+{
+    void *const memory = calloc(1, bytes);
+    if (memory == NULL) {
+        perror("calloc");
+        exit(EXIT_FAILURE);
+    }
+    return memory;
+}
+
+Suite *suite_create(const char *name)
+{
+    Suite *const suite = get(sizeof *suite);
+    suite->name = name;
+    return suite;
+}
+
+TCase *tcase_create(const char *name)
+{
+    TCase *const tcase = get(sizeof *tcase);
+    tcase->name = name;
+    tcase->timeout_seconds = 4;
+    return tcase;
+}
+
+void suite_add_tcase(Suite *suite, TCase *tcase)
+{
+    TCase **link = &suite->cases;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = tcase;
+}
+
+void tcase_set_timeout(TCase *tcase, double seconds)
+{
+    tcase->timeout_seconds = seconds < 1 ? 1 : (unsigned)seconds;
+}
+
+void compat_add(TCase *tcase, const compat_test *test, int start, int end)
+{
+    entry **link = &tcase->tests;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = get(sizeof **link);
+    **link = (entry){test, start, end, NULL};
+}
+
+SRunner *srunner_create(Suite *suite)
+{
+    SRunner *const runner = get(sizeof *runner);
+    const char *const forks = getenv("CK_FORK");
+    runner->suites = suite;
+    runner->forks = forks == NULL || strcmp(forks, "no") != 0;
+    return runner;
+}
+
+void srunner_add_suite(SRunner *runner, Suite *suite)
+{
+    Suite **link = &runner->suites;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = suite;
+}
+
+void compat_fail(const char *file, int line, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(current->messages, "%s:%d:", file, line);
+    vfprintf(current->messages, format, arguments);
+    fputc('\n', current->messages);
+    fflush(current->messages);
+    va_end(arguments);
+    if (current->can_jump) {
+        longjmp(current->back, 1);
+    }
+    _exit(1);
+}
+
+/* One line a failed test, in Check's form: place:kind:case:test:index: message. */
+static void report(SRunner *runner, const TCase *tcase, const entry *what, int index, char kind,
+                   const char *without_message)
+{
+    char message[4096] = "";
+    rewind(runner->messages);
+    const size_t length = fread(message, 1, sizeof message - 1, runner->messages);
+    message[length] = '\0';
+    printf("%c:%s:%s:%d: %s%s", kind, tcase->name, what->test->name, index,
+           length != 0 ? message : without_message, length != 0 ? "" : "\n");
+    if (kind == 'F') {
+        runner->failures++;
+    } else {
+        runner->errors++;
+    }
+}
+
+static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, int index)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        setpgid(0, 0); /* so that a time-out ends the test's own children as well */
+        what->test->run(index);
+        exit(EXIT_SUCCESS); /* not _exit: leak checkers report here */
+    }
+    if (child < 0) {
+        report(runner, tcase, what, index, 'E', strerror(errno));
+        return;
+    }
+    setpgid(child, child);
+    int state = 0;
+    char text[64] = "";
+    for (unsigned ticks = 0; waitpid(child, &state, WNOHANG) == 0; ticks++) {
+        if (ticks > tcase->timeout_seconds * 200) {
+            kill(-child, SIGKILL);
+            waitpid(child, &state, 0);
+            snprintf(text, sizeof text, "Test timeout expired (%u s)", tcase->timeout_seconds);
+            break;
+        }
+        usleep(5000);
+    }
+    if (WIFSIGNALED(state)) {
+        if (text[0] == '\0') {
+            snprintf(text, sizeof text, "Received signal %d (%s)", WTERMSIG(state),
+                     strsignal(WTERMSIG(state)));
+        }
+        report(runner, tcase, what, index, 'E', text);
+    } else if (WEXITSTATUS(state) != 0) {
+        snprintf(text, sizeof text, "Early exit with return value %d", WEXITSTATUS(state));
+        report(runner, tcase, what, index, WEXITSTATUS(state) == 1 ? 'F' : 'E', text);
+    }
+}
+
+static void run_in_process(SRunner *runner, const TCase *tcase, const entry *what, int index)
+{
+    runner->can_jump = true;
+    if (setjmp(runner->back) == 0) {
+        what->test->run(index);
+    } else {
+        report(runner, tcase, what, index, 'F', "failed");
+    }
+    runner->can_jump = false;
+}
+
+static void run_entry(SRunner *runner, const TCase *tcase, const entry *what)
+{
+    for (int index = what->start; index < what->end; index++) {
+        runner->messages = tmpfile();
+        if (runner->messages == NULL) {
+            perror("tmpfile");
+            exit(EXIT_FAILURE);
+        }
+        runner->run++;
+        if (runner->forks) {
+            run_forked(runner, tcase, what, index);
+        } else {
+            run_in_process(runner, tcase, what, index);
+        }
+        fclose(runner->messages);
+    }
+}
+
+void srunner_run_all(SRunner *runner, enum print_output how)
+{
+    (void)how;
+    current = runner;
+    printf("Running suite(s):");
+    for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
+        printf(" %s\n", suite->name);
+    }
+    for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
+        for (const TCase *tcase = suite->cases; tcase != NULL; tcase = tcase->next) {
+            for (const entry *what = tcase->tests; what != NULL; what = what->next) {
+                run_entry(runner, tcase, what);
+            }
+        }
+    }
+    const int failed = runner->failures + runner->errors;
+    printf("%d%%: Checks: %d, Failures: %d, Errors: %d\n",
+           runner->run == 0 ? 100 : 100 * (runner->run - failed) / runner->run, runner->run,
+           runner->failures, runner->errors);
+    fflush(stdout);
+    current = NULL;
+}
+
+int srunner_ntests_failed(SRunner *runner)
+{
+    return runner->failures + runner->errors;
+}
+
+int srunner_ntests_run(SRunner *runner)
+{
+    return runner->run;
+}
+
+void srunner_free(SRunner *runner)
+{
+    while (runner->suites != NULL) {
+        Suite *const suite = runner->suites;
+        runner->suites = suite->next;
+        while (suite->cases != NULL) {
+            TCase *const tcase = suite->cases;
+            suite->cases = tcase->next;
+            while (tcase->tests != NULL) {
+                entry *const what = tcase->tests;
+                tcase->tests = what->next;
+                free(what);
+            }
+            free(tcase);
+        }
+        free(suite);
+    }
+    free(runner);
+}
+#else
+typedef int check_library_is_used; /* a translation unit must not be empty */
+#endif

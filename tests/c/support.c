@@ -1,0 +1,171 @@
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+hy3d_context *test_context(const char *level, uint32_t max_threads)
+{
+    const hy3d_context_options options = {.cpu_level = level, .max_threads = max_threads};
+    hy3d_context *context = NULL;
+    ck_assert_ok(hy3d_context_create(&options, &context));
+    return context;
+}
+
+int test_level_count(void)
+{
+    return (int)hy3d_cpu_detect() + 1;
+}
+
+/* Tests run in child processes: what is skipped is told to the parent through a file that main
+ * opened before the first fork, one byte a skip. */
+void test_skip(const char *why)
+{
+    const char *const name = getenv("HY3D_TEST_SKIPS");
+    const int file = name != NULL ? (int)strtol(name, NULL, 10) : -1;
+    if (file >= 0) {
+        const char kind = strcmp(why, "blas") == 0 ? 'b' : 'o';
+        ck_assert_int_eq(write(file, &kind, 1), 1);
+    }
+}
+
+bool test_has_blas(hy3d_context *context)
+{
+    const char *text = NULL;
+    const hy3d_status status = hy3d_context_blas_info(context, &text);
+    if (status == HY3D_OK) {
+        return true;
+    }
+    /* A library that was asked for by name must load. */
+    const char *const asked = getenv("HY3D_BLAS_LIBRARY");
+    ck_assert_msg(asked == NULL || asked[0] == '\0', "%s", hy3d_context_blas_error(context));
+    ck_assert_status(status, HY3D_ERR_BLAS_UNAVAILABLE);
+    test_skip("blas");
+    return false;
+}
+
+test_random test_rng(uint64_t seed)
+{
+    const char *const replay = getenv("HY3D_TEST_SEED");
+    if (replay != NULL) {
+        seed = strtoull(replay, NULL, 0);
+    }
+    /* Check prints the last marked point and a failed assertion only: the seed goes to standard
+     * error at once when asked for, and into the environment for messages. */
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, seed);
+    setenv("HY3D_TEST_SEED_USED", text, 1);
+    return (test_random){seed * 2685821657736338717U | 1U};
+}
+
+uint64_t test_next(test_random *random)
+{
+    random->state ^= random->state >> 12;
+    random->state ^= random->state << 25;
+    random->state ^= random->state >> 27;
+    return random->state * 2685821657736338717U;
+}
+
+int64_t test_between(test_random *random, int64_t low, int64_t high)
+{
+    const uint64_t span = (uint64_t)high - (uint64_t)low + 1;
+    return low + (int64_t)((test_next(random) >> 11) % span);
+}
+
+void test_fill_f32(test_random *random, float *out, size_t n, int limit)
+{
+    for (size_t i = 0; i < n; i++) {
+        out[i] = (float)test_between(random, -limit, limit);
+    }
+}
+
+void test_fill_f64(test_random *random, double *out, size_t n, int limit)
+{
+    for (size_t i = 0; i < n; i++) {
+        out[i] = (double)test_between(random, -limit, limit);
+    }
+}
+
+static uint64_t sweep(hy3d_context *context, test_call call, void *argument, bool forever)
+{
+    enum { TOO_MANY = 10000 };
+    for (uint64_t k = 1; k < TOO_MANY; k++) {
+        const uint64_t live = hy3d_context_live_allocations(context);
+        const uint64_t count = hy3d_context_allocation_count(context);
+        hy3d_context_fail_allocation(context, k, forever);
+        const hy3d_status status = call(context, argument);
+        const uint64_t asked = hy3d_context_allocation_count(context) - count;
+        hy3d_context_fail_allocation(context, 0, false);
+        if (status == HY3D_OK) {
+            ck_assert_msg(asked < k, "allocation %" PRIu64 " failed and was not noticed", k);
+            return asked;
+        }
+        ck_assert_msg(status == HY3D_ERR_OUT_OF_MEMORY, "allocation %" PRIu64 " failing gives %s",
+                      k, hy3d_status_name(status));
+        ck_assert_msg(hy3d_context_live_allocations(context) == live,
+                      "allocation %" PRIu64 " failing leaks", k);
+    }
+    ck_abort_msg("no end after %d allocations", TOO_MANY);
+    return 0;
+}
+
+uint64_t test_allocation_sweep(hy3d_context *context, test_call call, void *argument)
+{
+    const uint64_t asked = sweep(context, call, argument, false);
+    sweep(context, call, argument, true);
+    const uint64_t live = hy3d_context_live_allocations(context);
+    ck_assert_ok(call(context, argument));
+    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    return asked;
+}
+
+test_guard test_guard_make(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t usable = (bytes / page + 1) * page;
+    unsigned char *const pages = mmap(NULL, usable + 2 * page, PROT_NONE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_msg(pages != MAP_FAILED, "mmap: %s", strerror(errno));
+    ck_assert_int_eq(mprotect(pages + page, usable, PROT_READ | PROT_WRITE), 0);
+    return (test_guard){pages, usable};
+}
+
+void *test_guard_end(const test_guard *guard, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return guard->pages + page + guard->bytes - bytes;
+}
+
+void test_guard_free(test_guard *guard)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    munmap(guard->pages, guard->bytes + 2 * page);
+    guard->pages = NULL;
+}
+
+static _Atomic bool threads_fail;
+
+void test_fail_threads(bool fail)
+{
+    atomic_store(&threads_fail, fail);
+}
+
+typedef void *(*thread_fn)(void *);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, thread_fn start,
+                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, thread_fn start,
+                          void *argument);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, thread_fn start,
+                          void *argument)
+{
+    return atomic_load(&threads_fail) ? EAGAIN
+                                      : __real_pthread_create(thread, attributes, start, argument);
+}

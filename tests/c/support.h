@@ -1,0 +1,75 @@
+/* Helpers that all C suites share. */
+#ifndef HY3D_TESTS_SUPPORT_H
+#define HY3D_TESTS_SUPPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if HY3D_CHECK_COMPAT
+#include "check_compat.h"
+#else
+#include <check.h>
+#endif
+
+#include "hy3d/context.h"
+#include "hy3d/status.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+#define ck_assert_status(got, wanted)                                                              \
+    do {                                                                                           \
+        const hy3d_status got_status_ = (got);                                                     \
+        const hy3d_status wanted_status_ = (wanted);                                               \
+        ck_assert_msg(got_status_ == wanted_status_, "%s: got %s, wanted %s", #got,                \
+                      hy3d_status_name(got_status_), hy3d_status_name(wanted_status_));            \
+    } while (0)
+#define ck_assert_ok(got) ck_assert_status(got, HY3D_OK)
+
+/* A context of a level ("ref", "avx2", "avx512"; NULL: as the environment says) with at most
+ * max_threads threads (0: all). Fails the test when it cannot be made. */
+hy3d_context *test_context(const char *level, uint32_t max_threads);
+/* Levels this machine has: 1 to 3, ref first. */
+int test_level_count(void);
+/* Loads BLAS; false (and one line in the closing report) where there is none: return then. */
+bool test_has_blas(hy3d_context *context);
+
+/* xorshift64*: the same numbers everywhere. Start with test_rng, which remembers the seed: it is
+ * printed when the test fails; HY3D_TEST_SEED=N sets it. */
+typedef struct test_random {
+    uint64_t state;
+} test_random;
+test_random test_rng(uint64_t seed);
+uint64_t test_next(test_random *random);
+/* Uniform in low .. high, both included. */
+int64_t test_between(test_random *random, int64_t low, int64_t high);
+
+/* Small integers in -limit .. limit, exact in every dtype while limit <= 8 (sums of up to
+ * 2^24 / limit^2 products are then exact in float). */
+void test_fill_f32(test_random *random, float *out, size_t n, int limit);
+void test_fill_f64(test_random *random, double *out, size_t n, int limit);
+
+/* Runs `call` with its k-th allocation failing, k = 1, 2, ..., once and then for ever, until it
+ * succeeds. Every failure must be HY3D_ERR_OUT_OF_MEMORY, must give back what it took, and the
+ * next call must work. `call` returns its status and releases what it made when it succeeds.
+ * Returns the number of allocations of a good call. */
+typedef hy3d_status (*test_call)(hy3d_context *context, void *argument);
+uint64_t test_allocation_sweep(hy3d_context *context, test_call call, void *argument);
+
+/* Memory whose last byte is followed by a page that must not be touched, and the first preceded by
+ * one. test_guard_end gives the address where `bytes` end exactly at the guard. */
+typedef struct test_guard {
+    unsigned char *pages;
+    size_t bytes; /* usable, a whole number of pages */
+} test_guard;
+test_guard test_guard_make(size_t bytes);
+void *test_guard_end(const test_guard *guard, size_t bytes);
+void test_guard_free(test_guard *guard);
+
+/* While true, pthread_create fails with EAGAIN (the linker's --wrap puts the test's in its place). */
+void test_fail_threads(bool fail);
+
+/* Tests that were not run for want of something; main prints the sum. */
+void test_skip(const char *why);
+
+#endif

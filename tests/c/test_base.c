@@ -1,0 +1,289 @@
+/* Status, dtypes, checked arithmetic, CPU level, allocator, context, cancel flag. */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "hy3d/tensor.h"
+
+static const hy3d_status every_status[] = {
+#define CODE(code, value, text) code,
+    HY3D_STATUS_LIST(CODE)
+#undef CODE
+};
+
+START_TEST(test_every_status_has_its_own_name_and_text)
+{
+    for (size_t i = 0; i < COUNT_OF(every_status); i++) {
+        ck_assert_int_eq((int)every_status[i], (int)i);
+        for (size_t j = 0; j < i; j++) {
+            ck_assert_str_ne(hy3d_status_name(every_status[i]), hy3d_status_name(every_status[j]));
+            ck_assert_str_ne(hy3d_status_text(every_status[i]), hy3d_status_text(every_status[j]));
+        }
+    }
+    ck_assert_str_eq(hy3d_status_name(HY3D_ERR_OVERFLOW), "HY3D_ERR_OVERFLOW");
+}
+END_TEST
+
+START_TEST(test_unknown_values_have_names_too)
+{
+    ck_assert_str_eq(hy3d_status_name((hy3d_status)77), "unknown status");
+    ck_assert_ptr_nonnull(hy3d_status_text((hy3d_status)77));
+    ck_assert_str_eq(hy3d_dtype_name((hy3d_dtype)77), "unknown");
+    ck_assert_uint_eq(hy3d_dtype_bytes((hy3d_dtype)77), 0);
+    ck_assert_str_eq(hy3d_cpu_level_name((hy3d_cpu_level)77), "unknown");
+}
+END_TEST
+
+START_TEST(test_dtypes_have_the_sizes_of_their_formats)
+{
+    ck_assert_uint_eq(hy3d_dtype_bytes(HY3D_F32), 4);
+    ck_assert_uint_eq(hy3d_dtype_bytes(HY3D_F64), 8);
+    ck_assert_uint_eq(hy3d_dtype_bytes(HY3D_F16), 2);
+    ck_assert_uint_eq(hy3d_dtype_bytes(HY3D_BF16), 2);
+    ck_assert_str_eq(hy3d_dtype_name(HY3D_BF16), "bf16");
+}
+END_TEST
+
+START_TEST(test_checked_arithmetic_notices_every_overflow)
+{
+    int64_t i = 7;
+    ck_assert(hy3d__add_i64(INT64_MAX - 1, 1, &i));
+    ck_assert_int_eq(i, INT64_MAX);
+    ck_assert(!hy3d__add_i64(INT64_MAX, 1, &i));
+    ck_assert(!hy3d__add_i64(INT64_MIN, -1, &i));
+    ck_assert(hy3d__mul_i64(INT64_C(3037000499), INT64_C(3037000499), &i));
+    ck_assert(!hy3d__mul_i64(INT64_C(3037000500), INT64_C(3037000500), &i));
+    ck_assert(!hy3d__mul_i64(INT64_MIN, -1, &i));
+    ck_assert_int_eq(i, INT64_C(3037000499) * INT64_C(3037000499)); /* failures left it alone */
+    size_t n = 7;
+    ck_assert(hy3d__add_size(SIZE_MAX - 1, 1, &n));
+    ck_assert(!hy3d__add_size(SIZE_MAX, 1, &n));
+    ck_assert(!hy3d__mul_size(SIZE_MAX / 2 + 1, 2, &n));
+    ck_assert_uint_eq(n, SIZE_MAX);
+}
+END_TEST
+
+#if defined(__x86_64__) || defined(__i386__)
+START_TEST(test_detected_level_is_the_one_the_compiler_sees)
+{
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
+    /* F16C has no name for gcc 12's builtin; every CPU with AVX2 has it. */
+    ck_assert_int_eq((int)hy3d_cpu_detect(), avx512 ? 2 : avx2 ? 1 : 0);
+}
+END_TEST
+#endif
+
+/* HY3D_CPU for the length of one creation. */
+static hy3d_status create_level(const char *environment, const char *option, int *level_out)
+{
+    const char *const now = getenv("HY3D_CPU");
+    char before[32] = "";
+    ck_assert(now == NULL || strlen(now) < sizeof before);
+    strcpy(before, now != NULL ? now : "");
+    if (environment != NULL) {
+        setenv("HY3D_CPU", environment, 1);
+    } else {
+        unsetenv("HY3D_CPU");
+    }
+    hy3d_context *context = NULL;
+    const hy3d_context_options options = {.cpu_level = option};
+    const hy3d_status status = hy3d_context_create(&options, &context);
+    if (now != NULL) {
+        setenv("HY3D_CPU", before, 1);
+    } else {
+        unsetenv("HY3D_CPU");
+    }
+    *level_out = status == HY3D_OK ? (int)hy3d_context_cpu_level(context) : -1;
+    hy3d_context_destroy(context);
+    return status;
+}
+
+START_TEST(test_cpu_override_can_only_lower_the_level)
+{
+    const int best = (int)hy3d_cpu_detect();
+    for (int asked = 0; asked <= (int)HY3D_CPU_AVX512; asked++) {
+        const char *const word = hy3d_cpu_level_name((hy3d_cpu_level)asked);
+        int level;
+        ck_assert_ok(create_level(NULL, word, &level));
+        ck_assert_int_eq(level, asked < best ? asked : best);
+        ck_assert_ok(create_level(word, NULL, &level));
+        ck_assert_int_eq(level, asked < best ? asked : best);
+        ck_assert_ok(create_level("nonsense", word, &level)); /* the option goes first */
+        ck_assert_int_eq(level, asked < best ? asked : best);
+    }
+}
+END_TEST
+
+START_TEST(test_no_override_takes_the_best_and_an_unknown_one_is_refused)
+{
+    int level;
+    ck_assert_ok(create_level(NULL, NULL, &level));
+    ck_assert_int_eq(level, (int)hy3d_cpu_detect());
+    ck_assert_ok(create_level("", NULL, &level));
+    ck_assert_int_eq(level, (int)hy3d_cpu_detect());
+    ck_assert_status(create_level("AVX2", NULL, &level), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(create_level(NULL, "sse2", &level), HY3D_ERR_INVALID_ARGUMENT);
+}
+END_TEST
+
+START_TEST(test_memory_is_aligned_and_counted)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t count = hy3d_context_allocation_count(context);
+    void *memory[130];
+    for (size_t i = 0; i < COUNT_OF(memory); i++) {
+        ck_assert_ok(hy3d_alloc(context, i, &memory[i]));
+        ck_assert_uint_eq((uintptr_t)memory[i] % 64, 0);
+        memset(memory[i], 1, i);
+    }
+    ck_assert_uint_eq(hy3d_context_live_allocations(context), live + COUNT_OF(memory));
+    ck_assert_uint_eq(hy3d_context_allocation_count(context), count + COUNT_OF(memory));
+    for (size_t i = 0; i < COUNT_OF(memory); i++) {
+        hy3d_free(context, memory[i]);
+    }
+    hy3d_free(context, NULL);
+    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_impossible_sizes_are_refused_and_leave_the_output_alone)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    void *memory = context;
+    ck_assert_status(hy3d_alloc(context, SIZE_MAX, &memory), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_alloc(context, (size_t)PTRDIFF_MAX + 1, &memory), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_alloc(context, PTRDIFF_MAX - 127, &memory), HY3D_ERR_OUT_OF_MEMORY);
+    ck_assert_status(hy3d_alloc(context, 1, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_alloc(NULL, 1, &memory), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_ptr_eq(memory, context);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Status of the next `n` allocations as a bit each, first one lowest. */
+static unsigned failures_of(hy3d_context *context, int n)
+{
+    unsigned failed = 0;
+    for (int i = 0; i < n; i++) {
+        void *memory = NULL;
+        const hy3d_status status = hy3d_alloc(context, 8, &memory);
+        failed |= (status == HY3D_ERR_OUT_OF_MEMORY ? 1U : 0) << i;
+        hy3d_free(context, memory);
+    }
+    return failed;
+}
+
+START_TEST(test_fault_hook_fails_the_kth_allocation_once_or_for_ever)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    hy3d_context_fail_allocation(context, 3, false);
+    ck_assert_uint_eq(failures_of(context, 6), 0x04);
+    hy3d_context_fail_allocation(context, 3, true);
+    ck_assert_uint_eq(failures_of(context, 6), 0x3c);
+    hy3d_context_fail_allocation(context, 0, false);
+    ck_assert_uint_eq(failures_of(context, 6), 0);
+    hy3d_context_fail_allocation(context, UINT64_MAX, true);
+    ck_assert_uint_eq(failures_of(context, 6), 0);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* What a failed creation leaves behind is found by the leak checkers of casan and valgrind. */
+START_TEST(test_context_creation_survives_every_allocation_failing)
+{
+    for (int forever = 0; forever < 2; forever++) {
+        uint64_t k = 1;
+        for (;; k++) {
+            hy3d_context *context = NULL;
+            const hy3d_context_options options = {.blas_library = "some/where.so",
+                                                  .fail_allocation_at = k,
+                                                  .fail_allocation_forever = forever != 0};
+            const hy3d_status status = hy3d_context_create(&options, &context);
+            if (status == HY3D_OK) {
+                ck_assert_uint_eq(hy3d_context_allocation_count(context), k - 1);
+                ck_assert_uint_eq(hy3d_context_live_allocations(context), k - 1);
+                hy3d_context_destroy(context);
+                break;
+            }
+            ck_assert_status(status, HY3D_ERR_OUT_OF_MEMORY);
+            ck_assert_ptr_null(context);
+        }
+        ck_assert_uint_gt(k, 3); /* context, pool, BLAS and the name were all tried */
+    }
+}
+END_TEST
+
+START_TEST(test_context_knows_its_thread_limit)
+{
+    hy3d_context *context = test_context(NULL, 5);
+    ck_assert_uint_eq(hy3d_context_max_threads(context), 5);
+    hy3d_context_destroy(context);
+    ck_assert_ok(hy3d_context_create(NULL, &context));
+    ck_assert_uint_ge(hy3d_context_max_threads(context), 1);
+    hy3d_context_destroy(context);
+    hy3d_context_destroy(NULL);
+    ck_assert_status(hy3d_context_create(NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
+}
+END_TEST
+
+static hy3d_status make_cancel(hy3d_context *context, void *argument)
+{
+    (void)argument;
+    hy3d_cancel *cancel;
+    const hy3d_status status = hy3d_cancel_create(context, &cancel);
+    if (status == HY3D_OK) {
+        hy3d_cancel_destroy(context, cancel);
+    }
+    return status;
+}
+
+START_TEST(test_cancel_flag_is_set_reset_and_never_set_when_null)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    hy3d_cancel *cancel = NULL;
+    ck_assert_ok(hy3d_cancel_create(context, &cancel));
+    ck_assert(!hy3d_cancel_requested(cancel));
+    hy3d_cancel_request(cancel);
+    ck_assert(hy3d_cancel_requested(cancel));
+    hy3d_cancel_reset(cancel);
+    ck_assert(!hy3d_cancel_requested(cancel));
+    ck_assert(!hy3d_cancel_requested(NULL));
+    hy3d_cancel_destroy(context, cancel);
+    hy3d_cancel_destroy(context, NULL);
+    ck_assert_uint_eq(test_allocation_sweep(context, make_cancel, NULL), 1);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+Suite *hy3d_base_suite(void);
+Suite *hy3d_base_suite(void)
+{
+    Suite *const suite = suite_create("base");
+    TCase *const tests = tcase_create("base");
+    tcase_add_test(tests, test_every_status_has_its_own_name_and_text);
+    tcase_add_test(tests, test_unknown_values_have_names_too);
+    tcase_add_test(tests, test_dtypes_have_the_sizes_of_their_formats);
+    tcase_add_test(tests, test_checked_arithmetic_notices_every_overflow);
+#if defined(__x86_64__) || defined(__i386__)
+    tcase_add_test(tests, test_detected_level_is_the_one_the_compiler_sees);
+#endif
+    tcase_add_test(tests, test_cpu_override_can_only_lower_the_level);
+    tcase_add_test(tests, test_no_override_takes_the_best_and_an_unknown_one_is_refused);
+    tcase_add_test(tests, test_memory_is_aligned_and_counted);
+    tcase_add_test(tests, test_impossible_sizes_are_refused_and_leave_the_output_alone);
+    tcase_add_test(tests, test_fault_hook_fails_the_kth_allocation_once_or_for_ever);
+    tcase_add_test(tests, test_context_creation_survives_every_allocation_failing);
+    tcase_add_test(tests, test_context_knows_its_thread_limit);
+    tcase_add_test(tests, test_cancel_flag_is_set_reset_and_never_set_when_null);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

@@ -1,0 +1,506 @@
+/* The thread pool. The test program's own threads stand for the host's. */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/parallel.h"
+
+enum { MOST_SLOTS = 16, MOST_GRAINS = 4096 };
+
+/* What a call did, counted by its grains. */
+typedef struct record {
+    _Atomic int runs[MOST_GRAINS];
+    _Atomic int busy[MOST_SLOTS]; /* threads in a slot */
+    _Atomic int inside, most_inside, shared_slots, bad_slots, total;
+    uint32_t slots;
+    int64_t fail_at; /* -1: none */
+    hy3d_cancel *cancel;
+    int64_t cancel_at;
+} record;
+
+static record *make_record(uint32_t slots)
+{
+    record *const made = calloc(1, sizeof *made);
+    ck_assert_ptr_nonnull(made);
+    made->slots = slots;
+    made->fail_at = made->cancel_at = -1;
+    return made;
+}
+
+static hy3d_status record_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    record *const to = argument;
+    if (slot >= to->slots) {
+        atomic_fetch_add(&to->bad_slots, 1);
+        return HY3D_OK;
+    }
+    if (atomic_fetch_add(&to->busy[slot], 1) != 0) {
+        atomic_fetch_add(&to->shared_slots, 1);
+    }
+    const int now = atomic_fetch_add(&to->inside, 1) + 1;
+    int most = atomic_load(&to->most_inside);
+    while (now > most && !atomic_compare_exchange_weak(&to->most_inside, &most, now)) {
+    }
+    atomic_fetch_add(&to->runs[grain], 1);
+    atomic_fetch_add(&to->total, 1);
+    if (grain == to->cancel_at) {
+        hy3d_cancel_request(to->cancel);
+    }
+    atomic_fetch_sub(&to->inside, 1);
+    atomic_fetch_sub(&to->busy[slot], 1);
+    return grain == to->fail_at ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
+}
+
+START_TEST(test_every_grain_runs_once_and_no_slot_is_shared)
+{
+    static const int64_t grains[] = {0, 1, 2, 3, 7, 64, MOST_GRAINS};
+    static const uint32_t widths[] = {1, 2, 3, 16};
+    for (size_t t = 0; t < COUNT_OF(widths); t++) {
+        hy3d_context *const context = test_context(NULL, widths[t]);
+        for (size_t s = 0; s < COUNT_OF(widths); s++) {
+            for (size_t g = 0; g < COUNT_OF(grains); g++) {
+                record *const seen = make_record(widths[s]);
+                ck_assert_ok(hy3d__parallel_for(context, grains[g], widths[s], NULL, record_grain,
+                                                seen));
+                for (int64_t i = 0; i < MOST_GRAINS; i++) {
+                    ck_assert_int_eq(seen->runs[i], i < grains[g]);
+                }
+                ck_assert_int_eq(seen->bad_slots, 0);
+                ck_assert_int_eq(seen->shared_slots, 0);
+                ck_assert_int_le(seen->most_inside, (int)widths[t]);
+                ck_assert_int_le(seen->most_inside, (int)widths[s]);
+                free(seen);
+            }
+        }
+        hy3d_context_destroy(context);
+    }
+}
+END_TEST
+
+START_TEST(test_wrong_arguments_are_refused)
+{
+    hy3d_context *const context = test_context(NULL, 2);
+    record *const seen = make_record(2);
+    ck_assert_status(hy3d__parallel_for(context, 4, 0, NULL, record_grain, seen),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d__parallel_for(context, -1, 2, NULL, record_grain, seen),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d__parallel_for(context, 4, 2, NULL, NULL, seen),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d__parallel_for(NULL, 4, 2, NULL, record_grain, seen),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(seen->total, 0);
+    free(seen);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Grains that wait until `wanted` of them are inside at once: ends only if that many threads run. */
+typedef struct meeting {
+    pthread_mutex_t lock;
+    pthread_cond_t is_full;
+    int wanted, arrived;
+    bool is_late;
+} meeting;
+
+#define MEETING(n) {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, n, 0, false}
+
+static hy3d_status meet(void *argument, int64_t grain, uint32_t slot)
+{
+    (void)grain;
+    (void)slot;
+    meeting *const at = argument;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    pthread_mutex_lock(&at->lock);
+    at->arrived++;
+    pthread_cond_broadcast(&at->is_full);
+    while (at->arrived < at->wanted && !at->is_late) {
+        at->is_late = pthread_cond_timedwait(&at->is_full, &at->lock, &until) != 0;
+    }
+    pthread_mutex_unlock(&at->lock);
+    return at->is_late ? HY3D_ERR_THREAD : HY3D_OK;
+}
+
+START_TEST(test_as_many_threads_run_as_there_are_slots)
+{
+    hy3d_context *const context = test_context(NULL, 6);
+    for (int round = 0; round < 20; round++) {
+        meeting all = MEETING(6);
+        ck_assert_ok(hy3d__parallel_for(context, 6, 6, NULL, meet, &all));
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_nothing_starts_after_the_first_failure)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    record *seen = make_record(1);
+    seen->fail_at = 5;
+    ck_assert_status(hy3d__parallel_for(context, 100, 1, NULL, record_grain, seen),
+                     HY3D_ERR_UNSUPPORTED);
+    ck_assert_int_eq(seen->total, 6);
+    free(seen);
+    /* With more threads each may finish the grain it has begun; the call still says so. */
+    for (int round = 0; round < 50; round++) {
+        seen = make_record(4);
+        seen->fail_at = round;
+        ck_assert_status(hy3d__parallel_for(context, MOST_GRAINS, 4, NULL, record_grain, seen),
+                         HY3D_ERR_UNSUPPORTED);
+        ck_assert_int_eq(seen->runs[round], 1);
+        free(seen);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_nothing_starts_after_a_cancellation)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    hy3d_cancel *cancel = NULL;
+    ck_assert_ok(hy3d_cancel_create(context, &cancel));
+    record *seen = make_record(1);
+    seen->cancel = cancel;
+    seen->cancel_at = 5;
+    ck_assert_status(hy3d__parallel_for(context, 100, 1, cancel, record_grain, seen),
+                     HY3D_ERR_CANCELLED);
+    ck_assert_int_eq(seen->total, 6);
+    /* Still requested: the next call runs nothing. */
+    ck_assert_status(hy3d__parallel_for(context, 100, 4, cancel, record_grain, seen),
+                     HY3D_ERR_CANCELLED);
+    ck_assert_int_eq(seen->total, 6);
+    hy3d_cancel_reset(cancel);
+    free(seen);
+    /* Requested in the last grain: everything has run, and the call says so. */
+    seen = make_record(1);
+    seen->cancel = cancel;
+    seen->cancel_at = 99;
+    ck_assert_ok(hy3d__parallel_for(context, 100, 1, cancel, record_grain, seen));
+    ck_assert_int_eq(seen->total, 100);
+    free(seen);
+    hy3d_cancel_destroy(context, cancel);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+static hy3d_status pause_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    (void)argument;
+    (void)grain;
+    (void)slot;
+    const struct timespec length = {0, 200000};
+    nanosleep(&length, NULL);
+    return HY3D_OK;
+}
+
+static void *cancel_soon(void *argument)
+{
+    pause_grain(NULL, 0, 0);
+    hy3d_cancel_request(argument);
+    return NULL;
+}
+
+START_TEST(test_another_thread_can_cancel_an_endless_call)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    hy3d_cancel *cancel = NULL;
+    ck_assert_ok(hy3d_cancel_create(context, &cancel));
+    pthread_t other;
+    ck_assert_int_eq(pthread_create(&other, NULL, cancel_soon, cancel), 0);
+    ck_assert_status(hy3d__parallel_for(context, INT64_MAX / 2, 4, cancel, pause_grain, NULL),
+                     HY3D_ERR_CANCELLED);
+    pthread_join(other, NULL);
+    hy3d_cancel_destroy(context, cancel);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+typedef struct caller {
+    pthread_t thread;
+    hy3d_context *context;
+    int bad_calls;
+} caller;
+
+static void *call_often(void *argument)
+{
+    enum { CALLS = 50, GRAINS = 40 };
+    caller *const self = argument;
+    record *const seen = calloc(1, sizeof *seen);
+    if (seen == NULL) {
+        self->bad_calls = -1;
+        return NULL;
+    }
+    for (int i = 0; i < CALLS; i++) {
+        *seen = (record){.slots = 3, .fail_at = i % 2 ? 7 : -1, .cancel_at = -1};
+        const hy3d_status wanted = i % 2 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
+        const hy3d_status got =
+            hy3d__parallel_for(self->context, GRAINS, 3, NULL, record_grain, seen);
+        bool good = got == wanted && seen->shared_slots == 0 && seen->bad_slots == 0;
+        good = good && (i % 2 ? seen->runs[7] == 1 : seen->total == GRAINS);
+        self->bad_calls += !good;
+    }
+    free(seen);
+    return NULL;
+}
+
+START_TEST(test_eight_threads_share_one_pool_without_mixing_their_calls)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    caller callers[8];
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        callers[i] = (caller){.context = context};
+        ck_assert_int_eq(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        pthread_join(callers[i].thread, NULL);
+        ck_assert_int_eq(callers[i].bad_calls, 0);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+typedef struct nest {
+    hy3d_context *context;
+    _Atomic int inner_runs, strays;
+} nest;
+
+typedef struct nest_level {
+    nest *of;
+    pthread_t outer_thread;
+} nest_level;
+
+static hy3d_status inner_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    (void)grain;
+    const nest_level *const level = argument;
+    atomic_fetch_add(&level->of->inner_runs, 1);
+    if (slot != 0 || !pthread_equal(level->outer_thread, pthread_self())) {
+        atomic_fetch_add(&level->of->strays, 1);
+    }
+    return HY3D_OK;
+}
+
+static hy3d_status outer_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    (void)grain;
+    (void)slot;
+    nest *const of = argument;
+    nest_level level = {of, pthread_self()};
+    return hy3d__parallel_for(of->context, 10, 4, NULL, inner_grain, &level);
+}
+
+START_TEST(test_a_call_from_inside_a_grain_runs_serially)
+{
+    nest of = {.context = test_context(NULL, 4)};
+    for (uint32_t slots = 1; slots <= 4; slots++) {
+        of.inner_runs = 0;
+        ck_assert_ok(hy3d__parallel_for(of.context, 50, slots, NULL, outer_grain, &of));
+        ck_assert_int_eq(of.inner_runs, 500);
+        ck_assert_int_eq(of.strays, 0);
+    }
+    hy3d_context_destroy(of.context);
+}
+END_TEST
+
+START_TEST(test_threads_that_cannot_be_created_only_cost_time)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    record *const seen = make_record(4);
+    test_fail_threads(true);
+    const hy3d_status status =
+        hy3d__parallel_for(context, MOST_GRAINS, 4, NULL, record_grain, seen);
+    test_fail_threads(false);
+    ck_assert_ok(status);
+    ck_assert_int_eq(seen->total, MOST_GRAINS);
+    ck_assert_int_eq(seen->most_inside, 1);
+    free(seen);
+    /* They are tried again at the next call. */
+    meeting all = MEETING(4);
+    ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, meet, &all));
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+static hy3d_status count_blocked(void *argument, int64_t grain, uint32_t slot)
+{
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    /* Slot 0 is the caller, whose mask is the host's business. */
+    if (slot != 0 && !sigismember(&mask, SIGINT)) {
+        return HY3D_ERR_THREAD;
+    }
+    return meet(argument, grain, slot);
+}
+
+START_TEST(test_workers_leave_signals_to_the_host)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    meeting all = MEETING(4);
+    ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, count_blocked, &all));
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    ck_assert(!sigismember(&mask, SIGINT));
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+static int64_t process_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* A thread that spins uses processor time as long as it waits; one that sleeps uses that of its few
+ * wake-ups. A tenth of the waiting time of one thread is far from both. */
+START_TEST(test_waiting_workers_and_callers_use_no_processor_time)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    const struct timespec wait = {0, 300000000};
+    meeting all = MEETING(4);
+    ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, meet, &all));
+    const int64_t before = process_ns();
+    nanosleep(&wait, NULL);
+    ck_assert_int_lt(process_ns() - before, wait.tv_nsec / 10);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Exit status of a child that runs `body`. */
+static int in_child(int (*body)(hy3d_context *context), hy3d_context *context)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        _exit(body(context));
+    }
+    ck_assert_int_gt(child, 0);
+    int state = 0;
+    ck_assert_int_eq(waitpid(child, &state, 0), child);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 1000 + WTERMSIG(state);
+}
+
+static int child_calls(hy3d_context *context)
+{
+    meeting all = MEETING(4);
+    const bool good = hy3d__parallel_for(context, 4, 4, NULL, meet, &all) == HY3D_OK;
+    hy3d_context_destroy(context);
+    return good ? 0 : 1;
+}
+
+static int child_destroys(hy3d_context *context)
+{
+    hy3d_context_destroy(context);
+    return 0;
+}
+
+static int child_runs_out_of_memory(hy3d_context *context)
+{
+    meeting all = MEETING(4);
+    hy3d_context_fail_allocation(context, 1, false);
+    if (hy3d__parallel_for(context, 4, 4, NULL, meet, &all) != HY3D_ERR_OUT_OF_MEMORY) {
+        return 1;
+    }
+    return all.arrived != 0 ? 2 : child_calls(context);
+}
+
+static int child_calls_from_eight_threads(hy3d_context *context)
+{
+    caller callers[8];
+    int bad = 0;
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        callers[i] = (caller){.context = context};
+        bad += pthread_create(&callers[i].thread, NULL, call_often, &callers[i]) != 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        pthread_join(callers[i].thread, NULL);
+        bad += callers[i].bad_calls;
+    }
+    hy3d_context_destroy(context);
+    return bad;
+}
+
+static int child_forks_again(hy3d_context *context)
+{
+    meeting all = MEETING(4);
+    if (hy3d__parallel_for(context, 4, 4, NULL, meet, &all) != HY3D_OK) {
+        return 1;
+    }
+    return in_child(child_calls, context) + child_calls(context);
+}
+
+START_TEST(test_the_pool_works_in_a_child_after_fork)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    ck_assert_int_eq(in_child(child_calls, context), 0); /* before the pool has any thread */
+    meeting all = MEETING(4);
+    ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, meet, &all));
+    ck_assert_int_eq(in_child(child_calls, context), 0);
+    ck_assert_int_eq(in_child(child_destroys, context), 0);
+    ck_assert_int_eq(in_child(child_runs_out_of_memory, context), 0);
+    ck_assert_int_eq(in_child(child_calls_from_eight_threads, context), 0);
+    ck_assert_int_eq(in_child(child_forks_again, context), 0);
+    meeting again = MEETING(4); /* the parent's pool is as it was */
+    ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, meet, &again));
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+static void *keep_calling(void *argument)
+{
+    caller *const self = argument;
+    call_often(self);
+    call_often(self);
+    return NULL;
+}
+
+START_TEST(test_fork_while_other_threads_hold_the_pool)
+{
+    hy3d_context *const context = test_context(NULL, 4);
+    caller callers[3];
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        callers[i] = (caller){.context = context};
+        ck_assert_int_eq(pthread_create(&callers[i].thread, NULL, keep_calling, &callers[i]), 0);
+    }
+    for (int round = 0; round < 10; round++) {
+        ck_assert_int_eq(in_child(child_calls, context), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(callers); i++) {
+        pthread_join(callers[i].thread, NULL);
+        ck_assert_int_eq(callers[i].bad_calls, 0);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+Suite *hy3d_parallel_suite(void);
+Suite *hy3d_parallel_suite(void)
+{
+    Suite *const suite = suite_create("parallel");
+    TCase *const tests = tcase_create("parallel");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_every_grain_runs_once_and_no_slot_is_shared);
+    tcase_add_test(tests, test_wrong_arguments_are_refused);
+    tcase_add_test(tests, test_as_many_threads_run_as_there_are_slots);
+    tcase_add_test(tests, test_nothing_starts_after_the_first_failure);
+    tcase_add_test(tests, test_nothing_starts_after_a_cancellation);
+    tcase_add_test(tests, test_another_thread_can_cancel_an_endless_call);
+    tcase_add_test(tests, test_eight_threads_share_one_pool_without_mixing_their_calls);
+    tcase_add_test(tests, test_a_call_from_inside_a_grain_runs_serially);
+    tcase_add_test(tests, test_threads_that_cannot_be_created_only_cost_time);
+    tcase_add_test(tests, test_workers_leave_signals_to_the_host);
+    tcase_add_test(tests, test_waiting_workers_and_callers_use_no_processor_time);
+    tcase_add_test(tests, test_the_pool_works_in_a_child_after_fork);
+    tcase_add_test(tests, test_fork_while_other_threads_hold_the_pool);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

@@ -1,0 +1,420 @@
+/* Schedule: coverage, windows, levels and budgets. Axes are independent, so claims about grains
+ * are checked along each axis; the odd whole volume is checked voxel by voxel as well. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "hy3d/schedule.h"
+#include "support.h"
+
+Suite *hy3d_schedule_suite(void);
+
+#define MAX_OUT 512
+
+static hy3d_schedule_desc basic_desc(int64_t t, int64_t h, int64_t w)
+{
+    const hy3d_schedule_desc desc = {
+        .latent = {t, h, w},
+        .factor = {4, 8, 8},
+        .causal = 1,
+        .overlap = {1, 2, 2},
+        .halo = {1, 1, 1},
+        .min_tile = {2, 4, 4},
+        .fixed_bytes = 1000,
+        .bytes_per_voxel = 12,
+        .max_in_flight = 1,
+        .level = -1,
+    };
+    return desc;
+}
+
+static hy3d_schedule_plan make_ok(const hy3d_schedule_desc *desc)
+{
+    hy3d_schedule_plan plan;
+    ck_assert_ok(hy3d_schedule_make(desc, NULL, &plan));
+    return plan;
+}
+
+/* The grain that is tile `tile` along `axis` and the first along the others. */
+static hy3d_schedule_grain grain_along(const hy3d_schedule_plan *plan, int axis, int64_t tile)
+{
+    int64_t index = tile;
+    for (int i = axis + 1; i < 3; i++) {
+        index *= plan->count[i];
+    }
+    hy3d_schedule_grain grain;
+    ck_assert_ok(hy3d_schedule_grain_at(plan, index, &grain));
+    return grain;
+}
+
+static int64_t decoded_length(const hy3d_schedule_plan *plan, int axis, int64_t extent)
+{
+    const int64_t factor = plan->desc.factor[axis];
+    return axis == 0 && plan->desc.causal ? (extent - 1) * factor + 1 : extent * factor;
+}
+
+/* Every output unit of the axis is covered by one or two tiles whose weights sum to 1 exactly,
+ * and what a tile keeps lies inside what it decodes. Returns the longest decoded extent. */
+static int64_t check_axis(const hy3d_schedule_plan *plan, int axis)
+{
+    float sums[MAX_OUT] = {0}, window[MAX_OUT];
+    int covered[MAX_OUT] = {0};
+    int64_t previous_stop = 0, largest = 0;
+    ck_assert_int_le(plan->out[axis], MAX_OUT);
+    for (int64_t tile = 0; tile < plan->count[axis]; tile++) {
+        const hy3d_schedule_grain grain = grain_along(plan, axis, tile);
+        const int64_t start = grain.out_start[axis], stop = grain.out_stop[axis];
+        const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
+        const int64_t trim = grain.trim_start[axis];
+        ck_assert(0 <= grain.in_start[axis] && grain.in_stop[axis] <= plan->desc.latent[axis]);
+        ck_assert(0 <= start && start < stop && stop <= plan->out[axis]);
+        ck_assert(trim >= 0 && trim + stop - start <= decoded_length(plan, axis, extent));
+        ck_assert_int_eq(start, grain.in_start[axis] * plan->desc.factor[axis] + trim);
+        ck_assert_int_eq(grain.ramp_before[axis], tile == 0 ? 0 : previous_stop - start);
+        ck_assert_ok(hy3d_schedule_window(&grain, axis, window));
+        for (int64_t i = start; i < stop; i++) {
+            sums[i] += window[i - start];
+            covered[i]++;
+        }
+        largest = extent > largest ? extent : largest;
+        previous_stop = stop;
+    }
+    for (int64_t i = 0; i < plan->out[axis]; i++) {
+        ck_assert_msg(covered[i] == 1 || covered[i] == 2, "unit %d covered %d times", (int)i,
+                      covered[i]);
+        ck_assert_msg(sums[i] == 1.0f, "unit %d has weight %.9g", (int)i, (double)sums[i]);
+    }
+    return largest;
+}
+
+/* All levels of a description: axes, costs, and that levels only shrink grains. */
+static void check_levels(hy3d_schedule_desc desc)
+{
+    int64_t previous = INT64_MAX;
+    desc.level = 0;
+    hy3d_schedule_plan plan = make_ok(&desc);
+    for (int32_t level = 0; level < plan.levels; level++) {
+        int64_t voxels = 1, tokens = 1;
+        desc.level = level;
+        plan = make_ok(&desc);
+        for (int axis = 0; axis < 3; axis++) {
+            const int64_t extent = check_axis(&plan, axis);
+            voxels *= decoded_length(&plan, axis, extent);
+            tokens *= extent;
+            ck_assert_int_ge(plan.desc.latent[axis] / plan.count[axis],
+                             plan.count[axis] == 1 ? 1 : desc.min_tile[axis]);
+        }
+        ck_assert_int_eq(plan.grain_bytes, desc.fixed_bytes + desc.bytes_per_voxel * voxels +
+                                               desc.bytes_per_token_pair * tokens * tokens);
+        ck_assert_int_lt(plan.grain_bytes, previous);
+        previous = plan.grain_bytes;
+    }
+    ck_assert_int_eq(plan.grain_bytes + desc.resident_bytes, plan.smallest_budget_bytes);
+}
+
+START_TEST(test_every_small_shape_is_covered_with_weights_that_sum_to_one)
+{
+    for (int64_t t = 1; t <= 40; t++) {
+        check_levels(basic_desc(t, 1 + t % 7, 1));
+    }
+    for (int64_t h = 1; h <= 24; h++) {
+        for (int64_t w = 1; w <= 24; w++) {
+            check_levels(basic_desc(1 + (h * w) % 5, h, w));
+        }
+    }
+}
+END_TEST
+
+/* Overlap, halo and smallest tile of one axis, exhaustively; _i is the latent length. */
+START_TEST(test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis)
+{
+    hy3d_schedule_desc desc = basic_desc(_i, 1, 1);
+    for (desc.overlap[0] = 0; desc.overlap[0] <= 5; desc.overlap[0]++) {
+        for (desc.halo[0] = 0; desc.halo[0] <= 9; desc.halo[0] += 3) {
+            for (desc.min_tile[0] = 1; desc.min_tile[0] <= 4; desc.min_tile[0]++) {
+                for (int variant = 0; variant < 6; variant++) {
+                    desc.causal = variant % 2;
+                    desc.factor[0] = (int64_t[]){1, 3, 4}[variant / 2];
+                    check_levels(desc);
+                }
+            }
+        }
+    }
+}
+END_TEST
+
+START_TEST(test_products_of_windows_sum_to_one_in_the_whole_volume)
+{
+    hy3d_schedule_desc desc = basic_desc(7, 13, 11);
+    desc.factor[1] = desc.factor[2] = 2;
+    desc.overlap[1] = desc.overlap[2] = 3;
+    desc.min_tile[1] = desc.min_tile[2] = 1;
+    desc.level = 4;
+    const hy3d_schedule_plan plan = make_ok(&desc);
+    const int64_t height = plan.out[1], width = plan.out[2];
+    float *const sums = calloc((size_t)(plan.out[0] * height * width), sizeof *sums);
+    ck_assert_ptr_nonnull(sums);
+    for (int64_t index = 0; index < plan.grains; index++) {
+        hy3d_schedule_grain grain;
+        float window[3][MAX_OUT];
+        ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+        for (int axis = 0; axis < 3; axis++) {
+            ck_assert_ok(hy3d_schedule_window(&grain, axis, window[axis]));
+        }
+        for (int64_t t = grain.out_start[0]; t < grain.out_stop[0]; t++) {
+            for (int64_t h = grain.out_start[1]; h < grain.out_stop[1]; h++) {
+                for (int64_t w = grain.out_start[2]; w < grain.out_stop[2]; w++) {
+                    sums[(t * height + h) * width + w] +=
+                        window[0][t - grain.out_start[0]] * window[1][h - grain.out_start[1]] *
+                        window[2][w - grain.out_start[2]];
+                }
+            }
+        }
+    }
+    ck_assert_int_gt(plan.grains, 8);
+    for (int64_t i = 0; i < plan.out[0] * height * width; i++) {
+        ck_assert_msg(sums[i] == 1.0f, "voxel %d has weight %.9g", (int)i, (double)sums[i]);
+    }
+    free(sums);
+}
+END_TEST
+
+START_TEST(test_frame_counts_follow_the_causal_rule_for_every_length)
+{
+    for (int64_t t = 1; t <= 64; t++) {
+        hy3d_schedule_desc desc = basic_desc(t, 1, 1);
+        ck_assert_int_eq(make_ok(&desc).out[0], (t - 1) * 4 + 1);
+        desc.causal = 0;
+        ck_assert_int_eq(make_ok(&desc).out[0], t * 4);
+        check_levels(basic_desc(t, 1, 1));
+    }
+}
+END_TEST
+
+START_TEST(test_a_known_plan_has_the_ranges_worked_out_by_hand)
+{
+    hy3d_schedule_desc desc = basic_desc(9, 1, 1);
+    desc.level = 1;
+    const hy3d_schedule_plan plan = make_ok(&desc);
+    const hy3d_schedule_grain first = grain_along(&plan, 0, 0), second = grain_along(&plan, 0, 1);
+    /* Cores 0..5 and 5..9; one shared latent, 4, whose frames are 13..16; warm-up latent 3, whose
+     * one frame, number 12, is dropped. */
+    ck_assert_int_eq(plan.count[0], 2);
+    ck_assert_int_eq(plan.tile[0], 5);
+    ck_assert(first.in_start[0] == 0 && first.in_stop[0] == 5);
+    ck_assert(first.out_start[0] == 0 && first.out_stop[0] == 17 && first.ramp_after[0] == 4);
+    ck_assert(second.in_start[0] == 3 && second.in_stop[0] == 9 && second.trim_start[0] == 1);
+    ck_assert(second.out_start[0] == 13 && second.out_stop[0] == 33 && second.ramp_before[0] == 4);
+}
+END_TEST
+
+START_TEST(test_levels_split_the_longest_axis_first_and_height_before_width_before_time)
+{
+    hy3d_schedule_desc desc = basic_desc(8, 32, 32);
+    desc.overlap[0] = desc.overlap[1] = desc.overlap[2] = 0;
+    desc.halo[0] = desc.halo[1] = desc.halo[2] = 0;
+    static const int64_t counts[][3] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {1, 4, 2}, {1, 4, 4}};
+    for (int32_t level = 0; level < (int32_t)COUNT_OF(counts); level++) {
+        desc.level = level;
+        const hy3d_schedule_plan plan = make_ok(&desc);
+        ck_assert_int_eq(memcmp(plan.count, counts[level], sizeof plan.count), 0);
+    }
+}
+END_TEST
+
+START_TEST(test_an_axis_too_short_for_two_tiles_is_never_split)
+{
+    hy3d_schedule_desc desc = basic_desc(1, 7, 7);
+    ck_assert_int_eq(make_ok(&desc).levels, 1);
+    desc.min_tile[1] = desc.min_tile[2] = 1;
+    desc.overlap[1] = desc.overlap[2] = INT64_MAX;
+    desc.halo[0] = desc.halo[1] = INT64_MAX;
+    ck_assert_int_eq(make_ok(&desc).levels, 1);
+}
+END_TEST
+
+START_TEST(test_peak_never_exceeds_budget_and_more_budget_never_refines)
+{
+    hy3d_schedule_desc desc = basic_desc(33, 60, 104);
+    desc.resident_bytes = 12345;
+    desc.bytes_per_token_pair = 3;
+    desc.max_in_flight = 5;
+    const hy3d_schedule_plan whole = make_ok(&desc);
+    int32_t previous = whole.levels;
+    ck_assert_int_eq(whole.level, 0);
+    for (desc.budget_bytes = whole.smallest_budget_bytes;
+         desc.budget_bytes < 2 * whole.peak_bytes;
+         desc.budget_bytes += desc.budget_bytes / 50) {
+        const hy3d_schedule_plan plan = make_ok(&desc);
+        ck_assert_int_le(plan.peak_bytes, desc.budget_bytes);
+        ck_assert_int_eq(plan.peak_bytes, desc.resident_bytes + plan.in_flight * plan.grain_bytes);
+        ck_assert(plan.in_flight == (plan.grains < 5 ? plan.grains : 5) ||
+                  plan.peak_bytes + plan.grain_bytes > desc.budget_bytes);
+        ck_assert_int_le(plan.level, previous);
+        previous = plan.level;
+    }
+    ck_assert_int_eq(previous, 0);
+}
+END_TEST
+
+START_TEST(test_a_refusal_names_the_smallest_budget_that_works)
+{
+    hy3d_schedule_desc desc = basic_desc(33, 60, 104);
+    hy3d_schedule_plan plan;
+    desc.resident_bytes = 777;
+    const int32_t levels = make_ok(&desc).levels;
+    for (desc.level = -1; desc.level < levels; desc.level++) {
+        int64_t smallest = 0;
+        desc.budget_bytes = 1;
+        ck_assert_status(hy3d_schedule_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+        desc.budget_bytes = smallest - 1;
+        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+        desc.budget_bytes = smallest;
+        ck_assert_ok(hy3d_schedule_make(&desc, NULL, &plan));
+        ck_assert_int_eq(plan.peak_bytes, smallest);
+        ck_assert_int_eq(plan.level, desc.level < 0 ? levels - 1 : desc.level);
+    }
+}
+END_TEST
+
+START_TEST(test_grains_depend_on_shape_and_level_only)
+{
+    hy3d_schedule_desc desc = basic_desc(21, 44, 30);
+    desc.level = 3;
+    const hy3d_schedule_plan one = make_ok(&desc);
+    desc.max_in_flight = 7;
+    desc.budget_bytes = 5 * one.peak_bytes;
+    desc.resident_bytes = 99;
+    const hy3d_schedule_plan many = make_ok(&desc);
+    ck_assert_int_eq(many.grains, one.grains);
+    ck_assert_int_eq(many.in_flight, 4);
+    for (int64_t i = 0; i < one.grains; i++) {
+        hy3d_schedule_grain a, b;
+        ck_assert_ok(hy3d_schedule_grain_at(&one, i, &a));
+        ck_assert_ok(hy3d_schedule_grain_at(&many, i, &b));
+        ck_assert_int_eq(memcmp(&a, &b, sizeof a), 0);
+    }
+}
+END_TEST
+
+/* Every field of a description as a number: what is read, and the lowest value that is good. */
+START_TEST(test_fields_out_of_range_are_refused)
+{
+    const hy3d_schedule_desc good = basic_desc(9, 16, 16);
+    hy3d_schedule_plan plan;
+    for (int field = 0; field < 22; field++) {
+        hy3d_schedule_desc desc = good;
+        int64_t *const numbers[] = {desc.latent, desc.factor, desc.min_tile, desc.overlap,
+                                    desc.halo};
+        if (field < 15) {
+            numbers[field / 3][field % 3] = field < 9 ? 0 : -1;
+        } else if (field < 20) {
+            *(int64_t *[]){&desc.fixed_bytes, &desc.bytes_per_voxel, &desc.bytes_per_token_pair,
+                           &desc.resident_bytes, &desc.budget_bytes}[field - 15] = -1;
+        } else if (field == 20) {
+            desc.max_in_flight = 0;
+        } else {
+            desc.level = -2;
+        }
+        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    }
+    hy3d_schedule_desc desc = good;
+    desc.level = make_ok(&good).levels;
+    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    desc.level = INT32_MAX;
+    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_make(NULL, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_make(&good, NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
+}
+END_TEST
+
+START_TEST(test_sizes_beyond_63_bits_are_an_overflow)
+{
+    const hy3d_schedule_desc good = basic_desc(9, 16, 16);
+    hy3d_schedule_plan plan;
+    for (int field = 0; field < 7; field++) {
+        hy3d_schedule_desc desc = good;
+        desc.min_tile[0] = desc.min_tile[1] = desc.min_tile[2] = INT64_MAX; /* level 0 only */
+        *(int64_t *[]){&desc.latent[0], &desc.latent[1], &desc.factor[0], &desc.factor[2],
+                       &desc.bytes_per_voxel, &desc.bytes_per_token_pair,
+                       &desc.resident_bytes}[field] = INT64_MAX;
+        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
+    }
+    hy3d_schedule_desc desc = good;
+    desc.latent[0] = desc.latent[1] = desc.latent[2] = INT64_C(1) << 21;
+    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
+}
+END_TEST
+
+START_TEST(test_the_longest_possible_axis_is_planned)
+{
+    hy3d_schedule_desc desc = basic_desc(1, 1, INT64_MAX);
+    desc.factor[2] = desc.min_tile[2] = desc.factor[1] = 1;
+    desc.fixed_bytes = 0;
+    desc.bytes_per_voxel = 1;
+    const int32_t levels = make_ok(&desc).levels;
+    ck_assert_int_le(levels, HY3D_SCHEDULE_MAX_LEVEL + 1);
+    for (desc.level = 0; desc.level < levels; desc.level++) {
+        const hy3d_schedule_plan plan = make_ok(&desc);
+        hy3d_schedule_grain grain;
+        ck_assert_ok(hy3d_schedule_grain_at(&plan, plan.grains - 1, &grain));
+        ck_assert_int_eq(grain.out_stop[2], INT64_MAX);
+    }
+}
+END_TEST
+
+START_TEST(test_plans_and_grains_from_outside_are_checked)
+{
+    hy3d_schedule_desc desc = basic_desc(9, 16, 16);
+    desc.level = 2;
+    const hy3d_schedule_plan good = make_ok(&desc);
+    hy3d_schedule_grain grain;
+    ck_assert_ok(hy3d_schedule_grain_at(&good, 0, &grain));
+    ck_assert_status(hy3d_schedule_grain_at(&good, -1, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_grain_at(&good, good.grains, &grain),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_grain_at(NULL, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_grain_at(&good, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    for (int change = 0; change < 6; change++) {
+        hy3d_schedule_plan bad = good;
+        *(int64_t *[]){&bad.count[0], &bad.count[1], &bad.count[2], &bad.grains, &bad.out[0],
+                       &bad.desc.overlap[1]}[change] = change == 5 ? 15 : change == 0 ? 0 : 1000;
+        ck_assert_status(hy3d_schedule_grain_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    }
+    float window[MAX_OUT];
+    ck_assert_status(hy3d_schedule_window(&grain, 3, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_window(&grain, -1, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_window(NULL, 0, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_window(&grain, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    grain.ramp_before[1] = grain.out_stop[1] - grain.out_start[1];
+    grain.ramp_after[1] = 1;
+    ck_assert_status(hy3d_schedule_window(&grain, 1, window), HY3D_ERR_INVALID_ARGUMENT);
+    grain.ramp_before[1] = 0;
+    grain.out_start[1] = 0;
+    grain.out_stop[1] = INT64_MAX;
+    ck_assert_status(hy3d_schedule_window(&grain, 1, window), HY3D_ERR_OVERFLOW);
+}
+END_TEST
+
+Suite *hy3d_schedule_suite(void)
+{
+    Suite *suite = suite_create("schedule");
+    TCase *tests = tcase_create("schedule");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_every_small_shape_is_covered_with_weights_that_sum_to_one);
+    tcase_add_loop_test(tests, test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis,
+                        1, 41);
+    tcase_add_test(tests, test_products_of_windows_sum_to_one_in_the_whole_volume);
+    tcase_add_test(tests, test_frame_counts_follow_the_causal_rule_for_every_length);
+    tcase_add_test(tests, test_a_known_plan_has_the_ranges_worked_out_by_hand);
+    tcase_add_test(tests, test_levels_split_the_longest_axis_first_and_height_before_width_before_time);
+    tcase_add_test(tests, test_an_axis_too_short_for_two_tiles_is_never_split);
+    tcase_add_test(tests, test_peak_never_exceeds_budget_and_more_budget_never_refines);
+    tcase_add_test(tests, test_a_refusal_names_the_smallest_budget_that_works);
+    tcase_add_test(tests, test_grains_depend_on_shape_and_level_only);
+    tcase_add_test(tests, test_fields_out_of_range_are_refused);
+    tcase_add_test(tests, test_sizes_beyond_63_bits_are_an_overflow);
+    tcase_add_test(tests, test_the_longest_possible_axis_is_planned);
+    tcase_add_test(tests, test_plans_and_grains_from_outside_are_checked);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
