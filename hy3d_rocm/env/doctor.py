@@ -73,9 +73,12 @@ def _version(name: str) -> str | None:
 
 
 def _core() -> dict[str, Any]:
-    from hy3d_rocm import _native
+    try:
+        from hy3d_rocm import _native
 
-    cpu, blas = _native.cpu_info(), _native.blas_info()
+        cpu, blas = _native.cpu_info(), _native.blas_info()
+    except Exception as error:  # noqa: BLE001  (a wrong HY3D_CPU, say: that is the fact)
+        return {"available": False, "missing": f"{type(error).__name__}: {error}"}
     return {
         "available": _native.available,
         "missing": _native.missing,
@@ -115,7 +118,7 @@ def _torch_gpu(properties: Any) -> dict[str, Any]:
 
 def _core_lines(core: Mapping[str, Any]) -> list[str]:
     if not core["available"]:
-        return [f"not there ({core['missing']})", f"to get it: {core['blas']['error']}"]
+        return [f"not there: {core['missing']}", *([core["blas"]["error"]] if "blas" in core else [])]
     cpu, blas = core["cpu"], core["blas"]
     lowered = "" if cpu["level"] == cpu["detected"] else f", lowered from {cpu['detected']}"
     return [
