@@ -35,9 +35,7 @@ def status_text(pipeline: Any = None) -> str:
     lines = [f"ComfyUI computes on {default}"]
     if pipeline is not None:
         found = resolve_device(pipeline, default)
-        lines.append(
-            f"{type(pipeline).__name__} computes on {found.device} (rule: {found.rule})"
-        )
+        lines.append(f"{type(pipeline).__name__} computes on {found.device} (rule: {found.rule})")
     with _lock:
         reports = list(_reports)
     lines += ["", format_text(collect()), "", f"Decodes (the last {KEPT}):"]

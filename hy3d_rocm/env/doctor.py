@@ -118,7 +118,8 @@ def _torch_gpu(properties: Any) -> dict[str, Any]:
 
 def _core_lines(core: Mapping[str, Any]) -> list[str]:
     if not core["available"]:
-        return [f"not there: {core['missing']}", *([core["blas"]["error"]] if "blas" in core else [])]
+        remedy = [core["blas"]["error"]] if "blas" in core else []
+        return [f"not there: {core['missing']}", *remedy]
     cpu, blas = core["cpu"], core["blas"]
     lowered = "" if cpu["level"] == cpu["detected"] else f", lowered from {cpu['detected']}"
     return [
