@@ -1,8 +1,8 @@
 /* Adds a decoded tile to the output, row by row.
  *
- * A row runs along W, or along C where both tensors are channels-last with enough of
- * them. Rows that are f32 and
- * contiguous go to the kernel in place; all others go through two small buffers on the stack. */
+ * A row runs along W, or along C where both tensors are channels-last with channels enough. Rows
+ * that are f32 and contiguous go to the kernel in place; all others go through two small buffers
+ * on the stack. */
 #include "hy3d/blend.h"
 
 #include <stdbool.h>
