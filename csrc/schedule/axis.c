@@ -93,7 +93,11 @@ int64_t hy3d__axis_start(const hy3d__axis *axis, int64_t count, int64_t tile)
 static int64_t first_tile_from(const hy3d__axis *axis, int64_t count, int64_t latent)
 {
     const int64_t core = axis->latent / count, long_cores = axis->latent % count;
-    const int64_t long_total = long_cores * (core + 1);
+    /* Without long cores the longest may be INT64_MAX: nothing is added to it then. */
+    const int64_t long_total = long_cores == 0 ? 0 : long_cores * (core + 1);
+    if (latent == 0) {
+        return 0;
+    }
     if (latent <= long_total) {
         return ceil_div(latent, core + 1);
     }
@@ -128,9 +132,10 @@ void hy3d__axis_input(const hy3d__axis *axis, int64_t count, int64_t tile, int64
 int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count)
 {
     const int64_t middle = first_tile_from(axis, count, axis->reach_before);
-    const int64_t past = axis->latent - axis->reach_after + 1;
-    const int64_t rear =
-        axis->reach_after == 0 ? count - 1 : first_tile_from(axis, count, past) - 1;
+    int64_t rear = count - 1;
+    if (axis->reach_after > 0) {
+        rear = first_tile_from(axis, count, axis->latent - (axis->reach_after - 1)) - 1;
+    }
     const int64_t candidates[3] = {middle - 1, middle, rear};
     int64_t largest = 0;
     for (int i = 0; i < 3; i++) {

@@ -129,6 +129,64 @@ START_TEST(test_plans_and_grains_from_outside_are_checked)
 }
 END_TEST
 
+/* Mostly small, sometimes anywhere up to INT64_MAX, and rarely just below the lowest. */
+static int64_t odd_number(test_random *random, int64_t lowest)
+{
+    const int64_t kind = test_between(random, 0, 19);
+    if (kind == 0) {
+        return INT64_MAX - test_between(random, 0, 2);
+    }
+    if (kind == 1) {
+        return INT64_MAX >> test_between(random, 0, 62);
+    }
+    return kind == 2 ? lowest - test_between(random, 0, 1) : test_between(random, lowest, 99);
+}
+
+/* Under the sanitizers this is where an overflow would show. */
+START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
+{
+    test_random random = test_rng(20263);
+    int plans = 0;
+    for (int i = 0; i < 30000; i++) {
+        hy3d_schedule_desc desc = {.causal = i % 2, .level = (int32_t)test_between(&random, -1, 9)};
+        hy3d_schedule_plan plan;
+        hy3d_schedule_grain grain;
+        for (int axis = 0; axis < 3; axis++) {
+            desc.latent[axis] = odd_number(&random, 1);
+            desc.factor[axis] = odd_number(&random, 1);
+            desc.min_tile[axis] = odd_number(&random, 1);
+            desc.overlap[axis] = odd_number(&random, 0);
+            desc.halo[axis] = odd_number(&random, 0);
+        }
+        desc.fixed_bytes = odd_number(&random, 0);
+        desc.bytes_per_voxel = odd_number(&random, 0);
+        desc.bytes_per_token_pair = odd_number(&random, 0);
+        desc.resident_bytes = odd_number(&random, 0);
+        desc.budget_bytes = test_between(&random, 0, 3) == 0 ? odd_number(&random, 0) : 0;
+        desc.max_in_flight = (int32_t)test_between(&random, 0, INT32_MAX >> (i % 31));
+        if (hy3d_schedule_make(&desc, NULL, &plan) != HY3D_OK) {
+            continue;
+        }
+        plans++;
+        ck_assert(plan.in_flight >= 1 && plan.in_flight <= desc.max_in_flight);
+        ck_assert(desc.budget_bytes == 0 || plan.peak_bytes <= desc.budget_bytes);
+        ck_assert(plan.smallest_budget_bytes <= plan.peak_bytes);
+        const int64_t indices[] = {0, plan.grains / 2, plan.grains - 1};
+        for (size_t k = 0; k < COUNT_OF(indices); k++) {
+            ck_assert_ok(hy3d_schedule_grain_at(&plan, indices[k], &grain));
+            for (int axis = 0; axis < 3; axis++) {
+                ck_assert(grain.in_start[axis] < grain.in_stop[axis]);
+                ck_assert(grain.trim_start[axis] >= 0);
+                ck_assert(grain.out_start[axis] < grain.out_stop[axis]);
+                ck_assert(grain.ramp_before[axis] + grain.ramp_after[axis] <=
+                          grain.out_stop[axis] - grain.out_start[axis]);
+            }
+        }
+    }
+    ck_assert_int_gt(plans, 500);
+}
+END_TEST
+
 TCase *hy3d_schedule_refusal_cases(void)
 {
     TCase *tests = tcase_create("schedule refusals");
@@ -136,5 +194,6 @@ TCase *hy3d_schedule_refusal_cases(void)
     tcase_add_test(tests, test_sizes_beyond_63_bits_are_an_overflow);
     tcase_add_test(tests, test_the_longest_possible_axis_is_planned);
     tcase_add_test(tests, test_plans_and_grains_from_outside_are_checked);
+    tcase_add_test(tests, test_no_description_however_odd_leads_to_a_wrong_plan);
     return tests;
 }
