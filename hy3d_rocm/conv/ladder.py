@@ -25,7 +25,7 @@ class Settings:
     """What protect() was asked for."""
 
     tiers: tuple[Tier, ...]
-    limits: Limits = Limits()
+    limits: Limits
     on_event: OnEvent | None = None
     check_finite: bool = False
     synchronize: bool = False
@@ -249,7 +249,7 @@ class Climb:
             faults.check(tier.name, self.call)
             result = tier.run(self.call)
             check_result(result, self.call, self.settings)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
             result = None
         seconds = time.perf_counter() - start

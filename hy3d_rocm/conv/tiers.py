@@ -123,9 +123,9 @@ class NativeTier:
         spec = call.spec
         if spec.device.type not in ("cpu", "cuda"):
             return f"PyTorch has no native convolution for {spec.device.type}"
-        if not self._is_depthwise(spec) and spec.device.type == "cuda":
-            if spec.column_elems() > _INT32_ELEMS:
-                return "its im2col buffer has more than 2^31 elements, which PyTorch can't index"
+        is_big = spec.device.type == "cuda" and spec.column_elems() > _INT32_ELEMS
+        if is_big and not self._is_depthwise(spec):
+            return "its im2col buffer has more than 2^31 elements, which PyTorch can't index"
         need = self.workspace_bytes(spec) + spec.out_bytes
         if limits.budget is not None and need > limits.budget:
             return (
@@ -244,7 +244,8 @@ class CpuTier:
         spec = call.spec
         # A parameter that requires grad can't be exported, even with grad mode off.
         x, weight, bias = (None if t is None else t.detach().cpu() for t in call.operands())
-        assert x is not None and weight is not None
+        assert x is not None
+        assert weight is not None
         out = torch.empty(spec.out_size, dtype=spec.dtype, memory_format=spec.memory_format)
         pads = tuple(zip(spec.pad_before, spec.pad_after, strict=True))
         stride, dilation, target = spec.stride, spec.dilation, out

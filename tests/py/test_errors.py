@@ -93,7 +93,7 @@ NOT_OURS = [
 ]
 
 
-class InterruptProcessingException(Exception):
+class InterruptProcessingException(Exception):  # noqa: N818  # ComfyUI's name
     """As in ComfyUI 0.3.64; a BaseException since."""
 
 

@@ -279,7 +279,7 @@ def test_remembered_tiers_get_another_chance_before_giving_up(x: torch.Tensor) -
 def test_unclassified_errors_are_the_very_same_object_and_nothing_is_retried(
     x: torch.Tensor,
 ) -> None:
-    class InterruptProcessingException(Exception):
+    class InterruptProcessingException(Exception):  # noqa: N818  # ComfyUI's name
         pass
 
     for error in (
@@ -334,7 +334,7 @@ def test_a_mistake_of_the_caller_reads_exactly_as_without_protect(x: torch.Tenso
         for args, kwargs in wrong:
             try:
                 plain: Any = F.conv3d(*args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # whatever PyTorch says
                 plain = error
             with inject_faults(Fault("*")), guarded(tiers=tiers):
                 if isinstance(plain, Exception):
@@ -669,7 +669,7 @@ def test_a_wrong_argument_gets_a_sentence(options: dict[str, Any], words: str) -
 
 def test_a_forced_tier_that_refuses_says_why(x: torch.Tensor) -> None:
     with (
-        pytest.raises(RuntimeError, match="no tier could run it.*budget"),
+        pytest.raises(RuntimeError, match=r"no tier could run it.*budget"),
         protect(tiers=["native"], budget=1),
     ):
         F.conv3d(x, integers(3, 2, 3, 3, 3))
