@@ -29,6 +29,7 @@ class Settings:
     on_event: OnEvent | None = None
     check_finite: bool = False
     synchronize: bool = False
+    raise_oom: bool = False
     tier_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +174,8 @@ class Climb:
             if found is None or (found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]):
                 if self.failures:
                     error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
+                self._raise(error)
+            elif found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
                 self._raise(error)
             elif found.kind not in errors.RETRIED or not can_retry(self.call):
                 self._raise(translate(error, found, self.what, self._places()) or error)

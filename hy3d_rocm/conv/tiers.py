@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -237,7 +238,24 @@ class CpuTier:
             except ImportError as error:
                 return f"the C core is not there ({error}); `pip install hy3d-rocm` builds it"
             self._conv3d = functional.conv3d
-        return None
+        return self._short_of_host_memory(call, limits)
+
+    @staticmethod
+    def _short_of_host_memory(call: ConvCall, limits: Limits) -> str | None:
+        """Asked first, since Linux grants what it does not have and later kills the process."""
+        spec = call.spec
+        need = spec.out_bytes
+        if spec.device.type != "cpu":
+            need += math.prod(spec.x_size) * spec.dtype.itemsize
+        if need <= _SMALL_BYTES:
+            return None
+        free = memory.free_bytes(torch.device("cpu"))
+        if free is None or need <= free * limits.memory_threshold:
+            return None
+        return (
+            f"it needs {memory.text(need)} on the host, and {limits.memory_threshold:.0%} of the"
+            f" {memory.text(free)} that are free is less"
+        )
 
     def run(self, call: ConvCall) -> torch.Tensor:
         assert self._conv3d is not None, "refusal() is asked first"
