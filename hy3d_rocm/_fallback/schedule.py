@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from hy3d_rocm._fallback import Hy3dError
@@ -42,9 +43,29 @@ _SMALL: dict[str, tuple[int, int]] = {
     "level": (-1, -1),
 }
 _ORDER = (
-    "latent factor causal overlap halo min_tile fixed_bytes bytes_per_voxel bytes_per_token_pair "
-    "resident_bytes budget_bytes max_in_flight level"
-).split()
+    "latent",
+    "factor",
+    "causal",
+    "overlap",
+    "halo",
+    "min_tile",
+    "fixed_bytes",
+    "bytes_per_voxel",
+    "bytes_per_token_pair",
+    "resident_bytes",
+    "budget_bytes",
+    "max_in_flight",
+    "level",
+)
+_GRAIN_FIELDS = (
+    "in_start",
+    "in_stop",
+    "trim_start",
+    "out_start",
+    "out_stop",
+    "ramp_before",
+    "ramp_after",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +140,19 @@ class _Axis:
             extents.append(stop - start)
         return max(extents)
 
+    def worth(self, count: int) -> tuple[Fraction, int]:
+        """How much an axis is worth halving: its largest tile in units of what a boundary adds,
+        then in output units."""
+        extent = self.max_extent(count)
+        reach = min(self.latent, max(1, self.reach_before + self.reach_after))
+        return Fraction(extent, reach), self.decoded(extent)
+
     def next_count(self, count: int) -> int:
         """Tiles after the next halving that makes the largest smaller; `count` if none does."""
         largest, next_count = self.max_extent(count), count
         while next_count < self.max_count:
-            half = -(-(-(-self.latent // next_count)) // 2)
-            next_count = min(-(-self.latent // half), self.max_count)
+            half = _ceil_div(_ceil_div(self.latent, next_count), 2)
+            next_count = min(_ceil_div(self.latent, half), self.max_count)
             if self.max_extent(next_count) < largest:
                 return next_count
         return count
@@ -172,8 +200,10 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
 
 
 def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
-    """Grain `index` of a plan that schedule_plan gave: in_start, in_stop, trim_start, out_start,
-    out_stop, ramp_before, ramp_after, each (T, H, W). Time is outermost, then H, then W."""
+    """Grain `index` of a plan that schedule_plan gave; time is outermost, then H, then W.
+
+    in_start, in_stop, trim_start, out_start, out_stop, ramp_before, ramp_after, each (T, H, W).
+    """
     if not isinstance(plan, dict):
         raise TypeError(f"plan must be the dictionary that schedule_plan gave, not {type(plan)!r}.")
     if not isinstance(plan.get("desc"), dict) or "level" not in plan:
@@ -189,8 +219,7 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     for i in (2, 1, 0):
         number, tile = divmod(number, again["count"][i])
         columns.append(_axis_of_grain(_Axis.of(again["desc"], i), again["count"][i], tile))
-    names = "in_start in_stop trim_start out_start out_stop ramp_before ramp_after".split()
-    return dict(zip(names, zip(*reversed(columns), strict=True), strict=True))
+    return dict(zip(_GRAIN_FIELDS, zip(*reversed(columns), strict=True), strict=True))
 
 
 def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
@@ -294,8 +323,8 @@ def _levels(
         if not splittable:
             return
         # max() takes the first of equal ones: H, W, T.
-        longest = max(splittable, key=lambda i: axes[i].decoded(axes[i].max_extent(count[i])))
-        count[longest] = axes[longest].next_count(count[longest])
+        chosen = max(splittable, key=lambda i: axes[i].worth(count[i]))
+        count[chosen] = axes[chosen].next_count(count[chosen])
 
 
 def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
@@ -311,7 +340,7 @@ def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
 
 
 def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
-    """One axis of a grain, in the order of schedule_grain's keys."""
+    """One axis of a grain, in the order of _GRAIN_FIELDS."""
     start, stop = axis.start(count, tile), axis.start(count, tile + 1)
     in_start, in_stop = axis.input(count, tile)
     out_start, out_stop, before, after = 0, axis.output(axis.latent), 0, 0
@@ -330,6 +359,10 @@ def _ramp(length: int) -> Iterator[float]:
     """The rising ramp at the middle of each unit, rounded to steps of 1/256."""
     for i in range(length):
         yield (_WEIGHT_STEPS * (2 * i + 1) + length) // (2 * length) / _WEIGHT_STEPS
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def _integer(name: str, value: Any, bits: int) -> int:
