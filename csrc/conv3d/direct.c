@@ -47,19 +47,20 @@ static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64
                        int64_t channels, int nv, const float *b, float *result)
 {
     const hy3d__conv_direct *const d = &plan->direct;
-    const float *const weight = (const float *)plan->weight + c0 * plan->taps;
-    const float *const bias = plan->bias;
+    const float *const first =
+        (const float *)plan->weight + g->m * plan->k + c0 * plan->taps;
+    const float *const bias = (const float *)plan->bias + g->m;
+    int64_t rows;
 
-    for (int64_t m = 0; m < g->m_count; m += HY3D__CONV_ROWS) {
-        const int64_t count = hy3d__conv_min(HY3D__CONV_ROWS, g->m_count - m);
-        const float *rows[HY3D__CONV_ROWS];
-        for (int64_t r = 0; r < HY3D__CONV_ROWS; r++) {
-            /* Rows that are not there repeat the last one; their results are never stored. */
-            rows[r] = weight + (g->m + m + hy3d__conv_min(r, count - 1)) * plan->k;
-        }
-        plan->kernels->conv_f32(count > 4 ? 8 : count > 1 ? 4 : 1, nv,
-                                (size_t)(channels * plan->taps), rows, b, d->offsets,
-                                c0 == 0 ? bias + g->m + m : NULL, result + m * d->c_pitch,
+    for (int64_t m = 0; m < g->m_count; m += rows) {
+        const int64_t left = g->m_count - m;
+        rows = left >= 8 ? 8 : left >= 4 ? 4 : 1;
+        /* The weights of a call are eight short runs that are far apart: too short for the
+         * hardware to see them coming; without the prefetch they cost 8 % of the time. */
+        const float *const ahead = first + (left > rows ? (m + rows) * plan->k : 0);
+        plan->kernels->conv_f32((int)rows, nv, (size_t)(channels * plan->taps),
+                                first + m * plan->k, (size_t)plan->k, ahead, b, d->offsets,
+                                c0 == 0 ? bias + m : NULL, result + m * d->c_pitch,
                                 (size_t)d->c_pitch);
     }
 }

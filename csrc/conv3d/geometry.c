@@ -9,7 +9,9 @@
 #define RESULT_ELEMS (128 * 1024)
 /* The longest sum kept in registers: long enough that adding it to the result tile costs 1 %,
  * short enough that the lines of one column of vectors stay in L1. */
+#ifndef DIRECT_BLOCK_K
 #define DIRECT_BLOCK_K 432
+#endif
 #define DIRECT_MAX_TAPS 4096
 #define DIRECT_MIN_POSITIONS 16
 /* One output position in flight per lane and more columns than this gain nothing. */

@@ -3,11 +3,12 @@
 
 #define LANES 8
 
-void hy3d_conv_f32__ref(int mr, int nv, size_t k, const float *const *a, const float *b,
-                        const int32_t *offset, const float *bias, float *c, size_t ldc)
+void hy3d_conv_f32__ref(int mr, int nv, size_t k, const float *a, size_t lda,
+                 const float *ahead, const float *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
 {
+    (void)ahead;
     for (int r = 0; r < mr; r++) {
-        const float *const row = a[r];
+        const float *const row = a + (size_t)r * lda;
         float *const out = c + (size_t)r * ldc;
         for (int j = 0; j < nv * 16; j += LANES) {
             float sum[LANES] = {0.0F};

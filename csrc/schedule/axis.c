@@ -35,7 +35,7 @@ hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
             return HY3D_ERR_INVALID_ARGUMENT;
         }
     }
-    if (desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
+    if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
         desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
         desc->level < -1 || desc->level > HY3D_SCHEDULE_MAX_LEVEL) {
         return HY3D_ERR_INVALID_ARGUMENT;
@@ -47,7 +47,7 @@ hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d_
 {
     const int64_t latent = desc->latent[index], factor = desc->factor[index];
     const int64_t overlap = desc->overlap[index];
-    const bool causal = index == 0 && desc->causal != 0;
+    const bool causal = index == 0 && desc->causal == 1;
     int64_t out;
     if (!hy3d__mul_i64(causal ? latent - 1 : latent, factor, &out) ||
         !hy3d__add_i64(out, causal ? 1 : 0, &out)) {
@@ -62,6 +62,8 @@ hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d_
     const int64_t shared_before = min_i64(overlap - after, latent);
     const int64_t shared_after = min_i64(after, latent);
     const int64_t halo = max_i64(desc->halo[index], warm_up);
+    const int64_t reach_before = add_up_to(shared_before, halo, latent);
+    const int64_t reach_after = causal ? 0 : add_up_to(shared_after, halo, latent);
     const hy3d__axis axis = {
         .latent = latent,
         .factor = factor,
@@ -69,8 +71,9 @@ hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d_
         .causal = causal,
         .shared_before = shared_before,
         .shared_after = shared_after,
-        .reach_before = add_up_to(shared_before, halo, latent),
-        .reach_after = causal ? 0 : add_up_to(shared_after, halo, latent),
+        .reach_before = reach_before,
+        .reach_after = reach_after,
+        .reach = max_i64(1, add_up_to(reach_before, reach_after, latent)),
         /* A core at least as long as the overlap keeps the two ramps of a tile apart, so that at
          * most two tiles meet anywhere. */
         .max_count = max_i64(1, latent / max_i64(desc->min_tile[index], overlap)),
@@ -90,7 +93,11 @@ int64_t hy3d__axis_start(const hy3d__axis *axis, int64_t count, int64_t tile)
 static int64_t first_tile_from(const hy3d__axis *axis, int64_t count, int64_t latent)
 {
     const int64_t core = axis->latent / count, long_cores = axis->latent % count;
-    const int64_t long_total = long_cores * (core + 1);
+    /* Without long cores the longest may be INT64_MAX: nothing is added to it then. */
+    const int64_t long_total = long_cores == 0 ? 0 : long_cores * (core + 1);
+    if (latent == 0) {
+        return 0;
+    }
     if (latent <= long_total) {
         return ceil_div(latent, core + 1);
     }
@@ -125,9 +132,10 @@ void hy3d__axis_input(const hy3d__axis *axis, int64_t count, int64_t tile, int64
 int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count)
 {
     const int64_t middle = first_tile_from(axis, count, axis->reach_before);
-    const int64_t rear = axis->reach_after == 0
-                             ? count - 1
-                             : first_tile_from(axis, count, axis->latent - axis->reach_after + 1) - 1;
+    int64_t rear = count - 1;
+    if (axis->reach_after > 0) {
+        rear = first_tile_from(axis, count, axis->latent - (axis->reach_after - 1)) - 1;
+    }
     const int64_t candidates[3] = {middle - 1, middle, rear};
     int64_t largest = 0;
     for (int i = 0; i < 3; i++) {

@@ -19,6 +19,7 @@ typedef struct hy3d__axis {
     int64_t shared_before, shared_after;
     /* The same with the halo added: what is decoded beyond the core. */
     int64_t reach_before, reach_after;
+    int64_t reach;     /* both together, 1 .. latent: what a boundary costs */
     int64_t max_count; /* most tiles, so that none is below min_tile or the overlap */
 } hy3d__axis;
 

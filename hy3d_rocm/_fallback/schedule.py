@@ -11,6 +11,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from hy3d_rocm._fallback import Hy3dError
@@ -37,14 +39,34 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "budget_bytes": (0, 0),
 }
 _SMALL: dict[str, tuple[int, int]] = {
-    "causal": (0, -(2**31)),
+    "causal": (0, 0),
     "max_in_flight": (1, 1),
     "level": (-1, -1),
 }
 _ORDER = (
-    "latent factor causal overlap halo min_tile fixed_bytes bytes_per_voxel bytes_per_token_pair "
-    "resident_bytes budget_bytes max_in_flight level"
-).split()
+    "latent",
+    "factor",
+    "causal",
+    "overlap",
+    "halo",
+    "min_tile",
+    "fixed_bytes",
+    "bytes_per_voxel",
+    "bytes_per_token_pair",
+    "resident_bytes",
+    "budget_bytes",
+    "max_in_flight",
+    "level",
+)
+_GRAIN_FIELDS = (
+    "in_start",
+    "in_stop",
+    "trim_start",
+    "out_start",
+    "out_stop",
+    "ramp_before",
+    "ramp_after",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +141,19 @@ class _Axis:
             extents.append(stop - start)
         return max(extents)
 
+    def worth(self, count: int) -> tuple[Fraction, int]:
+        """How much an axis is worth halving: its largest tile in units of what a boundary adds,
+        then in output units."""
+        extent = self.max_extent(count)
+        reach = min(self.latent, max(1, self.reach_before + self.reach_after))
+        return Fraction(extent, reach), self.decoded(extent)
+
     def next_count(self, count: int) -> int:
         """Tiles after the next halving that makes the largest smaller; `count` if none does."""
         largest, next_count = self.max_extent(count), count
         while next_count < self.max_count:
-            half = -(-(-(-self.latent // next_count)) // 2)
-            next_count = min(-(-self.latent // half), self.max_count)
+            half = _ceil_div(_ceil_div(self.latent, next_count), 2)
+            next_count = min(_ceil_div(self.latent, half), self.max_count)
             if self.max_extent(next_count) < largest:
                 return next_count
         return count
@@ -172,8 +201,10 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
 
 
 def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
-    """Grain `index` of a plan that schedule_plan gave: in_start, in_stop, trim_start, out_start,
-    out_stop, ramp_before, ramp_after, each (T, H, W). Time is outermost, then H, then W."""
+    """Grain `index` of a plan that schedule_plan gave; time is outermost, then H, then W.
+
+    in_start, in_stop, trim_start, out_start, out_stop, ramp_before, ramp_after, each (T, H, W).
+    """
     if not isinstance(plan, dict):
         raise TypeError(f"plan must be the dictionary that schedule_plan gave, not {type(plan)!r}.")
     if not isinstance(plan.get("desc"), dict) or "level" not in plan:
@@ -181,7 +212,8 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     level = _integer("level", plan["level"], 64)
     if not 0 <= level <= _MAX_LEVEL:
         raise ValueError(f"level is {level}: it must be from 0 to {_MAX_LEVEL}.")
-    again = schedule_plan(**{**plan["desc"], "level": level, "budget_bytes": 0})
+    desc = _read_desc({**plan["desc"], "level": level, "budget_bytes": 0})
+    again = _plan_again(tuple(desc.items()))
     number = _integer("index", index, 64)
     if not 0 <= number < again["grains"]:
         raise ValueError(f"There is no grain {number}: the plan has {again['grains']}.")
@@ -189,8 +221,7 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     for i in (2, 1, 0):
         number, tile = divmod(number, again["count"][i])
         columns.append(_axis_of_grain(_Axis.of(again["desc"], i), again["count"][i], tile))
-    names = "in_start in_stop trim_start out_start out_stop ramp_before ramp_after".split()
-    return dict(zip(names, zip(*reversed(columns), strict=True), strict=True))
+    return dict(zip(_GRAIN_FIELDS, zip(*reversed(columns), strict=True), strict=True))
 
 
 def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
@@ -269,8 +300,9 @@ def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
             desc[name] = low = _integer(name, fields.get(name, number), bits)
         if low < lowest:
             raise ValueError(f"{name} is {desc[name]}; the lowest value is {lowest}")
-    if desc["level"] > _MAX_LEVEL:
-        raise ValueError(f"level is {desc['level']}; the highest is {_MAX_LEVEL}")
+    for name, highest in (("causal", 1), ("level", _MAX_LEVEL)):
+        if desc[name] > highest:
+            raise ValueError(f"{name} is {desc[name]}; the highest value is {highest}")
     return desc
 
 
@@ -294,8 +326,8 @@ def _levels(
         if not splittable:
             return
         # max() takes the first of equal ones: H, W, T.
-        longest = max(splittable, key=lambda i: axes[i].decoded(axes[i].max_extent(count[i])))
-        count[longest] = axes[longest].next_count(count[longest])
+        chosen = max(splittable, key=lambda i: axes[i].worth(count[i]))
+        count[chosen] = axes[chosen].next_count(count[chosen])
 
 
 def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
@@ -310,8 +342,14 @@ def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
         )
 
 
+@lru_cache(maxsize=16)
+def _plan_again(desc: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """The plan of a checked description; remembered, since every grain of a decode asks for it."""
+    return schedule_plan(**dict(desc))
+
+
 def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
-    """One axis of a grain, in the order of schedule_grain's keys."""
+    """One axis of a grain, in the order of _GRAIN_FIELDS."""
     start, stop = axis.start(count, tile), axis.start(count, tile + 1)
     in_start, in_stop = axis.input(count, tile)
     out_start, out_stop, before, after = 0, axis.output(axis.latent), 0, 0
@@ -330,6 +368,10 @@ def _ramp(length: int) -> Iterator[float]:
     """The rising ramp at the middle of each unit, rounded to steps of 1/256."""
     for i in range(length):
         yield (_WEIGHT_STEPS * (2 * i + 1) + length) // (2 * length) / _WEIGHT_STEPS
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def _integer(name: str, value: Any, bits: int) -> int:

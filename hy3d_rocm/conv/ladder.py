@@ -203,11 +203,8 @@ class Climb:
         if self.relieved:
             return
         self.relieved = True
-        before = self._free()
-        memory.release()
-        after = self._free()
-        needed = self.call.spec.out_bytes
-        self.gained = before is not None and after is not None and after >= before + needed
+        freed = memory.release(self.call.spec.device)
+        self.gained = freed >= self.call.spec.out_bytes > 0
 
     def _is_left_out(self, tier: Tier) -> bool:
         """Whether the tier is not tried now: remembered failure, or it says it can't."""

@@ -4,13 +4,15 @@
  * thread-safe.
  *
  * Work is cut into grains. A grain's shape depends on the latent's shape and on the level only:
- * level 0 is the whole decode in one grain, and each further level halves one axis: of those whose
- * largest tile gets smaller by it, the one whose largest decoded tile is longest in output units
- * (ties: H, W, then T). A core never gets below min_tile nor below the overlap, so at most two
- * tiles meet at any position of an axis. The cores of an axis differ by one latent at most, the
- * long ones first. The budget picks the lowest level whose grain fits, and how many grains may be
- * in flight. So results depend on the level, never on the number in flight; the cost of a grain
- * never rises with the level; and a larger budget never gives a higher level. */
+ * level 0 is the whole decode in one grain, and each further level halves one axis: of those
+ * whose largest tile gets smaller by it, the one whose largest decoded tile is longest relative to
+ * what a boundary adds to it (overlap and halo of both sides, at least 1), so that the least work
+ * is done twice. Ties: the longest in output units, then H, W, T. A core never gets below min_tile
+ * nor below the overlap, so at most two tiles meet at any position of an axis. The cores of an
+ * axis differ by one latent at most, the long ones first. The budget picks the lowest level whose
+ * grain fits, and how many grains may be in flight. So results depend on the level, never on the
+ * number in flight; the cost of a grain never rises with the level; and a larger budget never
+ * gives a higher level. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -23,8 +25,8 @@
 typedef struct hy3d_schedule_desc {
     int64_t latent[3]; /* >= 1 */
     int64_t factor[3]; /* output units per latent unit, >= 1, e.g. {4, 8, 8} */
-    /* Causal in time: L latent frames give (L - 1) * factor[0] + 1 frames, and the first output
-     * frame of a chunk that starts at latent a is frame a * factor[0] of the video. Otherwise
+    /* 1, causal in time: L latent frames give (L - 1) * factor[0] + 1 frames, and the first output
+     * frame of a chunk that starts at latent a is frame a * factor[0] of the video. 0: they give
      * L * factor[0]. */
     int32_t causal;
     /* Latent units shared by neighbouring tiles, blended; >= 0. Half of them lie on each side of

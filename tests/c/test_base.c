@@ -230,6 +230,9 @@ START_TEST(test_context_knows_its_thread_limit)
     ck_assert_ok(hy3d_context_create(NULL, &context));
     ck_assert_uint_ge(hy3d_context_max_threads(context), 1);
     hy3d_context_destroy(context);
+    context = test_context(NULL, UINT32_MAX);
+    ck_assert_uint_eq(hy3d_context_max_threads(context), 1024);
+    hy3d_context_destroy(context);
     hy3d_context_destroy(NULL);
     ck_assert_status(hy3d_context_create(NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
 }

@@ -1,0 +1,346 @@
+"""Plans a video VAE decode under a memory budget: temporal chunks x spatial tiles.
+
+The arithmetic is the schedule core's (include/hy3d/schedule.h); this module gives it names,
+units and sentences. Arrays of three are (T, H, W); sizes in latent units unless said.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, overload
+
+from hy3d_rocm import _native
+
+__all__ = [
+    "BudgetTooSmallError",
+    "DecodePlan",
+    "Grain",
+    "GrainCost",
+    "Grains",
+    "latent_frames_to_video_frames",
+    "parse_budget",
+    "plan_decode",
+]
+
+Three = tuple[int, int, int]
+Budget = str | int | None
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}{tail}": 1000 ** (i + 1) for i, prefix in enumerate("kmgt") for tail in ("", "b")},
+    **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
+}
+_BUDGET_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+class BudgetTooSmallError(ValueError):
+    """No level fits the budget; `smallest` (bytes) is the least that would do."""
+
+    def __init__(self, budget: int, smallest: int, level: int | None) -> None:
+        which = "the smallest tiles need" if level is None else f"level {level} needs"
+        super().__init__(
+            f"The budget is {format_bytes(budget)} ({budget} bytes), but {which} "
+            f"{format_bytes(smallest)}: give at least {smallest} bytes, or lower min_tile, halo "
+            "or the number of things kept resident."
+        )
+        self.budget = budget
+        self.smallest = smallest
+        self.level = level
+
+
+@dataclass(frozen=True, slots=True)
+class GrainCost:
+    """Peak bytes of decoding one grain: fixed + per_voxel * voxels + per_token_pair * tokens^2.
+
+    Voxels are output frames x pixels of the decoded tile (one batch item), tokens its latent
+    voxels. The default is the order of size of a HunyuanVideo-like decoder in float32, whose last
+    layers hold 128 channels at full resolution three times (input, padded input, output); measure
+    your own for a budget that is close.
+    """
+
+    fixed: float = 0
+    per_voxel: float = 128 * 4 * 3
+    per_token_pair: float = 0
+
+    def __post_init__(self) -> None:
+        for name in ("fixed", "per_voxel", "per_token_pair"):
+            value = getattr(self, name)
+            if not 0 <= value < 2**63:
+                raise ValueError(f"GrainCost.{name} is {value}; give bytes, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """One piece of work. Ranges are half open; `in_*` are latents, all others output units.
+
+    Decode latents in_start .. in_stop, drop trim_start units at the front of the result, keep
+    out_stop - out_start of them and add them, times the windows, at out_start.
+    """
+
+    index: int
+    in_start: Three
+    in_stop: Three
+    trim_start: Three
+    out_start: Three
+    out_stop: Three
+    ramp_before: Three
+    ramp_after: Three
+
+    @property
+    def out_shape(self) -> Three:
+        """Size of the kept part in output units."""
+        return _three(b - a for a, b in zip(self.out_start, self.out_stop, strict=True))
+
+    @property
+    def in_slices(self) -> tuple[slice, slice, slice]:
+        """What to decode: `latents[(..., *grain.in_slices)]`."""
+        return _slices(self.in_start, self.in_stop)
+
+    @property
+    def keep_slices(self) -> tuple[slice, slice, slice]:
+        """What to keep of the decoded tile."""
+        stop = _three(a + n for a, n in zip(self.trim_start, self.out_shape, strict=True))
+        return _slices(self.trim_start, stop)
+
+    @property
+    def out_slices(self) -> tuple[slice, slice, slice]:
+        """Where the kept part goes in the output."""
+        return _slices(self.out_start, self.out_stop)
+
+    def window(self, axis: int) -> memoryview | None:
+        """Blend weights along an axis (0 T, 1 H, 2 W), float32; None where all of them are 1."""
+        before, after = self.ramp_before[axis], self.ramp_after[axis]
+        if before == 0 and after == 0:
+            return None
+        return _native.schedule_window(self.out_shape[axis], before, after)
+
+    def windows(self) -> tuple[memoryview | None, memoryview | None, memoryview | None]:
+        """The windows along T, H and W, as blend_accumulate takes them."""
+        return self.window(0), self.window(1), self.window(2)
+
+
+class Grains(Sequence[Grain]):
+    """The grains of a plan, made when asked for: time outermost, then H, then W."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+
+    def __len__(self) -> int:
+        return int(self._plan["grains"])
+
+    @overload
+    def __getitem__(self, index: int) -> Grain: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Grain, ...]: ...
+    def __getitem__(self, index: int | slice) -> Grain | tuple[Grain, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        number = operator.index(index)
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no grain {index}; the plan has {len(self)}")
+        return Grain(index=number, **_native.schedule_grain(self._plan, number))
+
+    def __iter__(self) -> Iterator[Grain]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """A decode cut into grains. The result depends on `level`, never on `in_flight`."""
+
+    grains: Grains = field(repr=False)
+    latent_size: Three
+    out_size: Three  # output frames, height, width
+    factors: Three
+    causal: bool
+    tile: Three  # longest core, latents, without overlap and halo
+    count: Three  # grains along each axis
+    level: int
+    levels: int
+    grain_bytes: int
+    peak_bytes: int
+    smallest_budget: int  # bytes that the finest level needs
+    in_flight: int
+    resident: int
+    budget: int | None  # bytes; None is no limit
+
+    def decoded_size(self, axis: int) -> int:
+        """Latents along an axis that the largest grain decodes, overlap and halo included."""
+        step = 1
+        for count in self.count[axis + 1 :]:
+            step *= count
+        # Extents rise to the middle and fall again; the cores before are the longer ones. Looking
+        # at all of one axis is cheap for every real decode.
+        tiles = (self.grains[i * step] for i in range(self.count[axis]))
+        return max(grain.in_stop[axis] - grain.in_start[axis] for grain in tiles)
+
+    def describe(self) -> str:
+        """A table for logs."""
+        frames, height, width = self.out_size
+        budget = "none" if self.budget is None else format_bytes(self.budget)
+        lines = [
+            f"decode plan: {_times(self.latent_size)} latents -> {frames} "
+            f"frame{'s' if frames != 1 else ''} of {width} x {height}",
+            f"  budget {budget}, peak {format_bytes(self.peak_bytes)} = "
+            f"{format_bytes(self.resident)} resident + {self.in_flight} x "
+            f"{format_bytes(self.grain_bytes)}",
+            f"  level {self.level} of 0..{self.levels - 1}, {len(self.grains)} "
+            f"grain{'s' if len(self.grains) != 1 else ''}, {self.in_flight} in flight",
+            "  axis  latents  output  tiles  core  decoded",
+        ]
+        for axis, name in enumerate(("time", "high", "wide")):
+            lines.append(
+                f"  {name}  {self.latent_size[axis]:7}  {self.out_size[axis]:6}  "
+                f"{self.count[axis]:5}  {self.tile[axis]:4}  {self.decoded_size(axis):7}"
+            )
+        return "\n".join(lines)
+
+
+def latent_frames_to_video_frames(latent_frames: int, factor: int = 4, causal: bool = True) -> int:
+    """Frames that a video VAE makes of latent frames: (L - 1) * factor + 1 where causal.
+
+    18 latent frames give 69. ValueError below one latent frame or a factor below 1.
+    """
+    if latent_frames < 1 or factor < 1:
+        raise ValueError(
+            f"latent_frames is {latent_frames} and factor {factor}; both must be 1 or more"
+        )
+    return (latent_frames - 1) * factor + 1 if causal else latent_frames * factor
+
+
+def parse_budget(budget: Budget) -> int | None:
+    """Bytes of "6GB", "512 MiB", "1.5g", 6000000000 or None (no limit).
+
+    kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024, so that a budget
+    is never taken for more than was meant. ValueError for anything else, zero included.
+    """
+    if budget is None:
+        return None
+    if isinstance(budget, str):
+        match = _BUDGET_TEXT.fullmatch(budget)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError(
+                f'budget is {budget!r}; write it like "6GB", "512MiB" or a number of bytes'
+            )
+        count = int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    elif isinstance(budget, bool):
+        raise ValueError(f"budget is {budget}; give bytes, a text such as '6GB', or None")
+    else:
+        try:
+            count = operator.index(budget)
+        except TypeError:
+            raise ValueError(
+                f"budget is {budget!r}; give whole bytes, a text such as '6GB', or None"
+            ) from None
+    if not 0 < count < 2**63:
+        raise ValueError(f"budget is {budget!r}; give more than nothing, or None for no limit")
+    return count
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes in the unit that fits, e.g. "6.00 GB" (powers of 1000)."""
+    value, names = float(count), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
+    while value >= 999.995 and len(names) > 1:
+        value /= 1000
+        names.pop(0)
+    return f"{count} B" if names[0] == "B" else f"{value:.2f} {names[0]}"
+
+
+def plan_decode(
+    latent_size: Sequence[int],
+    *,
+    budget: Budget = None,
+    factors: Sequence[int] = (4, 8, 8),
+    causal: bool = True,
+    overlap: Sequence[int] = (1, 4, 4),
+    halo: Sequence[int] = (2, 2, 2),
+    min_tile: Sequence[int] = (2, 8, 8),
+    cost: GrainCost | None = None,
+    resident: int = 0,
+    max_in_flight: int = 1,
+    level: int | None = None,
+) -> DecodePlan:
+    """Cuts the decode of (T, H, W) latents into grains that fit the budget.
+
+    overlap: latents that neighbours share and blend; halo: latents decoded beyond and dropped (in
+    causal time the warm-up); min_tile: the smallest core; cost: bytes of a grain; resident: bytes
+    needed beside the grains; level: None takes the coarsest that fits, a number takes that one.
+    Raises BudgetTooSmallError with the smallest budget that would do, ValueError for a value out
+    of its range, Hy3dError where a size does not fit in 63 bits.
+    """
+    size = _three(latent_size, "latent_size")
+    limit = parse_budget(budget)
+    price = GrainCost() if cost is None else cost
+    fields = {
+        "latent": size,
+        "factor": _three(factors, "factors"),
+        "causal": int(bool(causal)),
+        "overlap": _three(overlap, "overlap"),
+        "halo": _three(halo, "halo"),
+        "min_tile": _three(min_tile, "min_tile"),
+        "fixed_bytes": ceil(price.fixed),
+        "bytes_per_voxel": ceil(price.per_voxel),
+        "bytes_per_token_pair": ceil(price.per_token_pair),
+        "resident_bytes": resident,
+        "max_in_flight": max_in_flight,
+        "level": -1 if level is None else level,
+    }
+    if level is not None and level < 0:
+        raise ValueError(f"level is {level}; give 0 or more, or None for the coarsest that fits")
+    plan = _plan_within(fields, limit, level)
+    return DecodePlan(
+        grains=Grains(plan),
+        latent_size=size,
+        out_size=plan["out"],
+        factors=plan["desc"]["factor"],
+        causal=bool(causal),
+        tile=plan["tile"],
+        count=plan["count"],
+        level=plan["level"],
+        levels=plan["levels"],
+        grain_bytes=plan["grain_bytes"],
+        peak_bytes=plan["peak_bytes"],
+        smallest_budget=plan["smallest_budget_bytes"],
+        in_flight=plan["in_flight"],
+        resident=resident,
+        budget=limit,
+    )
+
+
+def _plan_within(fields: dict[str, Any], limit: int | None, level: int | None) -> dict[str, Any]:
+    """The core's plan; its refusal becomes BudgetTooSmallError."""
+    try:
+        return _native.schedule_plan(**fields, budget_bytes=limit or 0)
+    except _native.Hy3dError as error:
+        if limit is None or error.name != "HY3D_ERR_BUDGET_TOO_SMALL":
+            raise
+    free = _native.schedule_plan(**{**fields, "budget_bytes": 0, "max_in_flight": 1})
+    smallest = free["smallest_budget_bytes"] if level is None else free["peak_bytes"]
+    raise BudgetTooSmallError(limit, smallest, level)
+
+
+def _three(values: Any, name: str = "") -> Three:
+    items = tuple(operator.index(value) for value in values)
+    if len(items) == 5 and name == "latent_size":
+        raise ValueError(f"latent_size is {items}; pass (T, H, W) only: latents.shape[2:]")
+    if len(items) != 3:
+        raise ValueError(f"{name} is {items}; give three numbers, (T, H, W)")
+    return items
+
+
+def _slices(start: Three, stop: Three) -> tuple[slice, slice, slice]:
+    first, second, third = (slice(a, b) for a, b in zip(start, stop, strict=True))
+    return first, second, third
+
+
+def _times(size: Three) -> str:
+    return " x ".join(str(n) for n in size)
