@@ -11,6 +11,9 @@ Suite *hy3d_base_suite(void);
 #ifdef HAVE_TEST_PARALLEL
 Suite *hy3d_parallel_suite(void);
 #endif
+#ifdef HAVE_TEST_FORK
+Suite *hy3d_fork_suite(void);
+#endif
 #ifdef HAVE_TEST_BLAS
 Suite *hy3d_blas_suite(void);
 #endif
@@ -38,6 +41,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_PARALLEL
     {"parallel", hy3d_parallel_suite},
+#endif
+#ifdef HAVE_TEST_FORK
+    {"fork", hy3d_fork_suite},
 #endif
 #ifdef HAVE_TEST_BLAS
     {"blas", hy3d_blas_suite},
