@@ -113,23 +113,14 @@ COMPILE = "-std=c11 -O2 -fvisibility=hidden -ffp-contract=off -pthread -g0"
 LINK = "-pthread -Wl,-s -Wl,-z,relro,-z,now"
 
 
-# Interim: the doors whose cores have not landed stay closed.
-MACROS: list[tuple[str, str | None]] = []
-SOURCES = relative("csrc/**/*.c")
-for core, doors in (("conv3d", ("conv3d", "conv_args")), ("schedule", ("schedule", "blend"))):
-    if any(ROOT.glob(f"csrc/{core}/*.c")):
-        MACROS.append((f"HY3D_HAVE_{core.upper()}", None))
-    else:
-        SOURCES = [s for s in SOURCES if Path(s).stem not in doors or "python" not in s]
-
 setup(
     ext_modules=[
         Extension(
             "hy3d_rocm._core",
-            sources=SOURCES,
+            sources=relative("csrc/**/*.c"),
             depends=relative("csrc/**/*.h", "csrc/**/*.inc", "include/**/*.h"),
             include_dirs=["include", "csrc"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None), *MACROS],
+            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None)],
             extra_compile_args=COMPILE.split(),
             extra_link_args=LINK.split(),
             libraries=["m", "dl"],

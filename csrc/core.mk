@@ -3,6 +3,7 @@
 #   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   make ctsan    the suites of base with ThreadSanitizer
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -19,6 +20,7 @@ CORE_OPT ?= -O2 -g
 
 CORE_BUILD := build/c
 CASAN_BUILD := build/c-asan
+CTSAN_BUILD := build/c-tsan
 
 CORE_WARNINGS := -Wall -Wextra -Wcast-qual -Wcast-align -Wshadow -Wstrict-aliasing=1 \
 	-Wswitch-enum -Wundef -Wpointer-arith -Wformat=2 -Wfloat-equal -Wstrict-prototypes \
@@ -32,10 +34,10 @@ CORE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Ii
 CORE_LIBS := -pthread -ldl -lm
 CASAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
+CTSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 
 CORE_SOURCES := $(sort $(filter-out csrc/python/%,$(wildcard csrc/*/*.c)))
 CORE_OBJECTS := $(CORE_SOURCES:%.c=$(CORE_BUILD)/%.o)
-CASAN_OBJECTS := $(CORE_SOURCES:%.c=$(CASAN_BUILD)/%.o)
 CTEST_SOURCES := $(sort $(wildcard tests/c/*.c))
 CTEST_SUITES := $(filter-out support,$(patsubst tests/c/test_%.c,%,$(wildcard tests/c/test_*.c)))
 
@@ -59,7 +61,6 @@ CTEST_HAVE := $(shell echo "$(CTEST_SUITES:%=-DHAVE_TEST_%=1)" | tr a-z A-Z)
 CTEST_LINK := -Wl,--wrap=pthread_create
 CTEST_CFLAGS := $(CHECK_CFLAGS) $(CTEST_HAVE) -Itests/c -Wno-float-equal
 CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
-CASAN_TESTS := $(CTEST_SOURCES:tests/c/%.c=$(CASAN_BUILD)/$(CTEST_DIR)/%.o)
 
 CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
 CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok) \
@@ -69,7 +70,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan cclean cheaders
+.PHONY: core ctest casan ctsan cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -84,21 +85,12 @@ $(CORE_BUILD)/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(CASAN_BUILD)/csrc/%.o: csrc/%.c
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CASAN_FLAGS) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
-
 $(CORE_BUILD)/$(CTEST_DIR)/%.o: tests/c/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) $(CTEST_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(CASAN_BUILD)/$(CTEST_DIR)/%.o: tests/c/%.c
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CASAN_FLAGS) $(CFLAGS) $(CORE_CFLAGS) $(CTEST_CFLAGS) -MMD -MP -c -o $@ $<
-
 # main.o depends on which suites exist: rebuilt when the list changes.
 $(CORE_BUILD)/$(CTEST_DIR)/main.o: $(CORE_BUILD)/$(CTEST_DIR)/suites.txt
-$(CASAN_BUILD)/$(CTEST_DIR)/main.o: $(CASAN_BUILD)/$(CTEST_DIR)/suites.txt
 %/$(CTEST_DIR)/suites.txt: FORCE
 	@mkdir -p $(@D)
 	@echo "$(CTEST_SUITES)" | cmp -s - $@ || echo "$(CTEST_SUITES)" > $@
@@ -108,8 +100,26 @@ FORCE:
 $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
 
-$(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d: $(CASAN_TESTS) $(CASAN_OBJECTS)
-	$(CC) $(LDFLAGS) $(CASAN_FLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
+# $(call sanitized,FOLDER,FLAGS): the core and its tests once more, with a sanitizer.
+define sanitized
+$(1)/csrc/%.o: csrc/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $(2) $$(CFLAGS) $$(CORE_CFLAGS) -MMD -MP -c -o $$@ $$<
+
+$(1)/$(CTEST_DIR)/%.o: tests/c/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $(2) $$(CFLAGS) $$(CORE_CFLAGS) $$(CTEST_CFLAGS) -MMD -MP -c -o $$@ $$<
+
+$(1)/$(CTEST_DIR)/main.o: $(1)/$(CTEST_DIR)/suites.txt
+
+$(1)/$(CTEST_DIR)/check_hy3d: $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.o) \
+		$(CORE_SOURCES:%.c=$(1)/%.o)
+	$$(CC) $$(LDFLAGS) $(2) $$(CTEST_LINK) -o $$@ $$^ $$(CHECK_LIBS) $$(CORE_LIBS)
+
+-include $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.d) $(CORE_SOURCES:%.c=$(1)/%.d)
+endef
+$(eval $(call sanitized,$(CASAN_BUILD),$(CASAN_FLAGS)))
+$(eval $(call sanitized,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
 
 cheaders: $(CORE_HEADER_CHECKS)
 
@@ -142,7 +152,14 @@ casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
 	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
 
-cclean:
-	rm -rf $(CORE_BUILD) $(CASAN_BUILD)
+CTSAN_SUITES ?= base parallel blas
+ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
+	for suite in $(CTSAN_SUITES); do \
+		TSAN_OPTIONS=die_after_fork=0:allocator_may_return_null=1:exitcode=66 \
+		$< $$suite || exit 1; \
+	done
 
--include $(CORE_OBJECTS:.o=.d) $(CASAN_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d) $(CASAN_TESTS:.o=.d)
+cclean:
+	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)
+
+-include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)

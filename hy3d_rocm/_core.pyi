@@ -8,8 +8,8 @@ TypeError for objects of the wrong kind, MemoryError for failed allocations, Hy3
 from typing import Any, Literal, TypeVar, final, overload
 
 _T = TypeVar("_T")
-_Three = tuple[int, int, int] | list[int]
-_PadMode = Literal["zeros", "replicate"]
+_Three = tuple[int, ...] | list[int]  # three numbers (T, H, W)
+_PadModes = str | tuple[str, ...]  # "zeros" or "replicate", for all axes or one each
 _Rule = Literal["_execution_device", "accelerate hook", "device", "first parameter", "default"]
 
 class Hy3dError(RuntimeError):
@@ -35,7 +35,7 @@ def conv3d(
     dilation: _Three,
     pad_before: _Three,
     pad_after: _Three,
-    pad_modes: _PadMode | tuple[_PadMode, _PadMode, _PadMode],
+    pad_modes: _PadModes,
     groups: int,
     threads: int = 0,
     workspace_limit: int | None = 0,
@@ -58,7 +58,7 @@ def conv3d_reference(
     dilation: _Three,
     pad_before: _Three,
     pad_after: _Three,
-    pad_modes: _PadMode | tuple[_PadMode, _PadMode, _PadMode],
+    pad_modes: _PadModes,
     groups: int,
 ) -> None:
     """The oracle: plain loops with sums in double, one rounding at the end. Slow."""

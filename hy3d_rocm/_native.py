@@ -16,6 +16,7 @@ __all__ = [
     "blas_info",
     "blend_accumulate",
     "conv3d",
+    "conv3d_out_size",
     "cpu_info",
     "missing",
     "philox4x32",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         blas_info,
         blend_accumulate,
         conv3d,
+        conv3d_out_size,
         cpu_info,
         philox4x32,
         resolve_device,
@@ -56,6 +58,7 @@ else:
             blas_info,
             blend_accumulate,
             conv3d,
+            conv3d_out_size,
             cpu_info,
             philox4x32,
             resolve_device,
@@ -72,6 +75,7 @@ else:
             Hy3dError,
             blas_info,
             conv3d,
+            conv3d_out_size,
             cpu_info,
         )
         from hy3d_rocm._fallback.device import resolve_device

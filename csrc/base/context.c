@@ -5,6 +5,9 @@
 
 #include "base/cpu.h"
 
+/* The pool reserves a handle for each, so an absurd number must not ask for absurd memory. */
+enum { MOST_THREADS = 1024 };
+
 static hy3d_status choose_level(const hy3d_context_options *options, hy3d_cpu_level best,
                                 hy3d_cpu_level *level_out)
 {
@@ -60,7 +63,8 @@ hy3d_status hy3d_context_create(const hy3d_context_options *options, hy3d_contex
     }
     context->level = level;
     context->machine_level = best;
-    context->max_threads = options->max_threads != 0 ? options->max_threads : hy3d__cpu_count();
+    const uint32_t threads = options->max_threads != 0 ? options->max_threads : hy3d__cpu_count();
+    context->max_threads = threads < MOST_THREADS ? threads : MOST_THREADS;
     status = hy3d__pool_create(context);
     if (status == HY3D_OK) {
         status = hy3d__blas_create(context, options->blas_library);

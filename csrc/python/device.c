@@ -196,32 +196,55 @@ static PyObject *pop(PyObject *stack)
     return item;
 }
 
+/* FOUND at the first sight of an object; modules shared by two parents are common, cycles are not
+ * unheard of. */
+static int note_as_seen(PyObject *seen, PyObject *item)
+{
+    PyObject *const identity = PyLong_FromVoidPtr(item);
+    int result = identity == NULL ? RAISED : PySet_Contains(seen, identity);
+    if (result == 0) {
+        result = PySet_Add(seen, identity) == 0 ? FOUND : RAISED;
+    } else if (result == 1) {
+        result = NOTHING;
+    }
+    Py_XDECREF(identity);
+    return result;
+}
+
+/* Tries one object; its children go on the stack. */
+static int visit(PyObject *item, finder find, bool first, bool deep, PyObject *stack,
+                 PyObject **out)
+{
+    int result = find(item, out);
+    if (result == NOTHING && first) {
+        result = push_children(stack, item, "components");
+    }
+    if (result == NOTHING && deep) {
+        result = push_children(stack, item, "_modules");
+    }
+    return result;
+}
+
 /* Tries `find` on the object, then on its children, depth first in their order: of a pipeline the
  * components; with `deep`, of every module also its sub-modules. */
 static int search(PyObject *object, finder find, bool deep, PyObject **out)
 {
     PyObject *const stack = PyList_New(0);
-    if (stack == NULL || PyList_Append(stack, object) != 0) {
-        Py_XDECREF(stack);
-        return RAISED;
-    }
+    PyObject *const seen = PySet_New(NULL);
     int result = NOTHING;
-    for (int seen = 0; result == NOTHING && seen < MAX_OBJECTS && PyList_Size(stack) > 0; seen++) {
-        PyObject *const item = pop(stack);
-        if (item == NULL) {
-            result = RAISED;
-            break;
-        }
-        result = find(item, out);
-        if (result == NOTHING && seen == 0) {
-            result = push_children(stack, item, "components");
-        }
-        if (result == NOTHING && deep) {
-            result = push_children(stack, item, "_modules");
-        }
-        Py_DECREF(item);
+    if (stack == NULL || seen == NULL || PyList_Append(stack, object) != 0) {
+        result = RAISED;
     }
-    Py_DECREF(stack);
+    for (int i = 0; result == NOTHING && i < MAX_OBJECTS && PyList_Size(stack) > 0; i++) {
+        PyObject *const item = pop(stack);
+        result = item == NULL ? RAISED : note_as_seen(seen, item);
+        if (result == FOUND) {
+            result = visit(item, find, i == 0, deep, stack, out);
+        }
+        Py_XDECREF(item);
+    }
+    Py_XDECREF(seen);
+    Py_XDECREF(stack);
     return result;
 }
 

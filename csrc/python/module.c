@@ -14,21 +14,17 @@
 
 /* Signatures and meanings are in _core.pyi; these lines are what help() shows. */
 static PyMethodDef functions[] = {
-#ifdef HY3D_HAVE_CONV3D
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
     FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
     FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
-#endif
     FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
     FUNCTION(seed_stream, "Seed of one stream of a call; stream 0 has the seed itself."),
     FUNCTION(philox4x32, "One block of Philox 4x32-10."),
-#ifdef HY3D_HAVE_SCHEDULE
     FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
     FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
-#endif
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),

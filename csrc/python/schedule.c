@@ -246,6 +246,9 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
         hy3d_py_tuple3(grain.ramp_before), "ramp_after", hy3d_py_tuple3(grain.ramp_after));
 }
 
+/* More positions than any picture or clip has; a slip of a caller must not cost gigabytes. */
+#define MAX_WINDOW (INT64_C(1) << 24)
+
 /* A memoryview of float32 over bytes: NumPy, torch and blend_accumulate all take it. */
 static PyObject *as_floats(PyObject *bytes)
 {
@@ -270,10 +273,10 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
             return NULL;
         }
     }
-    if (values[0] < 1 || values[0] > INT32_MAX || values[1] < 0 || values[2] < 0 ||
+    if (values[0] < 1 || values[0] > MAX_WINDOW || values[1] < 0 || values[2] < 0 ||
         values[1] > values[0] || values[2] > values[0]) {
         hy3d_py_value_error("A window of %lld with ramps of %lld and %lld does not exist: length "
-                            "must be from 1 to 2**31 - 1, each ramp from 0 to the length.",
+                            "must be from 1 to 2**24, each ramp from 0 to the length.",
                             (long long)values[0], (long long)values[1], (long long)values[2]);
         return NULL;
     }

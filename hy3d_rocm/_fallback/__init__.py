@@ -8,6 +8,7 @@ without it. Only the CPU convolution has no twin.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 # Number and name of each status that a twin raises; include/hy3d/status.h has the list.
@@ -73,3 +74,19 @@ def blas_info() -> dict[str, Any]:
 def conv3d(*args: object, **kwargs: object) -> Any:
     """Always refuses: the CPU convolution exists in C only."""
     raise Hy3dError(f"The CPU convolution needs the C core, which is not there: {INSTALL}.")
+
+
+def conv3d_out_size(
+    in_size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pad_before: Sequence[int],
+    pad_after: Sequence[int],
+) -> tuple[int, int, int]:
+    """As `_core.conv3d_out_size`: (T, H, W) of the result."""
+    axes = zip(in_size, kernel, stride, dilation, pad_before, pad_after, strict=True)
+    out = tuple((i + b + a - d * (k - 1) - 1) // s + 1 for i, k, s, d, b, a in axes)
+    if len(out) != 3 or min(out) < 1:
+        raise ValueError(f"No such convolution: input {in_size} with kernel {kernel} gives {out}.")
+    return out[0], out[1], out[2]

@@ -96,12 +96,16 @@ def _children(obj: object, name: str) -> list[object]:
 def _objects(obj: object, *, deep: bool) -> Iterator[object]:
     """The object, then its components and (deep) sub-modules, depth first in their order."""
     stack = [obj]
-    for seen in range(MAX_OBJECTS):
+    seen: set[int] = set()
+    for count in range(MAX_OBJECTS):
         if not stack:
             return
         item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
         yield item
-        if seen == 0:
+        if count == 0:
             stack.extend(reversed(_children(item, "components")))
         if deep:
             stack.extend(reversed(_children(item, "_modules")))

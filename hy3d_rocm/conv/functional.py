@@ -206,7 +206,7 @@ def _numbers(value: int | Sequence[int], name: str, ndim: int) -> tuple[int, ...
     if len(items) == 1:
         items *= ndim
     try:
-        numbers = tuple(operator.index(item) for item in items)  # type: ignore[arg-type]
+        numbers = tuple(operator.index(item) for item in items)
     except TypeError:
         raise TypeError(f"{name} is {value!r}: give an integer or {_AXES[ndim]}") from None
     if len(numbers) != ndim:
@@ -234,7 +234,7 @@ def _pads(
         return before, tuple(t - b for t, b in zip(total, before, strict=True))
     items = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
     if not any(isinstance(item, (tuple, list)) for item in items):
-        numbers = _numbers(items, "padding", ndim)  # type: ignore[arg-type]
+        numbers = _numbers(items, "padding", ndim)
         return numbers, numbers
     pairs = [tuple(i) if isinstance(i, (tuple, list)) else (i, i) for i in items]
     if len(pairs) != ndim or any(len(pair) != 2 for pair in pairs):

@@ -10,6 +10,7 @@ back to Python), transposed and 1D convolutions, and what other tensor subclasse
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -23,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import errors, faults
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
-from hy3d_rocm.conv.ladder import Audience, Climb, Named, Settings, book, named, translate
-from hy3d_rocm.conv.stats import OnEvent, Row, Stats
+from hy3d_rocm.conv.ladder import Audience, Climb, Named, Settings, named, translate
+from hy3d_rocm.conv.stats import LOCK, OnEvent, Row, Stats
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, make_tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 
@@ -63,18 +64,20 @@ def _backend_flags() -> tuple[bool, bool]:
     return torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
 
 
-def _hashable(value: Any) -> Hashable:
-    return tuple(value) if isinstance(value, list) else value
+def _autocast(kind: str) -> Hashable:
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def _key(values: tuple[Any, ...], ndim: int) -> Hashable:
     x, weight, bias, stride, padding, dilation, groups = values
-    kind = x.device.type
     return (
         ndim, x.shape, x.stride(), x.dtype, x.device, weight.shape, weight.stride(), weight.dtype,
         weight.device, None if bias is None else (bias.shape, bias.dtype, bias.device),
-        _hashable(stride), _hashable(padding), _hashable(dilation), groups, _backend_flags(),
-        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+        tuple(stride) if type(stride) is list else stride,
+        tuple(padding) if type(padding) is list else padding,
+        tuple(dilation) if type(dilation) is list else dilation,
+        groups, torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled(),
+        _autocast(x.device.type) if torch._C._is_any_autocast_enabled() else None,
     )  # fmt: skip
 
 
@@ -127,20 +130,23 @@ class _RouterMode(TorchFunctionMode):
         if values is None:
             return func(*args, **kwargs)
         x, weight, bias = values[:3]
-        tensors = (x, weight) if bias is None else (x, weight, bias)
-        if any(type(t) not in _PLAIN_TYPES for t in tensors):
+        if type(x) not in _PLAIN_TYPES or type(weight) not in _PLAIN_TYPES:
+            return func(*args, **kwargs)
+        if bias is not None and type(bias) not in _PLAIN_TYPES:
             return func(*args, **kwargs)
         ndim = signature.ndim or weight.dim() - 2
         if ndim not in (2, 3):
             return func(*args, **kwargs)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if torch.is_grad_enabled() and (
+            x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        ):
             self.audience.add("passed_through")
             return func(*args, **kwargs)
         try:
             entry = self._entry(values, ndim)
         except (TypeError, AttributeError, RuntimeError):
             return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
-        return self._run(entry, values, lambda: func(*args, **kwargs))
+        return self._run(entry, values, func, args, kwargs)
 
     def _entry(self, values: tuple[Any, ...], ndim: int) -> _Entry:
         key = _key(values, ndim)
@@ -159,40 +165,53 @@ class _RouterMode(TorchFunctionMode):
         return entry
 
     def _run(
-        self, entry: _Entry, values: tuple[Any, ...], run_current: Callable[[], torch.Tensor]
-    ) -> torch.Tensor:
-        self.audience.add("calls")
+        self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        spec = entry.spec
         failed: list[Exception] = []
-        is_plain = entry.spec is None or (
-            self.may_run_plainly and not entry.known and not faults.active()
-        )
-        if is_plain:
+        if spec is None or (self.may_run_plainly and not entry.known and not faults.active()):
             start = time.perf_counter()
             try:
-                result = run_current()
+                result = func(*args, **kwargs)
             except Exception as error:
-                if errors.classify(error) is None:
-                    self._tell(entry, start, "raised", errors.first_line(error))
+                found = errors.classify(error)
+                is_retried = found is not None and found.kind in errors.RETRIED and spec is not None
+                outcome = "failed" if is_retried else "raised"
+                self._tell(entry, start, outcome, errors.first_line(error))
+                if found is None:
                     self.audience.add("raised")
                     raise
                 failed.append(error)
-            if not failed:
+            else:
                 self._tell(entry, start, "ok", "")
                 return result
-            detail = errors.first_line(failed[0])
-            if entry.spec is None:
-                self._tell(entry, start, "raised", detail)
+            if spec is None:
                 self._raise_foreign(entry, values, failed)
-            self._tell(entry, start, "failed", detail)
-        assert entry.spec is not None
-        call = ConvCall(entry.spec, values[0], values[1], values[2], run_current)
+        else:
+            self.audience.add("calls")
+        assert spec is not None
+        run_current = functools.partial(func, *args, **kwargs)
+        call = ConvCall(spec, values[0], values[1], values[2], run_current)
         climb = Climb(call, entry.what, entry.config, self.settings, self.audience, self.scope)
         return climb.run(failed)
 
     def _tell(self, entry: _Entry, start: float, outcome: str, detail: str) -> None:
+        """Books a call and its first attempt in one go."""
         seconds = time.perf_counter() - start
-        book(entry.rows, seconds, failed=outcome != "ok")
-        self.audience.tell(start, "current", entry.what, seconds, outcome, detail)
+        audience = self.audience
+        with LOCK:
+            for stats in audience.stats:
+                stats.calls += 1
+            for row in entry.rows:
+                row.calls += 1
+                row.seconds += seconds
+                if seconds > row.max_seconds:
+                    row.max_seconds = seconds
+                if detail:
+                    row.failures += 1
+        if audience.listeners:
+            audience.tell(start, "current", entry.what, seconds, outcome, detail)
 
     def _raise_foreign(
         self, entry: _Entry, values: tuple[Any, ...], failed: list[Exception]
@@ -237,6 +256,11 @@ class Guard:
         trace: TracebackType | None,
     ) -> None:
         if self.active:
+            if not _local.modes:
+                raise RuntimeError(
+                    "protect() is left on another thread than it was entered on; a scope belongs"
+                    " to one thread"
+                )
             mode = _local.modes.pop()
             mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
 
@@ -250,6 +274,7 @@ def protect(
     on_event: OnEvent | None = None,
     check_finite: bool = False,
     synchronize: bool = False,
+    on_oom: str = "retry",
     threads: int | None = None,
     workspace_limit: int | None = None,
     cancel: object = None,
@@ -271,13 +296,17 @@ def protect(
     calling thread; what it raises is not caught. check_finite: a tier that gives NaN or infinity
     for finite input has failed (costs a pass over the result, and a wait for the GPU).
     synchronize: wait for the GPU after each attempt, so that seconds are those of the kernel and
-    errors come up at the call that made them. threads, workspace_limit, cancel: for the C conv3d.
+    errors come up at the call that made them. on_oom: "raise" lets an out-of-memory error pass to
+    a caller who can do with less (smaller tiles), "retry" goes down the ladder. threads,
+    workspace_limit, cancel: for the C conv3d.
 
     Calls with an input that requires grad (grad mode on) pass through untouched. Raises
     ValueError for a wrong argument or a wrong HY3D_FAULTS.
     """
     if when not in ("always", "amd"):
         raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
+    if on_oom not in ("retry", "raise"):
+        raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if not 0 < memory_threshold <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
     if budget is not None and budget < 0:
@@ -288,7 +317,10 @@ def protect(
     made = tuple(make_tier(t, **cpu) if isinstance(t, str) else t for t in tiers)
     if len({tier.name for tier in made}) != len(made):
         raise ValueError(f"protect: tiers={tiers!r} names a tier twice")
-    settings = Settings(made, Limits(budget, memory_threshold), on_event, check_finite, synchronize)
+    settings = Settings(
+        made, Limits(budget, memory_threshold), on_event, check_finite, synchronize,
+        raise_oom=on_oom == "raise",
+    )  # fmt: skip
     return Guard(settings, active=when == "always" or torch.version.hip is not None)
 
 

@@ -33,7 +33,8 @@ typedef struct hy3d_context_options {
     /* Path or name of the BLAS library; NULL takes HY3D_BLAS_LIBRARY, else the vendored one
      * beside this code, else the system's OpenBLAS. It is loaded at the first use. */
     const char *blas_library;
-    /* Upper limit on threads of one call; 0 is the number of CPUs this process may use. */
+    /* Upper limit on threads of one call, at most 1024; 0 is the number of CPUs this process may
+     * use. */
     uint32_t max_threads;
     /* Test hook, see hy3d_context_fail_allocation: armed before the first allocation. */
     uint64_t fail_allocation_at;

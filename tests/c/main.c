@@ -1,9 +1,7 @@
 /* Runs every C suite that is there. check_hy3d [SUITE]: that suite only. */
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support.h"
 
@@ -58,34 +56,12 @@ static const named_suite suites[] = {
 #endif
 };
 
-static void report_skips(int file)
-{
-    char kind;
-    long blas = 0, other = 0;
-    if (lseek(file, 0, SEEK_SET) == 0) {
-        while (read(file, &kind, 1) == 1) {
-            blas += kind == 'b';
-            other += kind != 'b';
-        }
-    }
-    if (blas != 0 || other != 0) {
-        printf("skipped: %ld for want of a BLAS library (set HY3D_BLAS_LIBRARY), %ld for want of "
-               "an instruction set\n",
-               blas, other);
-    }
-}
-
 int main(int argc, char **argv)
 {
-    FILE *const skips = tmpfile();
-    if (skips == NULL) {
+    if (!test_notes_open()) {
         perror("tmpfile");
         return EXIT_FAILURE;
     }
-    char number[16];
-    snprintf(number, sizeof number, "%d", fileno(skips));
-    setenv("HY3D_TEST_SKIPS", number, 1);
-
     SRunner *runner = NULL;
     for (size_t i = 0; i < COUNT_OF(suites); i++) {
         if (argc > 1 && strcmp(argv[1], suites[i].name) != 0) {
@@ -104,7 +80,6 @@ int main(int argc, char **argv)
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
-    report_skips(fileno(skips));
-    fclose(skips);
+    test_notes_report(failed != 0);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

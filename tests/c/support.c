@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,16 +25,54 @@ int test_level_count(void)
     return (int)hy3d_cpu_detect() + 1;
 }
 
-/* Tests run in child processes: what is skipped is told to the parent through a file that main
- * opened before the first fork, one byte a skip. */
+/* Tests run in child processes, so notes go through a file that main opened before the first fork:
+ * one line each, written at once so that lines stay whole. */
+static FILE *notes;
+
+bool test_notes_open(void)
+{
+    notes = tmpfile();
+    return notes != NULL;
+}
+
+__attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (notes != NULL && write(fileno(notes), line, strlen(line)) < 0) {
+        perror("test notes");
+    }
+}
+
+void test_notes_report(bool has_failed)
+{
+    char line[256], before[256] = "";
+    long blas = 0, other = 0;
+    rewind(notes);
+    while (fgets(line, sizeof line, notes) != NULL) {
+        if (strncmp(line, "skip ", 5) == 0) {
+            blas += strcmp(line, "skip blas\n") == 0;
+            other += strcmp(line, "skip blas\n") != 0;
+        } else if (has_failed && strcmp(line, before) != 0) {
+            fputs(line, stdout);
+            strcpy(before, line);
+        }
+    }
+    if (blas != 0 || other != 0) {
+        printf("skipped: %ld for want of a BLAS library (set HY3D_BLAS_LIBRARY), %ld for want of "
+               "an instruction set or because a sanitizer cannot follow them\n",
+               blas, other);
+    }
+    fclose(notes);
+    notes = NULL;
+}
+
 void test_skip(const char *why)
 {
-    const char *const name = getenv("HY3D_TEST_SKIPS");
-    const int file = name != NULL ? (int)strtol(name, NULL, 10) : -1;
-    if (file >= 0) {
-        const char kind = strcmp(why, "blas") == 0 ? 'b' : 'o';
-        ck_assert_int_eq(write(file, &kind, 1), 1);
-    }
+    note("skip %s\n", why);
 }
 
 bool test_has_blas(hy3d_context *context)
@@ -51,17 +90,13 @@ bool test_has_blas(hy3d_context *context)
     return false;
 }
 
-test_random test_rng(uint64_t seed)
+test_random test_rng_of(uint64_t seed, const char *test_name)
 {
     const char *const replay = getenv("HY3D_TEST_SEED");
     if (replay != NULL) {
         seed = strtoull(replay, NULL, 0);
     }
-    /* Check prints the last marked point and a failed assertion only: the seed goes to standard
-     * error at once when asked for, and into the environment for messages. */
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, seed);
-    setenv("HY3D_TEST_SEED_USED", text, 1);
+    note("seed of %s: HY3D_TEST_SEED=%" PRIu64 "\n", test_name, seed);
     return (test_random){seed * 2685821657736338717U | 1U};
 }
 

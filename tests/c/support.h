@@ -34,12 +34,14 @@ int test_level_count(void);
 /* Loads BLAS; false (and one line in the closing report) where there is none: return then. */
 bool test_has_blas(hy3d_context *context);
 
-/* xorshift64*: the same numbers everywhere. Start with test_rng, which remembers the seed: it is
- * printed when the test fails; HY3D_TEST_SEED=N sets it. */
+/* xorshift64*: the same numbers everywhere. test_rng(seed) notes the test and its seed, and main
+ * prints both when anything failed; HY3D_TEST_SEED=N in the environment takes the place of every
+ * seed, to replay or to try others. */
 typedef struct test_random {
     uint64_t state;
 } test_random;
-test_random test_rng(uint64_t seed);
+#define test_rng(seed) test_rng_of(seed, __func__)
+test_random test_rng_of(uint64_t seed, const char *test_name);
 uint64_t test_next(test_random *random);
 /* Uniform in low .. high, both included. */
 int64_t test_between(test_random *random, int64_t low, int64_t high);
@@ -69,7 +71,12 @@ void test_guard_free(test_guard *guard);
 /* While true, pthread_create fails with EAGAIN (the linker's --wrap puts the test's in its place). */
 void test_fail_threads(bool fail);
 
-/* Tests that were not run for want of something; main prints the sum. */
+/* Notes a test that was not run: "blas" for want of a BLAS library, else any word. */
 void test_skip(const char *why);
+
+/* For main. What tests note goes through a file that is open before Check forks. false: no file. */
+bool test_notes_open(void);
+/* Prints the sums of what was skipped and, after failures, the seeds. */
+void test_notes_report(bool has_failed);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/cpu.h"
 #include "hy3d/tensor.h"
 
 static const hy3d_status every_status[] = {
@@ -121,6 +122,19 @@ START_TEST(test_cpu_override_can_only_lower_the_level)
 }
 END_TEST
 
+START_TEST(test_asking_for_more_than_a_machine_has_gives_what_it_has)
+{
+    for (int best = 0; best <= (int)HY3D_CPU_AVX512; best++) {
+        for (int asked = 0; asked <= (int)HY3D_CPU_AVX512; asked++) {
+            hy3d_cpu_level level;
+            ck_assert(hy3d__cpu_parse(hy3d_cpu_level_name((hy3d_cpu_level)asked),
+                                      (hy3d_cpu_level)best, &level));
+            ck_assert_int_eq((int)level, asked < best ? asked : best);
+        }
+    }
+}
+END_TEST
+
 START_TEST(test_no_override_takes_the_best_and_an_unknown_one_is_refused)
 {
     int level;
@@ -230,6 +244,9 @@ START_TEST(test_context_knows_its_thread_limit)
     ck_assert_ok(hy3d_context_create(NULL, &context));
     ck_assert_uint_ge(hy3d_context_max_threads(context), 1);
     hy3d_context_destroy(context);
+    context = test_context(NULL, UINT32_MAX);
+    ck_assert_uint_eq(hy3d_context_max_threads(context), 1024);
+    hy3d_context_destroy(context);
     hy3d_context_destroy(NULL);
     ck_assert_status(hy3d_context_create(NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
 }
@@ -277,6 +294,7 @@ Suite *hy3d_base_suite(void)
     tcase_add_test(tests, test_detected_level_is_the_one_the_compiler_sees);
 #endif
     tcase_add_test(tests, test_cpu_override_can_only_lower_the_level);
+    tcase_add_test(tests, test_asking_for_more_than_a_machine_has_gives_what_it_has);
     tcase_add_test(tests, test_no_override_takes_the_best_and_an_unknown_one_is_refused);
     tcase_add_test(tests, test_memory_is_aligned_and_counted);
     tcase_add_test(tests, test_impossible_sizes_are_refused_and_leave_the_output_alone);

@@ -9,6 +9,10 @@
 
 #include "kernels/kernels.h"
 
+#if HY3D__X86
+#include <immintrin.h>
+#endif
+
 enum { HALVES = 65536, CHUNK = 4096 };
 
 static uint32_t bits_of(float value)
@@ -372,6 +376,32 @@ START_TEST(test_conversions_ignore_the_rounding_mode_of_the_thread)
 }
 END_TEST
 
+#if HY3D__X86
+/* torch.set_flush_denormal and some audio hosts switch this on. */
+START_TEST(test_conversions_keep_denormals_where_the_thread_flushes_them)
+{
+    enum { FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x0040 };
+    uint16_t halves[CHUNK], wanted_back[CHUNK], back[CHUNK];
+    float wanted[CHUNK], got[CHUNK];
+    for (int i = 0; i < CHUNK; i++) {
+        halves[i] = (uint16_t)(i % 2 << 15 | i / 2 % 0x400); /* zeros and denormals */
+    }
+    for (int which = 0; which < 2; which++) {
+        call_kernel(hy3d__kernels_for(0), which, CHUNK, halves, NULL, wanted);
+        call_kernel(hy3d__kernels_for(0), which + 2, CHUNK, wanted, NULL, wanted_back);
+        const unsigned mode = _mm_getcsr();
+        _mm_setcsr(mode | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
+        call_kernel(hy3d__kernels_for(_i), which, CHUNK, halves, NULL, got);
+        call_kernel(hy3d__kernels_for(_i), which + 2, CHUNK, got, NULL, back);
+        _mm_setcsr(mode);
+        ck_assert_int_eq(memcmp(wanted, got, sizeof got), 0);
+        ck_assert_int_eq(memcmp(wanted_back, back, sizeof back), 0);
+        ck_assert_int_eq(memcmp(halves, back, sizeof back), 0);
+    }
+}
+END_TEST
+#endif
+
 START_TEST(test_unknown_levels_get_the_reference)
 {
     ck_assert_ptr_eq(hy3d__kernels_for(-1), hy3d__kernels_for(HY3D_CPU_REF));
@@ -399,6 +429,10 @@ Suite *hy3d_kernels_suite(void)
     tcase_add_loop_test(tests, test_no_kernel_touches_memory_beyond_its_elements, 0, levels);
     tcase_add_loop_test(tests, test_blend_rounds_the_product_then_the_sum, 0, levels);
     tcase_add_loop_test(tests, test_conversions_ignore_the_rounding_mode_of_the_thread, 0, levels);
+#if HY3D__X86
+    tcase_add_loop_test(tests, test_conversions_keep_denormals_where_the_thread_flushes_them, 0,
+                        levels);
+#endif
     tcase_add_test(tests, test_unknown_levels_get_the_reference);
     suite_add_tcase(suite, tests);
     return suite;

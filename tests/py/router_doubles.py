@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,17 +19,25 @@ def fake_conv3d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
     dilation: Any, groups: int, *, out: torch.Tensor, **options: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """Stands for the C core where that is not built: PyTorch in float64, rounded once."""
-    wide = [None if t is None else t.double() for t in (x, weight, bias)]
+    """Stands for the C core where that is not built: PyTorch in float64, rounded once.
+
+    `padding` is (T, H, W), or three pairs (before, after), as hy3d_rocm.conv.functional takes it.
+    """
+    wide: list[Any] = [None if t is None else t.double() for t in (x, weight, bias)]
+    if not isinstance(padding, int) and not isinstance(padding[0], int):
+        wide[0] = F.pad(wide[0], [n for pair in reversed(padding) for n in pair])
+        padding = 0
     out.copy_(F.conv3d(*wide, stride, padding, dilation, groups))
     return out
 
 
 def cpu_tier() -> Tier:
     """The real C tier where it is built, else the double."""
-    real = CpuTier()
-    probe: Any = None
-    return real if real.refusal(probe, Limits()) is None else CpuTier(conv3d=fake_conv3d)
+    try:
+        importlib.import_module("hy3d_rocm._core")
+    except ImportError:
+        return CpuTier(conv3d=fake_conv3d)
+    return CpuTier()
 
 
 def default_tiers() -> list[Tier]:

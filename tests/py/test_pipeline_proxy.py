@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -264,3 +264,46 @@ def test_real_pipeline_under_offload_and_compiled(offload: str) -> None:
         assert torch.equal(result, reference)
     else:  # the noise is the same, the convolutions' rounding is not
         assert torch.nn.functional.mse_loss(result, reference) < 1e-4
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+
+
+@needs_gpu
+def test_offloaded_weights_meet_their_input_on_the_accelerator() -> None:
+    """The mismatch of the specification, with accelerate's real hook and a real convolution."""
+    accelerate = pytest.importorskip("accelerate")
+    module = torch.nn.Conv2d(3, 4, 3)
+    _, hook = accelerate.cpu_offload_with_hook(module, "cuda")
+
+    class Painter:
+        components: ClassVar[dict[str, Any]] = {"vae": module}
+        device = CPU  # as diffusers says under offload before PR 14383
+
+        def __call__(self, image: torch.Tensor, generator: Any = None) -> torch.Tensor:
+            return module(image).sum() + torch.randn(1, device=image.device, generator=generator)
+
+    with pytest.raises(RuntimeError, match=r"should be the same|same device"):
+        Painter()(torch.ones(1, 3, 8, 8))
+    hook.offload()
+    proxy = PipelineProxy(Painter())
+    assert proxy.device.type == "cuda"
+    generator = torch.Generator(device=proxy.device).manual_seed(3)
+    assert proxy(torch.ones(1, 3, 8, 8), generator=generator).device.type == "cuda"
+
+
+@needs_gpu
+def test_accelerator_streams_continue_and_global_states_stay() -> None:
+    class Drawing(Recorder):
+        def __call__(self, image: Any = None, generator: Any = None, **rest: Any) -> torch.Tensor:
+            return torch.randn(4, generator=generator, device="cuda")
+
+    torch.randn(1, device="cuda")
+    proxy, before = PipelineProxy(Drawing("cuda")), _rng.capture()
+    fresh = (torch.Generator(device="cuda").manual_seed(5) for _ in range(3))
+    results = [proxy(generator=generator) for generator in fresh]
+    one = torch.Generator(device="cuda").manual_seed(5)
+    assert torch.equal(
+        torch.stack(results), torch.stack([Drawing()(generator=one) for _ in range(3)])
+    )
+    assert _rng.same(before, _rng.capture())

@@ -1,0 +1,53 @@
+"""The door for ComfyUI: it loads this file from custom_nodes/, whatever the folder is called."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+_LIBRARY = Path(__file__).resolve().parent / "hy3d_rocm"
+
+
+def _make_importable() -> None:
+    """`import hy3d_rocm` finds the installed package, else the one beside this file.
+
+    sys.path stays as it is: this folder has names (tests, docs) that would shadow other packs'.
+    """
+    if importlib.util.find_spec("hy3d_rocm") is not None:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "hy3d_rocm", _LIBRARY / "__init__.py", submodule_search_locations=[str(_LIBRARY)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{_LIBRARY} cannot be read")
+    module = sys.modules["hy3d_rocm"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["hy3d_rocm"]
+        raise
+
+
+async def comfy_entrypoint() -> Any:
+    """ComfyUI's entry (V3). Whatever fails here costs this pack's nodes and one log line."""
+    try:
+        _make_importable()
+        from hy3d_rocm.comfy.extension import make_extension
+
+        return make_extension()
+    except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
+        logging.getLogger("hy3d_rocm").error(
+            "hy3d_rocm: its nodes are not there, ComfyUI is not affected: %s: %s",
+            type(error).__name__,
+            error,
+        )
+        from comfy_api.v0_0_2 import ComfyExtension
+
+        class NoNodes(ComfyExtension):  # type: ignore[misc]
+            async def get_node_list(self) -> list[Any]:
+                return []
+
+        return NoNodes()

@@ -1,0 +1,3 @@
+"""ComfyUI nodes: the only place that imports ComfyUI's modules."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The machine around us: facts and variables. Imports neither torch nor numpy."""
+
+from __future__ import annotations

@@ -1,0 +1,163 @@
+"""`hy3d-rocm doctor`: the facts about this machine that decide how things run.
+
+Imports neither torch nor numpy itself; torch is asked only if it can be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Any
+
+from hy3d_rocm import __version__
+from hy3d_rocm.env import gpu, variables
+
+PACKAGES = (
+    "torch", "numpy", "diffusers", "transformers", "accelerate", "triton",
+    "pytorch-triton-rocm",
+)  # fmt: skip
+
+
+def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """All facts, JSON-able. Never raises for a broken package: its error is the fact.
+
+    system, versions (None: not installed), torch (what it says of itself and its GPUs), core (the
+    C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), variables.
+    """
+    return {
+        "system": _system(),
+        "versions": {"hy3d-rocm": __version__, **{name: _version(name) for name in PACKAGES}},
+        "torch": _torch(),
+        "core": _core(),
+        "driver": {"gpus": gpu.amd_gpus(), "rocm": gpu.rocm_version() or None},
+        "variables": variables.relevant(os.environ if environ is None else environ),
+    }
+
+
+def format_text(facts: Mapping[str, Any]) -> str:
+    """`collect()`'s facts for people."""
+    system, core, torch = facts["system"], facts["core"], facts["torch"]
+    installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
+    sections = {
+        "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
+        "packages": [", ".join(installed) or "none of those that matter"],
+        "C core": _core_lines(core),
+        "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
+        "variables": _variable_lines(facts["variables"]),
+    }
+    width = max(map(len, sections)) + 2
+    lines = []
+    for title, body in sections.items():
+        heads = [title, *[""] * (len(body) - 1)]
+        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
+    return "\n".join(lines)
+
+
+def _system() -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "os": platform.platform(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpus": usable,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _core() -> dict[str, Any]:
+    try:
+        from hy3d_rocm import _native
+
+        cpu, blas = _native.cpu_info(), _native.blas_info()
+    except Exception as error:  # noqa: BLE001  (a wrong HY3D_CPU, say: that is the fact)
+        return {"available": False, "missing": f"{type(error).__name__}: {error}"}
+    return {
+        "available": _native.available,
+        "missing": _native.missing,
+        "cpu": {**cpu, "levels": list(cpu["levels"])},
+        "blas": dict(blas),
+    }
+
+
+def _torch() -> dict[str, Any]:
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001  (a broken build raises anything: that is the fact)
+        return {"error": f"{type(error).__name__}: {error}"}
+    facts: dict[str, Any] = {
+        "version": torch.__version__,
+        "hip": torch.version.hip,
+        "cuda": torch.version.cuda,
+        "miopen_or_cudnn_enabled": torch.backends.cudnn.enabled,
+        "threads": torch.get_num_threads(),
+        "gpus": [],
+    }
+    try:
+        for index in range(torch.cuda.device_count()):
+            facts["gpus"].append(_torch_gpu(torch.cuda.get_device_properties(index)))
+    except Exception as error:  # noqa: BLE001  (a driver that does not start is the fact)
+        facts["error"] = f"{type(error).__name__}: {error}"
+    return facts
+
+
+def _torch_gpu(properties: Any) -> dict[str, Any]:
+    return {
+        "name": properties.name,
+        "architecture": getattr(properties, "gcnArchName", ""),
+        "memory_bytes": properties.total_memory,
+    }
+
+
+def _core_lines(core: Mapping[str, Any]) -> list[str]:
+    if not core["available"]:
+        remedy = [core["blas"]["error"]] if "blas" in core else []
+        return [f"not there: {core['missing']}", *remedy]
+    cpu, blas = core["cpu"], core["blas"]
+    lowered = "" if cpu["level"] == cpu["detected"] else f", lowered from {cpu['detected']}"
+    return [
+        f"kernels {cpu['level']}{lowered}, at most {cpu['max_threads']} threads",
+        f"BLAS: {blas['text'] if blas['available'] else blas['error']}",
+    ]
+
+
+def _torch_lines(torch: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if "version" in torch:
+        build = f"ROCm {torch['hip']}" if torch["hip"] else f"CUDA {torch['cuda']}"
+        kind = build if torch["hip"] or torch["cuda"] else "CPU only"
+        lines.append(f"torch {torch['version']}: {kind}")
+        switch = "on" if torch["miopen_or_cudnn_enabled"] else "off"
+        if torch["hip"]:
+            lines.append(f"MIOpen is switched {switch} in torch")
+        lines += [_gpu_line(g) for g in torch["gpus"]]
+    if "error" in torch:
+        lines.append(f"torch: {torch['error']}")
+    return lines
+
+
+def _driver_lines(driver: Mapping[str, Any]) -> list[str]:
+    lines = [f"driver: {_gpu_line(g)}" for g in driver["gpus"]]
+    if driver["rocm"]:
+        lines.append(f"ROCm {driver['rocm']} on the system")
+    return lines or ["driver: no AMD GPU"]
+
+
+def _gpu_line(facts: Mapping[str, Any]) -> str:
+    memory = f"{facts['memory_bytes'] / 2**30:.1f} GiB"
+    return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
+
+
+def _variable_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    lines: Iterable[str] = (
+        f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
+        for name, entry in found.items()
+    )
+    return list(lines) or ["none of those that matter is set"]

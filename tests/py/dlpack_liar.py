@@ -1,0 +1,119 @@
+"""DLPack producers made by hand: honest ones that count their deletions, and liars."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+CPU, GPU = 1, 10  # DLPack's kDLCPU and kDLROCM
+FLOAT, BFLOAT = 2, 4
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class Producer:
+    """One float array behind `__dlpack__`; every field can be made a lie.
+
+    `deleted` counts calls of the deleter: 1 after any call that took the capsule, no more.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        strides: tuple[int, ...] | None = None,
+        ndim: int | None = None,
+        dtype: tuple[int, int, int] = (FLOAT, 32, 1),
+        device: int = CPU,
+        said_device: object = (CPU, 0),
+        no_data: bool = False,
+        no_shape: bool = False,
+        no_deleter: bool = False,
+        byte_offset: int = 0,
+        capsule_name: bytes = b"dltensor",
+        bytes_behind: int = 4096,
+    ) -> None:
+        self.deleted = 0
+        self.said_device = said_device
+        self._name = capsule_name
+        self._memory = ctypes.create_string_buffer(bytes_behind + 64)
+        start = -(-ctypes.addressof(self._memory) // 64) * 64
+        self._shape = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+        self._strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
+        self._deleter = _Deleter(self._delete)
+        managed = self._managed = _Managed()
+        tensor = managed.tensor
+        tensor.data = None if no_data else start
+        tensor.device = _Device(device, 0)
+        tensor.ndim = len(shape) if ndim is None else ndim
+        tensor.dtype = _DType(*dtype)
+        if not no_shape:
+            tensor.shape = ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64))
+        if self._strides is not None:
+            tensor.strides = ctypes.cast(self._strides, ctypes.POINTER(ctypes.c_int64))
+        tensor.byte_offset = byte_offset
+        if not no_deleter:
+            managed.deleter = ctypes.cast(self._deleter, ctypes.c_void_p).value
+
+    def _delete(self, _managed: int) -> None:
+        self.deleted += 1
+
+    def __dlpack_device__(self) -> Any:
+        return self.said_device
+
+    def __dlpack__(self, stream: object = None) -> Any:
+        return _new_capsule(ctypes.addressof(self._managed), self._name, None)
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "no dimensions": {"shape": ()},
+    "negative number of dimensions": {"shape": (2,), "ndim": -3},
+    "two thousand million dimensions": {"shape": (2,), "ndim": 2**31 - 1},
+    "six dimensions": {"shape": (1, 1, 1, 1, 1, 1)},
+    "negative size": {"shape": (1, 1, -2, 2, 2)},
+    "product of sizes beyond 2**63": {"shape": (2**40, 2**40, 1, 1, 1), "strides": (0,) * 5},
+    "strides beyond 2**63": {"shape": (2, 2, 2, 2, 2), "strides": (2**62, 2**62, 1, 1, 1)},
+    "the lowest stride there is": {"shape": (1, 1, 1, 1, 2), "strides": (1, 1, 1, 1, -(2**63))},
+    "no memory": {"shape": (1, 2, 3, 4, 4), "no_data": True},
+    "no shape": {"shape": (1, 2, 3, 4, 4), "no_shape": True},
+    "two lanes": {"shape": (1, 2, 3, 4, 4), "dtype": (FLOAT, 32, 2)},
+    "float of 7 bits": {"shape": (1, 2, 3, 4, 4), "dtype": (FLOAT, 7, 1)},
+    "int32": {"shape": (1, 2, 3, 4, 4), "dtype": (0, 32, 1)},
+    "bfloat of 32 bits": {"shape": (1, 2, 3, 4, 4), "dtype": (BFLOAT, 32, 1)},
+    "misaligned": {"shape": (1, 2, 3, 4, 4), "byte_offset": 3},
+    "GPU memory, said too": {"shape": (1, 2, 3, 4, 4), "device": GPU, "said_device": (GPU, 0)},
+    "GPU memory, the CPU said": {"shape": (1, 2, 3, 4, 4), "device": GPU},
+    "device of text": {"shape": (1, 2, 3, 4, 4), "said_device": ("cpu", 0)},
+    "device of one number": {"shape": (1, 2, 3, 4, 4), "said_device": (1,)},
+    "device of nothing": {"shape": (1, 2, 3, 4, 4), "said_device": None},
+    "capsule already used": {"shape": (1, 2, 3, 4, 4), "capsule_name": b"used_dltensor"},
+    "capsule of another kind": {"shape": (1, 2, 3, 4, 4), "capsule_name": b"arrow_array"},
+}

@@ -1,0 +1,17 @@
+"""A short run of the argument fuzzer; tests/bench/fuzz_arguments.py has the long one."""
+
+from __future__ import annotations
+
+import fuzz_arguments
+import pytest
+
+
+@pytest.mark.parametrize("name", fuzz_arguments.functions())
+def test_bad_arguments_are_answered_with_exceptions(name: str) -> None:
+    counts = fuzz_arguments.run_in_child(name, seed=20261121, count=1000)
+    assert "returned" in counts, f"every case was refused, so little was tested: {counts}"
+
+
+def test_a_crash_in_a_child_is_seen() -> None:
+    with pytest.raises(AssertionError, match="ended the process with status"):
+        fuzz_arguments.run_in_child("no_such_function", seed=1, count=1)

@@ -1,0 +1,144 @@
+"""The pack without its compiled core: twins serve, and one line says what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import hy3d_rocm
+from hy3d_rocm import _core, _fallback, _native
+
+# Makes `import hy3d_rocm._core` fail as it does where nothing was compiled.
+HIDE = """
+    import sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name == "hy3d_rocm._core":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Hidden())
+"""
+
+
+def without_core(code: str) -> tuple[str, str]:
+    """Standard output and error of a fresh interpreter in which the core is hidden."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(HIDE) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=dict(os.environ),
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout.strip(), result.stderr.strip()
+
+
+def test_exactly_one_line_says_what_is_missing_and_what_brings_it() -> None:
+    out, err = without_core(
+        """
+        import hy3d_rocm
+        assert hy3d_rocm.Hy3dError
+        from hy3d_rocm import _native
+        import importlib
+        importlib.import_module("hy3d_rocm._native")
+        assert not _native.available
+        print(_native.resolve_device(object(), "cpu"), _native.seed_image(5, 0))
+        """
+    )
+    assert out == "('cpu', 'default') 5"
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert "everything but the CPU convolution works" in lines[0]
+    assert "pip install ." in lines[0]
+
+
+def test_with_the_core_nothing_is_said() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from hy3d_rocm import _native; assert _native.available"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert result.stderr == ""
+
+
+def test_the_twins_answer_as_the_core_does() -> None:
+    code = """
+        from hy3d_rocm import _native as n
+        plan = n.schedule_plan(latent=(9, 20, 30), factor=(4, 8, 8), causal=1, overlap=(0, 2, 2),
+                               halo=(2, 0, 0), min_tile=(2, 8, 8), bytes_per_voxel=100,
+                               budget_bytes=10**8)
+        print(sorted(plan.items()))
+        print([sorted(n.schedule_grain(plan, i).items()) for i in range(plan["grains"])])
+        print(n.schedule_window(9, 3, 4).tolist())
+        print(n.philox4x32((1, 2, 3, 4), (5, 6)), n.seed_image(7, 3), n.seed_stream(7, 3))
+        print(n.conv3d_out_size((9, 8, 7), (3, 3, 3), (1, 2, 2), (1, 1, 2), (2, 1, 1), (0, 1, 1)))
+        print(sorted(n.cpu_info()), sorted(n.blas_info()))
+    """
+    with_core = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    out, _ = without_core(code)
+    assert out == with_core.stdout.strip()
+
+
+def test_the_convolution_says_that_it_needs_the_core() -> None:
+    out, _ = without_core(
+        """
+        import numpy as np
+        import hy3d_rocm
+        try:
+            hy3d_rocm.conv3d(np.zeros((1, 1, 3, 3, 3), "f4"), np.zeros((1, 1, 1, 1, 1), "f4"))
+        except hy3d_rocm.Hy3dError as error:
+            print(error)
+        """
+    )
+    assert out.startswith("The CPU convolution needs the C core, which is not there: run `pip")
+
+
+def test_the_twins_error_and_flag_are_used_like_the_core_s() -> None:
+    error = _fallback.Hy3dError("text", 7)
+    assert (str(error), error.status, error.name) == ("text", 7, "HY3D_ERR_BUDGET_TOO_SMALL")
+    for flag in (_core.CancelFlag(), _fallback.CancelFlag()):
+        assert not flag.requested
+        flag.request()
+        assert flag.requested
+        flag.reset()
+        assert not flag.requested
+
+
+def test_both_doors_have_every_name() -> None:
+    for name in _native.__all__:
+        assert hasattr(_native, name), name
+    for name in ("CancelFlag", "Hy3dError", "blas_info", "conv3d", "conv3d_out_size", "cpu_info"):
+        assert hasattr(_fallback, name), name
+
+
+@pytest.mark.parametrize("fields", [{"latent": (0, 1, 1)}, {"level": -2}, {"overlap": (1, 2)}])
+def test_both_refuse_the_same_plans(fields: dict[str, object]) -> None:
+    from hy3d_rocm._fallback import schedule
+
+    good = {"latent": (4, 8, 8), "factor": (4, 8, 8)}
+    for plan in (_core.schedule_plan, schedule.schedule_plan):
+        plan(**good)  # type: ignore[operator]
+        with pytest.raises((ValueError, TypeError)):
+            plan(**(good | fields))  # type: ignore[operator]
+
+
+def test_the_package_s_decode_is_callable_before_and_after_its_sub_modules() -> None:
+    assert callable(hy3d_rocm.decode)
+    plan = importlib.import_module("hy3d_rocm.decode.plan")
+    assert callable(hy3d_rocm.decode)
+    assert hy3d_rocm.decode.plan is plan
