@@ -544,14 +544,20 @@ Suite *hy3d_parallel_suite(void)
     tcase_add_test(tests, test_workers_leave_signals_to_the_host);
     tcase_add_test(tests, test_the_gate_never_lets_more_than_its_limit_in);
     tcase_add_test(tests, test_waiting_workers_and_callers_use_no_processor_time);
-#ifndef __SANITIZE_THREAD__ /* it cannot follow threads that start after such a fork */
-    tcase_add_test(tests, test_the_pool_works_in_a_child_after_fork);
-    tcase_add_test(tests, test_fork_while_other_threads_hold_the_pool);
-#else
+    /* ThreadSanitizer cannot follow threads that start after a fork with threads. gcc 12's
+     * AddressSanitizer does not free its allocator's lock in a child: where another thread of the
+     * parent held it, the child waits for ever (seen once in 150 forks; never in 500 without). */
+#ifdef __SANITIZE_THREAD__
     (void)test_the_pool_works_in_a_child_after_fork;
+    test_skip("fork");
+#else
+    tcase_add_test(tests, test_the_pool_works_in_a_child_after_fork);
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     (void)test_fork_while_other_threads_hold_the_pool;
     test_skip("fork");
-    test_skip("fork");
+#else
+    tcase_add_test(tests, test_fork_while_other_threads_hold_the_pool);
 #endif
     suite_add_tcase(suite, tests);
     return suite;
