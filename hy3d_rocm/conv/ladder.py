@@ -175,10 +175,12 @@ class Climb:
                 if self.failures:
                     error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
                 self._raise(error)
-            elif found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
-                self._raise(error)
-            elif found.kind not in errors.RETRIED or not can_retry(self.call):
+            elif found.kind not in errors.RETRIED:  # before anything asks a lost device
                 self._raise(translate(error, found, self.what, self._places()) or error)
+            elif (found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom) or not can_retry(
+                self.call
+            ):
+                self._raise(error)
             else:
                 self.failures.append(Failure(tier, found, strip(error)))
                 self.audience.add("failures")

@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from hy3d_rocm.conv import memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 
-# The im2col kernels of PyTorch (vol2col.cuh, im2col.cuh) count columns in 32-bit integers.
-_INT32_ELEMS = 2**31 - 1
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 _SMALL_BYTES = 1 << 20
 
@@ -124,9 +122,6 @@ class NativeTier:
         spec = call.spec
         if spec.device.type not in ("cpu", "cuda"):
             return f"PyTorch has no native convolution for {spec.device.type}"
-        is_big = spec.device.type == "cuda" and spec.column_elems() > _INT32_ELEMS
-        if is_big and not self._is_depthwise(spec):
-            return "its im2col buffer has more than 2^31 elements, which PyTorch can't index"
         need = self.workspace_bytes(spec) + spec.out_bytes
         if limits.budget is not None and need > limits.budget:
             return (

@@ -50,6 +50,12 @@ def guarded(**options: Any) -> Guard:
     return protect(**options)
 
 
+def fake_result(call: ConvCall) -> torch.Tensor:
+    """What a double returns that computes a call without options."""
+    out = torch.empty(call.spec.out_size)
+    return fake_conv3d(call.x, call.weight, call.bias, 1, 0, 1, 1, out=out)
+
+
 class ScriptedTier:
     """A tier that does what `act` says, and counts its calls."""
 
