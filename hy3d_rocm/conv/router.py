@@ -226,11 +226,11 @@ class _RouterMode(TorchFunctionMode):
         places = ", ".join(
             f"{n} on {t.device}" for n, t in zip(names, values, strict=False) if t is not None
         )
-        if found is not None and found.kind is Kind.UNSUPPORTED:
+        is_spread = len({t.device for t in tensors}) > 1
+        if found is not None and found.kind is Kind.UNSUPPORTED and is_spread:
             # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
             # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
-            if len({t.device for t in tensors}) > 1:
-                found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
         try:
             raise (found and translate(error, found, entry.what, places)) or error
         finally:

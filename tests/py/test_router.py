@@ -20,7 +20,7 @@ from router_doubles import (
 )
 from torch.overrides import _get_current_function_mode_stack
 
-from hy3d_rocm.conv import faults, forget
+from hy3d_rocm.conv import faults, forget, memory
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
@@ -251,6 +251,35 @@ def test_a_lost_device_is_a_sentence_at_every_tier(x: torch.Tensor, text: str, t
     broken.append(Fault(tier, text=text, exception=torch.AcceleratorError))
     with inject_faults(broken), guarded(), pytest.raises(DeviceLostError, match="restart"):
         F.conv3d(x, integers(3, 2, 3, 3, 3))
+
+
+def test_a_lost_device_is_asked_nothing(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor) -> None:
+    def trap(*args: Any) -> Any:
+        raise AssertionError("the device was asked")
+
+    monkeypatch.setattr("hy3d_rocm.conv.ladder.can_retry", trap)
+    monkeypatch.setattr(memory, "free_bytes", trap)
+    monkeypatch.setattr(memory, "release", trap)
+    broken = Fault("current", text=faults.ILLEGAL_ACCESS)
+    with inject_faults(broken), guarded(), pytest.raises(DeviceLostError):
+        F.conv3d(x, integers(3, 2, 3, 3, 3))
+
+
+def test_a_mismatch_in_disguise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Could not run 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend."
+
+    def refuse(*args: Any) -> Any:
+        raise NotImplementedError(text)
+
+    x, weight = integers(1, 2, 4, 4, 4), integers(3, 2, 3, 3, 3).to("meta")
+    mode = protect()
+    with mode:
+        top = torch.overrides._get_current_function_mode()
+        assert top is not None
+        with pytest.raises(DeviceMismatchError, match="input on cpu, weight on meta"):
+            top._run(
+                top._entry((x, weight, None, 1, 0, 1, 1), 3), (x, weight, None), refuse, (), {}
+            )
 
 
 def test_a_tier_that_lies_about_its_result_has_failed(x: torch.Tensor) -> None:
