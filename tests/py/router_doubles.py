@@ -15,6 +15,17 @@ from hy3d_rocm.conv.router import Guard, protect
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other: on a busy machine small tensors take 20x as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def fake_conv3d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
     dilation: Any, groups: int, *, out: torch.Tensor, **options: Any,

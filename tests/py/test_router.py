@@ -16,6 +16,7 @@ from router_doubles import (
     default_tiers,
     guarded,
     integers,
+    one_thread,
     raising,
 )
 from torch.overrides import _get_current_function_mode_stack
@@ -35,7 +36,7 @@ RETRIED = [
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
     assert _get_current_function_mode_stack() == [], "a mode was left behind"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import cpu_tier, guarded, integers
+from router_doubles import cpu_tier, guarded, integers, one_thread
 
 from hy3d_rocm.conv import forget, memory
 from hy3d_rocm.conv.errors import DeviceMismatchError
@@ -47,7 +47,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
 

@@ -20,6 +20,7 @@ from router_doubles import (
     fake_result,
     guarded,
     integers,
+    one_thread,
     raising,
 )
 from torch.overrides import _get_current_function_mode_stack
@@ -34,7 +35,7 @@ from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, NativeTier
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
     assert _get_current_function_mode_stack() == [], "a mode was left behind"
