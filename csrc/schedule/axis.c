@@ -35,7 +35,7 @@ hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
             return HY3D_ERR_INVALID_ARGUMENT;
         }
     }
-    if (desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
+    if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
         desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
         desc->level < -1 || desc->level > HY3D_SCHEDULE_MAX_LEVEL) {
         return HY3D_ERR_INVALID_ARGUMENT;
@@ -47,7 +47,7 @@ hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d_
 {
     const int64_t latent = desc->latent[index], factor = desc->factor[index];
     const int64_t overlap = desc->overlap[index];
-    const bool causal = index == 0 && desc->causal != 0;
+    const bool causal = index == 0 && desc->causal == 1;
     int64_t out;
     if (!hy3d__mul_i64(causal ? latent - 1 : latent, factor, &out) ||
         !hy3d__add_i64(out, causal ? 1 : 0, &out)) {

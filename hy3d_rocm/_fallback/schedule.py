@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from hy3d_rocm._fallback import Hy3dError
@@ -38,7 +39,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "budget_bytes": (0, 0),
 }
 _SMALL: dict[str, tuple[int, int]] = {
-    "causal": (0, -(2**31)),
+    "causal": (0, 0),
     "max_in_flight": (1, 1),
     "level": (-1, -1),
 }
@@ -211,7 +212,8 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     level = _integer("level", plan["level"], 64)
     if not 0 <= level <= _MAX_LEVEL:
         raise ValueError(f"level is {level}: it must be from 0 to {_MAX_LEVEL}.")
-    again = schedule_plan(**{**plan["desc"], "level": level, "budget_bytes": 0})
+    desc = _read_desc({**plan["desc"], "level": level, "budget_bytes": 0})
+    again = _plan_again(tuple(desc.items()))
     number = _integer("index", index, 64)
     if not 0 <= number < again["grains"]:
         raise ValueError(f"There is no grain {number}: the plan has {again['grains']}.")
@@ -298,8 +300,9 @@ def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
             desc[name] = low = _integer(name, fields.get(name, number), bits)
         if low < lowest:
             raise ValueError(f"{name} is {desc[name]}; the lowest value is {lowest}")
-    if desc["level"] > _MAX_LEVEL:
-        raise ValueError(f"level is {desc['level']}; the highest is {_MAX_LEVEL}")
+    for name, highest in (("causal", 1), ("level", _MAX_LEVEL)):
+        if desc[name] > highest:
+            raise ValueError(f"{name} is {desc[name]}; the highest value is {highest}")
     return desc
 
 
@@ -337,6 +340,12 @@ def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
             "raise it or lower min_tile.",
             _BUDGET_TOO_SMALL,
         )
+
+
+@lru_cache(maxsize=16)
+def _plan_again(desc: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """The plan of a checked description; remembered, since every grain of a decode asks for it."""
+    return schedule_plan(**dict(desc))
 
 
 def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:

@@ -25,8 +25,8 @@
 typedef struct hy3d_schedule_desc {
     int64_t latent[3]; /* >= 1 */
     int64_t factor[3]; /* output units per latent unit, >= 1, e.g. {4, 8, 8} */
-    /* Causal in time: L latent frames give (L - 1) * factor[0] + 1 frames, and the first output
-     * frame of a chunk that starts at latent a is frame a * factor[0] of the video. Otherwise
+    /* 1, causal in time: L latent frames give (L - 1) * factor[0] + 1 frames, and the first output
+     * frame of a chunk that starts at latent a is frame a * factor[0] of the video. 0: they give
      * L * factor[0]. */
     int32_t causal;
     /* Latent units shared by neighbouring tiles, blended; >= 0. Half of them lie on each side of

@@ -35,7 +35,7 @@ START_TEST(test_fields_out_of_range_are_refused)
 {
     const hy3d_schedule_desc good = basic_desc(9, 16, 16);
     hy3d_schedule_plan plan;
-    for (int field = 0; field < 22; field++) {
+    for (int field = 0; field < 24; field++) {
         hy3d_schedule_desc desc = good;
         int64_t *const numbers[] = {desc.latent, desc.factor, desc.min_tile, desc.overlap,
                                     desc.halo};
@@ -46,8 +46,10 @@ START_TEST(test_fields_out_of_range_are_refused)
                            &desc.resident_bytes, &desc.budget_bytes}[field - 15] = -1;
         } else if (field == 20) {
             desc.max_in_flight = 0;
-        } else {
+        } else if (field == 21) {
             desc.level = -2;
+        } else {
+            desc.causal = field == 22 ? -1 : 2;
         }
         ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
     }

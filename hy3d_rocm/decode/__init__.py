@@ -1,0 +1,28 @@
+"""Decoding a video latent within a memory budget (docs/decode.md)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.executor import decode_with_report as decode_with_report
+    from hy3d_rocm.decode.report import DecodeCancelled as DecodeCancelled
+    from hy3d_rocm.decode.report import DecodeOptions as DecodeOptions
+    from hy3d_rocm.decode.report import DecodeReport as DecodeReport
+
+_HOME = {
+    "DecodeCancelled": "report",
+    "DecodeOptions": "report",
+    "DecodeReport": "report",
+    "decode_with_report": "executor",
+}
+
+__all__ = ["DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_with_report"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,192 @@
+"""Memory of this process and of the GPU: what is free, and what a stretch of code took at its peak.
+
+Peaks on the CPU come from the kernel (VmHWM, reset through /proc/self/clear_refs where that is
+allowed); a sampling thread adds the time series. glibc keeps freed blocks below its threshold,
+which hides what a decode gives back: `give_back()` returns them, `steady_malloc()` makes large
+blocks go back at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def free_bytes(device: torch.device) -> int:
+    """What can be allocated on `device` now: for a GPU what the driver has plus what torch's
+    allocator holds unused; for the CPU MemAvailable, within the control group's limit."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    available = _meminfo("MemAvailable")
+    if available is None:
+        import psutil
+
+        available = int(psutil.virtual_memory().available)
+    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
+    if limit is not None and used is not None:
+        available = min(available, max(limit - used, 0))
+    return available
+
+
+def _meminfo(field: str) -> int | None:
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _number(path: str) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(Path(path).read_text())
+    return None
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    return _status("VmRSS")
+
+
+def _status(field: str) -> int:
+    with suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def give_back(device: torch.device | None = None) -> None:
+    """Collects garbage and returns what the allocators hold unused."""
+    gc.collect()
+    if device is not None and device.type == "cuda":
+        torch.cuda.empty_cache()
+    trim_malloc()
+
+
+def trim_malloc() -> None:
+    """glibc: gives free heap pages back to the system. Elsewhere: nothing."""
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def steady_malloc(threshold: int = 1 << 20) -> bool:
+    """For a process that measures or bounds its memory: blocks from `threshold` bytes up are mapped
+    on their own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps
+    them). Process-wide and for good, so never called by decode(). False where there is no glibc."""
+    libc = _libc()
+    if libc is None:
+        return False
+    return bool(
+        libc.mallopt(_M_MMAP_THRESHOLD, threshold) and libc.mallopt(_M_TRIM_THRESHOLD, threshold)
+    )
+
+
+def _libc() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "malloc_trim") and hasattr(libc, "mallopt") else None
+
+
+class PeakMeter:
+    """Peak memory of a `with` block above what was in use at its start, and a time series.
+
+    On the CPU resident memory, on a GPU the allocator's counters. `series`: (seconds since start,
+    bytes above the start) every `interval` seconds (0: no series). `marks`: (seconds, label).
+    exact: resets the kernel's or the allocator's high-water mark, of which there is one a process,
+    so one exact meter at a time; without it the peak is that of the samples.
+    """
+
+    def __init__(
+        self, device: torch.device | str = "cpu", interval: float = 0.02, exact: bool = True
+    ) -> None:
+        self.device = torch.device(device)
+        self.exact = exact
+        self.interval = interval
+        self.baseline_bytes = 0
+        self.peak_bytes = 0
+        self.seconds = 0.0
+        self.series: list[tuple[float, int]] = []
+        self.marks: list[tuple[float, str]] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sampled = 0
+        self._began = 0.0
+
+    def mark(self, label: str) -> None:
+        """Remembers that `label` (a grain, a tier) began now."""
+        self.marks.append((time.perf_counter() - self._began, label))
+
+    def __enter__(self) -> PeakMeter:
+        if self.exact:
+            give_back(self.device)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+                torch.cuda.reset_peak_memory_stats(self.device)
+            else:
+                self.exact = _reset_high_water()
+        self.baseline_bytes = self._now()
+        self._began = time.perf_counter()
+        if self.interval > 0:
+            self._thread = threading.Thread(target=self._sample, daemon=True, name="hy3d-meter")
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.peak_bytes = max(self._high_water() - self.baseline_bytes, 0)
+
+    def _now(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.memory_allocated(self.device))
+        return resident_bytes()
+
+    def _high_water(self) -> int:
+        sampled = max(self._sampled, self._now())
+        if not self.exact:
+            return sampled
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return max(_status("VmHWM"), sampled)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self.interval):
+            now = self._now()
+            self._sampled = max(self._sampled, now)
+            self.series.append((time.perf_counter() - self._began, now - self.baseline_bytes))
+
+
+def _reset_high_water() -> bool:
+    """VmHWM := VmRSS. False where the kernel or the sandbox does not let us."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return _status("VmHWM") - _status("VmRSS") < 1 << 20
