@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv import memory
+from hy3d_rocm import _native
+from hy3d_rocm._fallback import INSTALL
+from hy3d_rocm.conv import functional, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
@@ -227,11 +228,11 @@ class CpuTier:
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         if self._conv3d is None:
-            try:
-                importlib.import_module("hy3d_rocm._core")
-                functional = importlib.import_module("hy3d_rocm.conv.functional")
-            except ImportError as error:
-                return f"the C core is not there ({error}); `pip install hy3d-rocm` builds it"
+            if not _native.available:
+                return f"the C core is not there ({_native.missing}); {INSTALL}"
+            blas = _native.blas_info()
+            if not blas["available"]:
+                return f"the C core has no BLAS library ({blas['error']})"
             self._conv3d = functional.conv3d
         return self._short_of_host_memory(call, limits)
 

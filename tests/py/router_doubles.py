@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.router import Guard, protect
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
@@ -44,11 +44,7 @@ def fake_conv3d(
 
 def cpu_tier() -> Tier:
     """The real C tier where it is built, else the double."""
-    try:
-        importlib.import_module("hy3d_rocm._core")
-    except ImportError:
-        return CpuTier(conv3d=fake_conv3d)
-    return CpuTier()
+    return CpuTier() if _native.available else CpuTier(conv3d=fake_conv3d)
 
 
 def default_tiers() -> list[Tier]:

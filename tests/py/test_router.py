@@ -21,6 +21,8 @@ from router_doubles import (
 )
 from torch.overrides import _get_current_function_mode_stack
 
+from hy3d_rocm import _native
+from hy3d_rocm._fallback import INSTALL
 from hy3d_rocm.conv import faults, forget, memory
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -310,7 +312,7 @@ def test_nan_for_finite_input_is_a_failure_when_asked(x: torch.Tensor) -> None:
 def test_without_the_c_core_the_line_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "hy3d_rocm._core", None)
+    monkeypatch.setattr(_native, "available", False)
     broken = [Fault("current"), Fault("native", text=faults.CPU_OOM)]
     with (
         inject_faults(broken),
@@ -318,7 +320,36 @@ def test_without_the_c_core_the_line_says_how_to_get_it(
         pytest.raises(RuntimeError, match="No suitable algorithm") as caught,
     ):
         F.conv3d(x, integers(3, 2, 3, 3, 3))
-    assert "pip install hy3d-rocm" in caught.value.__notes__[0]
+    assert INSTALL in caught.value.__notes__[0]
+
+
+def test_without_a_blas_library_the_c_tier_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    monkeypatch.setattr(_native, "available", True)
+    monkeypatch.setattr(_native, "blas_info", lambda: {"available": False, "error": "no file"})
+    with (
+        inject_faults([Fault("current"), Fault("native")]),
+        protect(),
+        pytest.raises(RuntimeError, match="No suitable algorithm") as caught,
+    ):
+        F.conv3d(x, integers(3, 2, 3, 3, 3))
+    assert "no BLAS library (no file)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("text", RETRIED)
+def test_when_every_tier_fails_with_a_known_text_the_caller_sees_it(
+    text: str, x: torch.Tensor
+) -> None:
+    with (
+        inject_faults(Fault("*", text=text)) as (fault,),
+        guarded() as guard,
+        pytest.raises(RuntimeError) as caught,
+    ):
+        F.conv3d(x, integers(3, 2, 3, 3, 3))
+    assert str(caught.value) == text
+    assert fault.fired == 3
+    assert (guard.stats.failures, guard.stats.raised) == (3, 1)
 
 
 def test_the_traceback_of_a_final_error_leads_to_the_callers_line(x: torch.Tensor) -> None:
