@@ -171,14 +171,13 @@ class Climb:
         error = failed.pop()
         try:
             found = errors.classify(error)
-            if found is None or (found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]):
+            # A lost device is not asked anything (can_retry would), so its kind comes first.
+            if found is not None and found.kind not in errors.RETRIED:
+                self._raise(translate(error, found, self.what, self._places()) or error)
+            elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
                     error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
                 self._raise(error)
-            elif found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
-                self._raise(error)
-            elif found.kind not in errors.RETRIED or not can_retry(self.call):
-                self._raise(translate(error, found, self.what, self._places()) or error)
             else:
                 self.failures.append(Failure(tier, found, strip(error)))
                 self.audience.add("failures")
@@ -186,6 +185,14 @@ class Climb:
                     self._relieve()
         finally:
             del error  # a frame that names the exception it raises is a cycle
+
+    def _is_for_the_caller(self, tier: Tier, found: Classified) -> bool:
+        """Whether an error that could be retried is raised as it is."""
+        if found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]:
+            return True
+        if found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
+            return True
+        return not can_retry(self.call)
 
     def _raise(self, error: Exception) -> None:
         self.audience.add("raised")
