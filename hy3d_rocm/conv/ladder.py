@@ -171,6 +171,9 @@ class Climb:
         error = failed.pop()
         try:
             found = errors.classify(error)
+            if found is not None and found.kind in errors.RETRIED:
+                for error in ask_device(self.call):  # what lies behind it is worse
+                    found = errors.classify(error)
             # A lost device is not asked anything (can_retry would), so its kind comes first.
             if found is not None and found.kind not in errors.RETRIED:
                 self._raise(translate(error, found, self.what, self._places()) or error)
@@ -328,6 +331,24 @@ def strip(error: Exception) -> Exception:
         chain.__traceback__ = None
         chain = chain.__cause__ or chain.__context__
     return error
+
+
+def ask_device(call: ConvCall) -> list[Exception]:
+    """The error of a lost device, if it is lost.
+
+    After a kernel has crashed, cuDNN fails first, with a status that says nothing (seen:
+    CUDNN_STATUS_*, while the next call of the runtime says "device-side assert triggered").
+    """
+    if call.spec.device.type != "cuda" or not memory.gpu_in_use():
+        return []
+    try:
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(call.spec.device)
+    except RuntimeError as error:
+        found = errors.classify(error)
+        if found is not None and found.kind is Kind.DEVICE_LOST:
+            return [error]
+    return []
 
 
 def can_retry(call: ConvCall) -> bool:

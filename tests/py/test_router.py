@@ -268,6 +268,22 @@ def test_a_lost_device_is_asked_nothing(monkeypatch: pytest.MonkeyPatch, x: torc
         F.conv3d(x, integers(3, 2, 3, 3, 3))
 
 
+def test_a_lost_device_behind_a_vague_status_is_named(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    lost = torch.AcceleratorError(faults.DEVICE_ASSERT)
+    monkeypatch.setattr("hy3d_rocm.conv.ladder.ask_device", lambda call: [lost])
+    broken = Fault("current", text="cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")
+    with (
+        inject_faults(broken),
+        guarded() as guard,
+        pytest.raises(DeviceLostError, match="device-side assert") as caught,
+    ):
+        F.conv3d(x, integers(3, 2, 3, 3, 3))
+    assert caught.value.__cause__ is lost
+    assert guard.stats.failures == 0
+
+
 def test_a_mismatch_in_disguise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Could not run 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend."
 
