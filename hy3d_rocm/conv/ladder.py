@@ -25,10 +25,11 @@ class Settings:
     """What protect() was asked for."""
 
     tiers: tuple[Tier, ...]
-    limits: Limits = Limits()
+    limits: Limits
     on_event: OnEvent | None = None
     check_finite: bool = False
     synchronize: bool = False
+    raise_oom: bool = False
     tier_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -174,6 +175,8 @@ class Climb:
                 if self.failures:
                     error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
                 self._raise(error)
+            elif found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
+                self._raise(error)
             elif found.kind not in errors.RETRIED or not can_retry(self.call):
                 self._raise(translate(error, found, self.what, self._places()) or error)
             else:
@@ -249,7 +252,7 @@ class Climb:
             faults.check(tier.name, self.call)
             result = tier.run(self.call)
             check_result(result, self.call, self.settings)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
             result = None
         seconds = time.perf_counter() - start

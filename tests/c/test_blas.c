@@ -5,12 +5,14 @@
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/blas.h"
+#include "base/context.h"
 
 static const char *level_name(int level)
 {
@@ -314,6 +316,56 @@ START_TEST(test_a_hundred_concurrent_callers_get_their_own_right_answers)
 }
 END_TEST
 
+typedef struct late_caller {
+    hy3d_context *context;
+    bool in_double;
+    _Atomic bool is_through;
+} late_caller;
+
+static void *multiply_once(void *argument)
+{
+    late_caller *const self = argument;
+    const double one[1] = {1};
+    double result[1];
+    const hy3d__gemm_args args = {.m = 1, .n = 1, .k = 1, .a = one, .lda = 1, .b = one,
+                                  .ldb = 1, .c = result, .ldc = 1};
+    if (self->in_double) {
+        hy3d__dgemm(self->context, &args);
+    } else {
+        hy3d__sgemm(self->context, &args);
+    }
+    atomic_store(&self->is_through, true);
+    return NULL;
+}
+
+START_TEST(test_a_caller_beyond_the_limit_waits_until_one_has_left)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    if (test_has_blas(context)) {
+        const char *text = NULL;
+        ck_assert_ok(hy3d_context_blas_info(context, &text));
+        const char *const most = strstr(text, "at most ");
+        const long limit = most != NULL ? strtol(most + strlen("at most "), NULL, 10) : 0;
+        const char *const threads = strstr(text, "MAX_THREADS=");
+        ck_assert_int_ge(limit, 1);
+        ck_assert(threads == NULL || limit == 1 || limit < strtol(threads + 12, NULL, 10));
+        hy3d__pool *pool = NULL;
+        for (long i = 0; i < limit; i++) {
+            pool = hy3d__gate_enter(context, UINT32_MAX);
+        }
+        late_caller late = {.context = context, .in_double = _i != 0};
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, multiply_once, &late), 0);
+        usleep(50000);
+        ck_assert(!atomic_load(&late.is_through));
+        hy3d__gate_leave(pool);
+        pthread_join(thread, NULL);
+        ck_assert(atomic_load(&late.is_through));
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 static void *load_in_thread(void *argument)
 {
     caller *const self = argument;
@@ -380,6 +432,7 @@ Suite *hy3d_blas_suite(void)
     tcase_add_test(tests, test_loading_survives_every_allocation_failing);
     tcase_add_loop_test(tests, test_gemm_equals_the_naive_sum_on_small_integers, 0, levels);
     tcase_add_test(tests, test_a_hundred_concurrent_callers_get_their_own_right_answers);
+    tcase_add_loop_test(tests, test_a_caller_beyond_the_limit_waits_until_one_has_left, 0, 2);
     tcase_add_test(tests, test_concurrent_first_uses_load_once);
     tcase_add_test(tests, test_gemm_works_in_a_child_after_fork);
     suite_add_tcase(suite, tests);

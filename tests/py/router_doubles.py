@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,9 +33,11 @@ def fake_conv3d(
 
 def cpu_tier() -> Tier:
     """The real C tier where it is built, else the double."""
-    real = CpuTier()
-    probe: Any = None
-    return real if real.refusal(probe, Limits()) is None else CpuTier(conv3d=fake_conv3d)
+    try:
+        importlib.import_module("hy3d_rocm._core")
+    except ImportError:
+        return CpuTier(conv3d=fake_conv3d)
+    return CpuTier()
 
 
 def default_tiers() -> list[Tier]:

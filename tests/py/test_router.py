@@ -279,7 +279,7 @@ def test_remembered_tiers_get_another_chance_before_giving_up(x: torch.Tensor) -
 def test_unclassified_errors_are_the_very_same_object_and_nothing_is_retried(
     x: torch.Tensor,
 ) -> None:
-    class InterruptProcessingException(Exception):
+    class InterruptProcessingException(Exception):  # noqa: N818  # ComfyUI's name
         pass
 
     for error in (
@@ -334,7 +334,7 @@ def test_a_mistake_of_the_caller_reads_exactly_as_without_protect(x: torch.Tenso
         for args, kwargs in wrong:
             try:
                 plain: Any = F.conv3d(*args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # whatever PyTorch says
                 plain = error
             with inject_faults(Fault("*")), guarded(tiers=tiers):
                 if isinstance(plain, Exception):
@@ -654,6 +654,7 @@ def test_amd_only_enters_nothing_elsewhere(
     ("options", "words"),
     [
         ({"when": "never"}, "neither 'always' nor 'amd'"),
+        ({"on_oom": "ignore"}, "neither 'retry' nor 'raise'"),
         ({"tiers": ["gpu"]}, "'gpu' is no tier"),
         ({"tiers": "cpu"}, "not a list"),
         ({"tiers": []}, "not a list"),
@@ -667,9 +668,58 @@ def test_a_wrong_argument_gets_a_sentence(options: dict[str, Any], words: str) -
         protect(**options)
 
 
+def test_an_out_of_memory_error_can_be_left_to_the_caller(x: torch.Tensor) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    error = torch.OutOfMemoryError(faults.HIP_OOM)
+    full = ScriptedTier("full", raising(lambda: error))
+    with (
+        protect(tiers=[full, NativeTier()], on_oom="raise"),
+        pytest.raises(torch.OutOfMemoryError) as caught,
+    ):
+        F.conv3d(x, weight)
+    assert caught.value is error
+    with protect(tiers=[full, NativeTier()]) as guard:
+        F.conv3d(x, weight)
+    assert guard.stats.recovered == 1
+
+
+def test_the_cpu_tier_is_left_out_where_the_host_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    need = F.conv3d(x, weight).numel() * 4
+    monkeypatch.setattr(tiers_module, "_SMALL_BYTES", 0)
+    for free, fits in ((2 * need, True), (2 * need - 1, False)):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+        with protect(tiers=[cpu_tier()], memory_threshold=0.5) as guard:
+            if fits:
+                F.conv3d(x, weight)
+            else:
+                with pytest.raises(RuntimeError, match="on the host"):
+                    F.conv3d(x, weight)
+        assert guard.stats.raised == (not fits)
+
+
+def test_leaving_a_scope_on_another_thread_is_a_sentence() -> None:
+    guard = guarded()
+    said: list[str] = []
+
+    def leave() -> None:
+        try:
+            guard.__exit__(None, None, None)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    with guard:
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+    assert "another thread" in said[0]
+
+
 def test_a_forced_tier_that_refuses_says_why(x: torch.Tensor) -> None:
     with (
-        pytest.raises(RuntimeError, match="no tier could run it.*budget"),
+        pytest.raises(RuntimeError, match=r"no tier could run it.*budget"),
         protect(tiers=["native"], budget=1),
     ):
         F.conv3d(x, integers(3, 2, 3, 3, 3))
