@@ -9,12 +9,9 @@
 #define RESULT_ELEMS (128 * 1024)
 /* The longest sum kept in registers: long enough that adding it to the result tile costs 1 %,
  * short enough that the lines of one column of vectors stay in L1. */
-#ifndef DIRECT_BLOCK_K
 #define DIRECT_BLOCK_K 432
-#endif
-#ifndef CALL_LINES
+/* Lines of the tile that one call reads: 48 lanes of each are 25 KiB, half of L1. */
 #define CALL_LINES 108
-#endif
 #define DIRECT_MAX_TAPS 4096
 #define DIRECT_MIN_POSITIONS 16
 /* One output position in flight per lane and more columns than this gain nothing. */
@@ -115,8 +112,6 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->channel_pitch =
         hy3d__conv_round_up(plan->desc.kernel[0] * d->plane_pitch, HY3D__CONV_LANES);
     d->channel_pitch += d->channel_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
-    d->c_row_pitch =
-        d->by_row ? hy3d__conv_round_up(d->cols, HY3D__CONV_LANES) : d->row_pitch;
     d->c_pitch = HY3D__CONV_LANES * run_vectors(d, d->rows, d->cols);
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }

@@ -44,7 +44,7 @@ typedef struct hy3d__conv_direct {
     /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
     int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
     int64_t tile_elems;            /* tail for the vectors' over-read included */
-    int64_t c_row_pitch, c_pitch;  /* result tile: between rows, between output channels */
+    int64_t c_pitch;               /* result tile: between output channels */
     int64_t block_k;               /* c_block * taps */
     int32_t *offsets;              /* own memory: tile offset of each k of a full block */
 } hy3d__conv_direct;

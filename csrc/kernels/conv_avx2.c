@@ -9,7 +9,8 @@
 #define INLINE static inline __attribute__((always_inline)) AVX2
 
 INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t lda,
-                 const float *const *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     __m256 sum[4][3];
 #pragma GCC unroll 4

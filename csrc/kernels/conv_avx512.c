@@ -10,7 +10,8 @@
 #define INLINE static inline __attribute__((always_inline)) AVX512
 
 INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t lda,
-                 const float *const *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     __m512 sum[8][3];
 #pragma GCC unroll 8
@@ -51,7 +52,8 @@ INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t ld
 }
 
 INLINE void rows(const int mr, int nv, size_t k, const float *a, size_t lda,
-                 const float *const *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     switch (nv) {
     case 1:
@@ -67,7 +69,8 @@ INLINE void rows(const int mr, int nv, size_t k, const float *a, size_t lda,
 }
 
 AVX512 void hy3d_conv_f32__avx512(int mr, int nv, size_t k, const float *a, size_t lda,
-                 const float *const *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     switch (mr) {
     case 1:

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import errors, faults
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
+from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.ladder import Audience, Climb, Named, Settings, named, translate
 from hy3d_rocm.conv.stats import LOCK, OnEvent, Row, Stats
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, make_tier
@@ -220,10 +221,16 @@ class _RouterMode(TorchFunctionMode):
         error = failed.pop()
         self.audience.add("raised")
         found = errors.classify(error)
+        tensors = [t for t in values[:3] if t is not None]
         names = ("input", "weight", "bias")
         places = ", ".join(
             f"{n} on {t.device}" for n, t in zip(names, values, strict=False) if t is not None
         )
+        is_spread = len({t.device for t in tensors}) > 1
+        if found is not None and found.kind is Kind.UNSUPPORTED and is_spread:
+            # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
+            # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
         try:
             raise (found and translate(error, found, entry.what, places)) or error
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv import memory
+from hy3d_rocm import _native
+from hy3d_rocm._fallback import INSTALL
+from hy3d_rocm.conv import functional, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 
-# The im2col kernels of PyTorch (vol2col.cuh, im2col.cuh) count columns in 32-bit integers.
-_INT32_ELEMS = 2**31 - 1
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 _SMALL_BYTES = 1 << 20
 
@@ -124,9 +123,6 @@ class NativeTier:
         spec = call.spec
         if spec.device.type not in ("cpu", "cuda"):
             return f"PyTorch has no native convolution for {spec.device.type}"
-        is_big = spec.device.type == "cuda" and spec.column_elems() > _INT32_ELEMS
-        if is_big and not self._is_depthwise(spec):
-            return "its im2col buffer has more than 2^31 elements, which PyTorch can't index"
         need = self.workspace_bytes(spec) + spec.out_bytes
         if limits.budget is not None and need > limits.budget:
             return (
@@ -232,11 +228,11 @@ class CpuTier:
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         if self._conv3d is None:
-            try:
-                importlib.import_module("hy3d_rocm._core")
-                functional = importlib.import_module("hy3d_rocm.conv.functional")
-            except ImportError as error:
-                return f"the C core is not there ({error}); `pip install hy3d-rocm` builds it"
+            if not _native.available:
+                return f"the C core is not there ({_native.missing}); {INSTALL}"
+            blas = _native.blas_info()
+            if not blas["available"]:
+                return f"the C core has no BLAS library ({blas['error']})"
             self._conv3d = functional.conv3d
         return self._short_of_host_memory(call, limits)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import guarded, integers
+from router_doubles import guarded, integers, one_thread
 
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.errors import DeviceMismatchError
@@ -22,7 +22,7 @@ X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(faults.ENVIRONMENT, raising=False)
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
     monkeypatch.setenv(faults.ENVIRONMENT, "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from router_doubles import guarded
+from router_doubles import guarded, one_thread
 
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -18,7 +18,7 @@ diffusers = pytest.importorskip("diffusers")
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
 
