@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,9 +145,9 @@ def _choose(job: _Job, strategy: str) -> None:
     report.whole_bytes = ladder.whole.peak_bytes
     wanted = ladder.options.level
     if wanted is not None:
-        if wanted >= len(ladder.rungs):
+        if ladder.rung(wanted) is None:
             raise ValueError(
-                f"level is {wanted}; this latent has the levels 0 to {len(ladder.rungs) - 1}"
+                f"level is {wanted}; this latent has the levels 0 to {len(ladder.all()) - 1}"
             )
         job.level, report.reason = wanted, "the level was given"
     else:
@@ -163,24 +164,24 @@ def _fitting(ladder: Ladder, budget: int, strategy: str) -> tuple[int, str]:
             raise BudgetTooSmallError(budget, whole, 0)
         why = "was asked for" if strategy == "whole" else "fits the budget"
         return 0, f"the whole decode ({format_bytes(whole)}) {why}"
-    for level, rung in enumerate(ladder.rungs):
-        if level > 0 and rung.peak_bytes <= budget:
+    for level in count(1):
+        rung = ladder.rung(level)
+        if rung is None:
+            break
+        if rung.peak_bytes <= budget:
             why = (
                 "tiles were asked for"
                 if fits
-                else (
-                    f"the whole decode needs {format_bytes(whole)}, the budget is "
-                    f"{format_bytes(budget)}"
-                )
+                else f"the whole decode needs {format_bytes(whole)}, the budget is "
+                f"{format_bytes(budget)}"
             )
             return level, why
-    raise BudgetTooSmallError(budget, ladder.rungs[-1].peak_bytes, None)
+    raise BudgetTooSmallError(budget, ladder.all()[-1].peak_bytes, None)
 
 
 def _describe(job: _Job) -> None:
     report, rung = job.report, _rung(job)
     report.level = job.level
-    report.levels = 1 if job.level == 0 else len(job.ladder.rungs)
     report.strategy = rung.kind
     report.plan = rung.describe(job.z.shape[2])
     report.predicted_peak_bytes = rung.peak_bytes
@@ -195,7 +196,9 @@ def _describe(job: _Job) -> None:
 
 
 def _rung(job: _Job) -> Rung:
-    return job.ladder.whole if job.level == 0 else job.ladder.rungs[job.level]
+    rung = job.ladder.rung(job.level)
+    assert rung is not None
+    return rung
 
 
 def _run(job: _Job) -> Tensor:
@@ -259,31 +262,28 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _step_down(job: _Job, failure: str) -> None:
     """One rung finer, from the start: what is done is thrown away, so the result is the finer
     rung's own, bit for bit. Raises where there is no finer one."""
-    rungs = job.ladder.rungs
-    at = job.counter.done
     event = {
         "event": "out of memory",
         "level": job.level,
-        "grain": at,
+        "grain": job.counter.done,
         "grains": job.counter.total,
         "error": failure,
     }
     job.report.events.append(event)
-    if job.level + 1 >= len(rungs):
+    if job.ladder.rung(job.level + 1) is None:
         raise MemoryError(
             f"the decode ran out of memory at its finest level ({job.level}, predicted peak "
-            f"{format_bytes(rungs[-1].peak_bytes)}): free memory, or decode fewer frames or a "
+            f"{format_bytes(_rung(job).peak_bytes)}): free memory, or decode fewer frames or a "
             f"smaller picture. {failure}"
         )
     job.level += 1
     event["next_level"] = job.level
     job.report.reason = f"out of memory at level {job.level - 1}"
     logger.warning(
-        "[VAE Decode] Out of memory in grain %d of %d: starting again at level %d of %d (%s)",
-        at + 1,
+        "[VAE Decode] Out of memory in grain %d of %d: starting again at level %d (%s)",
+        job.counter.done + 1,
         job.counter.total,
         job.level,
-        len(rungs) - 1,
         failure,
     )
     _describe(job)

@@ -1,16 +1,18 @@
 """The ladder of ways to decode one latent: the whole decode first, then ever less memory.
 
-A rung is a trunk depth, a chunk length in time and a level of spatial tiles (of plan_decode). All
-are priced by the footprint before anything runs; of those only the cheapest in arithmetic for its
-memory stays. The ladder depends on the VAE, the latent's shape and the options, never on the
-budget: the budget, or an allocation that fails, only picks the rung. A rung gives the same bits
-whichever way it was reached.
+A rung is a trunk depth, a chunk length in time and a level of spatial tiles (of plan_decode),
+priced by the footprint before anything runs. The order is fixed, from little to much repeated
+work; a candidate that saves too little against the rung before is left out. So the ladder depends
+on the VAE, the latent's shape and the options, never on the budget: the budget, or an allocation
+that fails, only picks the rung, and a rung gives the same bits whichever way it was reached. Rungs
+are priced when first looked at (a price takes about 0.1 s).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +20,8 @@ import torch
 from hy3d_rocm.decode.plan import plan_decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hy3d_rocm.decode.footprint import Footprint
     from hy3d_rocm.decode.plan import DecodePlan
     from hy3d_rocm.decode.report import DecodeOptions
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 
 # A next rung has to save this share, or stepping down after an OOM would try near-equals.
 _SAVING = 0.85
+# What a process's first convolutions take beside tensors: oneDNN's generated code, thread stacks,
+# heap fragments. Measured 20 to 30 MB by tests/bench/measure_decode.py; once a process.
+CPU_OVERHEAD_BYTES = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -80,45 +87,61 @@ class Ladder:
         self.latent = latent
         self.options = options
         self.size = adapter.dtype.itemsize
-        out = adapter.out_shape(latent)
-        self.out_bytes = self.size * torch.Size(out).numel() if device.type == "cpu" else 0
+        on_cpu = device.type == "cpu"
+        out = torch.Size(adapter.out_shape(latent)).numel()
+        self.out_bytes = self.size * out if on_cpu else 0
+        self.overhead_bytes = CPU_OVERHEAD_BYTES if on_cpu else 0
+        self._found: list[Rung] = []
+        self._candidates = self._ordered()
 
     @cached_property
     def whole(self) -> Rung:
         """Rung 0."""
         cost = self.footprint.whole(self.latent)
-        return Rung("whole", cost.peak_bytes, cost.macs)
+        return Rung("whole", cost.peak_bytes + self.overhead_bytes, cost.macs)
 
-    @cached_property
-    def rungs(self) -> list[Rung]:
-        """Rung 0, then the tiled ones, each with less memory than the one before."""
-        tiled = [
-            rung for depth in range(self.adapter.blocks, -1, -1) for rung in self._of_depth(depth)
-        ]
-        tiled.sort(key=lambda r: (r.macs, r.peak_bytes))
-        chosen = [self.whole]
-        least = self.whole.peak_bytes
-        smallest = min(tiled, key=lambda r: (r.peak_bytes, r.macs))
-        for rung in tiled:
-            if rung.peak_bytes <= _SAVING * least or (rung is smallest and rung is not chosen[-1]):
-                chosen.append(rung)
-                least = rung.peak_bytes
-        return chosen
+    def rung(self, level: int) -> Rung | None:
+        """Rung `level`, or None below the last."""
+        if level == 0:
+            return self.whole
+        while len(self._found) < level:
+            before = self._found[-1] if self._found else self.whole
+            most = self.overhead_bytes + _SAVING * (before.peak_bytes - self.overhead_bytes)
+            for depth, chunk, tiles in self._candidates:
+                candidate = self._price(depth, chunk, self.spatial(depth, tiles))
+                if candidate.peak_bytes <= most:
+                    self._found.append(candidate)
+                    break
+            else:
+                return None
+        return self._found[level - 1]
 
-    def _of_depth(self, depth: int) -> list[Rung]:
-        latent_frames = self.latent[2]
+    def all(self) -> list[Rung]:
+        """Every rung; prices all of them."""
         rungs = []
-        chunk = latent_frames
-        chunks = [chunk]
-        while chunk > 1:
-            chunk = -(-chunk // 2)
-            chunks.append(chunk)
-        levels = self.spatial(depth, 0).levels
-        for level in range(levels):
-            plan = self.spatial(depth, level)
-            for chunk in chunks if level == 0 else chunks[-2:]:
-                rungs.append(self._price(depth, chunk, plan))
+        for level in count():
+            rung = self.rung(level)
+            if rung is None:
+                break
+            rungs.append(rung)
         return rungs
+
+    def _ordered(self) -> Iterator[tuple[int, int, int]]:
+        """(depth, chunk, level of tiles). First the trunk gets shallower and the chunks shorter,
+        which repeats only the statistics pass; then tiles, whose halos are repeated work too."""
+        blocks = self.adapter.blocks
+        chunks = [self.latent[2]]
+        while chunks[-1] > 1:
+            chunks.append(-(-chunks[-1] // 2))
+        yield blocks, chunks[0], 0
+        shallow = max(blocks - 2, 0)
+        for depth in range(blocks - 1, shallow - 1, -1):
+            for chunk in chunks[1:] or chunks:
+                yield depth, chunk, 0
+        for depth in range(shallow, -1, -1):
+            for tiles in range(1, self.spatial(depth, 0).levels):
+                for chunk in chunks[-2:]:
+                    yield depth, chunk, tiles
 
     def spatial(self, depth: int, level: int) -> DecodePlan:
         """Tiles of the trunk's output at `level`; grid units, one latent frame high."""
@@ -152,9 +175,11 @@ class Ladder:
         passes = 1
         if adapter.has_global_norms and (len(plan.grains) > 1 or len(parts) > 1):
             passes += options.statistic_passes
-        tiles = len(plan.grains)
-        macs = trunk.macs + passes * tiles * head.macs * frames // sum(parts)
+        priced = sum(adapter.head_frames(n, depth, i == 0) for i, n in enumerate(parts))
+        out_frames = adapter.out_shape(self.latent)[2]
+        macs = trunk.macs + passes * len(plan.grains) * head.macs * out_frames // priced
         peak = self.out_bytes + max(trunk.peak_bytes, store + head.peak_bytes)
+        peak += self.overhead_bytes
         return Rung(
             "tiled",
             peak,

@@ -23,7 +23,7 @@ class DecodeOptions:
     level: a rung of the ladder instead of the one that the budget gives (0: whole).
     """
 
-    statistic_passes: int = 2
+    statistic_passes: int = 1
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
@@ -74,7 +74,6 @@ class DecodeReport:
     strategy: str = ""
     reason: str = ""
     level: int = 0
-    levels: int = 1
     plan: dict[str, Any] = field(default_factory=dict)
     whole_bytes: int = 0
     predicted_peak_bytes: int = 0
