@@ -152,7 +152,7 @@ casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
 	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
 
-CTSAN_SUITES ?= base parallel blas
+CTSAN_SUITES ?= base parallel fork blas gemm
 ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	for suite in $(CTSAN_SUITES); do \
 		TSAN_OPTIONS=die_after_fork=0:allocator_may_return_null=1:exitcode=66 \

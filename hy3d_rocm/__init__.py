@@ -9,7 +9,22 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as typing's; importing typing would be most of this package's import time
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hy3d_rocm._native import Hy3dError as Hy3dError
+    from hy3d_rocm.conv.faults import inject_faults as inject_faults
+    from hy3d_rocm.conv.functional import conv2d as conv2d
+    from hy3d_rocm.conv.functional import conv3d as conv3d
+    from hy3d_rocm.conv.router import protect as protect
+    from hy3d_rocm.decode.plan import DecodePlan as DecodePlan
+    from hy3d_rocm.decode.plan import plan_decode as plan_decode
+    from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
+    from hy3d_rocm.device import resolve_device as resolve_device
+    from hy3d_rocm.pipeline import PipelineProxy as PipelineProxy
+    from hy3d_rocm.seed import make_generator as make_generator
 
 __version__ = "0.1.0"
 
@@ -43,11 +58,6 @@ __all__ = [
     "protect",
     "resolve_device",
 ]
-
-if TYPE_CHECKING:
-    from hy3d_rocm._native import Hy3dError as Hy3dError
-    from hy3d_rocm.conv.functional import conv2d as conv2d
-    from hy3d_rocm.conv.functional import conv3d as conv3d
 
 
 class _DecodeModule(ModuleType):

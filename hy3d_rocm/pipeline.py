@@ -22,7 +22,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -41,10 +41,18 @@ _TRANSPARENT_FILES = (__file__, torch.utils._contextlib.__file__)
 
 
 class _FrameMark:
-    """Left in a frame's `f_trace`, where it lives exactly as long as that run of the function."""
+    """Left in a frame's `f_trace`, where it lives exactly as long as that run of the function.
 
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        return None
+    A debugger or coverage tool that traces the frame is called as before.
+    """
+
+    def __init__(self, traced_by: Callable[..., Any] | None) -> None:
+        self.traced_by = traced_by
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> _FrameMark:
+        if self.traced_by is not None:
+            self.traced_by = self.traced_by(frame, event, arg)
+        return self  # anything else would take the mark out of the frame
 
 
 class _Batch:
@@ -246,13 +254,11 @@ def _call_site() -> tuple[object, int]:
         frame = frame.f_back
     if frame is None:
         return object(), 0
-    if frame.f_trace is None:
-        frame.f_trace = _FrameMark()
     mark = frame.f_trace
-    if isinstance(mark, _FrameMark):
-        # A dead reference equals nothing but itself, so a later frame at the same address differs.
-        return weakref.ref(mark), frame.f_lasti
-    return (id(frame), frame.f_code), frame.f_lasti  # a debugger traces this frame: nearly as good
+    if not isinstance(mark, _FrameMark):
+        mark = frame.f_trace = _FrameMark(mark)
+    # A dead reference equals nothing but itself, so a later frame at the same address differs.
+    return weakref.ref(mark), frame.f_lasti
 
 
 def _place(value: Any, device: torch.device) -> Any:

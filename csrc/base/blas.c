@@ -15,6 +15,7 @@
 
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 enum { NOT_LOADED = 0, LOADED = 1, FAILED = 2 };
+/* Three candidates with a reason and a name each, and the remedy, are below ERROR_BYTES. */
 enum { INFO_BYTES = 512, ERROR_BYTES = 2048, REASON_BYTES = 320, PATH_BYTES = 4096 };
 
 typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
@@ -209,19 +210,17 @@ static hy3d_status search(hy3d_context *context, text *error)
 static hy3d_status load(hy3d_context *context)
 {
     hy3d__blas *const blas = context->blas;
-    /* Room is kept for the remedy, which matters more than the last reason. */
     static const char remedy[] =
         "\nInstall one (apt-get install libopenblas0, dnf install openblas, pip install "
         "scipy-openblas32) and, if it is not found by itself, set HY3D_BLAS_LIBRARY to the path of "
         "its shared library.";
-    text error = {blas->error, ERROR_BYTES - sizeof remedy, 0};
+    text error = {blas->error, ERROR_BYTES, 0};
     append(&error, "No usable BLAS library was found. Tried:");
     const hy3d_status status = search(context, &error);
     if (status == HY3D_OK) {
         blas->error[0] = '\0';
         atomic_store(&blas->state, LOADED);
     } else if (status == HY3D_ERR_BLAS_UNAVAILABLE) {
-        error.size = ERROR_BYTES;
         append(&error, "%s", remedy);
         atomic_store(&blas->state, FAILED);
     }

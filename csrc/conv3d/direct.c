@@ -42,46 +42,55 @@ static grain_parts split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
     return g;
 }
 
-/* All output channels of the grain for nv vectors of lanes. */
+/* All output channels of the grain for nv vectors of lanes. Between the kernel calls the input of
+ * the next channel block is prefetched, a few lines a call. */
 static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
-                       int64_t channels, int nv, const float *b, float *result)
+                       int64_t channels, int nv, const float *const *b, float *result,
+                       hy3d__conv_cursor *cursor)
 {
     const hy3d__conv_direct *const d = &plan->direct;
-    const float *const first =
-        (const float *)plan->weight + g->m * plan->k + c0 * plan->taps;
+    const float *const weight = (const float *)plan->weight + g->m * plan->k + c0 * plan->taps;
     const float *const bias = (const float *)plan->bias + g->m;
     int64_t rows;
 
     for (int64_t m = 0; m < g->m_count; m += rows) {
         const int64_t left = g->m_count - m;
         rows = left >= 8 ? 8 : left >= 4 ? 4 : 1;
-        /* The weights of a call are eight short runs that are far apart: too short for the
-         * hardware to see them coming; without the prefetch they cost 8 % of the time. */
-        const float *const ahead = first + (left > rows ? (m + rows) * plan->k : 0);
         plan->kernels->conv_f32((int)rows, nv, (size_t)(channels * plan->taps),
-                                first + m * plan->k, (size_t)plan->k, ahead, b, d->offsets,
+                                weight + m * plan->k, (size_t)plan->k, b, d->offsets,
                                 c0 == 0 ? bias + m : NULL, result + m * d->c_pitch,
                                 (size_t)d->c_pitch);
+        hy3d__conv_prefetch(cursor);
     }
 }
 
 static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
-                      int64_t channels, const float *tile, float *result)
+                      int64_t channels, const float *tile, float *result,
+                      hy3d__conv_cursor *cursor)
 {
     const hy3d__conv_direct *const d = &plan->direct;
-    const int64_t vectors = hy3d__conv_ceil_div(g->run_lanes, HY3D__CONV_LANES);
+    const int64_t row_vectors = hy3d__conv_ceil_div(g->run_lanes, HY3D__CONV_LANES);
+    const int64_t vectors = g->run_rows * row_vectors;
+    const int64_t calls = hy3d__conv_ceil_div(vectors, HY3D__CONV_VECTORS) *
+                          hy3d__conv_ceil_div(g->m_count, HY3D__CONV_ROWS);
+    const float *next = tile;
+    int64_t in_row = 0;
+    int nv;
 
-    for (int64_t row = 0; row < g->run_rows; row++) {
-        int64_t left = vectors;
-        int64_t lane = 0;
-        while (left > 0) {
-            /* 4 = 2 + 2: a single vector leaves the multipliers waiting for loads. */
-            const int nv = left == 4 ? 2 : (int)hy3d__conv_min(left, HY3D__CONV_VECTORS);
-            run_column(plan, g, c0, channels, nv, tile + row * d->row_pitch + lane,
-                       result + row * d->c_row_pitch + lane);
-            lane += (int64_t)nv * HY3D__CONV_LANES;
-            left -= nv;
+    cursor->share = hy3d__conv_ceil_div(cursor->lines_left, calls);
+    for (int64_t v = 0; v < vectors; v += nv) {
+        const float *b[HY3D__CONV_VECTORS];
+        /* 4 = 2 + 2: a single vector leaves the multipliers waiting for loads. */
+        nv = vectors - v == 4 ? 2 : (int)hy3d__conv_min(vectors - v, HY3D__CONV_VECTORS);
+        for (int i = 0; i < nv; i++) {
+            b[i] = next;
+            next += HY3D__CONV_LANES;
+            if (++in_row == row_vectors) {
+                in_row = 0;
+                next += d->row_pitch - row_vectors * HY3D__CONV_LANES;
+            }
         }
+        run_column(plan, g, c0, channels, nv, b, result + v * HY3D__CONV_LANES, cursor);
     }
 }
 
@@ -101,7 +110,10 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
         part.channel = first + c0;
         part.channels = hy3d__conv_min(d->c_block, plan->c - c0);
         hy3d__conv_pack_tile(run, &part, tile);
-        run_block(plan, &g, c0, part.channels, tile, result);
+        part.channel += part.channels;
+        part.channels = hy3d__conv_min(d->c_block, plan->c - c0 - part.channels);
+        hy3d__conv_cursor cursor = hy3d__conv_cursor_make(run, &part);
+        run_block(plan, &g, c0, hy3d__conv_min(d->c_block, plan->c - c0), tile, result, &cursor);
     }
     const hy3d__conv_result stored = {
         .data = result,
@@ -110,7 +122,8 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
         .rows = g.part.rows,
         .cols = g.part.cols,
         .channel_pitch = d->c_pitch,
-        .row_pitch = d->c_row_pitch,
+        /* The last columns may be fewer, and their vectors follow each other too. */
+        .row_pitch = d->by_row ? hy3d__conv_round_up(g.part.cols, HY3D__CONV_LANES) : d->row_pitch,
     };
     hy3d__conv_store(plan->kernels, run->y, &stored);
     return HY3D_OK;

@@ -9,9 +9,9 @@
 #define RESULT_ELEMS (128 * 1024)
 /* The longest sum kept in registers: long enough that adding it to the result tile costs 1 %,
  * short enough that the lines of one column of vectors stay in L1. */
-#ifndef DIRECT_BLOCK_K
 #define DIRECT_BLOCK_K 432
-#endif
+/* Lines of the tile that one call reads: 48 lanes of each are 25 KiB, half of L1. */
+#define CALL_LINES 108
 #define DIRECT_MAX_TAPS 4096
 #define DIRECT_MIN_POSITIONS 16
 /* One output position in flight per lane and more columns than this gain nothing. */
@@ -78,6 +78,21 @@ static hy3d__conv_axis best_axis(const hy3d_conv3d_desc *desc, int i, int64_t n)
                                                                                         : shared;
 }
 
+/* Cost of n vectors in a row: calls of three, and of two, which run at 93 % of their speed; a
+ * single vector waits for loads. */
+static double vectors_cost(int64_t n)
+{
+    const double full = (double)(n / HY3D__CONV_VECTORS * HY3D__CONV_VECTORS);
+    switch (n % HY3D__CONV_VECTORS) {
+    case 1:
+        return n == 1 ? 1.4 : full + 1.3;
+    case 2:
+        return full + 2.15;
+    default:
+        return full;
+    }
+}
+
 static int64_t run_vectors(const hy3d__conv_direct *d, int64_t rows, int64_t cols)
 {
     if (d->by_row) {
@@ -97,8 +112,6 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->channel_pitch =
         hy3d__conv_round_up(plan->desc.kernel[0] * d->plane_pitch, HY3D__CONV_LANES);
     d->channel_pitch += d->channel_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
-    d->c_row_pitch =
-        d->by_row ? hy3d__conv_round_up(d->cols, HY3D__CONV_LANES) : d->row_pitch;
     d->c_pitch = HY3D__CONV_LANES * run_vectors(d, d->rows, d->cols);
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }
@@ -112,11 +125,12 @@ static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *
 
     for (int64_t h = 0; h < plan->out[1]; h += d->rows) {
         const int64_t rows = hy3d__conv_min(d->rows, plan->out[1] - h);
-        const double vectors = (double)run_vectors(d, rows, d->cols);
+        const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
         const double packed = lines * (double)(rows + d->h.halo);
         /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to
          * pack; weights come from L3 once a grain at about 8 bytes a cycle. */
         cost += 0.5 * vectors * m * (double)plan->k +
+                100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
                 (double)d->m_blocks * packed * (20.0 + 0.25 * (double)d->row_pitch) +
                 0.5 * m * (double)plan->k + 3000.0 * (double)d->m_blocks;
     }
@@ -151,8 +165,10 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
         return false;
     }
     d->c_block = hy3d__conv_min(plan->c, TILE_ELEMS / d->channel_pitch);
-    d->c_block = hy3d__conv_min(
-        d->c_block, plan->taps < DIRECT_BLOCK_K ? DIRECT_BLOCK_K / plan->taps : 1);
+    d->c_block = hy3d__conv_min(d->c_block, CALL_LINES / (plan->desc.kernel[0] * d->h.taps *
+                                                          (d->w.per_tap ? d->w.taps : 1)));
+    d->c_block = hy3d__conv_min(d->c_block, DIRECT_BLOCK_K / plan->taps);
+    d->c_block = d->c_block < 1 ? 1 : d->c_block;
     d->c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, d->c_block));
     return true;
 }

@@ -44,7 +44,7 @@ typedef struct hy3d__conv_direct {
     /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
     int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
     int64_t tile_elems;            /* tail for the vectors' over-read included */
-    int64_t c_row_pitch, c_pitch;  /* result tile: between rows, between output channels */
+    int64_t c_pitch;               /* result tile: between output channels */
     int64_t block_k;               /* c_block * taps */
     int32_t *offsets;              /* own memory: tile offset of each k of a full block */
 } hy3d__conv_direct;
@@ -148,6 +148,17 @@ typedef struct hy3d__conv_part {
     int64_t rows, cols;               /* output rows and columns */
 } hy3d__conv_part;
 void hy3d__conv_pack_tile(const hy3d__conv_run *run, const hy3d__conv_part *part, float *tile);
+
+/* prefetch.c: walks over the input lines of a part, `share` cache lines a call. */
+typedef struct hy3d__conv_cursor {
+    const unsigned char *line, *row, *plane, *channel; /* where it is, innermost first */
+    int64_t row_stride, plane_stride, channel_stride;  /* bytes */
+    int64_t row_bytes, rows, planes;
+    int64_t column, row_index, plane_index;
+    int64_t lines_left, share;
+} hy3d__conv_cursor;
+hy3d__conv_cursor hy3d__conv_cursor_make(const hy3d__conv_run *run, const hy3d__conv_part *part);
+void hy3d__conv_prefetch(hy3d__conv_cursor *cursor);
 
 /* direct.c, panel.c: grains. */
 hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot);

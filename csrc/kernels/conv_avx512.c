@@ -10,7 +10,8 @@
 #define INLINE static inline __attribute__((always_inline)) AVX512
 
 INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t lda,
-                 const float *ahead, const float *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     __m512 sum[8][3];
 #pragma GCC unroll 8
@@ -20,27 +21,21 @@ INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t ld
             sum[r][v] = _mm512_setzero_ps();
         }
     }
-    for (size_t start = 0; start < k; start += 16) {
-        const size_t stop = start + 16 < k ? start + 16 : k;
-        for (int r = 0; r < mr; r++) {
-            _mm_prefetch((const char *)(ahead + (size_t)r * lda + start), _MM_HINT_T0);
+    for (size_t i = 0; i < k; i++) {
+        const int32_t at = offset[i];
+        /* Three pointers reach all rows by scaled indices; eight would not fit the registers. */
+        const float *const row[3] = {a + i, a + i + 3 * lda, a + i + 6 * lda};
+        __m512 x[3];
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            x[v] = _mm512_loadu_ps(b[v] + at);
         }
-        for (size_t i = start; i < stop; i++) {
-            const float *const from = b + offset[i];
-            /* Three pointers reach all rows by scaled indices; eight would not fit the registers. */
-            const float *const row[3] = {a + i, a + i + 3 * lda, a + i + 6 * lda};
-            __m512 x[3];
+#pragma GCC unroll 8
+        for (int r = 0; r < mr; r++) {
+            const __m512 w = _mm512_set1_ps(row[r / 3][(size_t)(r % 3) * lda]);
 #pragma GCC unroll 3
             for (int v = 0; v < nv; v++) {
-                x[v] = _mm512_loadu_ps(from + 16 * v);
-            }
-#pragma GCC unroll 8
-            for (int r = 0; r < mr; r++) {
-                const __m512 w = _mm512_set1_ps(row[r / 3][(size_t)(r % 3) * lda]);
-#pragma GCC unroll 3
-                for (int v = 0; v < nv; v++) {
-                    sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
-                }
+                sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
             }
         }
     }
@@ -57,33 +52,35 @@ INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t ld
 }
 
 INLINE void rows(const int mr, int nv, size_t k, const float *a, size_t lda,
-                 const float *ahead, const float *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     switch (nv) {
     case 1:
-        tile(mr, 1, k, a, lda, ahead, b, offset, bias, c, ldc);
+        tile(mr, 1, k, a, lda, b, offset, bias, c, ldc);
         break;
     case 2:
-        tile(mr, 2, k, a, lda, ahead, b, offset, bias, c, ldc);
+        tile(mr, 2, k, a, lda, b, offset, bias, c, ldc);
         break;
     default:
-        tile(mr, 3, k, a, lda, ahead, b, offset, bias, c, ldc);
+        tile(mr, 3, k, a, lda, b, offset, bias, c, ldc);
         break;
     }
 }
 
 AVX512 void hy3d_conv_f32__avx512(int mr, int nv, size_t k, const float *a, size_t lda,
-                 const float *ahead, const float *b, const int32_t *offset, const float *bias, float *c, size_t ldc)
+                 const float *const *b, const int32_t *offset, const float *bias, float *c,
+                 size_t ldc)
 {
     switch (mr) {
     case 1:
-        rows(1, nv, k, a, lda, ahead, b, offset, bias, c, ldc);
+        rows(1, nv, k, a, lda, b, offset, bias, c, ldc);
         break;
     case 4:
-        rows(4, nv, k, a, lda, ahead, b, offset, bias, c, ldc);
+        rows(4, nv, k, a, lda, b, offset, bias, c, ldc);
         break;
     default:
-        rows(8, nv, k, a, lda, ahead, b, offset, bias, c, ldc);
+        rows(8, nv, k, a, lda, b, offset, bias, c, ldc);
         break;
     }
 }

@@ -158,7 +158,9 @@ PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kw
         return NULL;
     }
     for (int i = 0; i < 6; i++) {
-        if (!hy3d_py_int64_array(o[i], keywords[i], 3, places[i])) {
+        const int64_t minimum = i < 4 ? 1 : 0;
+        if (!hy3d_py_int64_array(o[i], keywords[i], 3, places[i]) ||
+            !hy3d_py_at_least(keywords[i], places[i], minimum)) {
             return NULL;
         }
     }

@@ -41,18 +41,6 @@ static bool read_pad_modes(PyObject *value, hy3d_pad_mode out[3])
     return true;
 }
 
-static bool at_least(const char *name, const int64_t values[3], int64_t minimum)
-{
-    for (int i = 0; i < 3; i++) {
-        if (values[i] < minimum) {
-            return hy3d_py_value_error("%s is (%lld, %lld, %lld): each must be at least %lld.", name,
-                                       (long long)values[0], (long long)values[1],
-                                       (long long)values[2], (long long)minimum);
-        }
-    }
-    return true;
-}
-
 static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
 {
     uint64_t threads = 0;
@@ -76,13 +64,13 @@ static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
 static bool read_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
 {
     return hy3d_py_int64_array(o->stride, "stride", 3, desc->stride) &&
-           at_least("stride", desc->stride, 1) &&
+           hy3d_py_at_least("stride", desc->stride, 1) &&
            hy3d_py_int64_array(o->dilation, "dilation", 3, desc->dilation) &&
-           at_least("dilation", desc->dilation, 1) &&
+           hy3d_py_at_least("dilation", desc->dilation, 1) &&
            hy3d_py_int64_array(o->pad_before, "pad_before", 3, desc->pad_before) &&
-           at_least("pad_before", desc->pad_before, 0) &&
+           hy3d_py_at_least("pad_before", desc->pad_before, 0) &&
            hy3d_py_int64_array(o->pad_after, "pad_after", 3, desc->pad_after) &&
-           at_least("pad_after", desc->pad_after, 0) &&
+           hy3d_py_at_least("pad_after", desc->pad_after, 0) &&
            read_pad_modes(o->pad_modes, desc->pad_mode) &&
            hy3d_py_int64(o->groups, "groups", &desc->groups) && read_limits(o, desc);
 }
@@ -149,8 +137,8 @@ static bool check_channels(const hy3d_py_conv *conv)
         return hy3d_py_value_error("bias has %lld values but weight makes %lld channels.",
                                    (long long)conv->views[HY3D_PY_BIAS].tensor.size[0], out);
     }
-    return at_least("the size of x (T, H, W)", desc->in_size, 1) &&
-           at_least("the kernel (T, H, W)", desc->kernel, 1);
+    return hy3d_py_at_least("the size of x (T, H, W)", desc->in_size, 1) &&
+           hy3d_py_at_least("the kernel (T, H, W)", desc->kernel, 1);
 }
 
 static bool check_out(const hy3d_py_state *state, const hy3d_py_conv *conv)

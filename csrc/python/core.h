@@ -38,6 +38,8 @@ bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out);
 /* A sequence of `count` integers. It is copied first, so an __index__ that changes the sequence
  * changes nothing here. */
 bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out);
+/* Refuses a triple (T, H, W) with a value below the minimum. */
+bool hy3d_py_at_least(const char *name, const int64_t values[3], int64_t minimum);
 PyObject *hy3d_py_tuple3(const int64_t values[3]);
 /* Adds value (a new reference, may be NULL) to the dictionary; false when that failed. */
 bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value);

@@ -126,20 +126,14 @@ void hy3d__axis_input(const hy3d__axis *axis, int64_t count, int64_t tile, int64
     *stop_out = stop + min_i64(axis->latent - stop, axis->reach_after);
 }
 
-/* Tiles cut off by the front edge grow with their index, those cut off by the rear edge shrink,
- * and those between differ by the core only, long ones first. So the largest is the last of the
- * first kind, the first of the middle, or the first of the last kind. */
+/* Tiles that the front edge cuts off grow with their index. Those after them are whole, the long
+ * cores first, or cut off by the rear edge, and then shrink. So the largest is the last of the
+ * first kind or the one after it. */
 int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count)
 {
-    const int64_t middle = first_tile_from(axis, count, axis->reach_before);
-    int64_t rear = count - 1;
-    if (axis->reach_after > 0) {
-        rear = first_tile_from(axis, count, axis->latent - (axis->reach_after - 1)) - 1;
-    }
-    const int64_t candidates[3] = {middle - 1, middle, rear};
+    const int64_t uncut = first_tile_from(axis, count, axis->reach_before);
     int64_t largest = 0;
-    for (int i = 0; i < 3; i++) {
-        const int64_t tile = max_i64(0, min_i64(candidates[i], count - 1));
+    for (int64_t tile = max_i64(0, uncut - 1); tile <= min_i64(uncut, count - 1); tile++) {
         int64_t start, stop;
         hy3d__axis_input(axis, count, tile, &start, &stop);
         largest = max_i64(largest, stop - start);

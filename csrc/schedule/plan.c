@@ -46,13 +46,13 @@ static hy3d_status grain_cost(const hy3d_schedule_desc *desc, const hy3d__axis a
 
 /* Halves the axis whose largest tile is longest as counted in its own boundaries (`reach`, the
  * latents that overlap, halo and warm-up add), of those that can be halved: there a boundary costs
- * the smallest share. Over 1084 decodes of usual sizes this needs 23 % less work for the same
- * budget than halving the tile that is longest in frames or pixels, which cuts a long clip into
- * small squares while its time is still whole. It suits the picture too: a GroupNorm over (T,H,W)
- * sees nearly the whole clip's statistics in a part of its time, not in a corner of its frames. A
- * short clip's time stays whole, because the warm-up is a large share of it. Ties: the longest in
- * output units, then H, W, T, since a wrong boundary in time flickers where one in space lies
- * still. */
+ * the smallest share. Halving the tile that is longest in frames or pixels decodes 31 % more for
+ * the same budget (tests/bench/split_rules.py, 1078 decodes of usual sizes), because it cuts a
+ * long clip into small squares while its time is still whole. It suits the picture too: a
+ * GroupNorm over (T,H,W) sees nearly the whole clip's statistics in a part of its time, not in a
+ * corner of its frames. A short clip's time stays whole, because the warm-up is a large share of
+ * it. Ties: the longest in output units, then H, W, T, since a wrong boundary in time flickers
+ * where one in space lies still. */
 static bool next_level(const hy3d__axis axes[3], int64_t count[3])
 {
     static const int order[3] = {1, 2, 0};

@@ -127,19 +127,12 @@ class _Axis:
     def max_extent(self, count: int) -> int:
         """The most latents that a tile decodes.
 
-        Tiles that the front cuts off grow with their index, those that the rear cuts off shrink,
-        and the long ones of those between come first: three candidates.
+        Tiles that the front cuts off grow with their index; of those after them the first is the
+        largest (long cores come first, and those that the rear cuts off shrink).
         """
-        tiles = range(count)
-        middle = bisect_left(tiles, self.reach_before, key=lambda i: self.start(count, i))
-        rear = bisect_left(
-            tiles, self.latent - self.reach_after + 1, key=lambda i: self.start(count, i + 1)
-        )
-        extents = []
-        for candidate in (middle - 1, middle, rear):
-            start, stop = self.input(count, min(max(candidate, 0), count - 1))
-            extents.append(stop - start)
-        return max(extents)
+        uncut = bisect_left(range(count), self.reach_before, key=lambda i: self.start(count, i))
+        inputs = [self.input(count, i) for i in (uncut - 1, uncut) if 0 <= i < count]
+        return max(stop - start for start, stop in inputs)
 
     def worth(self, count: int) -> tuple[Fraction, int]:
         """How much an axis is worth halving: its largest tile in units of what a boundary adds,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Literal, get_args
+from typing import Any
 
 import comfy.model_management as management
 import comfy.utils
 import torch
 
 from hy3d_rocm.comfy import status
+from hy3d_rocm.decode.checks import PRECISIONS, STRATEGIES
+from hy3d_rocm.decode.plan import format_bytes
+from hy3d_rocm.decode.report import DecodeReport
+from hy3d_rocm.decode.vaes import adapter_for
+
+__all__ = ["PRECISIONS", "STRATEGIES", "decode_latent"]
 
 logger = logging.getLogger("hy3d_rocm")
-
-Strategy = Literal["auto", "whole", "chunks", "tiles"]
-Precision = Literal["auto", "fp32", "fp16", "bf16"]
-STRATEGIES: tuple[str, ...] = get_args(Strategy)
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def decode_latent(
@@ -65,8 +66,6 @@ def latents_of(samples: Any) -> torch.Tensor:
 
 def can_be_cut(vae: Any) -> bool:
     """Whether `hy3d_rocm.decode` knows this VAE's class."""
-    from hy3d_rocm.decode.vaes import adapter_for
-
     try:
         adapter_for(vae)
     except TypeError:
@@ -75,29 +74,47 @@ def can_be_cut(vae: Any) -> bool:
 
 
 def as_images(video: torch.Tensor) -> torch.Tensor:
-    """(B, C, T, H, W) in -1..1 to ComfyUI's IMAGE: (B * T, H, W, C) float32 in 0..1."""
+    """(B, C, T, H, W) in -1..1 to ComfyUI's IMAGE: (B * T, H, W, C) float32 in 0..1.
+
+    Works in place where it can: `video` is given up.
+    """
     frames = video.float().movedim(1, -1).flatten(0, 1)
-    return frames.add(1.0).div_(2.0).clamp_(0.0, 1.0)
+    return frames.add_(1.0).div_(2.0).clamp_(0.0, 1.0)
 
 
 def _in_parts(
     vae: Any, inner: Any, latents: torch.Tensor, budget: str, strategy: str, precision: str
 ) -> tuple[torch.Tensor, str]:
-    from hy3d_rocm.decode.executor import decode
+    from hy3d_rocm.decode.executor import decode_with_report
 
-    if hasattr(vae, "patcher"):
+    if hasattr(vae, "patcher"):  # ComfyUI's own wrapper: it decides what else must leave the GPU
         management.load_models_gpu([vae.patcher])
     bar = comfy.utils.ProgressBar(1)
 
-    def progress(done: int, total: int, *_: Any) -> None:
+    def progress(done: int, total: int, step: object) -> None:
         management.throw_exception_if_processing_interrupted()
         bar.update_absolute(done, total)
 
     asked = None if budget.strip().lower() in ("", "auto") else budget
-    video = decode(
-        inner, latents, budget=asked, strategy=strategy, precision=precision, progress=progress
-    )
-    return as_images(video), f"{type(inner).__name__}: decoded in parts, budget {budget}"
+    video, report = decode_with_report(inner, latents, asked, strategy, precision, progress)
+    return as_images(video), _told(report)
+
+
+def _told(report: DecodeReport) -> str:
+    """A decode's report in a few lines."""
+    sizes = {
+        "budget": report.budget_bytes,
+        "whole decode": report.whole_bytes,
+        "predicted peak": report.predicted_peak_bytes,
+        "measured peak": report.measured_peak_bytes,
+    }
+    lines = [
+        f"{report.vae} on {report.device} in {report.dtype}: {report.strategy}, level "
+        f"{report.level} of {report.levels - 1}, since {report.reason}",
+        ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items()),
+        f"budget: {report.budget_rule}; {report.steps} grains",
+    ]
+    return "\n".join(lines + [f"{e['event']} at level {e['level']}" for e in report.events])
 
 
 def _as_a_whole(vae: Any, inner: Any, latents: torch.Tensor) -> tuple[torch.Tensor, str]:

@@ -9,10 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.functional import conv3d
-
     from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError, classify
     from hy3d_rocm.conv.faults import Fault, inject_faults
+    from hy3d_rocm.conv.functional import conv3d
     from hy3d_rocm.conv.router import Guard, protect
     from hy3d_rocm.conv.stats import Event, Stats
     from hy3d_rocm.conv.verdicts import forget

@@ -204,8 +204,35 @@ def _prefers_channels_last(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> 
     return last(x) or last(weight)
 
 
+def _compute_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
+    """The dtype that PyTorch would compute in, or None where it would refuse, or is not a float
+    that the ladder knows."""
+    dtype = _autocast_dtype(tensors, device)
+    if dtype is None:
+        dtype = tensors[0].dtype
+        if any(t.dtype != dtype for t in tensors):
+            return None
+    return dtype if dtype in _DTYPE_NAMES else None
+
+
+def _sizes(values: Sequence[Any], ndim: int) -> tuple[_Ints, _Ints] | None:
+    """Batched size of the input and size of the weight, where they and the groups fit."""
+    x, weight, bias, groups = *values[:3], values[6]
+    if weight.dim() != ndim + 2 or x.dim() not in (ndim + 1, ndim + 2):
+        return None
+    if not isinstance(groups, int) or groups < 1:
+        return None
+    x_size = tuple(x.shape) if x.dim() == ndim + 2 else (1, *x.shape)
+    w_size = tuple(weight.shape)
+    if min(w_size) < 1 or min(x_size[1:]) < 1 or w_size[1] * groups != x_size[1]:
+        return None
+    if w_size[0] % groups or (bias is not None and tuple(bias.shape) != w_size[:1]):
+        return None
+    return x_size, w_size
+
+
 def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
-    """The spec of a call, or None where PyTorch itself has to judge it.
+    """The spec of a call (the values of _PLAIN), or None where PyTorch itself has to judge it.
 
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
@@ -214,24 +241,13 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     tensors = [t for t in (x, weight, bias) if t is not None]
     if not all(_is_dense(t) and t.device == x.device for t in tensors):
         return None
-    dtype = _autocast_dtype(tensors, x.device)
-    if dtype is None:
-        dtype = x.dtype
-        if any(t.dtype != dtype for t in tensors):
-            return None
-    if dtype not in _DTYPE_NAMES or weight.dim() != ndim + 2:
-        return None
-    if x.dim() not in (ndim + 1, ndim + 2) or not isinstance(groups, int) or groups < 1:
-        return None
-    x_size = tuple(x.shape) if x.dim() == ndim + 2 else (1, *x.shape)
-    w_size = tuple(weight.shape)
-    if min(w_size) < 1 or min(x_size[1:]) < 1 or w_size[1] * groups != x_size[1]:
-        return None
-    if w_size[0] % groups or (bias is not None and tuple(bias.shape) != w_size[:1]):
-        return None
+    dtype, sizes = _compute_dtype(tensors, x.device), _sizes(values, ndim)
     steps, spread = _tuple(stride, ndim), _tuple(dilation, ndim)
-    if steps is None or spread is None or min(steps) < 1 or min(spread) < 1:
+    if dtype is None or sizes is None or steps is None or spread is None:
         return None
+    if min(steps) < 1 or min(spread) < 1:
+        return None
+    x_size, w_size = sizes
     pads = _pads(padding, w_size[2:], steps, spread)
     if pads is None:
         return None
@@ -239,21 +255,11 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     if min(out) < 1:
         return None
     return ConvSpec(
-        ndim=ndim,
-        batched=x.dim() == ndim + 2,
-        x_size=x_size,
-        weight_size=w_size,
-        has_bias=bias is not None,
-        stride=steps,
-        pad_before=pads[0],
-        pad_after=pads[1],
-        dilation=spread,
-        groups=groups,
-        out_size=(x_size[0], w_size[0], *out),
-        dtype=dtype,
-        device=x.device,
-        channels_last=_prefers_channels_last(x, weight, ndim),
-    )
+        ndim=ndim, batched=x.dim() == ndim + 2, x_size=x_size, weight_size=w_size,
+        has_bias=bias is not None, stride=steps, pad_before=pads[0], pad_after=pads[1],
+        dilation=spread, groups=groups, out_size=(x_size[0], w_size[0], *out), dtype=dtype,
+        device=x.device, channels_last=_prefers_channels_last(x, weight, ndim),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,9 @@ _OUT_OF_MEMORY = (
         r"\b(?:HIP|CUDA|XPU|MPS(?: backend)?) out of memory\b",
         Kind.OUT_OF_MEMORY,
         "the GPU is out of memory",
-        _COMFY + "10185",
-        "torch.OutOfMemoryError of the caching allocator: 'HIP out of memory. Tried to allocate'",
+        _THEROCK + "2844",
+        "torch.OutOfMemoryError of the caching allocator: 'HIP out of memory. Tried to allocate"
+        " 8.54 GiB. GPU 0 has a total capacity of 15.92 GiB of which 0 bytes is free.'",
     ),
     Rule(
         r"\b(?:HIP|CUDA) error: out of memory\b|\b(?:hip|cuda)ErrorOutOfMemory\b"
@@ -120,6 +121,18 @@ _OUT_OF_MEMORY = (
     ),
 )
 
+# A launch that the runtime refused before it started: the device is as it was.
+_LAUNCH_REFUSED = (
+    Rule(
+        r"\b(?:HIP|CUDA) error: invalid configuration argument"
+        r"|\b(?:hip|cuda)ErrorInvalidConfiguration\b",
+        Kind.BACKEND,
+        "the GPU runtime refused the size of the kernel's grid",
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        "seen with tensors beyond 2^31 elements",
+    ),
+)
+
 _DEVICE_LOST = (
     Rule(
         r"illegal memory access|\b(?:hip|cuda)ErrorIllegalAddress\b",
@@ -146,7 +159,9 @@ _DEVICE_LOST = (
         r"|Memory access fault by GPU node",
         Kind.DEVICE_LOST,
         "the HSA queue stopped with an error",
-        "https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/debugging.html",
+        "https://github.com/ROCm/legacy-rocm-build/issues/5405",
+        "'Memory access fault by GPU node-1 ... Reason: Page not present or supervisor privilege.';"
+        " it mostly ends the process, so it is for log files",
     ),
     Rule(
         r"\b(?:HIP|CUDA) error: ",
@@ -163,8 +178,10 @@ _DEVICE_MISMATCH = (
         r"Expected all tensors to be on the same device",
         Kind.DEVICE_MISMATCH,
         "its tensors are on different devices",
-        "specification 001: '... when checking argument in method wrapper_CUDA___slow_conv2d_"
-        "forward'",
+        "https://github.com/AUTOMATIC1111/stable-diffusion-webui/issues/14097",
+        "'... but found at least two devices, cpu and cuda:0! (when checking argument for argument"
+        " weight in method wrapper_CUDA___slow_conv2d_forward)'; newer: 'but got weight is on"
+        " cuda:0, different from other tensors on cpu'",
     ),
     Rule(
         # One of the two type names has a "cuda" in it and the other has none; both with or both
@@ -260,6 +277,7 @@ _RULES: tuple[Rule, ...] = (
     *_OUT_OF_MEMORY,
     # BLAS texts start with "CUDA error: CUBLAS_", so they are asked before the lost device.
     _BACKEND[3],
+    *_LAUNCH_REFUSED,
     *_DEVICE_LOST,
     *_DEVICE_MISMATCH,
     *_NO_ALGORITHM,

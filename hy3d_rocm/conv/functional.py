@@ -248,6 +248,21 @@ def _pads(
     )
 
 
+def _geometry(
+    ndim: int,
+    kernel: tuple[int, ...],
+    stride: int | Sequence[int],
+    padding: int | str | Sequence[int | Sequence[int]],
+    dilation: int | Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Stride, dilation, padding before and after as (T, H, W); the kernel is that already."""
+    step = _numbers(stride, "stride", ndim)
+    spread = _numbers(dilation, "dilation", ndim)
+    before, after = _pads(padding, kernel[3 - ndim :], step, spread)
+    one, none = (1,) * (3 - ndim), (0,) * (3 - ndim)
+    return one + step, one + spread, none + before, none + after
+
+
 def _modes(padding_mode: str | Sequence[str], ndim: int) -> tuple[str, ...]:
     modes = (padding_mode,) * ndim if isinstance(padding_mode, str) else tuple(padding_mode)
     if len(modes) != ndim or any(mode not in _MODES for mode in modes):
@@ -303,40 +318,30 @@ def _convolve(
         _fallback.conv3d()  # refuses with a sentence
     if accuracy not in ("exact", "fast"):
         raise ValueError(f"accuracy is {accuracy!r}: it must be 'exact' or 'fast'")
-    given = {"x": x, "weight": weight, "bias": bias, "out": out}
-    named = {name: value for name, value in given.items() if value is not None}
-    named.setdefault("x", x)
-    named.setdefault("weight", weight)
+    optional = {name: value for name, value in (("bias", bias), ("out", out)) if value is not None}
+    named = {"x": x, "weight": weight, **optional}
     kind = _kind_of(named)
     batched = _check_dims(ndim, named)
-    arrays = {name: kind.operand(value, name) for name, value in named.items() if name != "out"}
-
-    step = _numbers(stride, "stride", ndim)
-    spread = _numbers(dilation, "dilation", ndim)
-    kernel = tuple(int(size) for size in arrays["weight"].shape[2:])
-    before, after = _pads(padding, kernel, step, spread)
-    modes = _modes(padding_mode, ndim)
-    limit = 0 if workspace_limit is None else workspace_limit
 
     def lift(array: Any) -> Any:
         """As (N, C, T, H, W): a view with the missing dimensions put in."""
         whole = array if array.ndim == ndim + 2 else kind.insert(array, 0)
         return whole if ndim == 3 else kind.insert(whole, 2)
 
-    one = () if ndim == 3 else (1,)
-    none = () if ndim == 3 else (0,)
-    source, filters = lift(arrays["x"]), lift(arrays["weight"])
-    geometry = (one + step, one + spread, none + before, none + after)
+    source, filters = lift(kind.operand(x, "x")), lift(kind.operand(weight, "weight"))
+    addend = None if bias is None else kind.operand(bias, "bias")
+    kernel = tuple(int(size) for size in filters.shape[2:])
+    geometry = _geometry(ndim, kernel, stride, padding, dilation)
+    modes = ("zeros",) * (3 - ndim) + _modes(padding_mode, ndim)
     if out is None:
-        space = _native.conv3d_out_size(
-            tuple(source.shape[2:]), tuple(filters.shape[2:]), *geometry
-        )
+        space = _native.conv3d_out_size(tuple(source.shape[2:]), kernel, *geometry)
         target = kind.empty((source.shape[0], filters.shape[0], *space), source)
     else:
         target = lift(kind.target(out))
+    limit = 0 if workspace_limit is None else workspace_limit
     _native.conv3d(
-        source, filters, arrays.get("bias"), target, *geometry,
-        ("zeros",) * (3 - ndim) + modes, groups, _default_threads(threads), limit, cancel,
+        source, filters, addend, target, *geometry, modes, groups, _default_threads(threads),
+        limit, cancel,
     )  # fmt: skip
     if out is not None:
         return out

@@ -25,10 +25,11 @@ class Settings:
     """What protect() was asked for."""
 
     tiers: tuple[Tier, ...]
-    limits: Limits = Limits()
+    limits: Limits
     on_event: OnEvent | None = None
     check_finite: bool = False
     synchronize: bool = False
+    raise_oom: bool = False
     tier_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,12 +171,16 @@ class Climb:
         error = failed.pop()
         try:
             found = errors.classify(error)
-            if found is None or (found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]):
+            if found is not None and found.kind in errors.RETRIED:
+                for error in ask_device(self.call):  # what lies behind it is worse
+                    found = errors.classify(error)
+            # A lost device is not asked anything (can_retry would), so its kind comes first.
+            if found is not None and found.kind not in errors.RETRIED:
+                self._raise(translate(error, found, self.what, self._places()) or error)
+            elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
                     error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
                 self._raise(error)
-            elif found.kind not in errors.RETRIED or not can_retry(self.call):
-                self._raise(translate(error, found, self.what, self._places()) or error)
             else:
                 self.failures.append(Failure(tier, found, strip(error)))
                 self.audience.add("failures")
@@ -183,6 +188,14 @@ class Climb:
                     self._relieve()
         finally:
             del error  # a frame that names the exception it raises is a cycle
+
+    def _is_for_the_caller(self, tier: Tier, found: Classified) -> bool:
+        """Whether an error that could be retried is raised as it is."""
+        if found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]:
+            return True
+        if found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
+            return True
+        return not can_retry(self.call)
 
     def _raise(self, error: Exception) -> None:
         self.audience.add("raised")
@@ -249,7 +262,7 @@ class Climb:
             faults.check(tier.name, self.call)
             result = tier.run(self.call)
             check_result(result, self.call, self.settings)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
             result = None
         seconds = time.perf_counter() - start
@@ -318,6 +331,24 @@ def strip(error: Exception) -> Exception:
         chain.__traceback__ = None
         chain = chain.__cause__ or chain.__context__
     return error
+
+
+def ask_device(call: ConvCall) -> list[Exception]:
+    """The error of a lost device, if it is lost.
+
+    After a kernel has crashed, cuDNN fails first, with a status that says nothing (seen:
+    CUDNN_STATUS_*, while the next call of the runtime says "device-side assert triggered").
+    """
+    if call.spec.device.type != "cuda" or not memory.gpu_in_use():
+        return []
+    try:
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(call.spec.device)
+    except RuntimeError as error:
+        found = errors.classify(error)
+        if found is not None and found.kind is Kind.DEVICE_LOST:
+            return [error]
+    return []
 
 
 def can_retry(call: ConvCall) -> bool:

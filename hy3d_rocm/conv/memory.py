@@ -29,9 +29,11 @@ def free_bytes(device: torch.device) -> int | None:
     no more than the control group allows.
     """
     if device.type == "cuda" and gpu_in_use():
-        free, _ = torch.cuda.mem_get_info(device)
+        free, total = torch.cuda.mem_get_info(device)
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + idle)
+        # On APUs the driver has reported 2^34 GiB (a negative number) as free:
+        # https://github.com/Comfy-Org/ComfyUI/issues/2431
+        return int(free if free <= total else 0) + idle
     if device.type == "cpu":
         bounds = [n for n in (_available_host_bytes(), _cgroup_bytes()) if n is not None]
         return min(bounds) if bounds else None

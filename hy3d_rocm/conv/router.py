@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import errors, faults
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
+from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.ladder import Audience, Climb, Named, Settings, named, translate
 from hy3d_rocm.conv.stats import LOCK, OnEvent, Row, Stats
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, make_tier
@@ -175,8 +176,11 @@ class _RouterMode(TorchFunctionMode):
             try:
                 result = func(*args, **kwargs)
             except Exception as error:
-                self._tell(entry, start, "failed", errors.first_line(error))
-                if errors.classify(error) is None:
+                found = errors.classify(error)
+                is_retried = found is not None and found.kind in errors.RETRIED and spec is not None
+                outcome = "failed" if is_retried else "raised"
+                self._tell(entry, start, outcome, errors.first_line(error))
+                if found is None:
                     self.audience.add("raised")
                     raise
                 failed.append(error)
@@ -217,10 +221,16 @@ class _RouterMode(TorchFunctionMode):
         error = failed.pop()
         self.audience.add("raised")
         found = errors.classify(error)
+        tensors = [t for t in values[:3] if t is not None]
         names = ("input", "weight", "bias")
         places = ", ".join(
             f"{n} on {t.device}" for n, t in zip(names, values, strict=False) if t is not None
         )
+        is_spread = len({t.device for t in tensors}) > 1
+        if found is not None and found.kind is Kind.UNSUPPORTED and is_spread:
+            # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
+            # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
         try:
             raise (found and translate(error, found, entry.what, places)) or error
         finally:
@@ -253,6 +263,11 @@ class Guard:
         trace: TracebackType | None,
     ) -> None:
         if self.active:
+            if not _local.modes:
+                raise RuntimeError(
+                    "protect() is left on another thread than it was entered on; a scope belongs"
+                    " to one thread"
+                )
             mode = _local.modes.pop()
             mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
 
@@ -266,6 +281,7 @@ def protect(
     on_event: OnEvent | None = None,
     check_finite: bool = False,
     synchronize: bool = False,
+    on_oom: str = "retry",
     threads: int | None = None,
     workspace_limit: int | None = None,
     cancel: object = None,
@@ -287,13 +303,17 @@ def protect(
     calling thread; what it raises is not caught. check_finite: a tier that gives NaN or infinity
     for finite input has failed (costs a pass over the result, and a wait for the GPU).
     synchronize: wait for the GPU after each attempt, so that seconds are those of the kernel and
-    errors come up at the call that made them. threads, workspace_limit, cancel: for the C conv3d.
+    errors come up at the call that made them. on_oom: "raise" lets an out-of-memory error pass to
+    a caller who can do with less (smaller tiles), "retry" goes down the ladder. threads,
+    workspace_limit, cancel: for the C conv3d.
 
     Calls with an input that requires grad (grad mode on) pass through untouched. Raises
     ValueError for a wrong argument or a wrong HY3D_FAULTS.
     """
     if when not in ("always", "amd"):
         raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
+    if on_oom not in ("retry", "raise"):
+        raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if not 0 < memory_threshold <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
     if budget is not None and budget < 0:
@@ -304,7 +324,10 @@ def protect(
     made = tuple(make_tier(t, **cpu) if isinstance(t, str) else t for t in tiers)
     if len({tier.name for tier in made}) != len(made):
         raise ValueError(f"protect: tiers={tiers!r} names a tier twice")
-    settings = Settings(made, Limits(budget, memory_threshold), on_event, check_finite, synchronize)
+    settings = Settings(
+        made, Limits(budget, memory_threshold), on_event, check_finite, synchronize,
+        raise_oom=on_oom == "raise",
+    )  # fmt: skip
     return Guard(settings, active=when == "always" or torch.version.hip is not None)
 
 

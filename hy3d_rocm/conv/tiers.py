@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv import memory
+from hy3d_rocm import _native
+from hy3d_rocm._fallback import INSTALL
+from hy3d_rocm.conv import functional, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 
-# The im2col kernels of PyTorch (vol2col.cuh, im2col.cuh) count columns in 32-bit integers.
-_INT32_ELEMS = 2**31 - 1
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 _SMALL_BYTES = 1 << 20
 
@@ -123,9 +123,6 @@ class NativeTier:
         spec = call.spec
         if spec.device.type not in ("cpu", "cuda"):
             return f"PyTorch has no native convolution for {spec.device.type}"
-        if not self._is_depthwise(spec) and spec.device.type == "cuda":
-            if spec.column_elems() > _INT32_ELEMS:
-                return "its im2col buffer has more than 2^31 elements, which PyTorch can't index"
         need = self.workspace_bytes(spec) + spec.out_bytes
         if limits.budget is not None and need > limits.budget:
             return (
@@ -231,20 +228,38 @@ class CpuTier:
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         if self._conv3d is None:
-            try:
-                importlib.import_module("hy3d_rocm._core")
-                functional = importlib.import_module("hy3d_rocm.conv.functional")
-            except ImportError as error:
-                return f"the C core is not there ({error}); `pip install hy3d-rocm` builds it"
+            if not _native.available:
+                return f"the C core is not there ({_native.missing}); {INSTALL}"
+            blas = _native.blas_info()
+            if not blas["available"]:
+                return f"the C core has no BLAS library ({blas['error']})"
             self._conv3d = functional.conv3d
-        return None
+        return self._short_of_host_memory(call, limits)
+
+    @staticmethod
+    def _short_of_host_memory(call: ConvCall, limits: Limits) -> str | None:
+        """Asked first, since Linux grants what it does not have and later kills the process."""
+        spec = call.spec
+        need = spec.out_bytes
+        if spec.device.type != "cpu":
+            need += math.prod(spec.x_size) * spec.dtype.itemsize
+        if need <= _SMALL_BYTES:
+            return None
+        free = memory.free_bytes(torch.device("cpu"))
+        if free is None or need <= free * limits.memory_threshold:
+            return None
+        return (
+            f"it needs {memory.text(need)} on the host, and {limits.memory_threshold:.0%} of the"
+            f" {memory.text(free)} that are free is less"
+        )
 
     def run(self, call: ConvCall) -> torch.Tensor:
         assert self._conv3d is not None, "refusal() is asked first"
         spec = call.spec
         # A parameter that requires grad can't be exported, even with grad mode off.
         x, weight, bias = (None if t is None else t.detach().cpu() for t in call.operands())
-        assert x is not None and weight is not None
+        assert x is not None
+        assert weight is not None
         out = torch.empty(spec.out_size, dtype=spec.dtype, memory_format=spec.memory_format)
         pads = tuple(zip(spec.pad_before, spec.pad_after, strict=True))
         stride, dilation, target = spec.stride, spec.dilation, out

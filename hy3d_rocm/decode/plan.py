@@ -21,6 +21,7 @@ __all__ = [
     "Grain",
     "GrainCost",
     "Grains",
+    "format_bytes",
     "latent_frames_to_video_frames",
     "parse_budget",
     "plan_decode",

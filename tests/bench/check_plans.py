@@ -21,6 +21,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm._fallback import Hy3dError  # noqa: E402
 from hy3d_rocm._fallback import schedule as twin  # noqa: E402
 
 Desc = dict[str, Any]
@@ -69,7 +70,8 @@ def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> int
     for n in count[axis + 1 :]:
         step *= n
     tiles = [core.schedule_grain(plan, i * step) for i in range(count[axis])]
-    position, tail, largest = 0, [], 0
+    tail: list[float] = []
+    position = largest = 0
     for grain in tiles:
         if compare:
             require(grain == twin.schedule_grain(plan, tiles.index(grain) * step), "grains differ")
@@ -115,7 +117,7 @@ def check_grains(core: Any, plan: dict[str, Any], compare: bool) -> None:
 def plan_or_refusal(core: Any, desc: Desc) -> dict[str, Any] | None:
     try:
         result: dict[str, Any] = core.schedule_plan(**desc)
-    except (_native.Hy3dError, twin.Hy3dError) as error:
+    except (_native.Hy3dError, Hy3dError) as error:
         require(error.name == "HY3D_ERR_BUDGET_TOO_SMALL", f"unexpected {error.name}")
         return None
     return result

@@ -11,11 +11,20 @@ Suite *hy3d_base_suite(void);
 #ifdef HAVE_TEST_PARALLEL
 Suite *hy3d_parallel_suite(void);
 #endif
+#ifdef HAVE_TEST_FORK
+Suite *hy3d_fork_suite(void);
+#endif
 #ifdef HAVE_TEST_BLAS
 Suite *hy3d_blas_suite(void);
 #endif
+#ifdef HAVE_TEST_GEMM
+Suite *hy3d_gemm_suite(void);
+#endif
 #ifdef HAVE_TEST_KERNELS
 Suite *hy3d_kernels_suite(void);
+#endif
+#ifdef HAVE_TEST_KERNEL_MEMORY
+Suite *hy3d_kernel_memory_suite(void);
 #endif
 #ifdef HAVE_TEST_CONV3D
 Suite *hy3d_conv3d_suite(void);
@@ -39,11 +48,20 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_PARALLEL
     {"parallel", hy3d_parallel_suite},
 #endif
+#ifdef HAVE_TEST_FORK
+    {"fork", hy3d_fork_suite},
+#endif
 #ifdef HAVE_TEST_BLAS
     {"blas", hy3d_blas_suite},
 #endif
+#ifdef HAVE_TEST_GEMM
+    {"gemm", hy3d_gemm_suite},
+#endif
 #ifdef HAVE_TEST_KERNELS
     {"kernels", hy3d_kernels_suite},
+#endif
+#ifdef HAVE_TEST_KERNEL_MEMORY
+    {"kernel_memory", hy3d_kernel_memory_suite},
 #endif
 #ifdef HAVE_TEST_CONV3D
     {"conv3d", hy3d_conv3d_suite},

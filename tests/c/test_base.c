@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/cpu.h"
 #include "hy3d/tensor.h"
 
 static const hy3d_status every_status[] = {
@@ -117,6 +118,19 @@ START_TEST(test_cpu_override_can_only_lower_the_level)
         ck_assert_int_eq(level, asked < best ? asked : best);
         ck_assert_ok(create_level("nonsense", word, &level)); /* the option goes first */
         ck_assert_int_eq(level, asked < best ? asked : best);
+    }
+}
+END_TEST
+
+START_TEST(test_asking_for_more_than_a_machine_has_gives_what_it_has)
+{
+    for (int best = 0; best <= (int)HY3D_CPU_AVX512; best++) {
+        for (int asked = 0; asked <= (int)HY3D_CPU_AVX512; asked++) {
+            hy3d_cpu_level level;
+            ck_assert(hy3d__cpu_parse(hy3d_cpu_level_name((hy3d_cpu_level)asked),
+                                      (hy3d_cpu_level)best, &level));
+            ck_assert_int_eq((int)level, asked < best ? asked : best);
+        }
     }
 }
 END_TEST
@@ -280,6 +294,7 @@ Suite *hy3d_base_suite(void)
     tcase_add_test(tests, test_detected_level_is_the_one_the_compiler_sees);
 #endif
     tcase_add_test(tests, test_cpu_override_can_only_lower_the_level);
+    tcase_add_test(tests, test_asking_for_more_than_a_machine_has_gives_what_it_has);
     tcase_add_test(tests, test_no_override_takes_the_best_and_an_unknown_one_is_refused);
     tcase_add_test(tests, test_memory_is_aligned_and_counted);
     tcase_add_test(tests, test_impossible_sizes_are_refused_and_leave_the_output_alone);

@@ -145,6 +145,34 @@ START_TEST(test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis)
 }
 END_TEST
 
+/* _i is the ramp's length; two tiles that share nothing else. */
+START_TEST(test_ramps_of_every_length_rise_evenly_and_sum_to_one)
+{
+    hy3d_schedule_grain left = {.out_stop = {_i}, .ramp_after = {_i}};
+    hy3d_schedule_grain right = {.out_stop = {_i}, .ramp_before = {_i}};
+    float falling[2 * MAX_OUT], rising[2 * MAX_OUT];
+    ck_assert_ok(hy3d_schedule_window(&left, 0, falling));
+    ck_assert_ok(hy3d_schedule_window(&right, 0, rising));
+    for (int at = 0; at < _i; at++) {
+        const float even = (float)(2 * at + 1) / (float)(2 * _i);
+        ck_assert(falling[at] + rising[at] == 1.0f);
+        ck_assert(rising[at] >= even - 1.0f / 512 && rising[at] <= even + 1.0f / 512);
+        ck_assert(at == 0 || rising[at] >= rising[at - 1]);
+    }
+}
+END_TEST
+
+START_TEST(test_weights_never_change)
+{
+    const hy3d_schedule_grain grain = {.out_stop = {8}, .ramp_before = {3}, .ramp_after = {4}};
+    static const float weights[8] = {43 / 256.0f, 0.5f, 213 / 256.0f, 1, 0.875f, 0.625f, 0.375f,
+                                     0.125f};
+    float window[8];
+    ck_assert_ok(hy3d_schedule_window(&grain, 0, window));
+    ck_assert_int_eq(memcmp(window, weights, sizeof window), 0);
+}
+END_TEST
+
 START_TEST(test_products_of_windows_sum_to_one_in_the_whole_volume)
 {
     hy3d_schedule_desc desc = basic_desc(7, 13, 11);
@@ -325,6 +353,9 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_every_small_shape_is_covered_with_weights_that_sum_to_one);
     tcase_add_loop_test(tests, test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis,
                         1, 41);
+    tcase_add_loop_test(tests, test_ramps_of_every_length_rise_evenly_and_sum_to_one, 1, 65);
+    tcase_add_loop_test(tests, test_ramps_of_every_length_rise_evenly_and_sum_to_one, 255, 258);
+    tcase_add_test(tests, test_weights_never_change);
     tcase_add_test(tests, test_products_of_windows_sum_to_one_in_the_whole_volume);
     tcase_add_test(tests, test_frame_counts_follow_the_causal_rule_for_every_length);
     tcase_add_test(tests, test_a_known_plan_has_the_ranges_worked_out_by_hand);

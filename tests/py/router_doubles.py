@@ -9,9 +9,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.router import Guard, protect
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other: on a busy machine small tensors take 20x as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fake_conv3d(
@@ -32,9 +44,7 @@ def fake_conv3d(
 
 def cpu_tier() -> Tier:
     """The real C tier where it is built, else the double."""
-    real = CpuTier()
-    probe: Any = None
-    return real if real.refusal(probe, Limits()) is None else CpuTier(conv3d=fake_conv3d)
+    return CpuTier() if _native.available else CpuTier(conv3d=fake_conv3d)
 
 
 def default_tiers() -> list[Tier]:
@@ -45,6 +55,12 @@ def guarded(**options: Any) -> Guard:
     """protect() whose last tier works with and without the C core."""
     options.setdefault("tiers", default_tiers())
     return protect(**options)
+
+
+def fake_result(call: ConvCall) -> torch.Tensor:
+    """What a double returns that computes a call without options."""
+    out = torch.empty(call.spec.out_size)
+    return fake_conv3d(call.x, call.weight, call.bias, 1, 0, 1, 1, out=out)
 
 
 class ScriptedTier:

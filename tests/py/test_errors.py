@@ -36,6 +36,7 @@ SEEN = [
     ("HIP error: the launch timed out and was terminated", Kind.DEVICE_LOST),
     ("HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted", Kind.DEVICE_LOST),
     ("HIP error: invalid device function", Kind.DEVICE_LOST),
+    ("CUDA error: invalid configuration argument", Kind.BACKEND),
     ("CUDA error: no kernel image is available for execution on the device", Kind.DEVICE_LOST),
     (faults.DEVICE_MISMATCH, Kind.DEVICE_MISMATCH),
     (
@@ -93,7 +94,7 @@ NOT_OURS = [
 ]
 
 
-class InterruptProcessingException(Exception):
+class InterruptProcessingException(Exception):  # noqa: N818  # ComfyUI's name
     """As in ComfyUI 0.3.64; a BaseException since."""
 
 

@@ -52,7 +52,7 @@ def import_times(repeat: int) -> list[tuple[float, str]]:
 
 
 def test_the_import_costs_less_than_50_ms_and_brings_neither_torch_nor_numpy() -> None:
-    times = import_times(3)[1:]  # the first is cold
+    times = import_times(6)[1:]  # the first is cold; the least of five is not another's load
     assert min(ms for ms, _ in times) < 50, times[0][0]
     names = {line.rsplit("|", 1)[1].strip() for line in times[0][1].splitlines() if "|" in line}
     assert not names & {"torch", "numpy", "hy3d_rocm._core"}

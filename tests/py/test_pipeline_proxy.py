@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from typing import Any, ClassVar
 
 import pytest
@@ -71,6 +72,25 @@ def test_running_the_caller_again_gives_the_same_bits() -> None:
     assert torch.equal(upstream_loop(proxy), first)
     assert torch.equal(upstream_loop(proxy, seed=43), expected(43, 3))
     assert torch.equal(upstream_loop(proxy), first)
+
+
+def test_a_traced_caller_gets_the_same_bits_and_its_tracer_goes_on() -> None:
+    proxy, lines = PipelineProxy(Recorder()), []
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code is not upstream_loop.__code__:
+            return None
+        lines.append(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        results = [upstream_loop(proxy), upstream_loop(proxy)]
+    finally:
+        sys.settrace(before)
+    assert all(torch.equal(result, expected(42, 3)) for result in results)
+    assert lines.count("return") == 2
 
 
 def test_per_image_seeds_follow_the_number_of_the_image_however_the_batch_is_split() -> None:

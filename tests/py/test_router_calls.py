@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import ScriptedTier, cpu_tier, fake_conv3d, guarded, integers
+from router_doubles import ScriptedTier, cpu_tier, fake_conv3d, guarded, integers, one_thread
 
 from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv import forget
@@ -52,7 +52,7 @@ STYLES: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import guarded, integers
+from router_doubles import guarded, integers, one_thread
 
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.errors import DeviceMismatchError
@@ -22,7 +22,7 @@ X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(faults.ENVIRONMENT, raising=False)
     forget()
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         yield
     forget()
     monkeypatch.setenv(faults.ENVIRONMENT, "")
@@ -68,7 +68,7 @@ def test_a_fault_hits_exactly_the_calls_it_names(fault: Fault, said: str) -> Non
 def test_unprotected_convolutions_fail_as_they_do_for_users() -> None:
     with (
         inject_faults(Fault(text=faults.MIOPEN_UNKNOWN)),
-        pytest.raises(RuntimeError, match="^miopenStatusUnknownError$"),
+        pytest.raises(RuntimeError, match=r"^miopenStatusUnknownError$"),
     ):
         F.conv3d(X, W)
     F.conv3d(X, W)
@@ -118,9 +118,9 @@ def test_the_exception_type_is_the_one_asked_for() -> None:
         pytest.raises(torch.OutOfMemoryError),
     ):
         F.conv3d(X, W)
-    with inject_faults(Fault(exception=KeyboardInterrupt)), guarded():
-        with pytest.raises(KeyboardInterrupt):
-            F.conv3d(X, W)
+    interrupt = Fault(exception=KeyboardInterrupt)
+    with inject_faults(interrupt), guarded(), pytest.raises(KeyboardInterrupt):
+        F.conv3d(X, W)
 
 
 def test_the_environment_acts_inside_protect_and_is_said_once(

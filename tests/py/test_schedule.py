@@ -81,8 +81,6 @@ def test_core_and_twin_give_the_same_plans_grains_and_windows() -> None:
 class BrokenCore:
     """The twin with one fault."""
 
-    Hy3dError = twin.Hy3dError
-
     def __init__(self, fault: str) -> None:
         self.fault = fault
 

@@ -1,0 +1,437 @@
+#!/usr/bin/env python3
+"""Train the demo's video VAE (examples/data/demo_vae.safetensors) on one GPU.
+
+    python examples/train_demo_vae.py --clips DIR [DIR ...] --out demo_vae_run
+
+DIR are folders searched recursively for the files in CLIPS and STILLS; examples/data/README.md
+says which packages carry them. `bikes.mp4` is the held-out clip and is never read here.
+
+The model is diffusers' AutoencoderKLHunyuanVideo at reduced width. Beside reconstruction it is
+trained to be consistent: a window of the latents, decoded alone, must give the pixels of the whole
+decode, because GroupNorm and attention otherwise make a tile depend on what surrounds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from PIL import Image
+
+from hy3d_rocm.demo.clips import read_frames
+from hy3d_rocm.demo.model import build_vae, save_vae
+
+log = logging.getLogger("hy3d_rocm")
+
+CONFIG: dict[str, Any] = {
+    "block_out_channels": [32, 48, 64, 64],
+    "layers_per_block": 1,
+    "latent_channels": 16,
+    "norm_num_groups": 2,
+    "scaling_factor": 1.0,
+}
+# File name -> share of the samples. Filmed, but for the animated bigbuckbunny.mp4.
+CLIPS = {"vtest.avi": 0.18, "box.mp4": 0.16, "cup.mp4": 0.06, "tree.avi": 0.1,
+         "carphone_pristine.mp4": 0.12, "bigbuckbunny.mp4": 0.18}  # fmt: skip
+STILLS_SHARE = 0.2
+STILLS = (
+    "aloeL.jpg", "building.jpg", "butterfly.jpg", "fruits.jpg", "graf1.png", "home.jpg",
+    "leuvenA.jpg", "rubberwhale1.png", "stuff.jpg", "squirrel_cls.jpg",
+    "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png",
+)  # fmt: skip
+WARM_UP = 2  # latent frames and latent pixels of a window that its neighbours would overwrite
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A batch: frames, height, width (pixels), samples; and window (t, h, w) in latents."""
+
+    frames: int
+    height: int
+    width: int
+    batch: int
+    window: tuple[int, int, int]
+    share: float
+
+
+SHAPES = (
+    Shape(1, 256, 256, 6, (1, 20, 20), 0.07),
+    Shape(5, 192, 192, 4, (2, 16, 16), 0.13),
+    Shape(9, 160, 160, 4, (3, 13, 13), 0.2),
+    Shape(17, 128, 160, 3, (4, 12, 12), 0.2),
+    Shape(17, 192, 192, 2, (5, 15, 15), 0.2),
+    Shape(33, 192, 256, 1, (5, 16, 19), 0.2),
+)
+TINY_SHAPES = (Shape(5, 64, 64, 1, (2, 6, 6), 0.5), Shape(9, 64, 96, 1, (3, 6, 8), 0.5))
+
+
+class _FastReplicatePad(torch.autograd.Function):
+    """Replicate padding whose backward adds slices; the library's adds element by element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, pads: tuple[int, ...]) -> torch.Tensor:
+        ctx.pads = pads
+        return F.pad(x, pads, mode="replicate")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (grad,) = grads
+        grad = grad.clone()
+        for axis in range(3):
+            before, after = ctx.pads[2 * axis : 2 * axis + 2]
+            dim = 4 - axis
+            size = grad.shape[dim] - before - after
+            inner = grad.narrow(dim, before, size)
+            if before:
+                inner.narrow(dim, 0, 1).add_(grad.narrow(dim, 0, before).sum(dim, keepdim=True))
+            if after:
+                edge = grad.narrow(dim, before + size, after).sum(dim, keepdim=True)
+                inner.narrow(dim, size - 1, 1).add_(edge)
+            grad = inner
+        return grad, None
+
+
+def use_fast_padding(vae: torch.nn.Module) -> None:
+    """Give every causal convolution of `vae` the fast padding; the values stay the same."""
+    for module in vae.modules():
+        if hasattr(module, "time_causal_padding"):
+            conv, pads = module.conv, module.time_causal_padding
+            if any(pads):
+                module.forward = lambda x, c=conv, p=pads: c(_FastReplicatePad.apply(x, p))
+            else:
+                module.forward = conv.forward
+
+
+ANCHOR = 10.0
+
+
+@torch.no_grad()
+def anchor_norms(vae: Any) -> None:
+    """Initialise so that every GroupNorm starts as a fixed scale.
+
+    Two channels of each group are given the constants +ANCHOR and -ANCHOR, far above the rest, so
+    the group's mean and variance hardly depend on what is in the picture, nor therefore on which
+    tile of it is seen, and absolute brightness passes. Residual branches start small. All of it is
+    trained, but for the weights by which a resampling or shortcut convolution would read the
+    anchors (they would move its output by hundreds of times the learning rate): those stay zero.
+    """
+    groups = CONFIG["norm_num_groups"]
+    for name, module in vae.named_modules():
+        if isinstance(module, torch.nn.Conv3d):
+            module.weight.mul_(math.sqrt(3) * (0.1 if ".conv2.conv" in name else 1.0))
+            torch.nn.init.zeros_(module.bias)
+            if "sampler" in name or "shortcut" in name:  # these read the anchors themselves
+                mask = torch.ones_like(module.weight)
+                in_size = module.in_channels // groups
+                mask.view(module.out_channels, groups, in_size, -1)[:, :, :2] = 0.0
+                module.weight.mul_(mask)
+                module.weight.register_hook(lambda grad, keep=mask: grad * keep)
+            if name.endswith(("conv_out.conv", "quant_conv")):
+                continue
+            stays = ".conv2.conv" in name  # its anchors come in by the residual
+            set_anchors(module, groups, 0.0 if stays else ANCHOR)
+        elif isinstance(module, torch.nn.GroupNorm):
+            size = module.num_channels // groups
+            module.weight.fill_(math.sqrt(2 * ANCHOR**2 / size + 1))
+            module.weight.view(groups, size)[:, :2] = 0.0
+        elif name.endswith("to_out.0"):
+            module.weight.mul_(0.1)
+            set_anchors(module, groups, 0.0)
+    vae.encoder.conv_out.conv.weight.mul_(4.0)
+    vae.quant_conv.weight.mul_(2.0)
+    vae.quant_conv.bias[CONFIG["latent_channels"] :] = -4.0
+
+
+def set_anchors(layer: Any, groups: int, value: float) -> None:
+    """Make the first two output channels of each group the constants `value` and `-value`."""
+    size = layer.weight.shape[0] // groups
+    for start in range(0, groups * size, size):
+        layer.weight[start : start + 2] = 0.0
+        layer.bias[start] = value
+        layer.bias[start + 1] = -value
+
+
+def find_sources(folders: list[Path]) -> dict[str, Path]:
+    """Path of every named source that lies under `folders`; a missing one is logged."""
+    wanted = (*CLIPS, *STILLS)
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.name in wanted:
+                found.setdefault(path.name, path)
+    for name in wanted:
+        if name not in found:
+            log.warning("%s was not found; training goes on without it", name)
+    if not found:
+        raise SystemExit(f"none of {wanted} lies under {folders}: see examples/data/README.md")
+    return found
+
+
+class Dataset:
+    """All clips and stills as uint8 (T, 3, H, W) on the device, and random crops of them."""
+
+    def __init__(self, folders: list[Path], device: torch.device, max_frames: int | None) -> None:
+        found = find_sources(folders)
+        self.device = device
+        self.clips: list[torch.Tensor] = []
+        self.shares: list[float] = []
+        for name, share in CLIPS.items():
+            if name in found:
+                self._add(read_frames(found[name])[:max_frames], share)
+        stills = [name for name in STILLS if name in found]
+        for name in stills:
+            image = np.asarray(Image.open(found[name]).convert("RGB"))
+            self._add(image[None], STILLS_SHARE / len(stills))
+
+    def _add(self, frames: np.ndarray[Any, Any], share: float) -> None:
+        tensor = torch.from_numpy(np.array(frames)).to(self.device)
+        self.clips.append(tensor.permute(0, 3, 1, 2).contiguous())
+        self.shares.append(share)
+
+    def batch(self, shape: Shape, rng: random.Random) -> torch.Tensor:
+        """Random samples, float32 (B, 3, T, H, W) in [-1, 1]."""
+        samples = []
+        for _ in range(shape.batch):
+            clip = rng.choices(self.clips, self.shares)[0]
+            crop = moving_still if clip.shape[0] < shape.frames or rng.random() < 0.05 else cut
+            samples.append(jitter(crop(clip, shape, rng), rng))
+        return torch.stack(samples).permute(0, 2, 1, 3, 4).mul(2).sub(1)
+
+
+def cut(clip: torch.Tensor, shape: Shape, rng: random.Random) -> torch.Tensor:
+    """A window of a clip at a random place, scale and frame step; (T, 3, H, W) in 0..1."""
+    count, _, rows, columns = clip.shape
+    top_step = max(1, min(3, (count - 1) // max(1, shape.frames - 1)))
+    step = rng.randint(1, top_step)
+    start = rng.randint(0, count - 1 - (shape.frames - 1) * step)
+    fit = min(rows / shape.height, columns / shape.width)
+    scale = 1.0 if rng.random() < 0.4 else math.exp(rng.uniform(math.log(0.7), math.log(2.5)))
+    scale = min(scale, fit)
+    height, width = int(shape.height * scale), int(shape.width * scale)
+    top, left = rng.randint(0, rows - height), rng.randint(0, columns - width)
+    last = start + (shape.frames - 1) * step
+    window = clip[start : last + 1 : step, :, top : top + height, left : left + width].float()
+    if (height, width) != (shape.height, shape.width):
+        size = (shape.height, shape.width)
+        window = F.interpolate(window, size, mode="bilinear", antialias=True)
+    return window.div(255.0)
+
+
+def moving_still(clip: torch.Tensor, shape: Shape, rng: random.Random) -> torch.Tensor:
+    """One frame seen by a camera that pans, zooms and turns; (T, 3, H, W) in 0..1."""
+    image = clip[rng.randrange(clip.shape[0])][None].float().div(255.0)
+    rows, columns = image.shape[2:]
+    fit = min(rows / shape.height, columns / shape.width)
+    scale = min(math.exp(rng.uniform(math.log(0.7), math.log(2.0))), fit) * 0.9
+    half_y, half_x = shape.height * scale / rows, shape.width * scale / columns
+    speed = rng.choice((0.0, 2.0, 8.0)) * scale * (shape.frames - 1)
+    time_line = torch.linspace(-0.5, 0.5, shape.frames, device=clip.device)
+    angle = rng.uniform(-0.02, 0.02) + rng.uniform(-0.1, 0.1) * time_line
+    zoom = 1 + rng.uniform(-0.15, 0.15) * time_line
+    centre_x = rng.uniform(half_x - 1, 1 - half_x) if half_x < 1 else 0.0
+    centre_y = rng.uniform(half_y - 1, 1 - half_y) if half_y < 1 else 0.0
+    theta = torch.zeros(shape.frames, 2, 3, device=clip.device)
+    theta[:, 0, 0] = theta[:, 1, 1] = zoom * angle.cos()
+    theta[:, 0, 0] *= half_x
+    theta[:, 1, 1] *= half_y
+    theta[:, 0, 1] = -angle.sin() * half_y * rows / columns
+    theta[:, 1, 0] = angle.sin() * half_x * columns / rows
+    theta[:, 0, 2] = centre_x + rng.uniform(-1, 1) * speed / columns * time_line
+    theta[:, 1, 2] = centre_y + rng.uniform(-1, 1) * speed / rows * time_line
+    grid = F.affine_grid(theta, [shape.frames, 3, shape.height, shape.width], align_corners=False)
+    if scale > 1.2:
+        image = F.avg_pool2d(F.pad(image, (1, 1, 1, 1), mode="replicate"), 3, 1)
+    image = image.expand(shape.frames, -1, -1, -1)
+    return F.grid_sample(image, grid, padding_mode="reflection", align_corners=False)
+
+
+def jitter(video: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """Random flips, time reversal, gain, offset and channel order of (T, 3, H, W) in 0..1."""
+    if rng.random() < 0.5:
+        video = video.flip(3)
+    if rng.random() < 0.3:
+        video = video.flip(0)
+    if rng.random() < 0.15:
+        video = video[:, rng.sample(range(3), 3)]
+    if rng.random() < 0.15:
+        video = video.mean(1, keepdim=True).expand_as(video).lerp(video, rng.uniform(0, 0.5))
+    if rng.random() < 0.6:
+        video = video * rng.uniform(0.5, 1.15) + rng.uniform(-0.08, 0.12)
+    return video.clamp(0, 1)
+
+
+def pixel_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """L1, squared error and L1 of the gradients in x, y and t."""
+    error = output - target
+    loss = error.abs().mean() + 4.0 * error.square().mean()
+    for dim in (2, 3, 4):
+        if error.shape[dim] > 1:
+            loss = loss + 0.3 * error.diff(dim=dim).abs().mean()
+    return loss
+
+
+def window_loss(
+    vae: Any, latents: torch.Tensor, decoded: torch.Tensor, shape: Shape, rng: random.Random
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Difference between a window of the latents decoded alone and the same pixels of the whole.
+
+    Sides that lie inside the clip lose WARM_UP latents, as a tiled decode discards its halo.
+    """
+    starts, cuts_latent, cuts_whole = [], [], []
+    for axis, (size, total) in enumerate(zip(shape.window, latents.shape[2:], strict=True)):
+        start = rng.randint(0, total - size)
+        keep = (start + WARM_UP * (start > 0), start + size - WARM_UP * (start + size < total))
+        if axis == 0:
+            # Latent 0 is one frame, latent j > 0 is frames 4 j - 3 .. 4 j; a causal decoder
+            # needs no halo after.
+            keep = (min(keep[0], start + size - 1), start + size)
+            first, last = max(0, 4 * keep[0] - 3), 4 * keep[1] - 3
+            cuts_latent.append(slice(first - 4 * start, last - 4 * start))
+            cuts_whole.append(slice(first, last))
+        else:
+            cuts_latent.append(slice(8 * (keep[0] - start), 8 * (keep[1] - start)))
+            cuts_whole.append(slice(8 * keep[0], 8 * keep[1]))
+        starts.append(slice(start, start + size))
+    alone = vae.decode(latents[:, :, starts[0], starts[1], starts[2]]).sample
+    inner = alone[:, :, cuts_latent[0], cuts_latent[1], cuts_latent[2]]
+    error = inner - decoded[:, :, cuts_whole[0], cuts_whole[1], cuts_whole[2]]
+    mse = error.float().square().mean()
+    return error.float().abs().mean() + 20.0 * mse, mse.detach() / 4
+
+
+def training_loss(
+    vae: Any, video: torch.Tensor, shape: Shape, rng: random.Random, window_weight: float
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The whole loss of one batch, and its parts as numbers to log."""
+    posterior = vae.encode(video).latent_dist
+    latents = posterior.sample()
+    decoded = vae.decode(latents).sample
+    pixels = pixel_loss(decoded.float(), video)
+    window, window_mse = window_loss(vae, latents, decoded, shape, rng)
+    mean, logvar = posterior.mean.float(), posterior.logvar.float()
+    kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
+    loss = pixels + window_weight * window + 1e-4 * kl
+    mse = (decoded.detach().float() - video).square().mean() / 4
+    parts = {"mse": mse, "window": window_mse, "kl": kl.detach()}
+    return loss, parts  # type: ignore[return-value]
+
+
+@torch.no_grad()
+def update_average(average: dict[str, torch.Tensor], vae: torch.nn.Module, step: int) -> None:
+    """Exponential moving average of the weights, faster at the start."""
+    decay = min(0.9985, (1 + step) / (10 + step))
+    state = vae.state_dict()
+    torch._foreach_lerp_(list(average.values()), [state[k] for k in average], 1 - decay)
+
+
+def learning_rate(step: int, progress: float, peak: float) -> float:
+    """Linear warm-up over 150 steps, then a cosine to 2 % of the peak at `progress` 1."""
+    if step < 150:
+        return peak * (step + 1) / 150
+    return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+@torch.no_grad()
+def latent_deviation(vae: Any, data: Dataset, rng: random.Random) -> float:
+    """Standard deviation of the latents over some training samples, for `scaling_factor`."""
+    values = [vae.encode(data.batch(SHAPES[2], rng)).latent_dist.mean.float().flatten()
+              for _ in range(8)]  # fmt: skip
+    return float(torch.cat(values).std())
+
+
+def save(out: Path, name: str, average: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
+    save_vae(out / name, config, average)
+    log.info("wrote %s", out / name)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """The training loop; writes checkpoints and demo_vae.safetensors into `arguments.out`."""
+    torch.manual_seed(arguments.seed)
+    rng = random.Random(arguments.seed)  # noqa: S311
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    started = time.monotonic()
+    data = Dataset(arguments.clips, device, 40 if arguments.tiny else None)
+    vae = build_vae(CONFIG).to(device).train()
+    anchor_norms(vae)
+    if arguments.resume:
+        from safetensors.torch import load_file
+
+        vae.load_state_dict({k: v.float() for k, v in load_file(str(arguments.resume)).items()})
+    use_fast_padding(vae)
+    log.info("%d parameters, data ready after %.0f s", sum(p.numel() for p in vae.parameters()),
+             time.monotonic() - started)
+    average = {name: value.clone() for name, value in vae.state_dict().items()}
+    optimiser = torch.optim.AdamW(vae.parameters(), lr=arguments.rate, betas=(0.9, 0.99),
+                                  weight_decay=1e-4, fused=device.type == "cuda")
+    shapes = TINY_SHAPES if arguments.tiny else SHAPES
+    sums: dict[str, Any] = {}
+    count, autocast = 0, torch.autocast(device.type, torch.bfloat16, device.type == "cuda")
+    for step in range(arguments.steps):
+        elapsed = time.monotonic() - started
+        if elapsed > arguments.seconds:
+            log.warning("stopped after %d of %d steps: %.0f s are over", step, arguments.steps,
+                        arguments.seconds)
+            break
+        progress = max(step / arguments.steps, elapsed / arguments.seconds)
+        rate = learning_rate(step, progress, arguments.rate)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        shape = rng.choices(shapes, [s.share for s in shapes])[0]
+        window_weight = arguments.window_weight * min(1.0, 0.1 + step / 1000)
+        with autocast:
+            loss, parts = training_loss(vae, data.batch(shape, rng), shape, rng, window_weight)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+        # The fused step skips itself where this is 1: a test here would wait for the GPU.
+        optimiser.found_inf = norm.isfinite().logical_not().float()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        update_average(average, vae, step)
+        sums = {key: sums.get(key, 0.0) + value for key, value in parts.items()}
+        count += 1
+        if step % arguments.log_every == 0:
+            mean = {key: float(value) / count for key, value in sums.items()}
+            log.info("%5d %5.0fs psnr %.2f window %.2f kl %.2f gradient %.2f", step,
+                     time.monotonic() - started, -10 * math.log10(mean["mse"] + 1e-12),
+                     -10 * math.log10(mean["window"] + 1e-12), mean["kl"], float(norm))
+            sums, count = {}, 0
+        if (step + 1) % 1000 == 0:
+            save(arguments.out, "checkpoint.safetensors", average, CONFIG)
+    vae.load_state_dict(average)
+    with autocast:
+        deviation = 1.0 if arguments.tiny else latent_deviation(vae, data, rng)
+    config = {**CONFIG, "scaling_factor": round(1.0 / deviation, 6)}
+    save(arguments.out, "demo_vae.safetensors", average, config)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--clips", type=Path, nargs="+", required=True, help="folders of sources")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this long")
+    parser.add_argument("--rate", type=float, default=8e-4, help="peak learning rate")
+    parser.add_argument("--window-weight", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=20240613)
+    parser.add_argument("--resume", type=Path, help="weights to start from")
+    parser.add_argument("--log-every", type=int, default=100)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: a test of the script")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    train(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The door and the nodes, with small stand-ins for ComfyUI's modules.
+
+docs/comfyui.md says how the same was tried in the real ComfyUI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Interrupt(BaseException):
+    """As ComfyUI 0.33's InterruptProcessingException."""
+
+
+class FakeSchema:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+class FakeNode:
+    @classmethod
+    def GET_SCHEMA(cls) -> Any:
+        return cls.define_schema()  # type: ignore[attr-defined]
+
+
+class FakeType:
+    """io.Latent, io.Image, ...: sockets remember their id."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def Input(self, id: str, **options: Any) -> Any:  # noqa: A002
+        return SimpleNamespace(id=id, kind=self.name, **options)
+
+    Output = Input
+
+
+class FakeBar:
+    seen: ClassVar[list[tuple[int, int]]] = []
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def update_absolute(self, value: int, total: int) -> None:
+        self.seen.append((value, total))
+
+
+class Comfy(SimpleNamespace):
+    interrupted = False
+
+    def throw(self) -> None:
+        if self.interrupted:
+            raise Interrupt
+
+
+def module(name: str, **attributes: Any) -> ModuleType:
+    made = ModuleType(name)
+    made.__dict__.update(attributes)
+    return made
+
+
+@pytest.fixture
+def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
+    state = Comfy()
+    names = ("Latent", "Vae", "String", "Combo", "Image")
+    io = SimpleNamespace(
+        Schema=FakeSchema, ComfyNode=FakeNode, Custom=FakeType,
+        NodeOutput=lambda *values, ui=None: SimpleNamespace(values=values, ui=ui),
+        **{name: FakeType(name) for name in names},
+    )  # fmt: skip
+    management = module(
+        "comfy.model_management",
+        throw_exception_if_processing_interrupted=state.throw,
+        get_torch_device=lambda: "cpu",
+        load_models_gpu=lambda models: None,
+    )
+    utils = module("comfy.utils", ProgressBar=FakeBar)
+    api = module(
+        "comfy_api.v0_0_2", io=io, ComfyExtension=type("ComfyExtension", (), {}),
+        ui=SimpleNamespace(PreviewText=lambda text: {"text": text}),
+    )  # fmt: skip
+    for made in (
+        module("comfy", model_management=management, utils=utils), management, utils,
+        module("comfy_api", v0_0_2=api), api,
+        module("nodes", VAEDecode=SimpleNamespace(CATEGORY="model/latent")),
+    ):  # fmt: skip
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    FakeBar.seen.clear()
+    yield state
+    for name in [n for n in sys.modules if n.startswith("hy3d_rocm.comfy")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def door() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("/packs/ComfyUI-hy3d_x_1", ROOT / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def nodes_of(door: ModuleType) -> list[Any]:
+    async def load() -> list[Any]:
+        extension = await door.comfy_entrypoint()
+        listed: list[Any] = await extension.get_node_list()
+        return listed
+
+    return asyncio.run(load())
+
+
+def test_the_door_offers_nodes_whose_ids_are_ours(comfy: Comfy, door: ModuleType) -> None:
+    schemas = [node.GET_SCHEMA() for node in nodes_of(door)]
+    ids = [schema.node_id for schema in schemas]
+    assert {"Hy3DRocmVAEDecode", "Hy3DRocmStatus"} <= set(ids)
+    assert all(name.startswith("Hy3DRocm") for name in ids)
+    assert schemas[0].category == "model/latent"  # beside the core's own decode
+    # With this name there as well ComfyUI would not look at the entry point.
+    assert not hasattr(door, "NODE_CLASS_MAPPINGS")
+
+
+def test_a_broken_pack_is_one_log_line_and_no_node(
+    comfy: Comfy, door: ModuleType, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.extension", None)
+    with caplog.at_level(logging.DEBUG):
+        assert nodes_of(door) == []
+    ours = [r for r in caplog.records if r.name.startswith("hy3d_rocm")]
+    assert len(ours) == 1
+    assert "ComfyUI is not affected: ModuleNotFoundError" in ours[0].getMessage()
+
+
+def test_a_clone_under_any_name_is_found_without_touching_sys_path(tmp_path: Path) -> None:
+    clone = tmp_path / "ComfyUI-hy3d rocm.v1"
+    clone.symlink_to(ROOT, target_is_directory=True)
+    code = f"""
+import sys, importlib.util, importlib.machinery
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if (name, path) == ("hy3d_rocm", None) else super().find_spec(name, path)
+machinery = importlib.machinery
+sys.meta_path = [machinery.BuiltinImporter, machinery.FrozenImporter, Finder]
+path = list(sys.path)
+spec = importlib.util.spec_from_file_location("pack", {str(clone / "__init__.py")!r})
+door = importlib.util.module_from_spec(spec); spec.loader.exec_module(door)
+door._make_importable()
+import hy3d_rocm.env.variables
+assert hy3d_rocm.__file__.startswith({str(ROOT)!r}), hy3d_rocm.__file__
+assert sys.path == path and "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "FAST"), ({"MIOPEN_FIND_MODE": "NORMAL"}, "NORMAL"), ({"HY3D_ROCM_ENV": "off"}, None)],
+)
+def test_prestartup_sets_only_what_nobody_has_set(
+    given: dict[str, str], expected: str | None
+) -> None:
+    code = (
+        "import runpy, sys, os, json\n"
+        f"runpy.run_path({str(ROOT / 'prestartup_script.py')!r})\n"
+        "print(json.dumps([os.environ.get('MIOPEN_FIND_MODE'), 'torch' in sys.modules]))"
+    )
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("MIOPEN_", "HY3D_"))}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environ, **given}, check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(run.stdout) == [expected, False]
+
+
+class PlainVae:
+    """A VAE that hy3d_rocm.decode does not know: one convolution, IMAGE out as ComfyUI's has."""
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        weight = torch.ones(3, latents.shape[1], 1, 1, 1)
+        return torch.nn.functional.conv3d(latents, weight).movedim(1, -1)
+
+
+@pytest.fixture
+def execute(comfy: Comfy, door: ModuleType) -> Callable[..., Any]:
+    nodes = {node.GET_SCHEMA().node_id: node for node in nodes_of(door)}
+    return lambda name, **inputs: nodes[name].execute(**inputs)
+
+
+AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
+
+
+def test_an_unknown_vae_is_decoded_by_its_own_code_through_failing_convolutions(
+    execute: Callable[..., Any],
+) -> None:
+    from hy3d_rocm.conv import forget
+    from hy3d_rocm.conv.faults import MIOPEN_NO_ALGORITHM, Fault, inject_faults
+
+    samples = {"samples": torch.ones(2, 4, 3, 2, 2)}
+    forget()
+    with inject_faults(Fault("current", "conv3d", MIOPEN_NO_ALGORITHM)):
+        out = execute("Hy3DRocmVAEDecode", samples=samples, vae=PlainVae(), **AUTO)
+    forget()
+    images, report = out.values
+    assert images.shape == (6, 2, 2, 3)  # the frames of both videos
+    assert bool((images == 4).all())
+    assert "PlainVae cannot be cut into parts" in report
+    assert "recovered 1" in report
+
+
+def tiny_video_vae() -> Any:
+    diffusers = pytest.importorskip("diffusers")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        vae = diffusers.AutoencoderKLHunyuanVideo(
+            latent_channels=4, block_out_channels=(8, 8, 8, 8), layers_per_block=1,
+            norm_num_groups=4,
+        )  # fmt: skip
+    vae.use_framewise_decoding = False
+    return vae.eval()
+
+
+def test_a_video_vae_gives_the_images_of_its_own_decode(execute: Callable[..., Any]) -> None:
+    vae, latents = tiny_video_vae(), torch.zeros(1, 4, 2, 4, 4)
+    out = execute("Hy3DRocmVAEDecode", samples={"samples": latents}, vae=vae, **AUTO)
+    with torch.no_grad():
+        whole = vae.decode(latents).sample
+    images, report = out.values
+    assert torch.equal(images, ((whole + 1) / 2).clamp(0, 1)[0].movedim(0, -1))
+    assert "HunyuanVideo on cpu in float32: whole" in report
+    assert FakeBar.seen[-1] == (1, 1)
+    status = execute("Hy3DRocmStatus").values[0]
+    assert "ComfyUI computes on cpu" in status
+    assert report in status
+
+
+def test_an_interrupt_ends_the_decode(execute: Callable[..., Any], comfy: Comfy) -> None:
+    comfy.interrupted = True
+    for vae, channels in ((PlainVae(), 4), (tiny_video_vae(), 4)):
+        samples = {"samples": torch.zeros(1, channels, 2, 4, 4)}
+        with pytest.raises(Interrupt):
+            execute("Hy3DRocmVAEDecode", samples=samples, vae=vae, **AUTO)
+
+
+def test_what_is_no_latent_is_a_sentence(execute: Callable[..., Any]) -> None:
+    for wrong in (torch.zeros(1), {"latent": 1}, None):
+        with pytest.raises(ValueError, match=r"samples is .*, not a LATENT; connect"):
+            execute("Hy3DRocmVAEDecode", samples=wrong, vae=PlainVae(), **AUTO)
+
+
+def test_the_pipeline_node_gives_a_proxy(execute: Callable[..., Any]) -> None:
+    class Pipeline:
+        device = torch.device("cpu")
+
+        def __call__(self, generator: Any = None) -> torch.Tensor:
+            return torch.randn(2, generator=generator)
+
+    proxy = execute("Hy3DRocmPipeline", pipeline=Pipeline(), seed_mode="stream").values[0]
+    with proxy.batch():
+        pictures = [proxy(generator=torch.manual_seed(1)) for _ in range(2)]
+    assert not torch.equal(*pictures)
+    status = execute("Hy3DRocmStatus", pipeline=proxy).values[0]
+    assert "computes on cpu (rule: device)" in status

@@ -1,0 +1,227 @@
+"""Out of memory: what is freed, what is predicted, and how long it is remembered."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from router_doubles import (
+    ScriptedTier,
+    SmallNet,
+    cpu_tier,
+    guarded,
+    integers,
+    one_thread,
+    raising,
+)
+from torch.overrides import _get_current_function_mode_stack
+
+from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv import tiers as tiers_module
+from hy3d_rocm.conv.faults import Fault, inject_faults
+from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.tiers import NativeTier
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    forget()
+    with one_thread(), torch.inference_mode():
+        yield
+    forget()
+    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+
+
+@pytest.fixture(scope="module")
+def net() -> SmallNet:
+    return SmallNet()
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return integers(2, 2, 4, 6, 6, seed=9)
+
+
+def test_out_of_memory_is_remembered_for_one_scope_only(
+    monkeypatch: pytest.MonkeyPatch, net: SmallNet, x: torch.Tensor
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
+    with inject_faults(Fault("current", text=faults.HIP_OOM)) as (fault,):
+        for scope in (1, 2):
+            with guarded():
+                net(x)
+                with guarded():  # an inner scope is part of the outer one
+                    net(x)
+            assert fault.fired == scope * net.calls
+
+
+def test_out_of_memory_is_forgotten_once_memory_is_free(
+    monkeypatch: pytest.MonkeyPatch, net: SmallNet, x: torch.Tensor
+) -> None:
+    free = 1_000_000
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    with inject_faults(Fault("current", text=faults.HIP_OOM)) as (fault,), guarded():
+        net(x)
+        net(x)
+        assert fault.fired == net.calls
+        free += 1_000_000
+        net(x)
+        assert fault.fired == 2 * net.calls
+
+
+def test_the_allocator_is_emptied_once_for_each_call_that_ran_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    released = []
+    monkeypatch.setattr(memory, "release", lambda device: released.append(1) or 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
+    weight = integers(3, 2, 3, 3, 3)
+    full = [Fault(tier, text=faults.HIP_OOM) for tier in ("current", "native")]
+    with inject_faults(full), guarded():
+        F.conv3d(x, weight)
+    assert len(released) == 1
+
+
+def test_the_same_tier_is_tried_again_if_emptying_freed_enough(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    monkeypatch.setattr(memory, "release", lambda device: 1_000_000)
+    weight = integers(3, 2, 3, 3, 3)
+    with inject_faults(Fault("current", text=faults.HIP_OOM, count=1)), guarded() as guard:
+        F.conv3d(x, weight)
+        F.conv3d(x, weight)
+    rows = {row["tier"]: row for row in guard.stats.as_dict()["rows"]}
+    assert rows["current"]["calls"] == 3
+    assert rows["current"]["failures"] == 1
+    assert "native" not in rows
+
+
+def test_exceptions_of_failed_tiers_keep_no_tensor_alive(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    monkeypatch.setattr(memory, "release", lambda device: 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def act(call: Any) -> torch.Tensor:
+        big = torch.zeros(1000)
+        seen.append(weakref.ref(big))
+        raise RuntimeError(faults.HIP_OOM)
+
+    alive = []
+
+    def last(call: Any) -> torch.Tensor:
+        alive.extend(ref() for ref in seen)
+        return F.conv3d(call.x, call.weight)
+
+    gc.disable()
+    try:
+        with protect(tiers=[ScriptedTier("a", act), ScriptedTier("b", act)]):
+            with pytest.raises(RuntimeError, match="HIP out of memory") as caught:
+                F.conv3d(x, integers(3, 2, 3, 3, 3))
+            del caught
+        forget()
+        with protect(tiers=[ScriptedTier("a", act), ScriptedTier("b", last)]):
+            F.conv3d(x, integers(3, 2, 3, 3, 3))
+    finally:
+        gc.enable()
+    assert alive == [None] * 3
+
+
+def test_an_exception_that_leaves_protect_is_in_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "release", lambda device: 0)
+    gc.disable()
+    try:
+        for texts in ((faults.HIP_OOM,) * 3, (faults.DEVICE_MISMATCH,), ("a shape error",)):
+            data = integers(2, 2, 4, 6, 6)
+            watch = weakref.ref(data)
+            names = ("current", "native", "cpu")
+            broken = [Fault(t, text=text) for t, text in zip(names, texts, strict=False)]
+            with inject_faults(broken), guarded():
+                try:
+                    F.conv3d(data, integers(3, 2, 3, 3, 3))
+                except RuntimeError:
+                    pass
+                else:
+                    raise AssertionError("nothing was raised")
+            del data
+            assert watch() is None, texts
+            forget()
+    finally:
+        gc.enable()
+
+
+def test_the_native_tier_is_left_out_where_its_buffer_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    out = F.conv3d(x, weight, padding=1)
+    # One sample's im2col, the result of one sample at a time, and the output.
+    columns = 2 * 27 * 4 * 6 * 6 * 4
+    need = columns + 2 * out.numel() * 4
+    with inject_faults(Fault("current")):
+        for budget, fits in ((need, True), (need - 1, False)):
+            forget()
+            with guarded(budget=budget) as guard:
+                assert torch.equal(F.conv3d(x, weight, padding=1), out)
+            by_tier = {row["tier"]: row for row in guard.stats.as_dict()["rows"]}
+            assert by_tier["native"]["skips"] == (not fits)
+            assert ("cpu" in by_tier) == (not fits)
+            assert ("budget" in guard.stats.lines[0]) == (not fits)
+        for free, fits in ((2 * need, True), (2 * need - 1, False)):
+            forget()
+            monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+            monkeypatch.setattr(tiers_module, "_SMALL_BYTES", 0)
+            with guarded(memory_threshold=0.5) as guard:
+                F.conv3d(x, weight, padding=1)
+            assert ("free is less" in guard.stats.lines[0]) == (not fits)
+
+
+def test_the_native_tier_is_not_tried_for_memory_it_just_failed_to_get(x: torch.Tensor) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    with (
+        torch.backends.mkldnn.flags(enabled=False),  # the current back-end is the native one
+        inject_faults(Fault("current", text=faults.CPU_OOM)),
+        guarded() as guard,
+    ):
+        F.conv3d(x, weight)
+    tiers = {row["tier"] for row in guard.stats.as_dict()["rows"] if row["calls"]}
+    assert tiers == {"current", "cpu"}
+    assert "it is the current back-end" in guard.stats.lines[0]
+
+
+def test_an_out_of_memory_error_can_be_left_to_the_caller(x: torch.Tensor) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    error = torch.OutOfMemoryError(faults.HIP_OOM)
+    full = ScriptedTier("full", raising(lambda: error))
+    with (
+        protect(tiers=[full, NativeTier()], on_oom="raise"),
+        pytest.raises(torch.OutOfMemoryError) as caught,
+    ):
+        F.conv3d(x, weight)
+    assert caught.value is error
+    with protect(tiers=[full, NativeTier()]) as guard:
+        F.conv3d(x, weight)
+    assert guard.stats.recovered == 1
+
+
+def test_the_cpu_tier_is_left_out_where_the_host_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    weight = integers(3, 2, 3, 3, 3)
+    need = F.conv3d(x, weight).numel() * 4
+    monkeypatch.setattr(tiers_module, "_SMALL_BYTES", 0)
+    for free, fits in ((2 * need, True), (2 * need - 1, False)):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+        with protect(tiers=[cpu_tier()], memory_threshold=0.5) as guard:
+            if fits:
+                F.conv3d(x, weight)
+            else:
+                with pytest.raises(RuntimeError, match="on the host"):
+                    F.conv3d(x, weight)
+        assert guard.stats.raised == (not fits)
