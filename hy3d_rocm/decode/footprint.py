@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 BLOCKED_CHANNELS = 16
 
+# Prices already paid, by decoder: the next decode of the same shape plans in no time.
+_COSTS: weakref.WeakKeyDictionary[Any, dict[Any, dict[tuple[Any, ...], Cost]]]
+_COSTS = weakref.WeakKeyDictionary()
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -105,13 +109,14 @@ def conv_hidden(args: Any, out: torch.Tensor, device: torch.device) -> tuple[int
         args[8],
         torch.get_num_threads(),
     )
-    size = x.element_size()
+    size: int = x.element_size()
     if backend.startswith("Slow"):
         columns = taps * x.shape[1] * positions * size
         return columns + out.numel() * size, macs
 
     def blocked(t: torch.Tensor) -> int:
-        return int(t.numel()) // max(t.shape[1], 1) * _round_up(t.shape[1]) * size
+        elements: int = t.numel() // max(t.shape[1], 1) * _round_up(t.shape[1])
+        return elements * size
 
     weights = _round_up(weight.shape[0]) * _round_up(weight.shape[1]) * taps * size
     return blocked(x) + blocked(out) + weights, macs
@@ -159,7 +164,8 @@ class Footprint:
     def __init__(self, adapter: VideoVae, device: torch.device) -> None:
         self._meta = adapter.cast(device="meta")
         self._device = device
-        self._memo: dict[tuple[Any, ...], Cost] = {}
+        known = _COSTS.setdefault(adapter.decoder, {})
+        self._memo = known.setdefault((adapter.dtype, device, torch.get_num_threads()), {})
 
     def whole(self, latent: tuple[int, ...]) -> Cost:
         """`vae.decode` unsplit, its output included."""
@@ -180,7 +186,7 @@ class Footprint:
             self._cost(
                 (*key, "run"), [z], lambda: shape.append(self._meta.trunk(z, depth).shape[1])
             )
-            self._memo[key] = Cost(shape[0], 0)
+            self._memo[key] = Cost(int(shape[0]), 0)
         return self._memo[key].peak_bytes
 
     def head(self, chunks: tuple[int, ...], size: tuple[int, int, int], depth: int) -> Cost:

@@ -10,6 +10,7 @@ are priced when first looked at (a price takes about 0.1 s).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -105,8 +106,10 @@ class Ladder:
         if level == 0:
             return self.whole
         while len(self._found) < level:
-            before = self._found[-1] if self._found else self.whole
-            most = self.overhead_bytes + _SAVING * (before.peak_bytes - self.overhead_bytes)
+            most = math.inf  # the first one always counts: "tiled" exists for every latent
+            if self._found:
+                tensors = self._found[-1].peak_bytes - self.overhead_bytes
+                most = self.overhead_bytes + _SAVING * tensors
             for depth, chunk, tiles in self._candidates:
                 candidate = self._price(depth, chunk, self.spatial(depth, tiles))
                 if candidate.peak_bytes <= most:
