@@ -138,7 +138,7 @@ def anchor_norms(vae: Any, groups: int, latent_channels: int) -> None:
             set_anchors(module, groups, 0.0)
     vae.encoder.conv_out.conv.weight.mul_(4.0)
     vae.quant_conv.weight.mul_(2.0)
-    vae.quant_conv.bias[latent_channels :] = -4.0
+    vae.quant_conv.bias[latent_channels:] = -4.0
 
 
 def set_anchors(layer: Any, groups: int, value: float) -> None:

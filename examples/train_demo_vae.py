@@ -73,6 +73,12 @@ SHAPES = (
     Shape(17, 192, 192, 2, (5, 15, 15), 0.2),
     Shape(33, 192, 256, 1, (5, 16, 19), 0.2),
 )
+# Refinement: larger batches of fewer shapes, no window loss.
+REFINE_SHAPES = (
+    Shape(5, 192, 192, 6, (2, 16, 16), 0.25),
+    Shape(9, 160, 160, 6, (3, 13, 13), 0.3),
+    Shape(17, 160, 160, 4, (4, 12, 12), 0.45),
+)
 TINY_SHAPES = (Shape(5, 64, 64, 1, (2, 6, 6), 0.5), Shape(9, 64, 96, 1, (3, 6, 8), 0.5))
 
 
@@ -232,7 +238,9 @@ def training_loss(
     latents = posterior.sample()
     decoded = vae.decode(latents).sample
     pixels = pixel_loss(decoded.float(), video)
-    window, window_mse = window_loss(vae, latents, decoded, shape, rng)
+    window = window_mse = decoded.new_zeros(())
+    if window_weight > 0:
+        window, window_mse = window_loss(vae, latents, decoded, shape, rng)
     mean, logvar = posterior.mean.float(), posterior.logvar.float()
     kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
     loss = pixels + window_weight * window + 1e-4 * kl
@@ -254,7 +262,8 @@ class Trainer:
     def __init__(self, arguments: argparse.Namespace, device: torch.device) -> None:
         self.rng = random.Random(arguments.seed)
         self.rate, self.window_weight = arguments.rate, arguments.window_weight
-        self.shapes = TINY_SHAPES if arguments.tiny else SHAPES
+        usual = SHAPES if arguments.window_weight > 0 else REFINE_SHAPES
+        self.shapes = TINY_SHAPES if arguments.tiny else usual
         self.cuda = device.type == "cuda"
         self.autocast = torch.autocast(device.type, torch.bfloat16, self.cuda)
         self.data = Dataset(arguments.clips, device, 40 if arguments.tiny else None)
@@ -336,8 +345,14 @@ def train(arguments: argparse.Namespace) -> None:
         if number % arguments.log_every == 0:
             mean = {key: float(torch.stack([parts[key] for parts in since_log]).mean())
                     for key in since_log[0]}  # fmt: skip
-            log.info("%5d %5.0fs psnr %.2f window %.2f kl %.2f", number, elapsed,
-                     decibels(mean["mse"]), decibels(mean["window"]), mean["kl"])
+            log.info(
+                "%5d %5.0fs psnr %.2f window %.2f kl %.2f",
+                number,
+                elapsed,
+                decibels(mean["mse"]),
+                decibels(mean["window"]),
+                mean["kl"],
+            )
             since_log = []
         if (number + 1) % 1000 == 0:
             trainer.save(arguments.out / "checkpoint.safetensors", CONFIG)
@@ -352,7 +367,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this long")
     parser.add_argument("--rate", type=float, default=8e-4, help="peak learning rate")
-    parser.add_argument("--window-weight", type=float, default=1.0)
+    parser.add_argument(
+        "--window-weight", type=float, default=1.0, help="0: refinement, on REFINE_SHAPES"
+    )
     parser.add_argument("--seed", type=int, default=20240613)
     parser.add_argument("--resume", type=Path, help="weights to start from")
     parser.add_argument("--log-every", type=int, default=100)

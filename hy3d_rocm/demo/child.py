@@ -65,7 +65,7 @@ def call_record(event: Event, began: float) -> dict[str, Any]:
         "start": event.time - began,
         "seconds": event.seconds,
         "tier": event.tier,
-        "failed": event.outcome != "ok",
+        "outcome": event.outcome,
         "op": event.op,
         "shape": event.shape,
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHTS_NAME = "demo_vae.safetensors"
-WEIGHTS_SHA256 = "6fe1e5c92e5d759df3abef0e53576e5a1c7360931fddb181192e5ccc010d6e53"
+WEIGHTS_SHA256 = "6ad01b4ff2f9e1cfb8190073dc07e1e5a48a056be9d9213d1859100f3553f5e8"
 CONFIG_KEY = "config"
 
 
@@ -60,8 +60,9 @@ def save_vae(path: Path, config: dict[str, Any], state: dict[str, torch.Tensor])
     import torch
     from safetensors.torch import save_file
 
-    halves = {name: value.detach().to("cpu", torch.float16).contiguous()
-              for name, value in state.items()}
+    halves = {
+        name: value.detach().to("cpu", torch.float16).contiguous() for name, value in state.items()
+    }
     save_file(halves, str(path), metadata={CONFIG_KEY: json.dumps(config, sort_keys=True)})
 
 
@@ -83,8 +84,10 @@ def load_demo_vae(path: Path | None = None, *, check: bool = True) -> Any:
     with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
         if CONFIG_KEY not in metadata:
-            raise DemoModelError(f"{path} has no '{CONFIG_KEY}' in its metadata: train it again "
-                                 "with examples/train_demo_vae.py")
+            raise DemoModelError(
+                f"{path} has no '{CONFIG_KEY}' in its metadata: train it again "
+                "with examples/train_demo_vae.py"
+            )
         state = {name: file.get_tensor(name).to(torch.float32) for name in file.keys()}  # noqa: SIM118
     vae = build_vae(json.loads(metadata[CONFIG_KEY]))
     vae.load_state_dict(state)

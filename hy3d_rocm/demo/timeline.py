@@ -8,7 +8,7 @@ from typing import Any
 
 MIB = 1024.0 * 1024.0
 WHOLE_COLOUR, PROTECTED_COLOUR, BUDGET_COLOUR = "#9aa3ad", "#0f766e", "#b45309"
-FAILED_COLOUR = "#dc2626"
+FAILED_COLOUR, SKIPPED_COLOUR = "#dc2626", "#d1d5db"
 TIER_COLOURS = {"current": "#7c3aed", "native": "#2563eb", "cpu": "#0f766e"}
 TIER_NAMES = {"current": "current back-end", "native": "PyTorch native", "cpu": "C conv3d"}
 
@@ -19,7 +19,7 @@ def draw_timeline(
     """Draw `path` (PNG) from two decode records (see hy3d_rocm.demo.child).
 
     `memory` in a record is a list of [seconds, bytes above the memory after loading]; `calls` a
-    list of {start, seconds, tier, failed}.
+    list of {start, seconds, tier, outcome} ("ok", "failed" or "skipped").
     """
     import matplotlib
 
@@ -57,17 +57,21 @@ def draw_timeline(
 
 
 def draw_tiers(axis: Any, calls: Sequence[Mapping[str, Any]]) -> None:
-    """One lane a tier: a bar for each convolution it ran, a red tick for each one it failed."""
+    """One lane a tier: a bar for each convolution it ran, a red tick for each one it failed, a
+    grey one for each one it was spared because it had failed that shape before."""
     tiers = list(TIER_NAMES)
     for lane, tier in enumerate(tiers):
-        done = [(c["start"], c["seconds"]) for c in calls if c["tier"] == tier and not c["failed"]]
-        failed = [c["start"] for c in calls if c["tier"] == tier and c["failed"]]
+        mine = [call for call in calls if call["tier"] == tier]
+        done = [(c["start"], c["seconds"]) for c in mine if c["outcome"] == "ok"]
         axis.broken_barh(done, (lane - 0.32, 0.64), color=TIER_COLOURS[tier], linewidth=0)
-        axis.plot(failed, [lane] * len(failed), "|", color=FAILED_COLOUR, markersize=11)
-    counts = [sum(c["tier"] == tier for c in calls) for tier in tiers]
+        for outcome, colour in (("skipped", SKIPPED_COLOUR), ("failed", FAILED_COLOUR)):
+            starts = [c["start"] for c in mine if c["outcome"] == outcome]
+            axis.plot(starts, [lane] * len(starts), "|", color=colour, markersize=11)
+    counts = [sum(c["tier"] == t and c["outcome"] != "skipped" for c in calls) for t in tiers]
     axis.set_yticks(
         range(len(tiers)),
         [f"{TIER_NAMES[tier]} ({count})" for tier, count in zip(tiers, counts, strict=True)],
     )
     axis.set_ylim(len(tiers) - 0.5, -0.5)
-    axis.set_title("red: failed with the injected error", loc="right", fontsize=9, color="#6b7280")
+    legend = "red: failed with the injected error; grey: not tried, known to fail"
+    axis.set_title(legend, loc="right", fontsize=9, color="#6b7280")
