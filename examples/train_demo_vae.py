@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
+from demo_vae_layers import anchor_norms, use_fast_layers
 from PIL import Image
+from safetensors.torch import load_file
 
 from hy3d_rocm.demo.clips import read_frames
 from hy3d_rocm.demo.model import build_vae, save_vae
@@ -72,92 +74,6 @@ SHAPES = (
     Shape(33, 192, 256, 1, (5, 16, 19), 0.2),
 )
 TINY_SHAPES = (Shape(5, 64, 64, 1, (2, 6, 6), 0.5), Shape(9, 64, 96, 1, (3, 6, 8), 0.5))
-
-
-class _FastReplicatePad(torch.autograd.Function):
-    """Replicate padding whose backward adds slices; the library's adds element by element."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, pads: tuple[int, ...]) -> torch.Tensor:
-        ctx.pads = pads
-        return F.pad(x, pads, mode="replicate")
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (grad,) = grads
-        grad = grad.clone()
-        for axis in range(3):
-            before, after = ctx.pads[2 * axis : 2 * axis + 2]
-            dim = 4 - axis
-            size = grad.shape[dim] - before - after
-            inner = grad.narrow(dim, before, size)
-            if before:
-                inner.narrow(dim, 0, 1).add_(grad.narrow(dim, 0, before).sum(dim, keepdim=True))
-            if after:
-                edge = grad.narrow(dim, before + size, after).sum(dim, keepdim=True)
-                inner.narrow(dim, size - 1, 1).add_(edge)
-            grad = inner
-        return grad, None
-
-
-def use_fast_padding(vae: torch.nn.Module) -> None:
-    """Give every causal convolution of `vae` the fast padding; the values stay the same."""
-    for module in vae.modules():
-        if hasattr(module, "time_causal_padding"):
-            conv, pads = module.conv, module.time_causal_padding
-            if any(pads):
-                module.forward = lambda x, c=conv, p=pads: c(_FastReplicatePad.apply(x, p))
-            else:
-                module.forward = conv.forward
-
-
-ANCHOR = 10.0
-
-
-@torch.no_grad()
-def anchor_norms(vae: Any) -> None:
-    """Initialise so that every GroupNorm starts as a fixed scale.
-
-    Two channels of each group are given the constants +ANCHOR and -ANCHOR, far above the rest, so
-    the group's mean and variance hardly depend on what is in the picture, nor therefore on which
-    tile of it is seen, and absolute brightness passes. Residual branches start small. All of it is
-    trained, but for the weights by which a resampling or shortcut convolution would read the
-    anchors (they would move its output by hundreds of times the learning rate): those stay zero.
-    """
-    groups = CONFIG["norm_num_groups"]
-    for name, module in vae.named_modules():
-        if isinstance(module, torch.nn.Conv3d):
-            module.weight.mul_(math.sqrt(3) * (0.1 if ".conv2.conv" in name else 1.0))
-            torch.nn.init.zeros_(module.bias)
-            if "sampler" in name or "shortcut" in name:  # these read the anchors themselves
-                mask = torch.ones_like(module.weight)
-                in_size = module.in_channels // groups
-                mask.view(module.out_channels, groups, in_size, -1)[:, :, :2] = 0.0
-                module.weight.mul_(mask)
-                module.weight.register_hook(lambda grad, keep=mask: grad * keep)
-            if name.endswith(("conv_out.conv", "quant_conv")):
-                continue
-            stays = ".conv2.conv" in name  # its anchors come in by the residual
-            set_anchors(module, groups, 0.0 if stays else ANCHOR)
-        elif isinstance(module, torch.nn.GroupNorm):
-            size = module.num_channels // groups
-            module.weight.fill_(math.sqrt(2 * ANCHOR**2 / size + 1))
-            module.weight.view(groups, size)[:, :2] = 0.0
-        elif name.endswith("to_out.0"):
-            module.weight.mul_(0.1)
-            set_anchors(module, groups, 0.0)
-    vae.encoder.conv_out.conv.weight.mul_(4.0)
-    vae.quant_conv.weight.mul_(2.0)
-    vae.quant_conv.bias[CONFIG["latent_channels"] :] = -4.0
-
-
-def set_anchors(layer: Any, groups: int, value: float) -> None:
-    """Make the first two output channels of each group the constants `value` and `-value`."""
-    size = layer.weight.shape[0] // groups
-    for start in range(0, groups * size, size):
-        layer.weight[start : start + 2] = 0.0
-        layer.bias[start] = value
-        layer.bias[start + 1] = -value
 
 
 def find_sources(folders: list[Path]) -> dict[str, Path]:
@@ -310,8 +226,8 @@ def window_loss(
 
 def training_loss(
     vae: Any, video: torch.Tensor, shape: Shape, rng: random.Random, window_weight: float
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The whole loss of one batch, and its parts as numbers to log."""
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The whole loss of one batch, and its parts, to log."""
     posterior = vae.encode(video).latent_dist
     latents = posterior.sample()
     decoded = vae.decode(latents).sample
@@ -322,15 +238,7 @@ def training_loss(
     loss = pixels + window_weight * window + 1e-4 * kl
     mse = (decoded.detach().float() - video).square().mean() / 4
     parts = {"mse": mse, "window": window_mse, "kl": kl.detach()}
-    return loss, parts  # type: ignore[return-value]
-
-
-@torch.no_grad()
-def update_average(average: dict[str, torch.Tensor], vae: torch.nn.Module, step: int) -> None:
-    """Exponential moving average of the weights, faster at the start."""
-    decay = min(0.9985, (1 + step) / (10 + step))
-    state = vae.state_dict()
-    torch._foreach_lerp_(list(average.values()), [state[k] for k in average], 1 - decay)
+    return loss, parts
 
 
 def learning_rate(step: int, progress: float, peak: float) -> float:
@@ -340,79 +248,101 @@ def learning_rate(step: int, progress: float, peak: float) -> float:
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
-@torch.no_grad()
-def latent_deviation(vae: Any, data: Dataset, rng: random.Random) -> float:
-    """Standard deviation of the latents over some training samples, for `scaling_factor`."""
-    values = [vae.encode(data.batch(SHAPES[2], rng)).latent_dist.mean.float().flatten()
-              for _ in range(8)]  # fmt: skip
-    return float(torch.cat(values).std())
+class Trainer:
+    """Model, optimiser and running average; one call of `step` is one batch."""
+
+    def __init__(self, arguments: argparse.Namespace, device: torch.device) -> None:
+        self.rng = random.Random(arguments.seed)
+        self.rate, self.window_weight = arguments.rate, arguments.window_weight
+        self.shapes = TINY_SHAPES if arguments.tiny else SHAPES
+        self.cuda = device.type == "cuda"
+        self.autocast = torch.autocast(device.type, torch.bfloat16, self.cuda)
+        self.data = Dataset(arguments.clips, device, 40 if arguments.tiny else None)
+        self.vae = build_vae(CONFIG).to(device).train()
+        anchor_norms(self.vae, CONFIG["norm_num_groups"], CONFIG["latent_channels"])
+        if arguments.resume:
+            state = load_file(str(arguments.resume))
+            self.vae.load_state_dict({name: value.float() for name, value in state.items()})
+        use_fast_layers(self.vae)
+        self.average = {name: value.clone() for name, value in self.vae.state_dict().items()}
+        self.optimiser = torch.optim.AdamW(
+            self.vae.parameters(), lr=self.rate, betas=(0.9, 0.99), weight_decay=1e-4,
+            fused=self.cuda,
+        )  # fmt: skip
+
+    def step(self, number: int, progress: float) -> dict[str, torch.Tensor]:
+        """Train on one batch and return the parts of its loss, still on the device."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(number, progress, self.rate)
+        shape = self.rng.choices(self.shapes, [s.share for s in self.shapes])[0]
+        window_weight = self.window_weight * min(1.0, 0.1 + number / 1000)
+        with self.autocast:
+            video = self.data.batch(shape, self.rng)
+            loss, parts = training_loss(self.vae, video, shape, self.rng, window_weight)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.vae.parameters(), 1.0)
+        if self.cuda:
+            # The fused step skips itself where this is 1: a test here would wait for the GPU.
+            self.optimiser.found_inf = norm.isfinite().logical_not().float()
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.update_average(number)
+        return parts
+
+    @torch.no_grad()
+    def update_average(self, number: int) -> None:
+        """Exponential moving average of the weights, faster at the start."""
+        decay = min(0.9985, (1 + number) / (10 + number))
+        state = self.vae.state_dict()
+        averages = list(self.average.values())
+        torch._foreach_lerp_(averages, [state[name] for name in self.average], 1 - decay)
+
+    @torch.no_grad()
+    def latent_deviation(self) -> float:
+        """Standard deviation of the averaged model's latents over some training samples."""
+        self.vae.load_state_dict(self.average)
+        values = []
+        with self.autocast:
+            for _ in range(8):
+                video = self.data.batch(self.shapes[-1], self.rng)
+                values.append(self.vae.encode(video).latent_dist.mean.float().flatten())
+        return float(torch.cat(values).std())
+
+    def save(self, path: Path, config: dict[str, Any]) -> None:
+        save_vae(path, config, self.average)
+        log.info("wrote %s", path)
 
 
-def save(out: Path, name: str, average: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
-    save_vae(out / name, config, average)
-    log.info("wrote %s", out / name)
+def decibels(mse: float) -> float:
+    return -10 * math.log10(mse + 1e-12)
 
 
 def train(arguments: argparse.Namespace) -> None:
     """The training loop; writes checkpoints and demo_vae.safetensors into `arguments.out`."""
     torch.manual_seed(arguments.seed)
-    rng = random.Random(arguments.seed)  # noqa: S311
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 5
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     started = time.monotonic()
-    data = Dataset(arguments.clips, device, 40 if arguments.tiny else None)
-    vae = build_vae(CONFIG).to(device).train()
-    anchor_norms(vae)
-    if arguments.resume:
-        from safetensors.torch import load_file
-
-        vae.load_state_dict({k: v.float() for k, v in load_file(str(arguments.resume)).items()})
-    use_fast_padding(vae)
-    log.info("%d parameters, data ready after %.0f s", sum(p.numel() for p in vae.parameters()),
-             time.monotonic() - started)
-    average = {name: value.clone() for name, value in vae.state_dict().items()}
-    optimiser = torch.optim.AdamW(vae.parameters(), lr=arguments.rate, betas=(0.9, 0.99),
-                                  weight_decay=1e-4, fused=device.type == "cuda")
-    shapes = TINY_SHAPES if arguments.tiny else SHAPES
-    sums: dict[str, Any] = {}
-    count, autocast = 0, torch.autocast(device.type, torch.bfloat16, device.type == "cuda")
-    for step in range(arguments.steps):
+    trainer = Trainer(arguments, device)
+    since_log: list[dict[str, torch.Tensor]] = []
+    for number in range(arguments.steps):
         elapsed = time.monotonic() - started
         if elapsed > arguments.seconds:
-            log.warning("stopped after %d of %d steps: %.0f s are over", step, arguments.steps,
-                        arguments.seconds)
+            log.warning("stopped after %d of %d steps: the time is over", number, arguments.steps)
             break
-        progress = max(step / arguments.steps, elapsed / arguments.seconds)
-        rate = learning_rate(step, progress, arguments.rate)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        shape = rng.choices(shapes, [s.share for s in shapes])[0]
-        window_weight = arguments.window_weight * min(1.0, 0.1 + step / 1000)
-        with autocast:
-            loss, parts = training_loss(vae, data.batch(shape, rng), shape, rng, window_weight)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
-        # The fused step skips itself where this is 1: a test here would wait for the GPU.
-        optimiser.found_inf = norm.isfinite().logical_not().float()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        update_average(average, vae, step)
-        sums = {key: sums.get(key, 0.0) + value for key, value in parts.items()}
-        count += 1
-        if step % arguments.log_every == 0:
-            mean = {key: float(value) / count for key, value in sums.items()}
-            log.info("%5d %5.0fs psnr %.2f window %.2f kl %.2f gradient %.2f", step,
-                     time.monotonic() - started, -10 * math.log10(mean["mse"] + 1e-12),
-                     -10 * math.log10(mean["window"] + 1e-12), mean["kl"], float(norm))
-            sums, count = {}, 0
-        if (step + 1) % 1000 == 0:
-            save(arguments.out, "checkpoint.safetensors", average, CONFIG)
-    vae.load_state_dict(average)
-    with autocast:
-        deviation = 1.0 if arguments.tiny else latent_deviation(vae, data, rng)
-    config = {**CONFIG, "scaling_factor": round(1.0 / deviation, 6)}
-    save(arguments.out, "demo_vae.safetensors", average, config)
+        progress = max(number / arguments.steps, elapsed / arguments.seconds)
+        since_log.append(trainer.step(number, progress))
+        if number % arguments.log_every == 0:
+            mean = {key: float(torch.stack([parts[key] for parts in since_log]).mean())
+                    for key in since_log[0]}  # fmt: skip
+            log.info("%5d %5.0fs psnr %.2f window %.2f kl %.2f", number, elapsed,
+                     decibels(mean["mse"]), decibels(mean["window"]), mean["kl"])
+            since_log = []
+        if (number + 1) % 1000 == 0:
+            trainer.save(arguments.out / "checkpoint.safetensors", CONFIG)
+    config = {**CONFIG, "scaling_factor": round(1.0 / trainer.latent_deviation(), 6)}
+    trainer.save(arguments.out / "demo_vae.safetensors", config)
 
 
 def main() -> None:

@@ -42,11 +42,9 @@ static grain_parts split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
     return g;
 }
 
-/* All output channels of the grain for nv vectors of lanes. Between the kernel calls the input of
- * the next channel block is prefetched, a few lines a call. */
+/* All output channels of the grain for nv vectors of lanes. */
 static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
-                       int64_t channels, int nv, const float *const *b, float *result,
-                       hy3d__conv_cursor *cursor)
+                       int64_t channels, int nv, const float *const *b, float *result)
 {
     const hy3d__conv_direct *const d = &plan->direct;
     const float *const weight = (const float *)plan->weight + g->m * plan->k + c0 * plan->taps;
@@ -60,24 +58,19 @@ static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64
                                 weight + m * plan->k, (size_t)plan->k, b, d->offsets,
                                 c0 == 0 ? bias + m : NULL, result + m * d->c_pitch,
                                 (size_t)d->c_pitch);
-        hy3d__conv_prefetch(cursor);
     }
 }
 
 static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_t c0,
-                      int64_t channels, const float *tile, float *result,
-                      hy3d__conv_cursor *cursor)
+                      int64_t channels, const float *tile, float *result)
 {
     const hy3d__conv_direct *const d = &plan->direct;
     const int64_t row_vectors = hy3d__conv_ceil_div(g->run_lanes, HY3D__CONV_LANES);
     const int64_t vectors = g->run_rows * row_vectors;
-    const int64_t calls = hy3d__conv_ceil_div(vectors, HY3D__CONV_VECTORS) *
-                          hy3d__conv_ceil_div(g->m_count, HY3D__CONV_ROWS);
     const float *next = tile;
     int64_t in_row = 0;
     int nv;
 
-    cursor->share = hy3d__conv_ceil_div(cursor->lines_left, calls);
     for (int64_t v = 0; v < vectors; v += nv) {
         const float *b[HY3D__CONV_VECTORS];
         /* 4 = 2 + 2: a single vector leaves the multipliers waiting for loads. */
@@ -90,7 +83,7 @@ static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, int64_
                 next += d->row_pitch - row_vectors * HY3D__CONV_LANES;
             }
         }
-        run_column(plan, g, c0, channels, nv, b, result + v * HY3D__CONV_LANES, cursor);
+        run_column(plan, g, c0, channels, nv, b, result + v * HY3D__CONV_LANES);
     }
 }
 
@@ -110,10 +103,7 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
         part.channel = first + c0;
         part.channels = hy3d__conv_min(d->c_block, plan->c - c0);
         hy3d__conv_pack_tile(run, &part, tile);
-        part.channel += part.channels;
-        part.channels = hy3d__conv_min(d->c_block, plan->c - c0 - part.channels);
-        hy3d__conv_cursor cursor = hy3d__conv_cursor_make(run, &part);
-        run_block(plan, &g, c0, hy3d__conv_min(d->c_block, plan->c - c0), tile, result, &cursor);
+        run_block(plan, &g, c0, part.channels, tile, result);
     }
     const hy3d__conv_result stored = {
         .data = result,

@@ -149,17 +149,6 @@ typedef struct hy3d__conv_part {
 } hy3d__conv_part;
 void hy3d__conv_pack_tile(const hy3d__conv_run *run, const hy3d__conv_part *part, float *tile);
 
-/* prefetch.c: walks over the input lines of a part, `share` cache lines a call. */
-typedef struct hy3d__conv_cursor {
-    const unsigned char *line, *row, *plane, *channel; /* where it is, innermost first */
-    int64_t row_stride, plane_stride, channel_stride;  /* bytes */
-    int64_t row_bytes, rows, planes;
-    int64_t column, row_index, plane_index;
-    int64_t lines_left, share;
-} hy3d__conv_cursor;
-hy3d__conv_cursor hy3d__conv_cursor_make(const hy3d__conv_run *run, const hy3d__conv_part *part);
-void hy3d__conv_prefetch(hy3d__conv_cursor *cursor);
-
 /* direct.c, panel.c: grains. */
 hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot);

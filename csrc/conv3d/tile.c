@@ -30,7 +30,7 @@ static void zero_line(const hy3d_conv3d_plan *plan, const hy3d__conv_part *part,
 }
 
 /* Whole planes of a tile that is a plain copy: no padding, no phases, rows that are neighbours in
- * memory too. Copying line by line costs three times as much. */
+ * memory too. Against line by line it makes whole layers with rows of 42 3 to 4 % faster. */
 static bool copy_plane(const hy3d__conv_run *run, const hy3d__conv_part *part,
                        const unsigned char *data, float *dst)
 {

@@ -110,7 +110,7 @@ def _told(report: DecodeReport) -> str:
     }
     lines = [
         f"{report.vae} on {report.device} in {report.dtype}: {report.strategy}, level "
-        f"{report.level} of {report.levels - 1}, since {report.reason}",
+        f"{report.level}, since {report.reason}",
         ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items()),
         f"budget: {report.budget_rule}; {report.steps} grains",
     ]

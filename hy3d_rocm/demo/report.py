@@ -85,6 +85,20 @@ def ladder_table(protected: Mapping[str, Any]) -> str:
     return table(("tier", "calls", "failures", "seconds"), rows)
 
 
+def describe_plan(decode: Mapping[str, Any]) -> str:
+    """The plan of a decode report as sentences: what was cut, why, and what it was to take."""
+    plan, mib = decode["plan"], decode["predicted_peak_bytes"] / MIB
+    reason = f"{decode['strategy'].capitalize()}: {decode['reason']}. Predicted peak {mib:.0f} MiB."
+    if plan.get("kind") != "tiled":
+        return reason
+    rows, columns = plan["tiles"]
+    return (
+        f"{reason} {plan['chunks']} chunks of {plan['chunk_latent_frames']} latent frame(s), "
+        f"{rows} x {columns} tile(s), {plan['passes']} passes: the last makes frames, the ones "
+        "before gather GroupNorm statistics over the whole video, so that all chunks agree."
+    )
+
+
 def delight_section(delight: Mapping[str, Any], pictures: Iterable[Path]) -> str:
     facts = table(("what", "value"), ((key, value) for key, value in delight.items()))
     shown = "".join(
@@ -103,6 +117,7 @@ def write_report(path: Path, report: Mapping[str, Any], folder: Path) -> None:
     """Write `path` from the demo's report dictionary and the pictures it made in `folder`."""
     clip, protected = report["clip"], report["protected"]
     events = "".join(f"{escape(line)}\n" for line in protected["log"])
+    delight_pictures = [folder / name for name in report["delight"]["files"]]
     path.write_text(
         f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>hy3d_rocm demo</title>
@@ -119,8 +134,8 @@ MIOpen's own error texts (injected) and every convolution ended in the C conv3d.
 <figure><img src="{data_uri(folder / "timeline.png")}" alt="timeline"></figure>
 {ladder_table(protected)}
 <h2>What the router said</h2><pre>{events}</pre>
-<h2>The plan</h2><pre>{escape(protected["plan_text"])}</pre>
-{delight_section(report["delight"]["facts"], (folder / name for name in report["delight"]["files"]))}
+<h2>The plan</h2><p>{escape(describe_plan(protected["decode"]))}</p>
+{delight_section(report["delight"]["facts"], delight_pictures)}
 <h2>This machine</h2>{table(("what", "value"), report["machine"].items())}
 <p class="note">Memory is the peak above what the process held after loading the model. PSNR is
 over pixels in 0..1. No AMD GPU was used: these are CPU figures of this machine.

@@ -135,7 +135,8 @@ void conv_fill_reals(test_random *random, const hy3d_tensor *tensor)
         return;
     }
     do {
-        conv_set(tensor, at, (double)test_between(random, -(1 << 24) + 1, (1 << 24) - 1) / (1 << 24));
+        const int64_t value = test_between(random, -(1 << 24) + 1, (1 << 24) - 1);
+        conv_set(tensor, at, (double)value / (1 << 24));
     } while (conv_step(tensor, at));
 }
 

@@ -122,7 +122,9 @@ def test_prestartup_does_not_import_torch_at_all() -> None:
 
 def test_no_mutable_statics_in_the_c_code() -> None:
     # A static that is neither a function nor const. Module definitions are the C API's own.
-    pattern = re.compile(r"^\s*static\s+(?!inline\b|const\b|_Thread_local\s+const)[^;{}()=]*(?:=|;)", re.M)
+    pattern = re.compile(
+        r"^\s*static\s+(?!inline\b|const\b|_Thread_local\s+const)[^;{}()=]*(?:=|;)", re.M
+    )
     allowed = re.compile(r"PyModuleDef|PyMethodDef|PyType_Slot|PyType_Spec|PyMemberDef|PyGetSetDef")
     for path in CORE_SOURCES:
         for match in pattern.finditer(code_of(path)):
