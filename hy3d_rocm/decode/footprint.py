@@ -190,8 +190,8 @@ class Footprint:
         return self._memo[key].peak_bytes
 
     def head(self, chunks: tuple[int, ...], size: tuple[int, int, int], depth: int) -> Cost:
-        """The head over one tile. `chunks`: grid frames of the first chunk and of a later one (or
-        of the only one); `size`: channels, height and width of the tile."""
+        """The head over one tile. `chunks`: grid frames of the first chunk and of later ones (each
+        length once is enough); `size`: channels, height and width of the tile."""
         channels, h, w = size
         parts = [self._empty((1, channels, n, h, w)) for n in chunks]
 

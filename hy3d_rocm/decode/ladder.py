@@ -11,6 +11,7 @@ are priced when first looked at (a price takes about 0.1 s).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.plan import plan_decode
+from hy3d_rocm.decode.runner import chunk_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,24 +166,35 @@ class Ladder:
             level=level,
         )
 
+    def _chunk_frames(self, depth: int, chunk: int) -> tuple[int, ...]:
+        """Grid frames of the first chunk, then each length that later ones have."""
+        step = self.adapter.scale(depth)[0]
+        lengths = [stop - start for start, stop in chunk_ranges(self.latent[2], chunk)]
+        later = sorted({n * step for n in lengths[1:]})
+        return (1 + (lengths[0] - 1) * step, *later)
+
     def _price(self, depth: int, chunk: int, plan: DecodePlan) -> Rung:
         adapter, options = self.adapter, self.options
         frames, height, width = adapter.grid(self.latent, depth)
         channels = self.footprint.trunk_channels(self.latent, depth)
         trunk = self.footprint.trunk(self.latent, depth)
-        step = adapter.scale(depth)[0]
-        first = 1 + (chunk - 1) * step
-        parts = (first,) if chunk >= self.latent[2] else (first, chunk * step)
-        tile = (channels, plan.decoded_size(1), plan.decoded_size(2))
-        head = self.footprint.head(parts, tile, depth)
+        parts = self._chunk_frames(depth, chunk)
+        # Every size of tile, not the largest alone: torch takes im2col for small convolutions, so a
+        # smaller tile can need more.
+        sizes = Counter(
+            (g.in_stop[1] - g.in_start[1], g.in_stop[2] - g.in_start[2]) for g in plan.grains
+        )
+        heads = {size: self.footprint.head(parts, (channels, *size), depth) for size in sizes}
+        grain_bytes = max(cost.peak_bytes for cost in heads.values())
         store = channels * frames * height * width * self.size
         passes = 1
         if adapter.has_global_norms and (len(plan.grains) > 1 or len(parts) > 1):
             passes += options.statistic_passes
         priced = sum(adapter.head_frames(n, depth, i == 0) for i, n in enumerate(parts))
         out_frames = adapter.out_shape(self.latent)[2]
-        macs = trunk.macs + passes * len(plan.grains) * head.macs * out_frames // priced
-        peak = self.out_bytes + max(trunk.peak_bytes, store + head.peak_bytes)
+        head_macs = sum(cost.macs * sizes[size] for size, cost in heads.items())
+        macs = trunk.macs + passes * head_macs * out_frames // priced
+        peak = self.out_bytes + max(trunk.peak_bytes, store + grain_bytes)
         peak += self.overhead_bytes
         return Rung(
             "tiled",
@@ -192,6 +205,6 @@ class Ladder:
             plan,
             passes,
             trunk.peak_bytes,
-            head.peak_bytes,
+            grain_bytes,
             self.out_bytes + store,
         )

@@ -88,7 +88,7 @@ def trim_malloc() -> None:
         libc.malloc_trim(0)
 
 
-def steady_malloc(threshold: int = 1 << 20) -> bool:
+def steady_malloc(threshold: int = 1 << 16) -> bool:
     """For a process that measures or bounds its memory: blocks from `threshold` bytes up are mapped
     on their own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps
     them). Process-wide and for good, so never called by decode(). False where there is no glibc."""

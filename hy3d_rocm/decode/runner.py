@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.memory import trim_malloc
 from hy3d_rocm.decode.norms import NormPass, Owned, Statistics
 from hy3d_rocm.decode.report import DecodeCancelled, Step
 from hy3d_rocm.decode.vaes import Carry
@@ -107,6 +108,8 @@ class TiledRun:
                 if frames:
                     self._place(decoded, step, tile)
                 del decoded
+                if grid.device.type == "cpu":
+                    trim_malloc()  # or fragments add up: 2 MB a grain, 300 MB measured
                 self.counter.tick(step)
 
     def _grid_frames(self, part: Tensor, start: int, stop: int) -> Tensor:

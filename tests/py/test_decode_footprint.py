@@ -99,4 +99,6 @@ def test_meter_sees_a_peak_that_is_gone_at_the_end() -> None:
         give_back()
     if not meter.exact:
         pytest.skip("the kernel does not let this process reset its high-water mark")
-    assert size <= meter.peak_bytes < size + (32 << 20)
+    # The kernel adds resident pages up in batches of at least 32 per CPU, and pages that were in
+    # use at the start may go: a sixteenth either way, far from the 0 of a meter that saw nothing.
+    assert abs(meter.peak_bytes - size) <= size // 16
