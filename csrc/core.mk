@@ -63,8 +63,13 @@ CTEST_CFLAGS := $(CHECK_CFLAGS) $(CTEST_HAVE) -Itests/c -Wno-float-equal
 CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
 
 CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
-CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok) \
-	$(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.cpp.ok)
+CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok)
+ifneq ($(shell command -v $(CXX) 2>/dev/null),)
+CORE_HEADER_CHECKS += $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.cpp.ok)
+CXX_SKIPPED :=
+else
+CXX_SKIPPED := no C++ compiler here: the headers' compilation as C++ is skipped
+endif
 
 ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
@@ -122,17 +127,18 @@ $(eval $(call sanitized,$(CASAN_BUILD),$(CASAN_FLAGS)))
 $(eval $(call sanitized,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
 
 cheaders: $(CORE_HEADER_CHECKS)
+	@$(if $(CXX_SKIPPED),echo "$(CXX_SKIPPED)",true)
 
 # Each public header compiles alone, twice in a row (its guard), with no macro defined before it.
 $(CORE_BUILD)/headers/%.c.ok: include/hy3d/%.h $(CORE_HEADERS)
 	@mkdir -p $(@D)
-	printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
+	@printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
 		$(CC) -std=c11 -Iinclude $(CORE_WARNINGS) -Wpedantic -fsyntax-only -x c -
 	@touch $@
 
 $(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
 	@mkdir -p $(@D)
-	printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
+	@printf '#include "hy3d/%s"\n#include "hy3d/%s"\ntypedef int unit;\n' $*.h $*.h | \
 		$(CXX) -std=c++11 -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ -
 	@touch $@
 

@@ -44,16 +44,24 @@ def figure_box(value: str, caption: str) -> str:
     return f'<div class="figure"><b>{escape(value)}</b>{escape(caption)}</div>'
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """An HTML table; cells that are numbers are set right-aligned."""
 
     def cell(value: object) -> str:
-        number = isinstance(value, int | float)
+        number = is_number(value)
         text = f"{value:.2f}" if isinstance(value, float) else escape(value)
         return f'<td class="number">{text}</td>' if number else f"<td>{text}</td>"
 
-    header = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(cell(value) for value in row)}</tr>" for row in rows)
+    lines = [list(row) for row in rows]
+    numeric = [is_number(value) for value in lines[0]] if lines else []
+    classes = [' class="number"' if right else "" for right in numeric]
+    names = zip(head, classes, strict=True) if lines else ((name, "") for name in head)
+    header = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in names)
+    body = "".join(f"<tr>{''.join(cell(value) for value in row)}</tr>" for row in lines)
     return f"<table><tr>{header}</tr>{body}</table>"
 
 
