@@ -12,7 +12,8 @@ import torch
 
 from hy3d_rocm.conv import errors, faults, memory
 from hy3d_rocm.conv.call import ConvCall, dtype_name, size_text
-from hy3d_rocm.conv.errors import BadResultError, Classified, Kind
+from hy3d_rocm.conv.errors import Classified, Kind
+from hy3d_rocm.conv.results import check_result
 from hy3d_rocm.conv.stats import LOCK, Event, OnEvent, Row, Stats
 from hy3d_rocm.conv.tiers import Limits, Tier, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
@@ -261,7 +262,7 @@ class Climb:
         try:
             faults.check(tier.name, self.call)
             result = tier.run(self.call)
-            check_result(result, self.call, self.settings)
+            check_result(result, self.call, self.settings.synchronize, self.settings.check_finite)
         except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
             result = None
@@ -372,32 +373,6 @@ def translate(error: Exception, found: Classified, what: Named, places: str) -> 
     if sentence is not None:
         sentence.__cause__ = error
     return sentence
-
-
-def check_result(result: torch.Tensor, call: ConvCall, settings: Settings) -> None:
-    """A tier that lies is a tier that failed."""
-    spec = call.spec
-    if not isinstance(result, torch.Tensor):
-        raise BadResultError(f"it returned {type(result).__name__} instead of a tensor")
-    got = (tuple(result.shape), result.dtype, result.device)
-    if got != (spec.result_size, spec.dtype, spec.device):
-        raise BadResultError(
-            f"it returned {size_text(got[0])} {dtype_name(got[1])} on {got[2]} instead of"
-            f" {size_text(spec.result_size)} {dtype_name(spec.dtype)} on {spec.device}"
-        )
-    if settings.synchronize and spec.device.type == "cuda":
-        torch.cuda.synchronize(spec.device)
-    if settings.check_finite and not _is_finite(result) and _inputs_are_finite(call):
-        raise BadResultError("it returned NaN or infinity for finite input")
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
-
-
-def _inputs_are_finite(call: ConvCall) -> bool:
-    tensors = (call.x, call.weight, call.bias)
-    return all(_is_finite(t) for t in tensors if t is not None)
 
 
 def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:

@@ -309,6 +309,8 @@ def delight(out: Path) -> dict[str, Any]:
     """The Hunyuan3D part: facts and the names of the pictures written to `out`."""
     from skimage import data
 
+    # The pipeline's library warns about torchvision, which nothing here uses.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from hy3d_rocm.demo.delight import run_delight_demo
 
     shown = run_delight_demo([data.astronaut(), data.chelsea(), data.coffee()])
