@@ -176,7 +176,8 @@ def _fitting(ladder: Ladder, budget: int, strategy: str) -> tuple[int, str]:
                 f"{format_bytes(budget)}"
             )
             return level, why
-    raise BudgetTooSmallError(budget, ladder.all()[-1].peak_bytes, None)
+    smallest = ladder.all()[-1].peak_bytes
+    raise BudgetTooSmallError(budget, smallest, None, "decode fewer frames or a smaller picture")
 
 
 def _describe(job: _Job) -> None:

@@ -42,12 +42,17 @@ _BUDGET_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re
 class BudgetTooSmallError(ValueError):
     """No level fits the budget; `smallest` (bytes) is the least that would do."""
 
-    def __init__(self, budget: int, smallest: int, level: int | None) -> None:
+    def __init__(
+        self,
+        budget: int,
+        smallest: int,
+        level: int | None,
+        remedy: str = "lower min_tile, halo or the number of things kept resident",
+    ) -> None:
         which = "the smallest tiles need" if level is None else f"level {level} needs"
         super().__init__(
             f"The budget is {format_bytes(budget)} ({budget} bytes), but {which} "
-            f"{format_bytes(smallest)}: give at least {smallest} bytes, or lower min_tile, halo "
-            "or the number of things kept resident."
+            f"{format_bytes(smallest)}: give at least {smallest} bytes, or {remedy}."
         )
         self.budget = budget
         self.smallest = smallest

@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,8 @@ def run_demo(out: Path, frames: int = 33) -> dict[str, Any]:
     `frames` is 4 n + 1 (the VAE's frame arithmetic).
     """
     check_packages()
+    # It warns about torchvision, which nothing here uses; read when it is imported.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if frames < 5 or frames % 4 != 1:
         raise DemoError(f"--frames must be 4 n + 1 and at least 5, got {frames}; try 33")
     started = time.monotonic()
@@ -292,7 +295,7 @@ def decode_twice(work: Path) -> dict[str, Any]:
     job = {"mode": "protected", "work": str(work), "budget_bytes": budget}
     protected = run_child(job, work)
     say(f"  {protected['seconds']:.1f} s, peak {protected['peak_bytes'] / MIB:.0f} MiB")
-    say(f"  {describe_plan(protected['decode'])}")
+    say(textwrap.indent(textwrap.fill(describe_plan(protected["decode"]), 96), "  "))
     show_ladder(protected["tiers"])
     return {"whole": whole, "protected": protected, "budget_bytes": budget}
 
@@ -309,8 +312,6 @@ def delight(out: Path) -> dict[str, Any]:
     """The Hunyuan3D part: facts and the names of the pictures written to `out`."""
     from skimage import data
 
-    # The pipeline's library warns about torchvision, which nothing here uses.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from hy3d_rocm.demo.delight import run_delight_demo
 
     shown = run_delight_demo([data.astronaut(), data.chelsea(), data.coffee()])
