@@ -1,34 +1,7 @@
 /* What the schedule refuses, and how. */
-#include "hy3d/schedule.h"
-#include "support.h"
+#include "schedule_support.h"
 
 TCase *hy3d_schedule_refusal_cases(void);
-
-#define MAX_OUT 512
-
-static hy3d_schedule_desc basic_desc(int64_t t, int64_t h, int64_t w)
-{
-    const hy3d_schedule_desc desc = {
-        .latent = {t, h, w},
-        .factor = {4, 8, 8},
-        .causal = 1,
-        .overlap = {1, 2, 2},
-        .halo = {1, 1, 1},
-        .min_tile = {2, 4, 4},
-        .fixed_bytes = 1000,
-        .bytes_per_voxel = 12,
-        .max_in_flight = 1,
-        .level = -1,
-    };
-    return desc;
-}
-
-static hy3d_schedule_plan make_ok(const hy3d_schedule_desc *desc)
-{
-    hy3d_schedule_plan plan;
-    ck_assert_ok(hy3d_schedule_make(desc, NULL, &plan));
-    return plan;
-}
 
 /* One field at a time, one below the lowest good value. */
 START_TEST(test_fields_out_of_range_are_refused)
