@@ -153,9 +153,9 @@ def _expect_delight(upstream: Upstream) -> str | None:
 
 
 def _expect_decode(upstream: Upstream) -> str | None:
-    node = upstream.node("Hy3DVAEDecode")
+    node: Any = upstream.node("Hy3DVAEDecode")
     return node_differs(upstream, "Hy3DVAEDecode", parameters=("vae", "latents")) or (
-        defaults_differ(node.process, {"force_offload": True})  # type: ignore[attr-defined]
+        defaults_differ(node.process, {"force_offload": True})
     )
 
 
