@@ -222,6 +222,7 @@ def test_a_shared_change_under_another_set_s_change_is_not_made_again() -> None:
     first.apply([shared])
     over.apply([Change(target, "plain", marking("over"))])
     second.apply([shared])
+    assert marks(target().plain(1)) == ["over", "patched"]
     for patches in (first, over):
         patches.revert()
         assert marks(target().plain(1)).count("patched") == 1
