@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hy3d_rocm.comfy.patch.engine import MISSING, Change, PatchError, PatchSet
+from hy3d_rocm.comfy.patch.install import install, install_patches, installed, uninstall
 from hy3d_rocm.comfy.patch.upstream import (
     PatchSpec,
     Upstream,
@@ -29,8 +30,12 @@ __all__ = [
     "defaults_differ",
     "find_upstream",
     "find_upstreams",
+    "install",
+    "install_patches",
+    "installed",
     "is_v1",
     "names_missing",
     "node_differs",
     "parameters_missing",
+    "uninstall",
 ]
