@@ -62,7 +62,7 @@ class Call:
     def run(self, **replaced: Any) -> Any:
         """Upstream's method with these arguments replaced."""
         given = {**self.arguments.arguments, **replaced}
-        bound = inspect.BoundArguments(self.arguments.signature, given)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self.arguments.signature, given)
         return self.original(*bound.args, **bound.kwargs)
 
 
@@ -127,7 +127,7 @@ class NodePatch:
 
             return combined
 
-        def alone(cls: type, **inputs: Any) -> str:
+        def alone(cls: type, /, **inputs: Any) -> str:
             return self.fingerprint(inputs)
 
         return classmethod(alone)
@@ -197,7 +197,7 @@ def _combo(choices: tuple[str, ...], tooltip: str) -> tuple[list[str], dict[str,
 
 
 def _is_ours(types: dict[str, Any], name: str) -> bool:
-    return types.get("optional", {}).get(name) == _combo(*OWN_INPUTS[name])
+    return bool(types.get("optional", {}).get(name) == _combo(*OWN_INPUTS[name]))
 
 
 def differs_first(patches: Sequence[NodePatch]) -> Callable[[Upstream], str | None]:

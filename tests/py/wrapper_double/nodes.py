@@ -25,7 +25,7 @@ class Hy3DDelightImage:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["scheduler"], names=["delight_pipe", "image", "steps", "width", "height",
                                             "cfg_image", "seed"])  # fmt: skip
 
@@ -44,7 +44,7 @@ class Hy3DSampleMultiView:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["samples"], names=["pipeline", "ref_image", "normal_maps", "position_maps",
                                           "view_size", "steps", "seed"])  # fmt: skip
 
@@ -68,7 +68,7 @@ class Hy3DGenerateMesh:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["mask", "force_offload"], names=["pipeline", "image", "steps", "seed"])
 
     def process(self, pipeline, image, steps, seed, mask=None, force_offload=True):
@@ -89,7 +89,7 @@ class Hy3DGenerateMeshMultiView:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["front"], names=["pipeline", "steps", "seed"])
 
     def process(self, pipeline, steps, seed, front=None):
@@ -107,7 +107,7 @@ class Hy3DVAEDecode:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["force_offload"], names=["vae", "latents"])
 
     def process(self, vae, latents, force_offload=True):
@@ -123,7 +123,7 @@ class DownloadAndLoadHy3DDelightModel:
     FUNCTION = "loadmodel"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["compile_args"], names=["model"])
 
     def loadmodel(self, model, compile_args=None):
@@ -137,7 +137,7 @@ class DownloadAndLoadHy3DPaintModel:
     FUNCTION = "loadmodel"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["compile_args"], names=["model"])
 
     def loadmodel(self, model, compile_args=None):
@@ -151,7 +151,7 @@ class Hy3DRenderMultiView:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["camera_config"], names=["trimesh", "render_size"])
 
     def process(self, trimesh, render_size, camera_config=None):
@@ -173,7 +173,7 @@ class Hy3DBakeFromMultiview:
     FUNCTION = "process"
 
     @classmethod
-    def INPUT_TYPES(s):
+    def INPUT_TYPES(cls):
         return inputs(["camera_config"], names=["images", "renderer"])
 
     def process(self, images, renderer, camera_config=None):
