@@ -32,6 +32,7 @@ class Comfy(SimpleNamespace):
     freed: Any = None
     bar: Any = None
     texts: Any = None
+    opened: Any = None
 
     def throw(self) -> None:
         if self.interrupt is not None:
@@ -46,11 +47,11 @@ def module(name: str, **attributes: Any) -> ModuleType:
 
 
 @pytest.fixture
-def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
+def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     """ComfyUI on the CPU. Whatever was imported of our nodes with it is forgotten afterwards."""
     for name in ("HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD"):
         monkeypatch.delenv(name, raising=False)
-    state = Comfy(freed=[], bar=[], texts=[])
+    state = Comfy(freed=[], bar=[], texts=[], opened=[])
 
     class Bar:
         def __init__(self, total: int) -> None:
@@ -83,8 +84,21 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
 
 
 @pytest.fixture
-def upstream(comfy: Comfy) -> Any:
-    """The stand-in for the wrapper, as the engine finds it."""
+def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in for the wrapper, as the engine finds it. The offload package's scopes are
+    noted in fake_comfy.opened; they have tests of their own."""
+    from hy3d_rocm import offload
+
+    def noting(name: str) -> Callable[..., Any]:
+        @contextmanager
+        def scope(pipeline: Any, *arguments: Any) -> Iterator[None]:
+            fake_comfy.opened.append((name, pipeline, *arguments))
+            yield
+
+        return scope
+
+    for name in ("reporting_transfers", "measuring"):
+        monkeypatch.setattr(offload, name, noting(name))
     return load_upstream(DOUBLE)
 
 
