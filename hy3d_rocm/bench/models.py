@@ -21,7 +21,7 @@ Width = Literal["real", "tiny"]
 
 # Stable Diffusion 2.1, which Hunyuan3D's delight and paint models are made from (the config.json
 # files of its checkpoint).
-_UNET = {
+_UNET: dict[str, dict[str, Any]] = {
     "real": {
         "sample_size": 64,
         "block_out_channels": (320, 640, 1280, 1280),
@@ -40,8 +40,8 @@ _UNET = {
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
     },
 }
-_VAE_CHANNELS = {"real": (128, 256, 512, 512), "tiny": (16, 16)}
-_TEXT = {
+_VAE_CHANNELS: dict[str, tuple[int, ...]] = {"real": (128, 256, 512, 512), "tiny": (16, 16)}
+_TEXT: dict[str, dict[str, Any]] = {
     "real": {
         "vocab_size": 49408,
         "hidden_size": 1024,
@@ -125,7 +125,7 @@ def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
 def random_unet(width: Width, in_channels: int, **config: Any) -> Any:
     from diffusers import UNet2DConditionModel
 
-    shape: dict[str, Any] = {**_UNET[width], **config}  # type: ignore[dict-item]
+    shape = {**_UNET[width], **config}
     return UNet2DConditionModel(in_channels=in_channels, out_channels=4, **shape)
 
 
@@ -149,7 +149,7 @@ def random_text_encoder(width: Width) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     marks = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    return CLIPTextModel(CLIPTextConfig(**_TEXT[width], **marks))  # type: ignore[dict-item]
+    return CLIPTextModel(CLIPTextConfig(**_TEXT[width], **marks))
 
 
 def ancestral_scheduler() -> Any:
@@ -165,11 +165,11 @@ def tokenizer(width: Width) -> Any:
     """A CLIPTokenizer that knows its own two marks only: the delight prompt is empty."""
     from transformers import CLIPTokenizer
 
-    length: Any = _TEXT[width]["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as folder:
         vocabulary = {"<|startoftext|>": 0, "<|endoftext|>": 1}
         Path(folder, "vocab.json").write_text(json.dumps(vocabulary))
         Path(folder, "merges.txt").write_text("#version: 0.2\n")
+        length = _TEXT[width]["max_position_embeddings"]
         return CLIPTokenizer.from_pretrained(folder, model_max_length=length)
 
 

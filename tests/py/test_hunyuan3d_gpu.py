@@ -12,7 +12,6 @@ HY3D_GPU_TEST_BACKEND   torch.compile's backend: "inductor", "eager" on the CPU
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import statistics
@@ -30,28 +29,36 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from hunyuan3d_support import (
+    BACKEND,
+    CPU,
+    DEVICE,
     MODES,
-    ComfyDouble,
+    ON_GPU,
+    SEED,
+    SIZE,
+    STEPS,
+    WIDTH,
     NoiseRecorder,
-    cuda_literals,
+    allocated,
+    delight,
     encoding_first,
-    paint_pipeline,
+    photograph,
+    say,
     set_mode,
     text_of,
+)
+from hunyuan3d_upstream import (
+    ComfyDouble,
+    delight_node,
+    multiview_node,
+    paint_pipeline,
     upstream_nodes,
 )
 
 from hy3d_rocm.bench.models import random_pipeline
 from hy3d_rocm.pipeline import PipelineProxy
 
-DEVICE = torch.device(os.environ.get("HY3D_GPU_TEST_DEVICE", "cuda:0"))
-ON_GPU = DEVICE.type == "cuda"
-WIDTH: Any = os.environ.get("HY3D_GPU_TEST_WIDTH", "real" if ON_GPU else "tiny")
-BACKEND = os.environ.get("HY3D_GPU_TEST_BACKEND", "inductor" if ON_GPU else "eager")
-SIZE, STEPS, SEED = (512 if WIDTH == "real" else 64), 3, 42
-CPU = torch.device("cpu")
 CHECKOUT = os.environ.get("HY3D_WRAPPER", "")
-VIEWS, VIEW_SIZE = 6, SIZE // 2
 
 pytestmark = [
     pytest.mark.skipif(
@@ -106,43 +113,6 @@ def pictures(pipeline: Any) -> Callable[[str], torch.Tensor]:
         return made[mode]
 
     return picture
-
-
-def photograph(number: int = 0, device: torch.device = CPU) -> torch.Tensor:
-    """(3, SIZE, SIZE) float32 in 0..1, smooth and coloured."""
-    ramp = torch.linspace(0, 1, SIZE)
-    rows, columns = torch.meshgrid(ramp, ramp, indexing="ij")
-    waves = (7 * rows * (number + 1)).sin() * 0.5 + 0.5
-    return torch.stack([rows, columns, waves]).to(device)
-
-
-def delight(
-    called: Any, image: torch.Tensor | None = None, seed: int = SEED, **options: Any
-) -> torch.Tensor:
-    """One picture (3, SIZE, SIZE) float32 on the CPU, by the call that Hy3DDelightImage makes."""
-    given = {"generator": torch.Generator().manual_seed(seed), **options}
-    out = called(
-        prompt="",
-        image=photograph() if image is None else image,
-        num_inference_steps=STEPS,
-        image_guidance_scale=1.5,
-        guidance_scale=1.01,
-        output_type="pt",
-        **given,
-    ).images[0]
-    assert out.device.type == DEVICE.type
-    return out.detach().float().cpu()
-
-
-def say(text: str) -> None:
-    print(f"\n[hunyuan3d] {text}")
-
-
-def allocated(device: torch.device = DEVICE) -> int:
-    """Bytes that live tensors hold on `device`."""
-    gc.collect()
-    torch.cuda.synchronize(device)
-    return torch.cuda.memory_allocated(device)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -284,7 +254,9 @@ def test_an_interrupt_in_a_step_leaves_the_next_call_working_and_memory_free(
     assert torch.equal(delight(proxy), expected)
 
 
-def test_placing_inputs_costs_under_a_millisecond_a_call() -> None:
+def test_placing_inputs_costs_under_a_millisecond_a_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Nothing:
         _execution_device = DEVICE
 
@@ -305,7 +277,7 @@ def test_placing_inputs_costs_under_a_millisecond_a_call() -> None:
             torch.cuda.synchronize(DEVICE)
         return time.perf_counter() - started
 
-    logging.getLogger("hy3d_rocm").setLevel(logging.WARNING)
+    caplog.set_level(logging.WARNING, logger="hy3d_rocm")
     pairs = [(seconds(proxy), seconds(inner)) for _ in range(220)][20:]
     overhead = statistics.median(a for a, _ in pairs) - statistics.median(b for _, b in pairs)
     say(f"placement overhead {overhead * 1e6:.0f} us a call (median of {len(pairs)})")
@@ -346,27 +318,6 @@ def nodes(comfy: ComfyDouble) -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def paint(nodes: ModuleType, pipeline: Any) -> Any:
     return paint_pipeline(nodes, pipeline, WIDTH, DEVICE)
-
-
-def delight_node(nodes: ModuleType, called: Any) -> torch.Tensor:
-    """Two pictures (2, SIZE, SIZE, 3) by upstream's node; its images lie on the CPU."""
-    images = torch.stack([photograph(number).permute(1, 2, 0) for number in range(2)])
-    out: torch.Tensor = nodes.Hy3DDelightImage().process(
-        called, images, SIZE, SIZE, 1.5, STEPS, SEED
-    )[0]
-    return out
-
-
-def multiview_node(nodes: ModuleType, called: Any, device: torch.device = DEVICE) -> torch.Tensor:
-    """VIEWS pictures (VIEWS, VIEW_SIZE, VIEW_SIZE, 3) by upstream's node."""
-    maps = torch.stack([photograph(number).permute(1, 2, 0) for number in range(VIEWS)])
-    with cuda_literals(device):
-        out: torch.Tensor = nodes.Hy3DSampleMultiView().process(
-            called, maps[:1], maps, maps.flip(0), VIEW_SIZE, SEED, STEPS
-        )[0]
-    assert out.shape == (VIEWS, VIEW_SIZE, VIEW_SIZE, 3)
-    assert out.isfinite().all()
-    return out
 
 
 @needs_wrapper
