@@ -78,8 +78,7 @@ def claim_lines(resident: Measured, offload: Measured) -> tuple[str, ...]:
     return (
         f"With this model and size a card of {gigabytes(line)} or more keeps it resident, one of "
         f"{gigabytes(least)} to {gigabytes(line)} needs offload.",
-        f'"Offload pays below 12 GB": {_verdict(pays)} (an empty card of '
-        f"{gigabytes(CLAIM_PAYS_BELOW)} {'needs' if pays else 'does not need'} it).",
+        f'"Offload pays below 12 GB": {_verdict(pays)}.',
         f'"Offload does not pay from 16 GB on": {_verdict(not_from)}.',
         "What other models in memory take must be added to these figures.",
     )

@@ -173,6 +173,6 @@ def _floats(pipeline: Any) -> Iterator[torch.Tensor]:
 
 def _recast(session: Session, master: list[torch.Tensor], dtype: torch.dtype) -> None:
     """Weights from `master` to the device in `dtype`, one at a time: never two sets there."""
-    session.make_resident()
     for tensor, original in zip(_floats(session.pipeline), master, strict=True):
         tensor.data = original.to(session.device, dtype)
+    session.make_resident()  # what is no floating-point number
