@@ -75,9 +75,11 @@ class Meter:
         self._counts = device.type == "cuda"
 
     def start(self) -> float:
+        """The time now. The allocator's cache stays: filling it anew is no part of a picture."""
         import torch
 
         if self._counts:
+            gc.collect()  # what only a cycle keeps alive is not the next call's memory
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         return time.perf_counter()
@@ -128,7 +130,6 @@ def _measure(variant: Variant, row: Measured, turn: int, meter: Meter) -> None:
     made: Any = None
     try:
         variant.prepare()
-        meter.release()
         started = meter.start()
         made = variant.call()
         seconds, peak = meter.stop(started)
