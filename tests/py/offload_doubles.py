@@ -6,6 +6,7 @@ real pipeline runs; which tensors lie on the accelerator is kept here, by storag
 
 from __future__ import annotations
 
+import functools
 import importlib
 import weakref
 from collections.abc import Callable
@@ -41,7 +42,23 @@ class SimulatedAccelerator:
         patch.setattr(components_module, "is_on", self.is_on)
         patch.setattr(transfer_module, "_copy", self.copy)
         patch.setattr(apply_module, "_is_accelerator", lambda device: device == ACCELERATOR)
+        patch.setattr(torch.nn.Module, "to", self._module_to(torch.nn.Module.to))
         return self
+
+    def _module_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """nn.Module.to between "cpu" and "cpu:0", which torch takes for one place."""
+
+        @functools.wraps(original)
+        def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            places = [value for value in (*args, *kwargs.values()) if _is_place(value)]
+            others = [value for value in args if not _is_place(value) and value is not None]
+            if others:
+                original(module, *others)
+            for place in map(torch.device, places):
+                module._apply(lambda t, to=place: t if self.is_on(t, to) else self.copy(t, to))
+            return module
+
+        return to
 
     def place(self, tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
@@ -93,6 +110,10 @@ class SimulatedAccelerator:
 
     def reset(self) -> None:
         self.most[ACCELERATOR] = self.live[ACCELERATOR]
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, (str, torch.device))
 
 
 class Progress:
