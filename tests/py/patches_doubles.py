@@ -99,6 +99,7 @@ def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in ("reporting_transfers", "measuring"):
         monkeypatch.setattr(offload, name, noting(name))
+    monkeypatch.setattr(offload, "diffusers_changes", list)
     return load_upstream(DOUBLE)
 
 
