@@ -29,6 +29,7 @@ MISSING: Final = _Missing()
 _RECORD = "__hy3d_rocm_record__"
 # Attributes are the process's, so one lock serves all sets. Re-entrant: a `make` may apply a set.
 _LOCK = threading.RLock()
+_HELD: list[_Record] = []  # what stands for some set now, in the order in which it was made
 
 
 class PatchError(RuntimeError):
@@ -73,6 +74,7 @@ class _Record:
         self.raw = raw
         self.was_own = was_own
         self.installed: Any = MISSING
+        self.below = _held_at(change, raw)
         self.holders: tuple[_Application, ...] = ()
 
     @property
@@ -111,6 +113,7 @@ class PatchSet:
                     _prepare(change, application, fresh)
                 for record in fresh:
                     application.records.append(record)
+                    _HELD.append(record)
                     _install(record)
             except BaseException:
                 _take_back(application)
@@ -256,8 +259,17 @@ def _live_record(raw: Any, change: Change) -> _Record | None:
     return None
 
 
+def _held_at(change: Change, raw: Any) -> _Record | None:
+    """The record of another set that has put `raw` there, if one has."""
+    for record in reversed(_HELD):
+        at = record.change
+        if at.owner is change.owner and at.name == change.name and record.installed is raw:
+            return record
+    return None
+
+
 def _without_dead(raw: Any, was_own: bool) -> tuple[Any, bool]:
-    """Sets may be reverted in any order: a guard that has been reverted is never put back."""
+    """What is under guards that have been reverted but put back by somebody who kept them."""
     while (record := _record_of(raw)) is not None and not record.live:
         raw, was_own = record.raw, was_own and record.was_own
     return raw, was_own
@@ -282,8 +294,10 @@ def _take_back(application: _Application) -> tuple[str, ...]:
     left = []
     for record in reversed(application.records):
         record.holders = tuple(h for h in record.holders if h is not application)
-        if not record.holders and not _restore(record):
-            left.append(where(record.change))
+        if not record.holders:
+            _HELD.remove(record)
+            if not _restore(record):
+                left.append(where(record.change))
     application.records.clear()
     return tuple(left)
 
@@ -295,10 +309,12 @@ def _restore(record: _Record) -> bool:
 
 def _put_back(record: _Record) -> bool:
     owner, name = record.change.owner, record.change.name
-    raw, was_own = _without_dead(record.raw, record.was_own)
+    bottom = record  # sets may be reverted in any order: what a reverted one made never comes back
+    while bottom.below is not None and not bottom.below.holders:
+        bottom = bottom.below
     try:
-        if was_own:
-            setattr(owner, name, raw)
+        if bottom.was_own:
+            setattr(owner, name, bottom.raw)
         else:
             delattr(owner, name)
     except Exception as error:  # noqa: BLE001  (the others must still be put back)

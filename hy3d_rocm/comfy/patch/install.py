@@ -107,14 +107,25 @@ class Installation:
         self._server: Any = None
 
     def hook(self, server: Any) -> None:
-        """Be called at the server's start and at each prompt; at once if it has started."""
+        """Be called at the server's start and at each prompt; at once if it has started.
+
+        One of the two will do; TypeError if the server has neither.
+        """
+        startup, add_handler = (
+            _startup_hooks(server),
+            getattr(server, "add_on_prompt_handler", None),
+        )
+        if startup is None and add_handler is None:
+            raise TypeError("this ComfyUI's server has no hook for its start and none for a prompt")
         self._server = server
-        server.add_on_prompt_handler(self._on_prompt)
         setattr(server, _MARK, self)
-        try:
-            server.app.on_startup.append(self._on_startup)
-        except RuntimeError:  # the list is frozen: it has started, all packs are loaded
-            self.run()
+        if add_handler is not None:
+            add_handler(self._on_prompt)
+        if startup is not None:
+            try:
+                startup.append(self._on_startup)
+            except RuntimeError:  # the list is frozen: it has started, all packs are loaded
+                self.run()
 
     async def _on_startup(self, _app: object) -> None:
         self.run()
@@ -141,8 +152,8 @@ class Installation:
             self._copies.clear()
             server, self._server = self._server, None
         if server is not None:
-            _remove(server.on_prompt_handlers, self._on_prompt)
-            _remove(server.app.on_startup, self._on_startup)
+            _remove(getattr(server, "on_prompt_handlers", None), self._on_prompt)
+            _remove(_startup_hooks(server), self._on_startup)
             if getattr(server, _MARK, None) is self:
                 delattr(server, _MARK)
         return tuple(left)
@@ -223,9 +234,13 @@ def _in_words(error: Exception) -> str:
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
+def _startup_hooks(server: Any) -> Any:
+    return getattr(getattr(server, "app", None), "on_startup", None)
+
+
 def _remove(entries: Any, entry: object) -> None:
     """Take a hook out of a list that may be frozen; it does nothing once it has ended."""
     try:
         entries.remove(entry)
-    except (RuntimeError, ValueError):
+    except (AttributeError, RuntimeError, ValueError):
         pass
