@@ -1,20 +1,31 @@
-"""What the status node shows, and the memory of what the session's decodes reported."""
+"""What the status node shows, and the memory of what this session has met."""
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
+import weakref
 from collections import deque
+from importlib import import_module
 from typing import Any
 
-import comfy.model_management as management
 import torch
 
+from hy3d_rocm.comfy import memory, picture, settings
+from hy3d_rocm.comfy.memory import comfy_device
+from hy3d_rocm.comfy.picture import Section
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.env.doctor import collect, format_text
+
+__all__ = ["comfy_device", "know", "remember", "report", "status_picture", "status_text"]
+
+logger = logging.getLogger("hy3d_rocm")
 
 KEPT = 5
 
 _reports: deque[str] = deque(maxlen=KEPT)
+_known: dict[int, weakref.ref[Any]] = {}
 _lock = threading.Lock()
 
 
@@ -24,19 +35,118 @@ def remember(report: str) -> None:
         _reports.append(report)
 
 
-def comfy_device() -> torch.device:
-    """The device that ComfyUI computes on."""
-    return torch.device(management.get_torch_device())
+def know(pipeline: Any) -> None:
+    """Lets the status name this pipeline as long as it lives; it is not kept alive by that."""
+    pipeline = unwrapped(pipeline)
+    try:
+        reference = weakref.ref(pipeline)
+    except TypeError:  # an object without weak references cannot be watched
+        return
+    with _lock:
+        for key in [key for key, ref in _known.items() if ref() is None]:
+            del _known[key]
+        _known[id(pipeline)] = reference
+
+
+def unwrapped(pipeline: Any) -> Any:
+    """The pipeline behind a PipelineProxy; any other object itself."""
+    unwrap = getattr(import_module("hy3d_rocm.pipeline"), "unwrap", None)
+    if unwrap is not None:
+        return unwrap(pipeline)
+    return (
+        vars(pipeline).get("_hy3d_pipeline", pipeline)
+        if hasattr(pipeline, "__dict__")
+        else pipeline
+    )
+
+
+def report(pipeline: Any = None) -> list[Section]:
+    """Device and rule, memory, modes, patches, pipelines, machine, the last decodes."""
+    with _lock:
+        reports = list(_reports)
+        known = [p for ref in _known.values() if (p := ref()) is not None]
+    decodes = [line for text in reports for line in text.splitlines()]
+    machine = _machine()
+    return [
+        Section("Device", _device_lines(pipeline)),
+        _memory_section(),
+        Section("Modes", settings.explained()),
+        Section("Patches", _patch_lines()),
+        Section("Pipelines", [_pipeline_line(p) for p in known] or ["none seen yet"]),
+        *machine,
+        Section(f"Decodes (the last {KEPT})", decodes or ["none yet"]),
+    ]
 
 
 def status_text(pipeline: Any = None) -> str:
-    """Device and rule, the doctor's facts, the last decodes. `pipeline` may be None."""
+    """`report()` as text. `pipeline` may be None."""
+    return as_text(report(pipeline))
+
+
+def as_text(sections: list[Section]) -> str:
+    """The sections' titles and, under them, their lines as they are."""
+    return "\n\n".join("\n".join([f"{s.title}:", *s.lines]) for s in sections)
+
+
+def status_picture(sections: list[Section]) -> torch.Tensor:
+    """`report()`'s sections as an IMAGE, (1, H, W, 3) float32."""
+    return picture.draw("Hunyuan3D and FramePack on ROCm: status", sections)
+
+
+def _device_lines(pipeline: Any) -> list[str]:
     default = comfy_device()
     lines = [f"ComfyUI computes on {default}"]
     if pipeline is not None:
-        found = resolve_device(pipeline, default)
-        lines.append(f"{type(pipeline).__name__} computes on {found.device} (rule: {found.rule})")
-    with _lock:
-        reports = list(_reports)
-    lines += ["", format_text(collect()), "", f"Decodes (the last {KEPT}):"]
-    return "\n".join([*lines, *(reports or ["none yet"])])
+        lines.append(_pipeline_line(pipeline))
+    return lines
+
+
+def _pipeline_line(pipeline: Any) -> str:
+    """What it is, where it computes and why, whether its models are offloaded, its seed mode."""
+    default = comfy_device()
+    real = unwrapped(pipeline)
+    found = resolve_device(real, default)
+    parts = [f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"]
+    current_mode = optional("hy3d_rocm.offload", "current_mode")
+    if current_mode is not None:
+        parts.append(f"offload: {current_mode(real)}")
+    seed_mode_of = optional("hy3d_rocm.pipeline", "seed_mode_of")
+    mode = seed_mode_of(pipeline) if seed_mode_of is not None else None
+    if mode is not None:
+        parts.append(f"seed_mode: {mode}")
+    return ", ".join(parts)
+
+
+def _memory_section() -> Section:
+    try:
+        now = memory.usage()
+    except (RuntimeError, OSError) as error:
+        return Section("Memory", [f"cannot be asked for: {error}"])
+    return Section("Memory", [now.line("Now")], now.allocated / now.limit if now.limit else None)
+
+
+def _patch_lines() -> list[str]:
+    summary = optional("hy3d_rocm.comfy.patch", "summary")
+    lines = list(summary()) if summary is not None else []
+    return lines or ["none in place"]
+
+
+def optional(module: str, name: str) -> Any:
+    """`name` of `module`; None, and a line for the log, where a part of the pack is missing."""
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError as error:
+        logger.debug("hy3d_rocm: %s is not there: %s", module, error)
+        return None
+
+
+def _machine() -> list[Section]:
+    """The doctor's text, a section for each of its headings."""
+    sections: list[Section] = []
+    for line in format_text(collect()).splitlines():
+        match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
+        head, body = (match[1], match[2]) if match else (None, line)
+        if head or not sections:
+            sections.append(Section(head or "machine", []))
+        sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
+    return sections
