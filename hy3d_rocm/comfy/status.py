@@ -147,6 +147,7 @@ def _machine() -> list[Section]:
         match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
         head, body = (match[1], match[2]) if match else (None, line)
         if head or not sections:
-            sections.append(Section(head or "machine", []))
+            head = head or "machine"
+            sections.append(Section(head[0].upper() + head[1:], []))
         sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
     return sections
