@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,10 +15,9 @@ import torch
 from hy3d_rocm import _native, _rng
 from hy3d_rocm.seed import SeedMode, seeded
 
-# An accelerator's generator that a caller keeps using -> the CPU generator that draws for it.
-_stand_ins: weakref.WeakKeyDictionary[torch.Generator, torch.Generator] = (
-    weakref.WeakKeyDictionary()
-)
+# Accelerators' generators that callers keep using, each with the CPU generator that draws for it.
+# A few strong references: torch 2.11 has no weak ones to a generator. The oldest pair goes.
+_stand_ins: deque[tuple[torch.Generator, torch.Generator]] = deque(maxlen=16)
 
 
 class _FrameMark:
@@ -131,7 +131,7 @@ def stand_in_for(mode: SeedMode, given: Any) -> torch.Generator | None:
     """The CPU generator that took the place of `given` and goes on for it; None if none did."""
     if mode == "legacy" or not isinstance(given, torch.Generator):
         return None
-    found = _stand_ins.get(given)
+    found = next((stream for owner, stream in list(_stand_ins) if owner is given), None)
     return found if found is not None and found.initial_seed() == given.initial_seed() else None
 
 
@@ -142,5 +142,5 @@ def _stand_in(given: torch.Generator, stream: torch.Generator) -> None:
     """
     if given.device.type == "cpu" or _rng.is_global(given):
         return
-    _stand_ins[given] = stream
+    _stand_ins.appendleft((given, stream))
     torch.empty(1, device=given.device).normal_(generator=given)
