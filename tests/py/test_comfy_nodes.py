@@ -379,3 +379,14 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
         assert len(node["widgets_values"]) == len(widgets)
         for value, given in zip(node["widgets_values"], widgets, strict=True):
             assert given.kind != "Combo" or value in given.options
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_settings_categories_are_those_of_the_browser(language: str) -> None:
+    script = settings_in_the_browser()
+    pack = re.findall(r'^const PACK = "(.+)";$', script, flags=re.M)
+    groups = re.findall(r'category: \[PACK, "([^"]+)"', script)
+    words = locale(language, "main.json")["settingsCategories"]
+    assert set(words) == {*pack, *groups}
+    assert words[pack[0]] == pack[0]  # a longer name is cut off in the side bar
+    assert language != "en" or all(key == word for key, word in words.items())
