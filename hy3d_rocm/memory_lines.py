@@ -42,13 +42,12 @@ def short_gb(count: int) -> str:
 
 
 def readable(count: int) -> str:
-    """Bytes as "1.8 GB", "340 MB" or "12 kB", for a difference also with a minus."""
-    size, sign = abs(count), "-" if count < 0 else ""
-    if size >= GB:
-        return f"{sign}{size / GB:.1f} GB"
-    if size >= 2**20:
-        return f"{sign}{size / 2**20:.0f} MB"
-    return f"{sign}{size / 2**10:.0f} kB"
+    """Bytes as "1.8 GB", "340 MB" or "12 kB"."""
+    if count >= GB:
+        return f"{count / GB:.1f} GB"
+    if count >= 2**20:
+        return f"{count / 2**20:.0f} MB"
+    return f"{count / 2**10:.0f} kB"
 
 
 def wanted_cap(environ: Mapping[str, str], total: int) -> tuple[int | None, list[str]]:

@@ -2,7 +2,7 @@
 // file that the server keeps; environment variables and a node's own input go before them.
 import { app } from "../../scripts/app.js";
 
-const PACK = "Hunyuan3D on ROCm";
+const PACK = "Hunyuan3D ROCm";
 
 // Name in hy3d_rocm/comfy/settings.py, and what the user reads.
 const PATCHES = [

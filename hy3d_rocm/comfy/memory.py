@@ -138,11 +138,12 @@ def free_everything() -> str:
     management.soft_empty_cache()
     after = usage(before.device)
     unloaded = models - len(management.current_loaded_models)
+    more = after.free - before.free
     lines = [
         before.line("Before Free Memory"),
         after.line("After Free Memory"),
-        f"{readable(after.free - before.free)} more free on {after.device}; {unloaded} of {models} "
-        f"models unloaded, {collected} unreachable objects collected",
+        f"{readable(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
+        f"{unloaded} of {models} models unloaded, {collected} unreachable objects collected",
     ]
     for line in lines:
         logger.info("%s", line)

@@ -11,7 +11,6 @@ from hy3d_rocm.comfy import decode, memory, pipelines, settings, status
 from hy3d_rocm.seed import SEED_MODES
 
 CATEGORY = "advanced/rocm"
-NEVER_THE_SAME = float("nan")  # differs from itself: such a fingerprint is never found in the cache
 
 SEED_MODE_TOOLTIP = (
     "setting: as ComfyUI's settings say. stream: one generator for the batch. per_image: image i "
@@ -52,6 +51,12 @@ def _seed_mode_input() -> Any:
         default=settings.SETTING,
         tooltip=SEED_MODE_TOOLTIP,
     )
+
+
+def _never_the_same() -> float:
+    """A fingerprint that the cache never finds. A new NaN each time: one and the same object would
+    equal itself inside the tuples that are compared."""
+    return float("nan")
 
 
 def _looked_up(inputs: dict[str, Any]) -> str:
@@ -229,7 +234,7 @@ class Hy3DRocmFreeMemory(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> float:
-        return NEVER_THE_SAME
+        return _never_the_same()
 
     @classmethod
     def execute(cls, anything: Any = None) -> io.NodeOutput:
@@ -263,7 +268,7 @@ class Hy3DRocmStatus(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> float:
-        return NEVER_THE_SAME
+        return _never_the_same()
 
     @classmethod
     def execute(cls, pipeline: Any = None) -> io.NodeOutput:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,6 @@ TEXT = 19  # height of the letters, pixels
 LINE = 27
 GAP = 16  # between sections
 BAR = 18
-MAX_LETTERS = 400  # more do not fit into a line, however narrow
 MAX_LINES = 120  # of all sections; what is beyond is counted in the last line
 
 BACKGROUND, CARD = (22, 24, 29), (33, 36, 43)
@@ -34,7 +35,8 @@ class Section(NamedTuple):
 def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
     """The sections one under the other, long lines wrapped: (1, H, WIDTH, 3) float32 in 0..1."""
     fonts = _font(TEXT), _font(TEXT + 9)
-    wrapped = _shortened([_fitted(section, fonts[0]) for section in sections])
+    measure = cache(fonts[0].getlength)
+    wrapped = _shortened([_fitted(section, measure) for section in sections])
     height = 2 * MARGIN + LINE + sum(_height(section) + GAP for section in wrapped)
     image = Image.new("RGB", (WIDTH, height), BACKGROUND)
     pen = ImageDraw.Draw(image)
@@ -79,18 +81,24 @@ def _draw_bar(pen: Any, full: float, place: tuple[int, int, int]) -> None:
         pen.rounded_rectangle((left, top, end, top + BAR), radius=4, fill=colour)
 
 
-def _fitted(section: Section, font: Any) -> Section:
+def _fitted(section: Section, measure: Callable[[str], float]) -> Section:
     width = WIDTH - 2 * MARGIN - 28
-    lines = [part for line in section.lines for part in _wrapped(line, font, width)]
+    lines = [part for line in section.lines for part in _wrapped(line, measure, width)]
     return section._replace(lines=lines)
 
 
-def _wrapped(line: str, font: Any, width: int) -> list[str]:
-    """`line` in pieces that fit; those after the first are indented. A long word is cut."""
+def _wrapped(line: str, measure: Callable[[str], float], width: float) -> list[str]:
+    """`line` in pieces that fit; those after the first are indented. A long word is cut.
+
+    measure: the width of one letter, in pixels; kerning is left out of account.
+    """
     done: list[str] = []
     rest = line.rstrip()
-    while len(done) < MAX_LINES and font.getlength(rest[:MAX_LETTERS]) > width:
-        count = bisect_right(range(MAX_LETTERS), width, key=lambda n: font.getlength(rest[:n])) - 1
+    while len(done) < MAX_LINES:
+        ends = list(accumulate(map(measure, rest)))
+        if not ends or ends[-1] <= width:
+            break
+        count = bisect_right(ends, width)
         space = rest.rfind(" ", 8, count + 1)
         cut = space if space > 0 else max(count, 8)
         done.append(rest[:cut])

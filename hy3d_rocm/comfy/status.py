@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import weakref
 from collections import deque
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from hy3d_rocm.comfy import memory, picture, settings
 from hy3d_rocm.comfy.memory import comfy_device
+from hy3d_rocm.comfy.patch import installed
 from hy3d_rocm.comfy.picture import Section
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.env.doctor import collect, format_text
+from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
 __all__ = ["comfy_device", "know", "remember", "report", "status_picture", "status_text"]
-
-logger = logging.getLogger("hy3d_rocm")
 
 KEPT = 5
 
@@ -37,7 +35,7 @@ def remember(report: str) -> None:
 
 def know(pipeline: Any) -> None:
     """Lets the status name this pipeline as long as it lives; it is not kept alive by that."""
-    pipeline = unwrapped(pipeline)
+    pipeline = unwrap(pipeline)
     try:
         reference = weakref.ref(pipeline)
     except TypeError:  # an object without weak references cannot be watched
@@ -46,18 +44,6 @@ def know(pipeline: Any) -> None:
         for key in [key for key, ref in _known.items() if ref() is None]:
             del _known[key]
         _known[id(pipeline)] = reference
-
-
-def unwrapped(pipeline: Any) -> Any:
-    """The pipeline behind a PipelineProxy; any other object itself."""
-    unwrap = getattr(import_module("hy3d_rocm.pipeline"), "unwrap", None)
-    if unwrap is not None:
-        return unwrap(pipeline)
-    return (
-        vars(pipeline).get("_hy3d_pipeline", pipeline)
-        if hasattr(pipeline, "__dict__")
-        else pipeline
-    )
 
 
 def report(pipeline: Any = None) -> list[Section]:
@@ -103,18 +89,14 @@ def _device_lines(pipeline: Any) -> list[str]:
 
 def _pipeline_line(pipeline: Any) -> str:
     """What it is, where it computes and why, whether its models are offloaded, its seed mode."""
-    default = comfy_device()
-    real = unwrapped(pipeline)
-    found = resolve_device(real, default)
-    parts = [f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"]
-    current_mode = optional("hy3d_rocm.offload", "current_mode")
-    if current_mode is not None:
-        parts.append(f"offload: {current_mode(real)}")
-    seed_mode_of = optional("hy3d_rocm.pipeline", "seed_mode_of")
-    mode = seed_mode_of(pipeline) if seed_mode_of is not None else None
-    if mode is not None:
-        parts.append(f"seed_mode: {mode}")
-    return ", ".join(parts)
+    from hy3d_rocm.offload import current_mode
+
+    real = unwrap(pipeline)
+    found = resolve_device(real, comfy_device())
+    line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
+    line += f", offload: {current_mode(real)}"
+    mode = seed_mode_of(pipeline)
+    return line if mode is None else f"{line}, seed_mode: {mode}"
 
 
 def _memory_section() -> Section:
@@ -126,18 +108,12 @@ def _memory_section() -> Section:
 
 
 def _patch_lines() -> list[str]:
-    summary = optional("hy3d_rocm.comfy.patch", "summary")
-    lines = list(summary()) if summary is not None else []
-    return lines or ["none in place"]
-
-
-def optional(module: str, name: str) -> Any:
-    """`name` of `module`; None, and a line for the log, where a part of the pack is missing."""
-    try:
-        return getattr(import_module(module), name, None)
-    except ImportError as error:
-        logger.debug("hy3d_rocm: %s is not there: %s", module, error)
-        return None
+    """What was said when upstream was patched, or left alone."""
+    installation = installed()
+    if installation is None:
+        return ["not looked at: ComfyUI's server is not running here"]
+    lines = [line.removeprefix("hy3d_rocm: ") for line in installation.lines]
+    return lines or ["ComfyUI-Hunyuan3DWrapper is not installed: nothing to correct"]
 
 
 def _machine() -> list[Section]:
@@ -147,6 +123,7 @@ def _machine() -> list[Section]:
         match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
         head, body = (match[1], match[2]) if match else (None, line)
         if head or not sections:
-            sections.append(Section(head or "machine", []))
+            head = head or "machine"
+            sections.append(Section(head[0].upper() + head[1:], []))
         sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
     return sections

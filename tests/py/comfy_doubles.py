@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -150,3 +151,18 @@ def nodes_of(door: ModuleType) -> list[Any]:
 def execute(comfy: Comfy, door: ModuleType) -> Callable[..., Any]:
     nodes = {node.GET_SCHEMA().node_id: node for node in nodes_of(door)}
     return lambda name, **inputs: nodes[name].execute(**inputs)
+
+
+@pytest.fixture
+def offload(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """A double of hy3d_rocm.offload: the calls of `apply` it got."""
+    calls: list[tuple[Any, ...]] = []
+
+    def apply(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return SimpleNamespace(offload=True, reason="because of the test")
+
+    package = importlib.import_module("hy3d_rocm.offload")
+    monkeypatch.setattr(package, "apply", apply)
+    monkeypatch.setattr(package, "current_mode", lambda pipeline: "model")
+    return calls

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_doubles import ROOT, Comfy, FakeBar, Interrupt, comfy, door, execute, nodes_of
+from comfy_doubles import ROOT, Comfy, FakeBar, Interrupt, comfy, door, execute, nodes_of, offload
 
-__all__ = ["comfy", "door", "execute"]  # fixtures
+__all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 
 def test_the_door_offers_nodes_whose_ids_are_ours(comfy: Comfy, door: ModuleType) -> None:
@@ -155,7 +155,9 @@ def test_what_is_no_latent_is_a_sentence(execute: Callable[..., Any]) -> None:
             execute("Hy3DRocmVAEDecode", samples=wrong, vae=PlainVae(), **AUTO)
 
 
-def test_the_pipeline_node_gives_a_proxy(execute: Callable[..., Any]) -> None:
+def test_the_pipeline_node_gives_a_proxy(
+    execute: Callable[..., Any], offload: list[tuple[Any, ...]]
+) -> None:
     class Pipeline:
         device = torch.device("cpu")
 

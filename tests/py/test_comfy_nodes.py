@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_doubles import ROOT, Comfy, comfy, door, execute, module, nodes_of
+from comfy_doubles import ROOT, Comfy, comfy, door, execute, nodes_of, offload
 
-__all__ = ["comfy", "door", "execute"]  # fixtures
+__all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 Execute = Callable[..., Any]
 GB = 2**30
@@ -34,20 +34,6 @@ class TinyPipeline:
 @pytest.fixture
 def nodes(comfy: Comfy, door: ModuleType) -> dict[str, Any]:
     return {node.GET_SCHEMA().node_id: node for node in nodes_of(door)}
-
-
-@pytest.fixture
-def offload(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """A double of hy3d_rocm.offload: the calls of `apply` it got."""
-    calls: list[tuple[Any, ...]] = []
-
-    def apply(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return SimpleNamespace(offload=True, reason="because of the test")
-
-    made = module("hy3d_rocm.offload", apply=apply, current_mode=lambda pipeline: "model")
-    monkeypatch.setitem(sys.modules, "hy3d_rocm.offload", made)
-    return calls
 
 
 def inputs_of(node: Any) -> dict[str, Any]:
@@ -82,7 +68,7 @@ def test_the_pipeline_node_offloads_as_asked_and_gives_a_proxy(
 
 
 def test_a_prompt_saved_before_the_offload_input_existed_still_runs(
-    execute: Execute, nodes: dict[str, Any]
+    execute: Execute, nodes: dict[str, Any], offload: list[tuple[Any, ...]]
 ) -> None:
     assert inputs_of(nodes["Hy3DRocmPipeline"])["offload"].optional
     execute("Hy3DRocmPipeline", pipeline=TinyPipeline(), seed_mode="stream")
@@ -147,7 +133,9 @@ def test_memory_is_freed_once_and_the_input_passes_through(
 
 def test_the_free_memory_and_status_nodes_are_never_cached(nodes: dict[str, Any]) -> None:
     for name in ("Hy3DRocmFreeMemory", "Hy3DRocmStatus"):
-        assert math.isnan(nodes[name].fingerprint_inputs())
+        fingerprints = [(nodes[name].fingerprint_inputs(),) for _ in range(2)]
+        assert fingerprints[0] != fingerprints[1]  # in a tuple, as the cache compares them
+        assert math.isnan(fingerprints[0][0])
         assert nodes[name].GET_SCHEMA().is_output_node
 
 
@@ -164,8 +152,10 @@ def test_anything_may_go_into_the_free_memory_node_in_both_cores(nodes: dict[str
 def test_the_status_names_modes_patches_memory_and_pipelines(
     execute: Execute, offload: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch = module("hy3d_rocm.comfy.patch", summary=lambda: ["delight: in place", "mesh: changed"])
-    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patch", patch)
+    from hy3d_rocm.comfy import status
+
+    said = SimpleNamespace(lines=["hy3d_rocm: delight is patched", "hy3d_rocm: mesh: changed"])
+    monkeypatch.setattr(status, "installed", lambda: said)
     monkeypatch.setenv("HY3D_ROCM_SEED_MODE", "legacy")
     pipeline = TinyPipeline()
     execute("Hy3DRocmPipeline", pipeline=pipeline, seed_mode="setting")
@@ -174,7 +164,7 @@ def test_the_status_names_modes_patches_memory_and_pipelines(
     for part in (
         "ComfyUI computes on cpu", "[Now] Free: ", "of the host's 64GB)",
         "seed_mode: legacy (HY3D_ROCM_SEED_MODE in the environment)", "offload: auto (default)",
-        "delight: in place\nmesh: changed",
+        "Patches:\ndelight is patched\nmesh: changed\n",
         "TinyPipeline computes on cpu (rule: device), offload: model", "none yet",
     ):  # fmt: skip
         assert part in text, part
@@ -208,10 +198,8 @@ def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
     def broken() -> None:
         raise RuntimeError("no such upstream")
 
-    install = module("hy3d_rocm.comfy.patch.install", install_patches=broken)
-    patch = module("hy3d_rocm.comfy.patch", install=install, __path__=[])
-    monkeypatch.setitem(sys.modules, patch.__name__, patch)
-    monkeypatch.setitem(sys.modules, install.__name__, install)
+    install = importlib.import_module("hy3d_rocm.comfy.patch.install")
+    monkeypatch.setattr(install, "install_patches", broken)
     with caplog.at_level(logging.DEBUG):
         assert len(nodes_of(door)) == 5
     ours = [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
@@ -391,3 +379,14 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
         assert len(node["widgets_values"]) == len(widgets)
         for value, given in zip(node["widgets_values"], widgets, strict=True):
             assert given.kind != "Combo" or value in given.options
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_settings_categories_are_those_of_the_browser(language: str) -> None:
+    script = settings_in_the_browser()
+    pack = re.findall(r'^const PACK = "(.+)";$', script, flags=re.M)
+    groups = re.findall(r'category: \[PACK, "([^"]+)"', script)
+    words = locale(language, "main.json")["settingsCategories"]
+    assert set(words) == {*pack, *groups}
+    assert words[pack[0]] == pack[0]  # a longer name is cut off in the side bar
+    assert language != "en" or all(key == word for key, word in words.items())
