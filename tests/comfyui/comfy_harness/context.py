@@ -1,0 +1,102 @@
+"""What every scenario is given: the core under test, the packs, and a way to start a server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comfy_harness import graphs
+from comfy_harness.layout import make_base
+from comfy_harness.report import Report
+from comfy_harness.server import HARNESS, Line, Server
+
+UPSTREAM = "ComfyUI-Hunyuan3DWrapper"
+OURS = "hy3d-rocm"
+PATCHED = {"HY3D_ROCM_PATCH": "on"}
+Baseline = dict[str, list[str]]
+
+
+@dataclass
+class Context:
+    core: Path
+    wrapper: Path
+    pack: Path
+    python: str
+    work: Path
+    models: Path
+    report: Report
+    _baseline: Baseline | None = None
+    _runs: int = field(default=0)
+
+    @contextmanager
+    def server(
+        self,
+        ours: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        packs: Mapping[str, Path] | None = None,
+        arguments: tuple[str, ...] = (),
+        rasterizer: bool = False,
+    ) -> Iterator[Server]:
+        """ComfyUI with upstream, the test nodes and, if given, our pack; `packs` replaces all."""
+        if packs is None:
+            packs = {UPSTREAM: self.wrapper, **({} if ours is None else {OURS: ours})}
+        base = self.new_base(packs)
+        modules = (HARNESS / "stand_ins",) if rasterizer else ()
+        with Server(self.core, base, self.python, environ, arguments, modules) as server:
+            yield server
+        shutil.rmtree(base)  # not reached after an error: the log stays to be read
+
+    def new_base(self, packs: Mapping[str, Path]) -> Path:
+        self._runs += 1
+        packs = {"harness-nodes": HARNESS / "nodes", **packs}
+        return make_base(self.work / f"{self.core.name}-{self._runs}", packs, self.models)
+
+    def our_lines(self, server: Server, *more: Path) -> list[Line]:
+        """What our pack logged or warned of; `more`: where its files lie beside `pack`."""
+        roots = tuple(str(root) for root in (self.pack / "hy3d_rocm", *more))
+        return [line for line in server.lines() if line.is_ours(roots)]
+
+    def quiet(self, server: Server, claim: str, *more: Path) -> None:
+        """Checks that nothing of ours warned or failed in this server's log."""
+        bad = [line for line in self.our_lines(server, *more) if line.is_bad]
+        bad += [line for line in server.lines() if "IMPORT FAILED: " in line.message and more]
+        self.report.check(claim, not bad, bad)
+
+    def baseline(self) -> Baseline:
+        """Hashes of upstream's own pictures, made once for each core without our pack."""
+        if self._baseline is None:
+            with self.server() as server:
+                self._baseline = measure_baseline(server)
+        return self._baseline
+
+
+def measure_baseline(server: Server) -> Baseline:
+    """Upstream unpatched; its multiview literal "cuda" read as the CPU by a test-only stand-in."""
+    found: Baseline = {}
+    for count in graphs.BATCHES:
+        prompts = {
+            f"delight {count}": graphs.delight(graphs.harness_pipe("delight"), count),
+            f"multiview {count}": graphs.multiview(
+                graphs.harness_pipe("paint", "cuda means cpu"), count
+            ),
+        }
+        for name, prompt in prompts.items():
+            found[name] = expect(server, name, prompt)
+    alike = graphs.delight(graphs.harness_pipe("delight"), 3, alike=True)
+    found["delight alike"] = expect(server, "delight alike", alike)
+    found["mesh"] = expect(server, "mesh", graphs.mesh())
+    found["mesh multiview"] = expect(server, "mesh multiview", graphs.mesh_multiview())
+    return found
+
+
+def expect(server: Server, name: str, prompt: graphs.Prompt) -> list[str]:
+    """The hashes of a prompt that has to succeed for anything else to make sense."""
+    result = server.run(prompt)
+    items = result.items()
+    if not result.ok or items is None:
+        raise RuntimeError(f"the baseline of {name} does not run: {result.seen()}")
+    return items

@@ -1,0 +1,12 @@
+"""The scenarios, by the name that --only takes, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from comfy_harness.context import Context
+from comfy_harness.scenarios import baseline
+
+SCENARIOS: dict[str, Callable[[Context], None]] = {
+    "baseline": baseline.run,
+}

@@ -1,0 +1,99 @@
+"""Output nodes that show what came: hashes of tensors and meshes, of the random states, classes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class AnyType(str):
+    """A socket that takes every type: ComfyUI compares type names with !=."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+ANY = AnyType("*")
+
+
+class Probe:
+    OUTPUT_NODE = True
+    RETURN_TYPES = ()
+    FUNCTION = "look"
+    CATEGORY = "harness"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"value": (ANY,)}}
+
+
+class HarnessHash(Probe):
+    """A SHA-256 of each item along the first axis, of the bits: shape and type are in it."""
+
+    def look(self, value: Any) -> dict[str, Any]:
+        if hasattr(value, "vertices"):
+            corners = (torch.as_tensor(value.vertices), torch.as_tensor(value.faces))
+            value = torch.cat([part.double() for part in corners])[None]
+        items = [tensor_digest(item) for item in value]
+        finite = bool(torch.isfinite(value.float()).all())
+        shape = list(value.shape)
+        spread = float(value.float().std()) if value.numel() > 1 else 0.0
+        digest = {"items": items, "shape": shape, "finite": finite, "spread": spread}
+        return {"ui": {"digest": [digest]}}
+
+
+class HarnessRandomStates(Probe):
+    """Hashes of the global random states of torch, Python and NumPy; `value` is what came before.
+
+    Never cached: what it looks at is no input.
+    """
+
+    def look(self, value: Any) -> dict[str, Any]:
+        return {"ui": {"states": [random_states()]}}
+
+    @classmethod
+    def IS_CHANGED(cls, value: Any = None) -> float:
+        return float("nan")
+
+
+class HarnessKind(Probe):
+    """Says what a pipeline is: its class, whether offload hooks are on it, its devices."""
+
+    def look(self, value: Any) -> dict[str, Any]:
+        hooks = [name for name, part in parts(value) if hasattr(part, "_hf_hook")]
+        kind = {"class": type(value).__name__, "hooks": hooks, "device": _device(value)}
+        return {"ui": {"kind": [kind]}}
+
+
+def parts(pipeline: Any) -> list[tuple[str, torch.nn.Module]]:
+    """The torch modules among a diffusers pipeline's components."""
+    components = getattr(pipeline, "components", {})
+    return [(name, part) for name, part in components.items() if isinstance(part, torch.nn.Module)]
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    array = tensor.detach().cpu().contiguous()
+    head = f"{tuple(array.shape)} {array.dtype} ".encode()
+    return hashlib.sha256(head + array.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+
+
+def random_states() -> dict[str, str]:
+    texts = {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "python": repr(random.getstate()).encode(),
+        "numpy": repr([np.asarray(part).tolist() for part in np.random.get_state()]).encode(),
+    }
+    return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}
+
+
+def _device(pipeline: Any) -> str:
+    try:
+        return str(pipeline.device)
+    except Exception as error:  # noqa: BLE001  (a stand-in may raise anything)
+        return f"raises {type(error).__name__}"

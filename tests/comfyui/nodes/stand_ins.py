@@ -1,0 +1,185 @@
+"""Pipelines that answer strangely about their device, fail half-way, or execute on "meta".
+
+The real classes stay what they are: an odd one is an instance whose class is a subclass with one
+property or method replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .probes import parts
+
+SLOW_STEP_S = 0.05
+CUDA_WORDS = ("cuda", torch.device("cuda"))
+
+
+class CudaMeansCpu(TorchFunctionMode):
+    """Only for the unpatched baseline: the literal "cuda" is the CPU in every torch call.
+
+    It gives upstream's own pictures on a machine without CUDA, to compare ours with.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        args = tuple("cpu" if type(a) is str and a == "cuda" else a for a in args)
+        return function(*args, **(kwargs or {}))
+
+
+def _plain(pipeline: Any) -> dict[str, Any]:
+    return {}
+
+
+def _cuda_means_cpu(pipeline: Any) -> dict[str, Any]:
+    kind = type(pipeline)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with CudaMeansCpu():
+            return kind.__call__(self, *args, **kwargs)
+
+    return {"__call__": call}
+
+
+def _device_says(device: str | None) -> Callable[[Any], dict[str, Any]]:
+    """Executes on the CPU and says another device, as under offload; None: raises."""
+
+    def said(self: Any) -> torch.device:
+        if device is None:
+            raise RuntimeError("this pipeline does not say its device")
+        return torch.device(device)
+
+    executes = property(lambda self: torch.device("cpu"))
+    return lambda pipeline: {"device": property(said), "_execution_device": executes}
+
+
+def _sequential(pipeline: Any) -> dict[str, Any]:
+    """What enable_sequential_cpu_offload does, with the CPU as execution device."""
+    from accelerate import cpu_offload
+
+    for _name, part in parts(pipeline):
+        cpu_offload(part, torch.device("cpu"), offload_buffers=len(part._parameters) > 0)
+    return {}
+
+
+def _model_hooks(pipeline: Any) -> dict[str, Any]:
+    """What enable_model_cpu_offload does, with the CPU as execution device."""
+    from accelerate import cpu_offload_with_hook
+
+    pipeline._all_hooks, hook = [], None
+    for _name, part in parts(pipeline):
+        _part, hook = cpu_offload_with_hook(part, torch.device("cpu"), prev_module_hook=hook)
+        pipeline._all_hooks.append(hook)
+    return {}
+
+
+def _compiled(pipeline: Any) -> dict[str, Any]:
+    """torch.compile without a compiler: the module in the pipeline is an OptimizedModule."""
+    pipeline.vae = torch.compile(pipeline.vae, backend="eager")
+    return {}
+
+
+KINDS = {
+    "plain": _plain,
+    "cuda means cpu": _cuda_means_cpu,
+    "device says cuda": _device_says("cuda:0"),
+    "device says meta": _device_says("meta"),
+    "device raises": _device_says(None),
+    "sequential offload": _sequential,
+    "model offload": _model_hooks,
+    "compiled": _compiled,
+}
+
+
+def disguised(pipeline: Any, kind: str) -> Any:
+    """`pipeline` itself, made odd as `kind` says."""
+    namespace = KINDS[kind](pipeline)
+    if namespace:
+        parent = type(pipeline)
+        pipeline.__class__ = type(parent.__name__, (parent,), namespace)
+    return pipeline
+
+
+def watched(pipeline: Any) -> Any:
+    """`pipeline` whose every network step looks at the harness's signals: "slow" and "fail".
+
+    A file "fail" raises at the second step of a call and is removed by that.
+    """
+    signals = Path(os.environ["HY3D_HARNESS_SIGNALS"])
+
+    def step(module: Any, args: Any) -> None:
+        if (signals / "slow").exists():
+            time.sleep(SLOW_STEP_S)
+        if (signals / "fail").exists():
+            if (signals / "fail").read_text():
+                (signals / "fail").unlink()
+                raise RuntimeError("the harness wanted this step to fail")
+            (signals / "fail").write_text("once")
+
+    pipeline.unet.register_forward_pre_hook(step)
+    return pipeline
+
+
+class OnMeta:
+    """Executes on "meta": an input that lies elsewhere gets torch's own error text.
+
+    Its pictures are noise drawn with the generator that it is given.
+    """
+
+    device = torch.device("cpu")
+    _execution_device = torch.device("meta")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        image = kwargs["image"] if "image" in kwargs else args[0]
+        image + torch.zeros(image.shape[-1], device=self._execution_device)  # raises if elsewhere
+        count = kwargs.get("num_in_batch", 1)
+        shape = (count, 3, kwargs["height"], kwargs["width"])
+        return SimpleNamespace(images=_noise(shape, kwargs["generator"]))
+
+
+class AllPropertiesRaise(OnMeta):
+    """Has no device that can be asked for; computes on the CPU."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        raise RuntimeError("no .device here")
+
+    @property
+    def _execution_device(self) -> torch.device:  # type: ignore[override]
+        raise RuntimeError("no ._execution_device here")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        shape = (kwargs.get("num_in_batch", 1), 3, kwargs["height"], kwargs["width"])
+        return SimpleNamespace(images=_noise(shape, kwargs["generator"]))
+
+
+def _noise(shape: tuple[int, ...], generator: Any) -> torch.Tensor:
+    if isinstance(generator, list):
+        return torch.cat([torch.rand((1, *shape[1:]), generator=one) for one in generator])
+    return torch.rand(shape, generator=generator)
+
+
+STAND_INS = {"executes on meta": OnMeta, "all properties raise": AllPropertiesRaise}
+
+
+class HarnessStandIn:
+    """A pipeline without networks."""
+
+    RETURN_TYPES = ("HY3DDIFFUSERSPIPE",)
+    FUNCTION = "make"
+    CATEGORY = "harness"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"kind": (list(STAND_INS),)}}
+
+    def make(self, kind: str) -> tuple[Any]:
+        return (STAND_INS[kind](),)

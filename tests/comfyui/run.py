@@ -1,0 +1,89 @@
+"""The acceptance of the ComfyUI side, in the real ComfyUI with upstream's real pack, on the CPU.
+
+    python tests/comfyui/run.py --comfyui DIR [--comfyui DIR2] --wrapper DIR [--python PYTHON]
+
+DIR is a checkout of ComfyUI, --wrapper one of ComfyUI-Hunyuan3DWrapper, PYTHON the interpreter
+that has ComfyUI's packages (README.md beside this file). One line a check, counts at the end, exit
+code 1 if a check failed. Models are tiny, of random weights, made here; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from comfy_harness.context import Context  # noqa: E402
+from comfy_harness.report import Report  # noqa: E402
+from comfy_harness.scenarios import SCENARIOS  # noqa: E402
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--comfyui", type=Path, action="append", required=True, metavar="DIR")
+    parser.add_argument("--wrapper", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--pack", type=Path, default=HERE.parents[1], help="our pack (this one)")
+    parser.add_argument("--only", action="append", choices=list(SCENARIOS), metavar="NAME",
+                        help=f"one of {', '.join(SCENARIOS)}; may be repeated")  # fmt: skip
+    parser.add_argument("--keep", type=Path, metavar="DIR",
+                        help="leave base directories and logs in DIR, which must be new")  # fmt: skip
+    given = parser.parse_args()
+    for folder, file in [(given.wrapper, "nodes.py"), *((c, "main.py") for c in given.comfyui)]:
+        if not (folder / file).is_file():
+            parser.error(f"{folder} has no {file}; give a checkout")
+    return given
+
+
+def make_models(given: argparse.Namespace, work: Path) -> Path:
+    """The tiny models, made by the interpreter that has torch and diffusers."""
+    models = work / "models"
+    command = [given.python, str(HERE / "tiny_models.py"), str(models), str(given.wrapper)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise SystemExit(f"the tiny models were not made:\n{done.stderr[-3000:]}")
+    return models
+
+
+def run_core(
+    core: Path, given: argparse.Namespace, work: Path, models: Path, report: Report
+) -> None:
+    context = Context(
+        core.resolve(), given.wrapper.resolve(), given.pack.resolve(), given.python, work, models,
+        report,
+    )  # fmt: skip
+    for name in given.only or SCENARIOS:
+        report.stage = f"{core.name} {name}"
+        started = time.monotonic()
+        try:
+            SCENARIOS[name](context)
+        except Exception as error:  # noqa: BLE001  (the other scenarios still run)
+            report.failed("the scenario ends", error)
+            traceback.print_exc()
+        report.note(f"{time.monotonic() - started:.0f} s")
+
+
+def main() -> int:
+    given = arguments()
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="hy3d-comfyui-") as temporary:
+        work = given.keep or Path(temporary)
+        work.mkdir(parents=True, exist_ok=given.keep is None)
+        models = make_models(given, work)
+        for core in given.comfyui:
+            run_core(core, given, work, models, report)
+    for failure in report.failures:
+        print(f"failed: {failure}")
+    print(report.summary())
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
