@@ -30,12 +30,17 @@ def resolve_device(pipeline: object, default: torch.device | str | None = None) 
 
     Asked in this order: `_execution_device`, an accelerate hook, `device`, the first parameter,
     `default`.
-    "meta" is no answer. `default` is the accelerator where `torch.cuda` has one (CUDA or ROCm),
-    else the CPU. Never raises because of the pipeline, whatever its properties do; a `default`
-    that torch does not know is a ValueError.
+    "meta" is no answer. Without a `default` it is the pipeline's `main_device` (Hunyuan3D's shape
+    pipeline has that and none of the others), else the accelerator where `torch.cuda` has one
+    (CUDA or ROCm), else the CPU. Never raises because of the pipeline, whatever its properties
+    do; a `default` that torch does not know is a ValueError.
     """
     fallback = default_device() if default is None else _checked_default(default)
     found, rule = _native.resolve_device(pipeline, fallback)
+    if rule == "default" and default is None:
+        main = _main_device(pipeline)
+        if main is not None:
+            return ResolvedDevice(main, "main_device")
     device = as_device(found)
     if device is None:
         logger.debug("%s gave %r, which is no device: %s is taken", rule, found, fallback)
@@ -67,6 +72,13 @@ def as_device(found: object) -> torch.device | None:
     else:
         return None
     return None if device.type == "meta" else device
+
+
+def _main_device(pipeline: object) -> torch.device | None:
+    try:
+        return as_device(getattr(pipeline, "main_device", None))
+    except Exception:  # noqa: BLE001  (a strange pipeline's property may raise anything)
+        return None
 
 
 def _checked_default(default: torch.device | str) -> torch.device:

@@ -90,6 +90,17 @@ def check_mode(mode: str) -> SeedMode:
     return mode  # type: ignore[return-value]
 
 
+def check_first_index(first_index: object, mode: SeedMode) -> int:
+    """`first_index` if a batch of `mode` can begin with that number, else a ValueError."""
+    first = _check_count("first_index", first_index)
+    if first and mode != "per_image":
+        raise ValueError(
+            f"first_index is {first} with seed_mode {mode!r}; "
+            "give 0, or a positive number with 'per_image'"
+        )
+    return first
+
+
 def _check_count(name: str, value: object) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""Which calls make a batch, and the generators that its images draw from."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from hy3d_rocm import _native, _rng
+from hy3d_rocm.seed import SeedMode, seeded
+
+# An accelerator's generator that a caller keeps using -> the CPU generator that draws for it.
+_stand_ins: weakref.WeakKeyDictionary[torch.Generator, torch.Generator] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class _FrameMark:
+    """Left in a frame's `f_trace`, where it lives exactly as long as that run of the function.
+
+    A debugger or coverage tool that traces the frame is called as before.
+    """
+
+    def __init__(self, traced_by: Callable[..., Any] | None) -> None:
+        self.traced_by = traced_by
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> _FrameMark:
+        if self.traced_by is not None:
+            self.traced_by = self.traced_by(frame, event, arg)
+        return self  # anything else would take the mark out of the frame
+
+
+def call_site(transparent: Container[str]) -> tuple[object, int]:
+    """Equal for two calls exactly if one run of a function made both from one place.
+
+    transparent: files whose frames stand between a loop and its call and are no loop themselves.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in transparent:
+        frame = frame.f_back
+    if frame is None:
+        return object(), 0
+    mark = frame.f_trace
+    if not isinstance(mark, _FrameMark):
+        mark = frame.f_trace = _FrameMark(mark)
+    # A dead reference equals nothing but itself, so a later frame at the same address differs.
+    return weakref.ref(mark), frame.f_lasti
+
+
+class Batch:
+    """The calls that share one stream. `index` is the number of the image that comes next.
+
+    stream: what the images of mode "stream" draw from. posterior: what `encode_images` draws
+    from, seeded like it: upstream seeds the global generator for that purpose. inner: the global
+    states as the last image left them.
+    """
+
+    def __init__(self, site: object, first_index: int = 0) -> None:
+        self.site = site
+        self.first_index = first_index
+        self.announced = False
+        self.seed: int | None = None
+        self.stream: torch.Generator | None = None
+        self.start(None)
+
+    def start(self, seed: int | None, stream: torch.Generator | None = None) -> None:
+        """A new seed: its first image comes next."""
+        self.seed = seed
+        self.stream = stream
+        self.posterior = None if seed is None else seeded(seed)
+        self.index = self.first_index
+        self.inner: _rng.GlobalStates | None = None
+
+    def generators(
+        self, mode: SeedMode, given: torch.Generator, views: int | None
+    ) -> torch.Generator | list[torch.Generator]:
+        """What the next call draws from; `given` is freshly seeded, the answer is on the CPU."""
+        seed = given.initial_seed()
+        if self.seed != seed or self.stream is None:
+            own = given.device.type == "cpu" and not _rng.is_global(given)
+            self.start(seed, given if own else seeded(seed))
+        assert self.stream is not None  # start has set it
+        if mode == "stream":
+            _stand_in(given, self.stream)
+            return self.stream
+        made = [self.image_generator(view) for view in range(views or 1)]
+        return made[0] if views is None else made
+
+    @contextmanager
+    def retried(self) -> Iterator[None]:
+        """If what is inside fails, the next attempt draws the same numbers."""
+        drawn_from = [item for item in (self.stream, self.posterior) if item is not None]
+        before = [item.get_state() for item in drawn_from]
+        try:
+            yield
+        except BaseException:
+            for generator, state in zip(drawn_from, before, strict=True):
+                generator.set_state(state)
+            raise
+
+    def reference(self, mode: SeedMode) -> torch.Generator:
+        """What `encode_images` draws from: the batch's own stream, or one that any split shares."""
+        assert self.seed is not None
+        assert self.posterior is not None
+        return self.posterior if mode == "stream" else seeded(self.seed)
+
+    def image_generator(self, view: int = 0) -> torch.Generator:
+        """A new generator for the image `view` after the next one, in mode "per_image"."""
+        assert self.seed is not None
+        return seeded(_native.seed_image(self.seed, self.index + view))
+
+    def enter(self, mode: SeedMode) -> None:
+        """Global states for an image after the first, should the pipeline draw from them itself."""
+        if mode == "stream" and self.inner is not None:
+            _rng.restore(self.inner)
+        elif mode == "per_image" and self.index and self.seed is not None:
+            torch.manual_seed(_native.seed_image(self.seed, self.index))
+
+    def leave(self, images: int) -> None:
+        """A call that made `images` images has ended well."""
+        self.inner = _rng.capture()
+        self.index += images
+
+
+def stand_in_for(mode: SeedMode, given: Any) -> torch.Generator | None:
+    """The CPU generator that took the place of `given` and goes on for it; None if none did."""
+    if mode == "legacy" or not isinstance(given, torch.Generator):
+        return None
+    found = _stand_ins.get(given)
+    return found if found is not None and found.initial_seed() == given.initial_seed() else None
+
+
+def _stand_in(given: torch.Generator, stream: torch.Generator) -> None:
+    """Notes that `stream` draws for `given`, and that `given` is in use from now on.
+
+    Otherwise a caller who keeps one generator for several loops would look like one who reseeds.
+    """
+    if given.device.type == "cpu" or _rng.is_global(given):
+        return
+    _stand_ins[given] = stream
+    torch.empty(1, device=given.device).normal_(generator=given)

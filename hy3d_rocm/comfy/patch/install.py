@@ -1,0 +1,246 @@
+"""When upstream is patched: once all packs are loaded, and again before a prompt for later ones.
+
+ComfyUI loads packs in an order that nobody promises. Its web application calls `on_startup` after
+all of them and before the first request is answered; its prompt handlers are called at each
+POST /prompt, before the prompt is validated. Both lead to `Installation.run`, which does nothing
+that has been done already. Nothing here raises into ComfyUI.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hy3d_rocm.comfy.patch import gate
+from hy3d_rocm.comfy.patch.engine import PatchError, PatchSet
+from hy3d_rocm.comfy.patch.upstream import PatchSpec, Upstream, UpstreamError, find_upstreams, is_v1
+
+logger = logging.getLogger("hy3d_rocm")
+
+Specs = Callable[[], Sequence[PatchSpec]]
+# On the server, not in this module: a reload of this package must find what it did before.
+_MARK = "_hy3d_rocm_patches"
+
+
+def install_patches() -> None:
+    """Have upstream patched when ComfyUI is ready. Called once the nodes are made; never raises."""
+    install(_own_specs)
+
+
+def _own_specs() -> Sequence[PatchSpec]:
+    # By name: the patches import this package, and are needed only where upstream is installed.
+    specs: Sequence[PatchSpec] = importlib.import_module("hy3d_rocm.comfy.patches").SPECS
+    return specs
+
+
+def install(specs: Specs, environ: Mapping[str, str] | None = None) -> Installation | None:
+    """Hook into ComfyUI's server, once; None (and nothing done) where there is none or it fails.
+
+    specs: gives the patches, asked when upstream has been found.
+    """
+    try:
+        server = _server()
+        if server is None:
+            logger.debug("hy3d_rocm: there is no ComfyUI server here; nothing will be patched")
+            return None
+        before = getattr(server, _MARK, None)
+        if isinstance(before, Installation) and before.specs is specs:
+            return before
+        if before is not None:
+            before.uninstall()
+        installation = Installation(specs, environ)
+        installation.hook(server)
+    except Exception as error:  # noqa: BLE001  (ComfyUI must start)
+        logger.warning("hy3d_rocm: nothing is patched: %s", _in_words(error))
+        return None
+    return installation
+
+
+def installed() -> Installation | None:
+    """What `install` has hooked into the server; `lines` of it is what was said."""
+    found = getattr(_server(), _MARK, None)
+    return found if isinstance(found, Installation) else None
+
+
+def uninstall() -> tuple[str, ...]:
+    """Take everything back, hooks included; the names of attributes that somebody has wrapped
+    since, which keep a wrapper of ours that does nothing."""
+    found = installed()
+    return () if found is None else found.uninstall()
+
+
+def _server() -> Any:
+    """ComfyUI's server if it runs. Not imported: ComfyUI used as a library has none."""
+    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+
+
+class _Copy:
+    """One loaded copy of upstream and what was done to it."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.sets: list[PatchSet] = []
+
+    def revert(self) -> tuple[str, ...]:
+        """Last first, as they were applied one on the other."""
+        left = [name for patches in reversed(self.sets) for name in patches.revert()]
+        self.sets.clear()
+        return tuple(left)
+
+
+class Installation:
+    """The hooks in one server and the patches that they have made. Thread-safe."""
+
+    def __init__(self, specs: Specs, environ: Mapping[str, str] | None = None) -> None:
+        self.specs = specs
+        self.lines: list[str] = []
+        self._environ = os.environ if environ is None else environ
+        self._lock = threading.Lock()
+        self._ended = False
+        self._permitted: bool | None = None
+        self._copies: list[_Copy] = []
+        self._server: Any = None
+
+    def hook(self, server: Any) -> None:
+        """Be called at the server's start and at each prompt; at once if it has started.
+
+        One of the two will do; TypeError if the server has neither.
+        """
+        startup, add_handler = (
+            _startup_hooks(server),
+            getattr(server, "add_on_prompt_handler", None),
+        )
+        if startup is None and add_handler is None:
+            raise TypeError("this ComfyUI's server has no hook for its start and none for a prompt")
+        self._server = server
+        setattr(server, _MARK, self)
+        if add_handler is not None:
+            add_handler(self._on_prompt)
+        if startup is not None:
+            try:
+                startup.append(self._on_startup)
+            except RuntimeError:  # the list is frozen: it has started, all packs are loaded
+                self.run()
+
+    async def _on_startup(self, _app: object) -> None:
+        self.run()
+
+    def _on_prompt(self, request: Any) -> Any:
+        self.run()
+        return request
+
+    def run(self) -> None:
+        """Patch every copy of upstream that is loaded and has not been looked at."""
+        with self._lock:
+            if self._ended:
+                return
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001  (a prompt must run without us)
+                self._say(logging.WARNING, "not all is patched: %s", _in_words(error))
+
+    def uninstall(self) -> tuple[str, ...]:
+        """Revert all and leave the server; see the function of this name."""
+        with self._lock:
+            self._ended = True
+            left = [name for copy in reversed(self._copies) for name in copy.revert()]
+            self._copies.clear()
+            server, self._server = self._server, None
+        if server is not None:
+            _remove(getattr(server, "on_prompt_handlers", None), self._on_prompt)
+            _remove(_startup_hooks(server), self._on_startup)
+            if getattr(server, _MARK, None) is self:
+                delattr(server, _MARK)
+        return tuple(left)
+
+    def _look(self) -> None:
+        mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
+        found = find_upstreams(mappings)
+        gone = [c for c in self._copies if not any(c.upstream.same_as(u) for u in found)]
+        for copy in gone:  # a pack that was loaded anew left its old classes behind
+            self._copies.remove(copy)
+            copy.revert()
+        for upstream in found:
+            if any(copy.upstream.same_as(upstream) for copy in self._copies):
+                continue
+            copy = _Copy(upstream)
+            self._copies.append(copy)
+            if self._may_patch(upstream):
+                self._patch(copy)
+
+    def _may_patch(self, upstream: Upstream) -> bool:
+        """The gate's answer, asked once and said once if it is no."""
+        if self._permitted is None:
+            self._permitted, reason = gate.should_patch(self._environ)
+            if not self._permitted:
+                self._say(logging.INFO, "%s is left alone: %s", upstream.name, reason)
+        return self._permitted
+
+    def _patch(self, copy: _Copy) -> None:
+        """Apply each spec by itself; one summary line and one line for each that is left alone."""
+        name = copy.upstream.name
+        if not any(is_v1(copy.upstream.node(node_id)) for node_id in copy.upstream.node_ids):
+            self._say(logging.WARNING, "%s is left alone: its nodes are no V1 classes", name)
+            return
+        specs = self.specs()
+        choice = gate.read_choice(
+            self._environ.get(gate.VARIABLE, ""), [spec.name for spec in specs]
+        )
+        if choice.problem is not None:
+            self._say(logging.WARNING, "%s", choice.problem)
+        applied = []
+        for spec in specs:
+            reason = gate.VARIABLE if spec.name in choice.left_out else _apply(spec, copy)
+            if reason is None:
+                applied.append(spec.name)
+                continue
+            level = logging.INFO if reason is gate.VARIABLE else logging.WARNING
+            self._say(level, "%s: %s is left alone: %s", name, spec.name, reason)
+        if applied:
+            self._say(
+                logging.INFO, "%s: %s run on the right device (%s=off leaves them alone)",
+                name, ", ".join(applied), gate.VARIABLE,
+            )  # fmt: skip
+
+    def _say(self, level: int, text: str, *values: object) -> None:
+        line = "hy3d_rocm: " + text % values
+        if line not in self.lines:  # what fails at each prompt is said once
+            self.lines.append(line)
+            logger.log(level, "%s", line)
+
+
+def _apply(spec: PatchSpec, copy: _Copy) -> str | None:
+    """None if the spec is applied, else why it is not; then nothing of it is."""
+    patches = PatchSet(spec.name)
+    try:
+        different = spec.expects(copy.upstream)
+        if different is None:
+            patches.apply(spec.changes(copy.upstream))
+    except Exception as error:  # noqa: BLE001  (the other patches go on)
+        return _in_words(error)
+    if different is None:
+        copy.sets.append(patches)
+    return different
+
+
+def _in_words(error: Exception) -> str:
+    """Our own errors are sentences; of others the kind is said too."""
+    known = isinstance(error, UpstreamError | PatchError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
+
+
+def _startup_hooks(server: Any) -> Any:
+    return getattr(getattr(server, "app", None), "on_startup", None)
+
+
+def _remove(entries: Any, entry: object) -> None:
+    """Take a hook out of a list that may be frozen; it does nothing once it has ended."""
+    try:
+        entries.remove(entry)
+    except (AttributeError, RuntimeError, ValueError):
+        pass

@@ -1,0 +1,40 @@
+"""Hy3DSampleMultiView: device and noise of the paint pipeline.
+
+Upstream makes its generator on `pipeline.device`, which under offload may be a device where
+nothing is computed; its paint pipeline sends pictures to "cuda" and draws the noise of its VAE
+from the global random state of whatever device that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hy3d_rocm.comfy.patch import PatchSpec
+from hy3d_rocm.comfy.patches.common import Call, NodePatch, differs_first, node_changes
+from hy3d_rocm.comfy.patches.sampling import sampling
+
+
+def _around(call: Call) -> Any:
+    view_size = call.argument("view_size")
+    with sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
+        return call.run(pipeline=proxy)
+
+
+NODES = (
+    NodePatch(
+        spec="multiview",
+        node="Hy3DSampleMultiView",
+        stage="MultiView",
+        around=_around,
+        parameters=("pipeline", "ref_image", "view_size", "steps", "seed"),
+        names=("manual_seed", "Generator", "device"),
+        inputs=("seed_mode",),
+    ),
+)
+
+SPEC = PatchSpec(
+    "multiview",
+    "Hy3DSampleMultiView: right device, noise that does not depend on it",
+    differs_first(NODES),
+    node_changes(NODES),
+)

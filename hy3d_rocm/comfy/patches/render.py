@@ -1,0 +1,121 @@
+"""MeshRender and the nodes that say "cuda" themselves: ComfyUI's device instead.
+
+MeshRender outlives the node that made it, so its device is set where it is made; what else those
+nodes do on "cuda" is sent to ComfyUI's device while they run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy.patch import (
+    Change,
+    PatchSpec,
+    Upstream,
+    UpstreamError,
+    defaults_differ,
+    is_v1,
+)
+from hy3d_rocm.comfy.patches.common import (
+    Call,
+    NodePatch,
+    comfy_device,
+    differs_first,
+    node_changes,
+)
+from hy3d_rocm.scopes import cuda_literals
+
+logger = logging.getLogger("hy3d_rocm")
+
+MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
+
+
+def _around(call: Call) -> Any:
+    with cuda_literals(call.device):
+        return call.run()
+
+
+def _literal(node: str, stage: str, function: str = "process") -> NodePatch:
+    return NodePatch(spec="render", node=node, stage=stage, around=_around, function=function)
+
+
+NODES = (
+    _literal("Hy3DRenderMultiView", "Render"),
+    _literal("Hy3DRenderSingleView", "Render"),
+    _literal("Hy3DRenderMultiViewDepth", "Render"),
+)
+# Wrapped where upstream has them; no reason to leave the others alone where it has not.
+OPTIONAL_NODES = (
+    _literal("Hy3DBakeFromMultiview", "Bake"),
+    _literal("Hy3DBPT", "BPT", "bpt"),
+    _literal("Hy3D_2_1SimpleMeshGen", "Mesh 2.1", "loadmodel"),
+)
+
+
+def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """MeshRender.__init__ with ComfyUI's device unless the caller gives one."""
+    signature = inspect.signature(original)
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807  (it is one)
+        try:
+            given = "device" in signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            given = True  # the original says in its own words what is wrong
+        if not given and "render" not in settings.current().patches_off:
+            kwargs["device"] = comfy_device()
+        original(*args, **kwargs)
+
+    return __init__
+
+
+def _expects(upstream: Upstream) -> str | None:
+    renderer = _renderer(upstream)
+    if renderer is None:
+        return f"{MESH_RENDER} has no class MeshRender"
+    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(NODES)(upstream)
+
+
+def _changes(upstream: Upstream) -> list[Change]:
+    changes = [Change(_renderer(upstream), "__init__", _on_comfys_device)]
+    changes += node_changes(NODES)(upstream)
+    for patch in OPTIONAL_NODES:
+        node_class = _optional(upstream, patch)
+        if node_class is not None:
+            changes += patch.changes(node_class)
+    return changes
+
+
+def _renderer(upstream: Upstream) -> Any:
+    return getattr(upstream.module(MESH_RENDER), "MeshRender", None)
+
+
+def _optional(upstream: Upstream, patch: NodePatch) -> type | None:
+    """The class of a node that upstream may have; None if it has not, or has changed it."""
+    try:
+        found = upstream.node(patch.node)
+    except UpstreamError:
+        try:
+            found = upstream.module("nodes").NODE_CLASS_MAPPINGS.get(patch.node)
+        except (UpstreamError, AttributeError):
+            return None
+    known = (
+        isinstance(found, type)
+        and is_v1(found)
+        and inspect.getattr_static(found, "FUNCTION") == patch.function
+        and hasattr(found, patch.function)
+    )
+    if not known:
+        logger.debug("%s is not as we know it and is left as it is", patch.node)
+    return found if known else None
+
+
+SPEC = PatchSpec(
+    "render",
+    'MeshRender and what else says "cuda": ComfyUI\'s device',
+    _expects,
+    _changes,
+)

@@ -1,0 +1,51 @@
+"""Hy3DVAEDecode: latents on the device of the VAE, and the VAE off the GPU after a failure.
+
+Upstream moves the VAE to ComfyUI's device and leaves the latents where the node before left them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hy3d_rocm.comfy.patch import PatchSpec
+from hy3d_rocm.comfy.patches.common import (
+    Call,
+    NodePatch,
+    differs_first,
+    node_changes,
+    off_the_gpu,
+)
+from hy3d_rocm.scopes import cuda_literals
+
+
+def _around(call: Call) -> Any:
+    vae, latents = call.argument("vae"), call.argument("latents")
+    if isinstance(latents, torch.Tensor) and not latents.is_meta:
+        latents = latents.to(call.device)
+    try:
+        with cuda_literals(call.device):
+            return call.run(latents=latents)
+    except BaseException:
+        off_the_gpu(vae)
+        raise
+
+
+NODES = (
+    NodePatch(
+        spec="vae-decode",
+        node="Hy3DVAEDecode",
+        stage="VAE Decode",
+        around=_around,
+        parameters=("vae", "latents"),
+        names=("get_torch_device", "scale_factor", "to"),
+    ),
+)
+
+SPEC = PatchSpec(
+    "vae-decode",
+    "Hy3DVAEDecode: latents on the device of the VAE",
+    differs_first(NODES),
+    node_changes(NODES),
+)

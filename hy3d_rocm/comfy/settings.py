@@ -1,0 +1,173 @@
+"""What the user has set: the environment first, then ComfyUI's settings, then the defaults.
+
+The front end keeps the settings of web/settings.js in `<user directory>/default/
+comfy.settings.json`. A prompt does not say whose it is, so under `--multi-user`, where each user
+has a file and "default" is none of them, no file is read: the environment and the nodes' own
+inputs count there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
+
+logger = logging.getLogger("hy3d_rocm")
+
+SETTING = "setting"  # a node's choice that means: as the settings say
+OFFLOADS = ("off", "auto", "on")
+PATCHES = ("delight", "multiview", "mesh", "vae-decode", "loaders", "render")
+PREFIX = "hy3d_rocm."
+VARIABLES = {"seed_mode": "HY3D_ROCM_SEED_MODE", "offload": "HY3D_ROCM_OFFLOAD"}
+_CHOICES = {"seed_mode": SEED_MODES, "offload": OFFLOADS}
+_DEFAULTS = {"seed_mode": "stream", "offload": "auto"}
+
+_lock = threading.Lock()
+_said: set[str] = set()
+_read: tuple[tuple[str, int, int], dict[str, Any]] | None = None  # what of which file: values
+
+
+@dataclass(frozen=True)
+class Settings:
+    """seed_mode: one of SEED_MODES; offload: one of OFFLOADS; patches_off: names of PATCHES."""
+
+    seed_mode: SeedMode
+    offload: str
+    patches_off: frozenset[str]
+
+
+def current(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings as they are now. Never raises: a wrong value costs one line, once."""
+    values = _file_values()
+    environ = os.environ if environ is None else environ
+    off = frozenset(name for name in PATCHES if not _switch(f"patch.{name}", values))
+    mode, _ = _choice("seed_mode", environ, values)
+    offload, _ = _choice("offload", environ, values)
+    return Settings(check_mode(mode), offload, off)
+
+
+def explained(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each setting: its value and where that comes from."""
+    values = _file_values()
+    environ = os.environ if environ is None else environ
+    lines = []
+    for name in _CHOICES:
+        value, source = _choice(name, environ, values)
+        lines.append(f"{name}: {value} ({source})")
+    off = [name for name in PATCHES if not _switch(f"patch.{name}", values)]
+    return [*lines, f"switched off in ComfyUI's settings: {', '.join(off) or 'no patch'}"]
+
+
+def fingerprint(*names: str) -> str:
+    """What the settings named say, as a short text that changes exactly if one of them does.
+
+    names: "seed_mode", "offload" or one of PATCHES; none: all. KeyError for any other name.
+    """
+    now = current()
+    every = {"seed_mode": now.seed_mode, "offload": now.offload} | {
+        name: "off" if name in now.patches_off else "on" for name in PATCHES
+    }
+    return ",".join(f"{name}={every[name]}" for name in names or every)
+
+
+def seed_mode_for(asked: str) -> SeedMode:
+    """A node's choice as a seed mode; "setting" is looked up."""
+    return current().seed_mode if asked == SETTING else check_mode(asked)
+
+
+def offload_for(asked: str) -> str:
+    """A node's choice as an offload policy; "setting" is looked up. ValueError for neither."""
+    if asked not in (SETTING, *OFFLOADS):
+        raise ValueError(f"offload is {asked!r}; give one of {SETTING}, {', '.join(OFFLOADS)}")
+    return current().offload if asked == SETTING else asked
+
+
+def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
+    """The value of a setting, and where it comes from."""
+    variable = VARIABLES[name]
+    asked = environ.get(variable, "").strip().lower()
+    if asked in _CHOICES[name]:
+        return asked, f"{variable} in the environment"
+    if asked:
+        _say_wrong(variable, environ[variable], _CHOICES[name])
+    value = values.get(PREFIX + name)
+    if isinstance(value, str) and value in _CHOICES[name]:
+        return value, "ComfyUI's settings"
+    if value is not None:
+        _say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, _CHOICES[name])
+    return _DEFAULTS[name], "default"
+
+
+def _switch(name: str, values: Mapping[str, Any]) -> bool:
+    value = values.get(PREFIX + name)
+    if isinstance(value, bool):
+        return value
+    if value is not None:
+        _say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, ("true", "false"))
+    return True
+
+
+def _say_wrong(what: str, value: object, choices: tuple[str, ...]) -> None:
+    _say_once(f"{what} is {value!r} and is passed over; give one of {', '.join(choices)}")
+
+
+def _say_once(text: str) -> None:
+    with _lock:
+        if text in _said:
+            return
+        _said.add(text)
+    logger.warning("hy3d_rocm: %s", text)
+
+
+def _settings_file() -> Path | None:
+    """The file of ComfyUI's only user; None outside of ComfyUI and where there are several."""
+    try:
+        import folder_paths
+        from comfy.cli_args import args
+    except ImportError:
+        return None
+    if getattr(args, "multi_user", False):
+        _say_once(
+            "ComfyUI runs with --multi-user, where a prompt does not say whose it is: its settings "
+            f"are not looked at; use {' and '.join(VARIABLES.values())}, or the nodes' inputs"
+        )
+        return None
+    return Path(folder_paths.get_user_directory()) / "default" / "comfy.settings.json"
+
+
+def _file_values() -> dict[str, Any]:
+    """The settings file's values, read again when its time or size has changed."""
+    global _read
+    path = _settings_file()
+    try:
+        stat = path.stat() if path is not None else None
+    except OSError:  # not there: nobody has changed a setting yet
+        stat = None
+    if path is None or stat is None:
+        return {}
+    key = (str(path), stat.st_mtime_ns, stat.st_size)
+    known = _read
+    if known is not None and (known[0] == key or (known[0][0] == key[0] and not stat.st_size)):
+        return known[1]  # an empty file is one that the server is just about to write
+    values = _parsed(path)
+    _read = (key, values)
+    return values
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes() or b"{}")
+    except (OSError, ValueError) as error:
+        _say_once(f"{path} cannot be read ({error}): the defaults are used")
+        return {}
+    if not isinstance(values, dict):
+        _say_once(f"{path} holds no settings but a {type(values).__name__}: the defaults are used")
+        return {}
+    return values

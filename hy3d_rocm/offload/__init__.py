@@ -1,0 +1,47 @@
+"""Whether a pipeline's weights stay on the accelerator or come and go; see docs/offload.md.
+
+No part of this imports torch, diffusers or accelerate before a function is called.
+"""
+
+from __future__ import annotations
+
+from hy3d_rocm.offload.apply import apply
+from hy3d_rocm.offload.components import Mode, components_of, current_mode
+from hy3d_rocm.offload.estimate import estimate
+from hy3d_rocm.offload.measure import measuring
+from hy3d_rocm.offload.policy import (
+    HEADROOM_BYTES,
+    POLICIES,
+    Decision,
+    Estimate,
+    Policy,
+    check_policy,
+    decide,
+    size_text,
+)
+from hy3d_rocm.offload.scope import Change, Scope, diffusers_changes, offload_scope
+from hy3d_rocm.offload.transfer import Progress, move, reporting_transfers
+
+__all__ = [
+    "HEADROOM_BYTES",
+    "POLICIES",
+    "Change",
+    "Decision",
+    "Estimate",
+    "Mode",
+    "Policy",
+    "Progress",
+    "Scope",
+    "apply",
+    "check_policy",
+    "components_of",
+    "current_mode",
+    "decide",
+    "diffusers_changes",
+    "estimate",
+    "measuring",
+    "move",
+    "offload_scope",
+    "reporting_transfers",
+    "size_text",
+]

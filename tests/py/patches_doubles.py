@@ -1,0 +1,156 @@
+"""ComfyUI's modules and a wrapper pack, as stand-ins that patches are tried on."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+DOUBLE = Path(__file__).parent / "wrapper_double"
+PACKAGE = "wrapper_double_pack"
+
+
+class InterruptAsBase(BaseException):
+    """As ComfyUI 0.33's InterruptProcessingException."""
+
+
+class InterruptAsException(Exception):  # noqa: N818  (as it is called there)
+    """As ComfyUI 0.3.64's InterruptProcessingException."""
+
+
+class Comfy(SimpleNamespace):
+    """What ComfyUI is told and asked. interrupt: what its cancel raises, if not None."""
+
+    interrupt: BaseException | None = None
+    unloaded = 0
+    freed: Any = None
+    bar: Any = None
+    texts: Any = None
+    opened: Any = None
+
+    def throw(self) -> None:
+        if self.interrupt is not None:
+            pending, self.interrupt = self.interrupt, None
+            raise pending
+
+
+def module(name: str, **attributes: Any) -> ModuleType:
+    made = ModuleType(name)
+    made.__dict__.update(attributes)
+    return made
+
+
+@pytest.fixture
+def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
+    """ComfyUI on the CPU. Whatever was imported of our nodes with it is forgotten afterwards."""
+    for name in ("HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD"):
+        monkeypatch.delenv(name, raising=False)
+    state = Comfy(freed=[], bar=[], texts=[], opened=[])
+
+    class Bar:
+        def __init__(self, total: int) -> None:
+            self.total = total
+
+        def update_absolute(self, value: int, total: int | None = None) -> None:
+            state.bar.append((value, total or self.total))
+
+    management = module(
+        "comfy.model_management",
+        get_torch_device=lambda: "cpu",
+        unet_offload_device=lambda: "cpu",
+        throw_exception_if_processing_interrupted=state.throw,
+        get_total_memory=lambda device: 64 * 2**30,
+        get_free_memory=lambda device: 32 * 2**30,
+        free_memory=lambda count, device: state.freed.append((count, device)),
+        current_loaded_models=[],
+        unload_all_models=lambda: None,
+        soft_empty_cache=lambda: None,
+        EXTRA_RESERVED_VRAM=400 * 2**20,
+        steps_of_upstream=lambda pipeline, step, timestep, values: state.bar.append("upstream's"),
+    )
+    state.management = management
+    utils = module("comfy.utils", ProgressBar=Bar)
+    for made in (module("comfy", model_management=management, utils=utils), management, utils):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    yield state
+    for name in [n for n in sys.modules if n.startswith(("hy3d_rocm.comfy", PACKAGE))]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in for the wrapper, as the engine finds it. The offload package's scopes are
+    noted in fake_comfy.opened; they have tests of their own."""
+    from hy3d_rocm import offload
+
+    def noting(name: str) -> Callable[..., Any]:
+        @contextmanager
+        def scope(pipeline: Any, *arguments: Any) -> Iterator[None]:
+            fake_comfy.opened.append((name, pipeline, *arguments))
+            yield
+
+        return scope
+
+    for name in ("reporting_transfers", "measuring"):
+        monkeypatch.setattr(offload, name, noting(name))
+    return load_upstream(DOUBLE)
+
+
+def load_upstream(folder: Path, package: str = PACKAGE) -> Any:
+    """A pack imported as ComfyUI does, found as the engine does."""
+    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
+        del sys.modules[name]
+    spec = importlib.util.spec_from_file_location(
+        package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    made = sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    from hy3d_rocm.comfy.patch import find_upstream
+
+    found = find_upstream(made.NODE_CLASS_MAPPINGS)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def patched(upstream: Any, *names: str) -> Iterator[None]:
+    """The patches of these names applied by the engine, and taken back."""
+    from hy3d_rocm.comfy.patch import PatchSet
+    from hy3d_rocm.comfy.patches import SPECS
+
+    sets = []
+    for spec in SPECS:
+        if spec.name in names or not names:
+            assert spec.expects(upstream) is None
+            patches = PatchSet(spec.name)
+            patches.apply(spec.changes(upstream))
+            sets.append(patches)
+    try:
+        yield
+    finally:
+        for patches in reversed(sets):
+            assert patches.revert() == ()
+
+
+def settings_are(monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
+    """Settings for the wrappers, whatever file or environment says."""
+    from hy3d_rocm.comfy import settings
+
+    known: dict[str, Any] = {"seed_mode": "stream", "offload": "auto", "patches_off": frozenset()}
+    now = settings.Settings(**(known | values))
+    monkeypatch.setattr(settings, "current", lambda environ=None: now)
+
+
+def run(upstream: Any, node: str, **inputs: Any) -> Any:
+    """As ComfyUI runs a V1 node: a new object, inputs by name."""
+    node_class = upstream.node(node)
+    method: Callable[..., Any] = getattr(node_class(), node_class.FUNCTION)
+    return method(**inputs)

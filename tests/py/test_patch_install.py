@@ -1,0 +1,401 @@
+"""Installation: any load order, each patch by itself, a changed upstream untouched, one line each.
+
+ComfyUI's server and the wrapper are stand-ins; docs/comfyui.md says what was tried in real ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from patch_doubles import (
+    NODES,
+    PIPELINE,
+    Core,
+    FakeServer,
+    assert_identical,
+    attributes_of,
+    marking,
+    specs,
+)
+
+from hy3d_rocm.comfy.patch import (
+    Change,
+    PatchSpec,
+    Upstream,
+    find_upstreams,
+    install,
+    install_patches,
+    installed,
+    uninstall,
+)
+
+ON = {"HY3D_ROCM_PATCH": "on"}
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Core]:
+    caplog.set_level(logging.DEBUG, logger="hy3d_rocm")
+    yield Core(monkeypatch)
+    uninstall()
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.INFO]
+
+
+def decoded(table: dict[str, Any]) -> Any:
+    return table["Hy3DVAEDecode"]().process(lambda latents: latents, 5)
+
+
+ORIGINAL = (5, "decode")
+PATCHED = ("decode", ORIGINAL)
+SUMMARY = (
+    "hy3d_rocm: ComfyUI-Hunyuan3DWrapper: delight, vae-decode, multiview run on the right device "
+    "(HY3D_ROCM_PATCH=off leaves them alone)"
+)
+
+
+@pytest.mark.parametrize("upstream_first", [True, False])
+def test_patched_at_the_start_whatever_the_load_order(
+    upstream_first: bool, core: Core, said: Callable[[], list[str]]
+) -> None:
+    table = core.load() if upstream_first else {}
+    install(specs, ON)
+    table = table or core.load()
+    assert decoded(table) == ORIGINAL  # not before all packs are loaded
+    core.server.start()
+    assert decoded(table) == PATCHED
+    assert core.pipeline().HunyuanPaintPipeline().__call__.__name__ == "__call__"
+    core.server.prompt()
+    assert decoded(table) == PATCHED
+    assert said() == [SUMMARY]
+
+
+def test_a_pack_that_is_loaded_after_the_start_is_patched_before_the_next_prompt(
+    core: Core, said: Callable[[], list[str]]
+) -> None:
+    install(specs, ON)
+    core.server.start()
+    core.server.prompt()
+    assert said() == []
+    table = core.load()
+    core.server.prompt()
+    assert decoded(table) == PATCHED
+    assert said() == [SUMMARY]
+
+
+def test_installed_after_the_start_it_patches_at_once(core: Core) -> None:
+    table = core.load()
+    core.server.start()
+    install(specs, ON)
+    assert decoded(table) == PATCHED
+
+
+def test_install_twice_hooks_once(core: Core) -> None:
+    first = install(specs, ON)
+    assert install(specs, ON) is first
+    assert installed() is first
+    assert len(core.server.on_prompt_handlers) == len(core.server.app.on_startup) == 1
+
+
+def test_install_with_other_specs_takes_the_first_back(core: Core) -> None:
+    table = core.load()
+    core.server.start()
+    install(specs, ON)
+    install(lambda: specs()[:1], ON)
+    assert decoded(table) == ORIGINAL
+    assert len(core.server.on_prompt_handlers) == 1
+
+
+def test_uninstall_leaves_every_attribute_and_the_server_as_they_were(core: Core) -> None:
+    table = core.load()
+    before = attributes_of(table, core.pipeline())
+    install(specs, ON)
+    core.server.start()
+    assert uninstall() == ()
+    assert_identical(before, attributes_of(table, core.pipeline()))
+    assert core.server.on_prompt_handlers == []
+    assert vars(core.server).keys() == vars(FakeServer()).keys()
+    assert installed() is None
+    core.server.start()  # the hook in the frozen list does nothing any more
+    assert decoded(table) == ORIGINAL
+    assert uninstall() == ()
+
+
+def test_uninstall_before_the_start_leaves_no_hook(core: Core) -> None:
+    install(specs, ON)
+    uninstall()
+    assert core.server.app.on_startup == []
+
+
+def test_without_upstream_nothing_is_said(core: Core, said: Callable[[], list[str]]) -> None:
+    install(specs, ON)
+    core.server.start()
+    core.server.prompt()
+    assert said() == []
+
+
+def test_without_a_server_nothing_happens_and_only_debug_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delitem(sys.modules, "server", raising=False)
+    caplog.set_level(logging.DEBUG, logger="hy3d_rocm")
+    assert install(specs, ON) is None
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+    assert uninstall() == ()
+
+
+def test_one_of_the_two_hooks_will_do(core: Core) -> None:
+    del core.server.app.on_startup
+    table = core.load()
+    install(specs, ON)
+    core.server.prompt()
+    assert decoded(table) == PATCHED
+    uninstall()
+    assert decoded(table) == ORIGINAL
+
+
+def test_a_server_without_any_hook_costs_one_line(
+    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["server"].PromptServer, "instance", object())
+    assert install(specs, ON) is None
+    assert [line.split(":")[:2] for line in said()] == [["hy3d_rocm", " nothing is patched"]]
+
+
+def test_no_amd_gpu_means_untouched_and_one_line(
+    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "hy3d_rocm.comfy.patch.gate.amd_gpu", lambda: (False, "there is no AMD GPU here (NVIDIA X)")
+    )
+    table = core.load()
+    before = attributes_of(table, core.pipeline())
+    install(specs, {})
+    core.server.start()
+    core.server.prompt()
+    core.load("/srv/custom_nodes/second")
+    core.server.prompt()
+    assert_identical(before, attributes_of(table, core.pipeline()))
+    assert said() == [
+        "hy3d_rocm: ComfyUI-Hunyuan3DWrapper is left alone: there is no AMD GPU here (NVIDIA X); "
+        "HY3D_ROCM_PATCH=on patches it all the same"
+    ]
+
+
+@pytest.mark.parametrize("environ", [{"HY3D_ROCM_PATCH": "off"}, {**ON, "HY3D_ROCM": "off"}])
+def test_switched_off_means_untouched(core: Core, environ: dict[str, str]) -> None:
+    table = core.load()
+    before = attributes_of(table, core.pipeline())
+    install(specs, environ)
+    core.server.start()
+    assert_identical(before, attributes_of(table, core.pipeline()))
+
+
+def test_a_patch_named_in_the_variable_is_left_out_and_the_others_are_not(
+    core: Core, said: Callable[[], list[str]]
+) -> None:
+    table = core.load()
+    install(specs, {"HY3D_ROCM_PATCH": "on,-delight,-multiview"})
+    core.server.start()
+    assert not hasattr(table["Hy3DDelightImage"].process, "__wrapped__")
+    assert decoded(table) == PATCHED
+    name = "hy3d_rocm: ComfyUI-Hunyuan3DWrapper:"
+    assert said() == [
+        f"{name} delight is left alone: HY3D_ROCM_PATCH",
+        f"{name} multiview is left alone: HY3D_ROCM_PATCH",
+        f"{name} vae-decode run on the right device (HY3D_ROCM_PATCH=off leaves them alone)",
+    ]
+
+
+def test_a_variable_that_cannot_be_read_is_said_and_taken_as_auto(
+    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hy3d_rocm.comfy.patch.gate.amd_gpu", lambda: (True, "AMD GPU: X"))
+    table = core.load()
+    install(specs, {"HY3D_ROCM_PATCH": "ja,-multiview"})
+    core.server.start()
+    assert decoded(table) == PATCHED
+    assert sum("'ja,-multiview' is read as \"auto\"" in line for line in said()) == 1
+    assert not hasattr(core.pipeline().HunyuanPaintPipeline.__call__, "__wrapped__")
+
+
+V3_DELIGHT = """
+class Hy3DDelightImage:
+    @classmethod
+    def define_schema(cls):
+        return None
+
+    @property
+    def FUNCTION(self):
+        raise AssertionError("asked")
+
+    @classmethod
+    def execute(cls, delight_pipe, image, seed):
+        return torch.manual_seed(seed), "delight"
+
+class Hy3DVAEDecode"""
+
+
+def v3_delight(source: str) -> str:
+    return V3_DELIGHT + source.partition("class Hy3DVAEDecode")[2]
+
+
+CHANGED = {
+    "parameter renamed": (
+        lambda s: s.replace("image, seed)", "image, the_seed)"),
+        "Hy3DDelightImage.process has no parameter seed",
+    ),
+    "parameter gone": (
+        lambda s: s.replace("delight_pipe, image, seed", "*args"),
+        "Hy3DDelightImage.process has no parameter delight_pipe, image, seed",
+    ),
+    "call gone": (
+        lambda s: s.replace("torch.manual_seed(seed)", "torch.Generator()"),
+        "Hy3DDelightImage.process has no use of manual_seed",
+    ),
+    "constant gone": (
+        lambda s: s.replace('"delight"\n', '"x"\n'),
+        "Hy3DDelightImage.process has no constant 'delight'",
+    ),
+    "method gone": (
+        lambda s: s.replace("def process(self, delight_pipe", "def other(self, delight_pipe"),
+        "Hy3DDelightImage has no method process",
+    ),
+    "runs another": (
+        lambda s: s.replace('FUNCTION = "process"', 'FUNCTION = "run"', 1),
+        "Hy3DDelightImage runs its method run, not process",
+    ),
+    "inputs gone": (
+        lambda s: s.replace("INPUT_TYPES", "INPUTS"),
+        "Hy3DDelightImage.INPUT_TYPES does not exist",
+    ),
+    "class gone": (
+        lambda s: s.replace("class Hy3DDelightImage", "class Hy3DLight"),
+        "it has no node Hy3DDelightImage",
+    ),
+    "V3": (v3_delight, "Hy3DDelightImage is no V1 node (it has no FUNCTION)"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_changed_node_is_left_alone_with_one_line_and_the_others_are_patched(
+    what: str, core: Core, said: Callable[[], list[str]]
+) -> None:
+    edit, reason = CHANGED[what]
+    table = core.load(nodes=edit(NODES))
+    before = attributes_of(table, core.pipeline())
+    install(specs, ON)
+    core.server.start()
+    core.server.prompt()
+    assert decoded(table) == PATCHED
+    now = attributes_of(table, core.pipeline())
+    for name in ("Hy3DVAEDecode", "HunyuanPaintPipeline"):  # these two are patched
+        now[name] = before[name]
+    assert_identical(before, now)
+    name = "hy3d_rocm: ComfyUI-Hunyuan3DWrapper:"
+    line, summary = said()
+    assert line == f"{name} delight is left alone: {reason}"
+    assert "delight" not in summary
+
+
+def test_a_changed_module_leaves_its_patch_alone(core: Core, said: Callable[[], list[str]]) -> None:
+    core.load(pipeline=PIPELINE.replace('.to("cuda")', ".to(self.device)"))
+    install(specs, ON)
+    core.server.start()
+    expected = "multiview is left alone: HunyuanPaintPipeline.__call__ has no constant 'cuda'"
+    assert said()[0].endswith(expected)
+
+
+def test_an_upstream_that_is_all_v3_is_left_alone_with_one_line(
+    core: Core, said: Callable[[], list[str]]
+) -> None:
+    core.load(nodes=V3_DELIGHT.rpartition("class")[0])
+    install(specs, ON)
+    core.server.start()
+    core.server.prompt()
+    assert said() == [
+        "hy3d_rocm: ComfyUI-Hunyuan3DWrapper is left alone: its nodes are no V1 classes"
+    ]
+
+
+def failing(_: Any) -> Any:
+    raise ZeroDivisionError("deep")
+
+
+@pytest.mark.parametrize("where", ["expects", "changes", "make"])
+def test_a_patch_that_fails_is_one_line_and_the_others_go_on(
+    where: str, core: Core, said: Callable[[], list[str]]
+) -> None:
+    def changes(upstream: Upstream) -> list[Change]:
+        node = upstream.node("Hy3DVAEDecode")
+        made = [Change(node, "process", marking("half")), Change(node, "FUNCTION", failing)]
+        return made if where == "make" else failing(upstream)
+
+    broken = PatchSpec(
+        "broken", "B", failing if where == "expects" else lambda upstream: None, changes
+    )
+    table = core.load()
+    install(lambda: (broken, *specs()), ON)
+    core.server.start()
+    assert decoded(table) == PATCHED
+    assert "broken is left alone" in said()[0]
+    assert "ZeroDivisionError: deep" in said()[0]
+    assert said()[1] == SUMMARY
+
+
+def test_specs_that_cannot_be_had_cost_one_line_and_no_prompt(
+    core: Core, said: Callable[[], list[str]]
+) -> None:
+    core.load()
+    install(lambda: failing(None), ON)
+    core.server.start()
+    core.server.prompt()
+    assert said() == ["hy3d_rocm: not all is patched: ZeroDivisionError: deep"]
+
+
+def test_install_patches_reads_the_pack_s_own_specs_when_upstream_is_there(
+    core: Core, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[str]]
+) -> None:
+    monkeypatch.setenv("HY3D_ROCM_PATCH", "on")
+    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches", None)
+    install_patches()
+    core.server.start()
+    assert said() == []  # not asked for without upstream
+    own = type(sys)("hy3d_rocm.comfy.patches")
+    own.__dict__["SPECS"] = specs()
+    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches", own)
+    table = core.load()
+    core.server.prompt()
+    assert decoded(table) == PATCHED
+
+
+def test_of_two_copies_each_is_patched_and_taken_back(
+    core: Core, said: Callable[[], list[str]]
+) -> None:
+    tables = [core.load("/srv/custom_nodes/one"), core.load("/srv/custom_nodes/two")]
+    pipelines = [core.pipeline("/srv/custom_nodes/one"), core.pipeline("/srv/custom_nodes/two")]
+    before = [attributes_of(*pair) for pair in zip(tables, pipelines, strict=True)]
+    assert [found.name for found in find_upstreams(core.mappings)] == ["two", "one"]
+    install(specs, ON)
+    core.server.start()
+    assert [decoded(table) for table in tables] == [PATCHED, PATCHED]
+    assert [line.split(":")[1].strip() for line in said()] == ["two", "one"]
+    uninstall()
+    for state, pair in zip(before, zip(tables, pipelines, strict=True), strict=True):
+        assert_identical(state, attributes_of(*pair))
+
+
+def test_a_copy_that_is_loaded_anew_is_patched_again_and_the_old_one_let_go(core: Core) -> None:
+    install(specs, ON)
+    old = core.load()
+    core.server.start()
+    new = core.load()
+    core.server.prompt()
+    assert decoded(new) == PATCHED
+    assert decoded(old) == ORIGINAL
