@@ -75,7 +75,12 @@ class Line:
     message: str
 
     def is_ours(self, roots: Sequence[str]) -> bool:
-        """Whether the pack's logger or a file below one of `roots` made it, or it names one."""
+        """Whether the pack's logger or a file below one of `roots` made it, or it names one.
+
+        A failed prompt's traceback is the prompt's, whichever files it names.
+        """
+        if self.source.endswith("execution.py"):
+            return False
         places = self.source + self.message
         return self.logger.startswith("hy3d_rocm") or any(root in places for root in roots)
 
