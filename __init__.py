@@ -15,6 +15,7 @@ from typing import Any
 
 _LIBRARY = Path(__file__).resolve().parent / "hy3d_rocm"
 _LOGGER = logging.getLogger("hy3d_rocm")
+WEB_DIRECTORY = "./web"  # the settings and the nodes' help pages; ComfyUI reads this name
 
 
 def _make_importable() -> None:
