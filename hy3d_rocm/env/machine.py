@@ -73,7 +73,9 @@ def parse_version(text: str) -> Version:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def detect(environ: Mapping[str, str], *, topology: Path = gpu.TOPOLOGY) -> Machine:
+def detect(
+    environ: Mapping[str, str], *, topology: Path = gpu.TOPOLOGY, system_rocm: Path = gpu.ROCM
+) -> Machine:
     """This machine. Never raises for what is missing or unreadable."""
     build = torch_build(torch_folder())
     architectures, wheel_version = rocm_wheels(sys.path)
@@ -84,7 +86,7 @@ def detect(environ: Mapping[str, str], *, topology: Path = gpu.TOPOLOGY) -> Mach
         gpus_can_be_listed=can_be_listed,
         torch=parse_version(build.get("__version__", "")),
         torch_is_rocm=is_rocm(build) if build else None,
-        rocm=rocm_of(build) or wheel_version or parse_version(gpu.rocm_version()),
+        rocm=rocm_of(build) or wheel_version or parse_version(gpu.rocm_version(system_rocm)),
         zluda=uses_zluda(environ, build),
         system={"win32": "windows"}.get(sys.platform, sys.platform),
     )
