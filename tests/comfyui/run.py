@@ -31,10 +31,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wrapper", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pack", type=Path, default=HERE.parents[1], help="our pack (this one)")
-    parser.add_argument("--only", action="append", choices=list(SCENARIOS), metavar="NAME",
-                        help=f"one of {', '.join(SCENARIOS)}; may be repeated")  # fmt: skip
-    parser.add_argument("--keep", type=Path, metavar="DIR",
-                        help="leave base directories and logs in DIR, which must be new")  # fmt: skip
+    names = f"one of {', '.join(SCENARIOS)}; may be repeated"
+    parser.add_argument("--only", action="append", choices=list(SCENARIOS), help=names)
+    kept = "leave the logs of failed runs in DIR, which must be new"
+    parser.add_argument("--keep", type=Path, metavar="DIR", help=kept)
     given = parser.parse_args()
     for folder, file in [(given.wrapper, "nodes.py"), *((c, "main.py") for c in given.comfyui)]:
         if not (folder / file).is_file():

@@ -1,4 +1,4 @@
-"""Tiny random-weight copies of the two texture models, saved to disk as upstream's loaders read them.
+"""Tiny random-weight stand-ins for the two texture models, saved as upstream's loaders read them.
 
     python tests/comfyui/tiny_models.py MODELS WRAPPER
 

@@ -130,3 +130,52 @@ def render(views: int = 2) -> Prompt:
         ),
         "baked": node("HarnessHash", value=["bake", 0]),
     }  # fmt: skip
+
+
+def behind(prompt: Prompt, between: dict[str, Any]) -> Prompt:
+    """`prompt` with a node of ours between its pipeline's loader and the node that uses it."""
+    changed = {**prompt, "between": {**between, "inputs": dict(between["inputs"])}}
+    changed["between"]["inputs"]["pipeline"] = ["pipe", 0]
+    for name, user in prompt.items():
+        inputs = {
+            key: ["between", 0] if value == ["pipe", 0] else value
+            for key, value in user["inputs"].items()
+        }
+        changed[name] = {**user, "inputs": inputs}
+    return changed
+
+
+def with_states(prompt: Prompt, user: str, socket: str) -> Prompt:
+    """`prompt` with the global random states put to known ones before node `user` runs, through
+    its input `socket`, and looked at afterwards: "before" and "after" show them."""
+    changed = {name: {**one, "inputs": dict(one["inputs"])} for name, one in prompt.items()}
+    changed["known"] = node("HarnessSeedGlobals", value=changed[user]["inputs"][socket], seed=7)
+    changed[user]["inputs"][socket] = ["known", 0]
+    changed["after"] = node("HarnessRandomStates", value=[user, 0])
+    return changed
+
+
+def known_states() -> Prompt:
+    """The states that `with_states` starts from; "after" shows them."""
+    return {
+        "images": images(1),
+        "known": node("HarnessSeedGlobals", value=["images", 0], seed=7),
+        "after": node("HarnessRandomStates", value=["known", 0]),
+    }
+
+
+def with_kind(prompt: Prompt) -> Prompt:
+    """`prompt` and a look at its pipeline: "kind" shows it."""
+    return {**prompt, "kind": node("HarnessKind", value=["pipe", 0])}
+
+
+def prefixed(prefix: str, prompt: Prompt) -> Prompt:
+    """`prompt` with other node names, to be put beside another in one prompt."""
+    renamed = {}
+    for name, one in prompt.items():
+        inputs = {
+            key: [f"{prefix}-{value[0]}", value[1]] if isinstance(value, list) else value
+            for key, value in one["inputs"].items()
+        }
+        renamed[f"{prefix}-{name}"] = {**one, "inputs": inputs}
+    return renamed

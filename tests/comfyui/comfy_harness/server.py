@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +53,7 @@ class Result:
 def result_of(entry: Mapping[str, Any]) -> Result:
     """The Result in one entry of /history."""
     status = entry.get("status") or {}
-    events = {name: data for name, data in status.get("messages", [])}
+    events = dict(status.get("messages", []))
     cached = tuple(events.get("execution_cached", {}).get("nodes", ()))
     outputs = dict(entry.get("outputs", {}))
     if "execution_error" in events:
@@ -74,8 +74,15 @@ class Line:
     source: str
     message: str
 
-    def is_ours(self, roots: tuple[str, ...]) -> bool:
-        return self.logger.startswith("hy3d_rocm") or any(r in self.source for r in roots)
+    def is_ours(self, roots: Sequence[str]) -> bool:
+        """Whether the pack's logger or a file below one of `roots` made it, or it names one.
+
+        A failed prompt's traceback is the prompt's, whichever files it names.
+        """
+        if self.source.endswith("execution.py"):
+            return False
+        places = self.source + self.message
+        return self.logger.startswith("hy3d_rocm") or any(root in places for root in roots)
 
     @property
     def is_bad(self) -> bool:
@@ -98,11 +105,10 @@ class Server:
         base: Path,
         python: str,
         environ: Mapping[str, str] | None = None,
-        arguments: tuple[str, ...] = (),
         modules: tuple[Path, ...] = (),
     ) -> None:
         self.core, self.base, self.python = core, base, python
-        self.environ, self.arguments, self.modules = dict(environ or {}), arguments, modules
+        self.environ, self.modules = dict(environ or {}), modules
         self.port = _free_port()
         self.log = base / "server.log"
         self.record_file = base / "records.jsonl"
@@ -114,7 +120,7 @@ class Server:
             self.python, str(self.core / "main.py"), "--cpu", "--base-directory", str(self.base),
             "--port", str(self.port), "--front-end-root", str(self.base / "web"),
             "--database-url", "sqlite:///:memory:", "--disable-auto-launch",
-            "--disable-api-nodes", *self.arguments,
+            "--disable-api-nodes",
         ]  # fmt: skip
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -84,7 +84,7 @@ class HarnessLoad:
             "paint": ("DownloadAndLoadHy3DPaintModel", "hunyuan3d-paint-v2-0"),
         }[model]
         loader = comfy_nodes.NODE_CLASS_MAPPINGS[node]()
-        with mock.patch.object(DiffusionPipeline, "enable_model_cpu_offload", lambda self: None):
+        with mock.patch.object(DiffusionPipeline, "enable_model_cpu_offload"):
             (pipeline,) = loader.loadmodel(model=name)
         return (disguised(watched(pipeline), kind),)
 

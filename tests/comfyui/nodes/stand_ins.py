@@ -1,4 +1,4 @@
-"""Pipelines that answer strangely about their device, fail half-way, or execute on "meta".
+"""Pipelines that answer strangely about their device, fail half-way, or execute elsewhere.
 
 The real classes stay what they are: an odd one is an instance whose class is a subclass with one
 property or method replaced.
@@ -128,37 +128,50 @@ def watched(pipeline: Any) -> Any:
     return pipeline
 
 
-class OnMeta:
-    """Executes on "meta": an input that lies elsewhere gets torch's own error text.
+class Elsewhere:
+    """Executes on torch's "lazy" device, the second one that every CPU build has, and says "cpu".
 
-    Its pictures are noise drawn with the generator that it is given.
+    That is what an offloaded pipeline looks like from outside. An input that lies elsewhere than
+    the weights gets torch's own error text. Its pictures are noise drawn with the generator that
+    it is given.
     """
 
     device = torch.device("cpu")
-    _execution_device = torch.device("meta")
+
+    def __init__(self) -> None:
+        import torch._lazy
+        import torch._lazy.ts_backend
+
+        torch._lazy.ts_backend.init()
+        self._execution_device = torch.device("lazy", 0)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         image = kwargs["image"] if "image" in kwargs else args[0]
-        image + torch.zeros(image.shape[-1], device=self._execution_device)  # raises if elsewhere
-        count = kwargs.get("num_in_batch", 1)
-        shape = (count, 3, kwargs["height"], kwargs["width"])
-        return SimpleNamespace(images=_noise(shape, kwargs["generator"]))
+        weight = torch.ones(1, image.shape[-3], 3, 3).to(self._execution_device)
+        seen = torch.nn.functional.conv2d(image.reshape(-1, *image.shape[-3:]), weight)
+        if not torch.isfinite(seen.cpu()).all():
+            raise RuntimeError("the input's numbers did not survive the move")
+        return _pictures(kwargs)
 
 
-class AllPropertiesRaise(OnMeta):
+class AllPropertiesRaise:
     """Has no device that can be asked for; computes on the CPU."""
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         raise RuntimeError("no .device here")
 
     @property
-    def _execution_device(self) -> torch.device:  # type: ignore[override]
+    def _execution_device(self) -> torch.device:
         raise RuntimeError("no ._execution_device here")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        shape = (kwargs.get("num_in_batch", 1), 3, kwargs["height"], kwargs["width"])
-        return SimpleNamespace(images=_noise(shape, kwargs["generator"]))
+        return _pictures(kwargs)
+
+
+def _pictures(inputs: dict[str, Any]) -> Any:
+    shape = (inputs.get("num_in_batch", 1), 3, inputs["height"], inputs["width"])
+    return SimpleNamespace(images=_noise(shape, inputs["generator"]))
 
 
 def _noise(shape: tuple[int, ...], generator: Any) -> torch.Tensor:
@@ -167,7 +180,7 @@ def _noise(shape: tuple[int, ...], generator: Any) -> torch.Tensor:
     return torch.rand(shape, generator=generator)
 
 
-STAND_INS = {"executes on meta": OnMeta, "all properties raise": AllPropertiesRaise}
+STAND_INS = {"executes elsewhere": Elsewhere, "all properties raise": AllPropertiesRaise}
 
 
 class HarnessStandIn:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from comfy_harness.context import Context
-from comfy_harness.scenarios import baseline
+from comfy_harness.scenarios import (
+    baseline,
+    changed,
+    devices,
+    endurance,
+    loading,
+    modes,
+    removal,
+    render,
+)
 
 SCENARIOS: dict[str, Callable[[Context], None]] = {
     "baseline": baseline.run,
+    "modes": modes.run,
+    "devices": devices.run,
+    "loading": loading.run,
+    "changed": changed.run,
+    "endurance": endurance.run,
+    "removal": removal.run,
+    "render": render.run,
 }
