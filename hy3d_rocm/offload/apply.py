@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.offload import components
 from hy3d_rocm.offload.components import (
     Mode,
     bytes_on,
@@ -211,7 +213,9 @@ class _Placement:
         self._mode = current_mode(pipeline)
         self._device = _hook_device(pipeline)
         self._homes = {
-            name: next((t.device for t in [*module.parameters(), *module.buffers()]), None)
+            name: next(
+                map(components.device_of, chain(module.parameters(), module.buffers())), None
+            )
             for name, module in components_of(pipeline).items()
         }
 

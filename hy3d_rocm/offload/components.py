@@ -153,7 +153,12 @@ def distinct_tensors(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
 
 def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
     """Whether the tensor is on `device`; "cuda" without a number is the current one."""
-    return indexed(tensor.device) == indexed(device)
+    return device_of(tensor) == indexed(device)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Where the tensor is."""
+    return tensor.device
 
 
 def indexed(device: torch.device | str) -> torch.device:

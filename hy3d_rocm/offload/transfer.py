@@ -105,7 +105,7 @@ def move(
         while groups:
             owners = groups.popleft()
             source = owners[0].get()
-            origin, count = source.device, size_bytes(source)
+            origin, count = components.device_of(source), size_bytes(source)
             del source  # or it would live until the next one is moved
             _move_group(owners, target)
             moved.append((owners, origin))
@@ -219,7 +219,10 @@ def _move_by_itself(
 ) -> int:
     """module.to(device) in one step; back to where it was if that raises."""
     elsewhere = [t for t in distinct_tensors([module]) if not components.is_on(t, device)]
-    total, origins = sum(map(size_bytes, elsewhere)), {str(t.device) for t in elsewhere}
+    total, origins = (
+        sum(map(size_bytes, elsewhere)),
+        {str(components.device_of(t)) for t in elsewhere},
+    )
     del elsewhere  # they would keep the old memory alive
     reporter = Reporter(progress, total, name, device)
     try:

@@ -39,7 +39,7 @@ class SimulatedAccelerator:
         self._there: set[int] = set()
 
     def install(self, patch: pytest.MonkeyPatch) -> SimulatedAccelerator:
-        patch.setattr(components_module, "is_on", self.is_on)
+        patch.setattr(components_module, "device_of", self.device_of)
         patch.setattr(transfer_module, "_copy", self.copy)
         patch.setattr(apply_module, "_is_accelerator", lambda device: device == ACCELERATOR)
         patch.setattr(torch.nn.Module, "to", self._module_to(torch.nn.Module.to))
@@ -63,10 +63,13 @@ class SimulatedAccelerator:
     def place(self, tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
 
+    def device_of(self, tensor: torch.Tensor) -> torch.device:
+        if tensor.is_meta:
+            return tensor.device
+        return ACCELERATOR if self.place(tensor) in self._there else CPU
+
     def is_on(self, tensor: torch.Tensor, device: torch.device) -> bool:
-        if tensor.is_meta or device.type == "meta":
-            return tensor.device.type == device.type
-        return (self.place(tensor) in self._there) == (device == ACCELERATOR)
+        return self.device_of(tensor) == device
 
     def copy(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         self.before_copy(tensor)

@@ -436,8 +436,8 @@ def test_a_cancel_in_a_transfer_goes_through_the_call_and_the_next_call_works(
             picture(pipeline)
         assert len(progress.calls) == at
         pipeline.maybe_free_model_hooks()
-        with reporting_transfers(pipeline, None):
-            assert torch.equal(picture(pipeline), expected)
+    with reporting_transfers(pipeline, None):
+        assert torch.equal(picture(pipeline), expected)
 
 
 def test_components_move_once_and_not_at_each_step(simulated: SimulatedAccelerator) -> None:
@@ -466,15 +466,20 @@ def test_a_hook_of_another_make_is_left_alone_with_one_line(
     assert lines[0].startswith("transfers of unet are not watched: its hook's pre_forward does not")
 
 
-@pytest.mark.parametrize("mode", ["resident"])
-def test_without_model_offload_nothing_is_touched(mode: str) -> None:
-    pipeline = tiny_pipeline()
-    if mode == "sequential":
-        pipeline.enable_sequential_cpu_offload(device="cpu")
-    expected, progress = picture(pipeline), Progress()
+def test_a_resident_pipeline_reports_nothing(simulated: SimulatedAccelerator) -> None:
+    pipeline, progress = tiny_pipeline(), Progress()
     with reporting_transfers(pipeline, progress):
-        assert torch.equal(picture(pipeline), expected)
+        picture(pipeline)
     assert progress.calls == []
+
+
+def test_sequential_hooks_are_not_touched() -> None:
+    # Looked at, not run: accelerate's layer-wise hooks fail when they execute on a CPU.
+    pipeline = tiny_pipeline()
+    pipeline.enable_sequential_cpu_offload(device="cpu")
+    before = [vars(part._hf_hook).keys() for part in pipeline.unet.modules()]
+    with reporting_transfers(pipeline, Progress()):
+        assert [vars(part._hf_hook).keys() for part in pipeline.unet.modules()] == before
 
 
 def test_a_strange_pipeline_can_be_watched_without_harm() -> None:
