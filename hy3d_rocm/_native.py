@@ -89,7 +89,8 @@ else:
 
         available = False
         missing = str(error)
-        logger.warning(
+        # No warning: a pack cloned without a compiler is a supported way to use it.
+        logger.info(
             "The C core is not there (%s): everything but the CPU convolution works; to get that "
             "too, %s.",
             missing,

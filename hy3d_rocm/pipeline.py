@@ -131,9 +131,11 @@ class PipelineProxy:
         """The device on which the pipeline executes, whatever its own `.device` says.
 
         In "legacy": its own `.device`, on which upstream makes its generators, if one can be made.
+        Callers make generators on the answer, so a kind of device that has none (DirectML's) is
+        answered with the CPU: its generators serve everywhere, and a call moves its tensors anyway.
         """
         own = _own_generator_device(self._hy3d_pipeline) if self._hy3d_mode == "legacy" else None
-        return self._hy3d_resolve().device if own is None else own
+        return _with_generators(self._hy3d_resolve().device) if own is None else own
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """`pipeline.to(...)`; what returned the pipeline returns the proxy."""
@@ -236,6 +238,17 @@ def _cleaned_up(pipeline: Any) -> Iterator[None]:
         except Exception as error:  # noqa: BLE001  (the first error is the one to tell)
             logger.warning("the pipeline could not free its models after an error: %s", error)
         raise
+
+
+def _with_generators(device: torch.device) -> torch.device:
+    """`device`, or the CPU if torch makes no generator for this kind of device."""
+    if device.type in ("cpu", "cuda", "mps", "xpu"):
+        return device
+    try:
+        torch.Generator(device=device)
+    except (RuntimeError, TypeError):
+        return torch.device("cpu")
+    return device
 
 
 def _own_generator_device(pipeline: Any) -> torch.device | None:

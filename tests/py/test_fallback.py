@@ -43,6 +43,8 @@ def without_core(code: str) -> tuple[str, str]:
 def test_exactly_one_line_says_what_is_missing_and_what_brings_it() -> None:
     out, err = without_core(
         """
+        import logging
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
         import hy3d_rocm
         assert hy3d_rocm.Hy3dError
         from hy3d_rocm import _native

@@ -301,10 +301,11 @@ def test_offloaded_weights_meet_their_input_on_the_accelerator() -> None:
         device = CPU  # as diffusers says under offload before PR 14383
 
         def __call__(self, image: torch.Tensor, generator: Any = None) -> torch.Tensor:
-            return module(image).sum() + torch.randn(1, device=image.device, generator=generator)
+            noise = torch.randn(1, generator=generator, device=generator.device)
+            return module(image).sum() + noise.to(image.device)  # as diffusers' randn_tensor
 
     with pytest.raises(RuntimeError, match=r"should be the same|same device"):
-        Painter()(torch.ones(1, 3, 8, 8))
+        Painter()(torch.ones(1, 3, 8, 8), torch.Generator())
     hook.offload()
     proxy = PipelineProxy(Painter())
     assert proxy.device.type == "cuda"
@@ -316,14 +317,22 @@ def test_offloaded_weights_meet_their_input_on_the_accelerator() -> None:
 def test_accelerator_streams_continue_and_global_states_stay() -> None:
     class Drawing(Recorder):
         def __call__(self, image: Any = None, generator: Any = None, **rest: Any) -> torch.Tensor:
-            return torch.randn(4, generator=generator, device="cuda")
+            return torch.randn(4, generator=generator, device=generator.device).to("cuda")
 
     torch.randn(1, device="cuda")
     proxy, before = PipelineProxy(Drawing("cuda")), _rng.capture()
     fresh = (torch.Generator(device="cuda").manual_seed(5) for _ in range(3))
     results = [proxy(generator=generator) for generator in fresh]
-    one = torch.Generator(device="cuda").manual_seed(5)
+    one = torch.Generator().manual_seed(5)  # the noise is the CPU's on every device
     assert torch.equal(
         torch.stack(results), torch.stack([Drawing()(generator=one) for _ in range(3)])
     )
     assert _rng.same(before, _rng.capture())
+
+
+def test_a_device_without_generators_is_answered_with_the_cpu() -> None:
+    class OnLazy(Recorder):
+        _execution_device = torch.device("lazy")
+
+    assert PipelineProxy(OnLazy()).device == CPU
+    assert torch.Generator(device=PipelineProxy(OnLazy()).device).device == CPU
