@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import importlib.util
+from pathlib import Path
 
-if os.environ.get("HY3D_ROCM_ENV") != "off" and "MIOPEN_FIND_MODE" not in os.environ:
-    os.environ["MIOPEN_FIND_MODE"] = "FAST"
-    logging.getLogger("hy3d_rocm").info(
-        "hy3d_rocm: MIOPEN_FIND_MODE=FAST, so that MIOpen does not time every kernel at a new "
-        "shape (HY3D_ROCM_ENV=off leaves it alone)"
-    )
+_spec = importlib.util.spec_from_file_location(
+    "hy3d_rocm_door", Path(__file__).resolve().with_name("__init__.py")
+)
+if _spec is not None and _spec.loader is not None:
+    _door = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_door)
+    _door.prestartup()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,10 +15,9 @@ import torch
 from hy3d_rocm import _native, _rng
 from hy3d_rocm.seed import SeedMode, seeded
 
-# An accelerator's generator that a caller keeps using -> the CPU generator that draws for it.
-_stand_ins: weakref.WeakKeyDictionary[torch.Generator, torch.Generator] = (
-    weakref.WeakKeyDictionary()
-)
+# Accelerators' generators that callers keep using, each with the CPU generator that draws for it.
+# A few strong references: torch 2.11 has no weak ones to a generator. The oldest pair goes.
+_stand_ins: deque[tuple[torch.Generator, torch.Generator]] = deque(maxlen=16)
 
 
 class _FrameMark:
@@ -56,8 +56,9 @@ class Batch:
     """The calls that share one stream. `index` is the number of the image that comes next.
 
     stream: what the images of mode "stream" draw from. posterior: what `encode_images` draws
-    from, seeded like it: upstream seeds the global generator for that purpose. inner: the global
-    states as the last image left them.
+    from in the global generator's place: the stream itself if the caller gave the global one,
+    else another of the same seed, since upstream seeds both. inner: the global states as the last
+    image left them.
     """
 
     def __init__(self, site: object, first_index: int = 0) -> None:
@@ -72,7 +73,7 @@ class Batch:
         """A new seed: its first image comes next."""
         self.seed = seed
         self.stream = stream
-        self.posterior = None if seed is None else seeded(seed)
+        self.posterior: torch.Generator | None = None
         self.index = self.first_index
         self.inner: _rng.GlobalStates | None = None
 
@@ -82,8 +83,10 @@ class Batch:
         """What the next call draws from; `given` is freshly seeded, the answer is on the CPU."""
         seed = given.initial_seed()
         if self.seed != seed or self.stream is None:
-            own = given.device.type == "cpu" and not _rng.is_global(given)
+            everyones = _rng.is_global(given)
+            own = given.device.type == "cpu" and not everyones
             self.start(seed, given if own else seeded(seed))
+            self.posterior = self.stream if everyones else seeded(seed)
         assert self.stream is not None  # start has set it
         if mode == "stream":
             _stand_in(given, self.stream)
@@ -103,11 +106,19 @@ class Batch:
                 generator.set_state(state)
             raise
 
-    def reference(self, mode: SeedMode) -> torch.Generator:
-        """What `encode_images` draws from: the batch's own stream, or one that any split shares."""
+    def encoding(
+        self, mode: SeedMode, chosen: Any, views: int | None
+    ) -> tuple[torch.Generator, list[torch.Generator] | None]:
+        """What `encode_images` draws from in the next call: for the whole, and for each view."""
         assert self.seed is not None
         assert self.posterior is not None
-        return self.posterior if mode == "stream" else seeded(self.seed)
+        if mode == "stream":
+            return self.posterior, None
+        if views is None:
+            shared = self.posterior is self.stream
+            return chosen if shared else self.image_generator(), None
+        # The reference image is the same for every part of a split call.
+        return seeded(self.seed), [self.image_generator(view) for view in range(views)]
 
     def image_generator(self, view: int = 0) -> torch.Generator:
         """A new generator for the image `view` after the next one, in mode "per_image"."""
@@ -131,7 +142,7 @@ def stand_in_for(mode: SeedMode, given: Any) -> torch.Generator | None:
     """The CPU generator that took the place of `given` and goes on for it; None if none did."""
     if mode == "legacy" or not isinstance(given, torch.Generator):
         return None
-    found = _stand_ins.get(given)
+    found = next((stream for owner, stream in list(_stand_ins) if owner is given), None)
     return found if found is not None and found.initial_seed() == given.initial_seed() else None
 
 
@@ -142,5 +153,5 @@ def _stand_in(given: torch.Generator, stream: torch.Generator) -> None:
     """
     if given.device.type == "cpu" or _rng.is_global(given):
         return
-    _stand_ins[given] = stream
+    _stand_ins.appendleft((given, stream))
     torch.empty(1, device=given.device).normal_(generator=given)

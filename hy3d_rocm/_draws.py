@@ -30,8 +30,9 @@ _LIKE: dict[Any, Any] = {
     torch.rand_like: torch.Tensor.uniform_,
     torch.randint_like: torch.Tensor.random_,
 }
-_IN_PLACE = frozenset(
-    [getattr(torch.Tensor, name) for name in _METHODS if name.endswith("_")] + _initialisers()
+_INITIALISERS = frozenset(_initialisers())
+_IN_PLACE = _INITIALISERS.union(
+    [getattr(torch.Tensor, name) for name in _METHODS if name.endswith("_")]
 )
 RANDOM = _IN_PLACE.union(
     [getattr(torch, name) for name in _FUNCTIONS if hasattr(torch, name)],
@@ -90,7 +91,8 @@ def _draw_into(
 
     here = {name: swap(item) for name, item in kwargs.items()}
     func(*(swap(item) for item in args), **{**here, "generator": generator})
-    return target.copy_(room)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func not in _INITIALISERS):
+        return target.copy_(room)
 
 
 def _draw_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], generator: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Command line: `hy3d-rocm demo`, `hy3d-rocm doctor` (also `python -m hy3d_rocm`)."""
+"""Command line: `hy3d-rocm demo`, `doctor` and `bench` (also `python -m hy3d_rocm`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
+    add_bench_parser(commands)
     return parser
 
 
@@ -58,4 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.command == "demo":
         return run_demo_command(arguments)
+    if arguments.command == "bench":
+        return run_bench_command(arguments)
     return run_doctor_command(arguments)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -197,19 +197,11 @@ class PipelineProxy:
                 yield _batches.stand_in_for(mode, given) or given
             return
         chosen = batch.generators(mode, given, views)
-        with _states_kept(), batch.retried(), self._hy3d_encoding(batch, views):
+        encoding = _posterior.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
+        with _states_kept(), batch.retried(), encoding:
             batch.enter(mode)
             yield chosen
             batch.leave(views or 1)
-
-    def _hy3d_encoding(
-        self, batch: _batches.Batch, views: int | None
-    ) -> AbstractContextManager[None]:
-        """The scope in which the pipeline's `encode_images` draws for this batch."""
-        single = None
-        if self._hy3d_mode == "per_image":
-            single = [batch.image_generator(view) for view in range(views or 0)]
-        return _posterior.redrawn(self._hy3d_pipeline, batch.reference(self._hy3d_mode), single)
 
 
 def unwrap(pipeline: Any) -> Any:

@@ -49,8 +49,9 @@ def global_draws(generator: torch.Generator) -> Iterator[torch.Generator]:
     device gets the same bits: those that a global generator in the same state would have given on
     the CPU. The global states stay as they are, and a call that brings a generator is left alone.
     So are the functions that cannot take one: dropout and its kin, `F.rrelu`, `F.gumbel_softmax`,
-    `F.fractional_max_pool2d/3d`, attention with dropout. Raises ValueError for a generator of an
-    accelerator, whose bits no other device could repeat.
+    `F.fractional_max_pool2d/3d`, attention with dropout. Compiled code draws as torch.compile
+    makes it draw. Raises ValueError for a generator of an accelerator, whose bits no other device
+    could repeat.
     """
     if generator.device.type != "cpu":
         raise ValueError(
@@ -110,6 +111,8 @@ class _Drawing(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _draws.RANDOM or _draws.has_generator(args, kwargs):
+        if torch.compiler.is_compiling() or func not in _draws.RANDOM:
+            return func(*args, **kwargs)
+        if _draws.has_generator(args, kwargs):
             return func(*args, **kwargs)
         return _draws.draw(func, args, kwargs, self.generator)

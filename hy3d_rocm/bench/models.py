@@ -62,8 +62,8 @@ _TEXT: dict[str, dict[str, Any]] = {
 }
 
 
-class ModelError(Exception):
-    """No pipeline can be made; the text says why and what to do."""
+class BenchError(Exception):
+    """The bench cannot be run; the text says why and what to do."""
 
 
 def random_pipeline(
@@ -101,12 +101,12 @@ def random_pipeline(
 
 
 def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
-    """The pipeline of a diffusers folder, on the CPU, in `dtype`; ModelError if it is none."""
+    """The pipeline of a diffusers folder, on the CPU, in `dtype`; BenchError if it is none."""
     _need_diffusers()
     from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 
     if not (folder / "model_index.json").is_file():
-        raise ModelError(
+        raise BenchError(
             f"{folder} holds no model_index.json; give a diffusers folder such as "
             "ComfyUI/models/diffusers/hunyuan3d-delight-v2-0, or no --model for random weights"
         )
@@ -115,7 +115,7 @@ def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
             str(folder), torch_dtype=dtype, safety_checker=None, local_files_only=True
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{folder} cannot be loaded: {first_line(error)}") from error
+        raise BenchError(f"{folder} cannot be loaded: {first_line(error)}") from error
     # The node's loader replaces the scheduler likewise.
     pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(pipeline.scheduler.config)
     pipeline.set_progress_bar_config(disable=True)
@@ -186,9 +186,11 @@ def seeded_on(device: torch.device | str, seed: int) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The error's text up to its first line break, or its class if it has none."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    """The error's class and first line; the second too where the first only introduces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # "backend='inductor' raised:" says nothing without the line after it.
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _need_diffusers() -> None:
@@ -196,7 +198,7 @@ def _need_diffusers() -> None:
         import diffusers  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        raise ModelError(
+        raise BenchError(
             f"{error.name} is missing; run this with ComfyUI's Python, where the Hunyuan3D nodes "
             "have installed it, or: pip install diffusers transformers accelerate"
         ) from error

@@ -1,10 +1,17 @@
-"""The list of nodes, as ComfyUI's V3 loader asks for it."""
+"""The list of nodes, as ComfyUI's V3 loader asks for it, and what is done once at the start."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
 from comfy_api.v0_0_2 import ComfyExtension, io
 
-from hy3d_rocm.comfy.nodes import Hy3DRocmPipeline, Hy3DRocmStatus, Hy3DRocmVAEDecode
+from hy3d_rocm.comfy.nodes import NODES
+
+logger = logging.getLogger("hy3d_rocm")
 
 
 class Hy3DRocmExtension(ComfyExtension):  # type: ignore[misc]
@@ -12,12 +19,30 @@ class Hy3DRocmExtension(ComfyExtension):  # type: ignore[misc]
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """The node classes."""
-        return [Hy3DRocmVAEDecode, Hy3DRocmPipeline, Hy3DRocmStatus]
+        return list(NODES)
 
 
 def make_extension() -> Hy3DRocmExtension:
     """What the pack's `comfy_entrypoint` returns. Schemas are built once here, so that a wrong
     one is found at the start and reported in one line."""
-    for node in (Hy3DRocmVAEDecode, Hy3DRocmPipeline, Hy3DRocmStatus):
+    for node in NODES:
         node.GET_SCHEMA()
+    start()
     return Hy3DRocmExtension()
+
+
+def start() -> None:
+    """The memory cap, then the patches of upstream's nodes; each that fails costs one line."""
+    _guarded("the memory cap", "hy3d_rocm.comfy.memory", "cap_at_start")
+    _guarded("the patches", "hy3d_rocm.comfy.patch.install", "install_patches")
+
+
+def _guarded(what: str, module: str, name: str) -> None:
+    try:
+        function: Callable[[], Any] = getattr(import_module(module), name)
+        function()
+    except Exception as error:  # noqa: BLE001  (our nodes must not fall with it)
+        logger.error(
+            "hy3d_rocm: %s: not in place, the nodes are not affected: %s: %s",
+            what, type(error).__name__, error,
+        )  # fmt: skip

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 
 logger = logging.getLogger("hy3d_rocm")
 
 SETTING = "setting"  # a node's choice that means: as the settings say
-OFFLOADS = ("off", "auto", "on")
+OFFLOADS = POLICIES
 PATCHES = ("delight", "multiview", "mesh", "vae-decode", "loaders", "render")
 PREFIX = "hy3d_rocm."
 VARIABLES = {"seed_mode": "HY3D_ROCM_SEED_MODE", "offload": "HY3D_ROCM_OFFLOAD"}
@@ -39,7 +40,7 @@ class Settings:
     """seed_mode: one of SEED_MODES; offload: one of OFFLOADS; patches_off: names of PATCHES."""
 
     seed_mode: SeedMode
-    offload: str
+    offload: Policy
     patches_off: frozenset[str]
 
 
@@ -50,7 +51,7 @@ def current(environ: Mapping[str, str] | None = None) -> Settings:
     off = frozenset(name for name in PATCHES if not _switch(f"patch.{name}", values))
     mode, _ = _choice("seed_mode", environ, values)
     offload, _ = _choice("offload", environ, values)
-    return Settings(check_mode(mode), offload, off)
+    return Settings(check_mode(mode), check_policy(offload), off)
 
 
 def explained(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -82,11 +83,11 @@ def seed_mode_for(asked: str) -> SeedMode:
     return current().seed_mode if asked == SETTING else check_mode(asked)
 
 
-def offload_for(asked: str) -> str:
+def offload_for(asked: str) -> Policy:
     """A node's choice as an offload policy; "setting" is looked up. ValueError for neither."""
     if asked not in (SETTING, *OFFLOADS):
         raise ValueError(f"offload is {asked!r}; give one of {SETTING}, {', '.join(OFFLOADS)}")
-    return current().offload if asked == SETTING else asked
+    return current().offload if asked == SETTING else check_policy(asked)
 
 
 def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:

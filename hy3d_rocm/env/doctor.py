@@ -13,6 +13,7 @@ from typing import Any
 
 from hy3d_rocm import __version__
 from hy3d_rocm.env import gpu, variables
+from hy3d_rocm.env.machine import detect
 
 PACKAGES = (
     "torch", "numpy", "diffusers", "transformers", "accelerate", "triton",
@@ -24,15 +25,19 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """All facts, JSON-able. Never raises for a broken package: its error is the fact.
 
     system, versions (None: not installed), torch (what it says of itself and its GPUs), core (the
-    C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), variables.
+    C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), rules (the machine
+    that the rules for variables see), variables.
     """
+    environ = os.environ if environ is None else environ
+    machine = detect(environ)
     return {
         "system": _system(),
         "versions": {"hy3d-rocm": __version__, **{name: _version(name) for name in PACKAGES}},
         "torch": _torch(),
         "core": _core(),
         "driver": {"gpus": gpu.amd_gpus(), "rocm": gpu.rocm_version() or None},
-        "variables": variables.relevant(os.environ if environ is None else environ),
+        "rules": machine.describe(),
+        "variables": variables.relevant(environ, machine),
     }
 
 
@@ -45,7 +50,7 @@ def format_text(facts: Mapping[str, Any]) -> str:
         "packages": [", ".join(installed) or "none of those that matter"],
         "C core": _core_lines(core),
         "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
-        "variables": _variable_lines(facts["variables"]),
+        "variables": [f"judged for: {facts['rules']}", *_variable_lines(facts["variables"])],
     }
     width = max(map(len, sections)) + 2
     lines = []

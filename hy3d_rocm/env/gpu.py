@@ -15,16 +15,17 @@ def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
 
     `memory_bytes` is what the driver calls local: on an APU the carve-out, not the unified memory.
     """
-    if not topology.is_dir():
+    try:
+        nodes = sorted((n for n in topology.iterdir() if n.name.isdigit()), key=_number)
+    except OSError:
         return []
-    nodes = sorted((n for n in topology.iterdir() if n.name.isdigit()), key=lambda n: int(n.name))
     gpus = []
     for node in nodes:
         properties = _properties(node / "properties")
         target = properties.get("gfx_target_version", 0)
         if target:
             name = _text(node / "name")
-            banks = (_properties(bank / "properties") for bank in (node / "mem_banks").glob("*"))
+            banks = map(_properties, _bank_files(node))
             memory = sum(b.get("size_in_bytes", 0) for b in banks if _is_local(b))
             gpus.append(
                 {"name": name, "architecture": architecture(target), "memory_bytes": memory}
@@ -41,6 +42,17 @@ def architecture(target: int) -> str:
 def rocm_version(folder: Path = ROCM) -> str:
     """Version of a ROCm installed on the system, "" without one."""
     return _text(folder / ".info" / "version")
+
+
+def _number(node: Path) -> int:
+    return int(node.name)
+
+
+def _bank_files(node: Path) -> list[Path]:
+    try:
+        return [bank / "properties" for bank in (node / "mem_banks").iterdir()]
+    except OSError:
+        return []
 
 
 def _is_local(bank: dict[str, int]) -> bool:

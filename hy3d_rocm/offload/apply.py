@@ -1,14 +1,36 @@
-"""Carrying a decision out on a pipeline."""
+"""Carrying a decision out on a pipeline: hooks on or off, weights where they belong."""
 
 from __future__ import annotations
 
+import inspect
+import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.offload.policy import Decision, Policy
-from hy3d_rocm.offload.transfer import Progress
+from hy3d_rocm.offload import components
+from hy3d_rocm.offload.components import (
+    Mode,
+    bytes_on,
+    compiled_components,
+    components_of,
+    current_mode,
+    flat_hooks,
+    indexed,
+    is_kind,
+    unwrapped,
+)
+from hy3d_rocm.offload.estimate import estimate
+from hy3d_rocm.offload.policy import Decision, Policy, check_policy, decide
+from hy3d_rocm.offload.transfer import Progress, move
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger("hy3d_rocm")
+
+# What diffusers and accelerate raise where a pipeline cannot be offloaded or moved. Deliberately
+# not Exception: ComfyUI's cancel is one in some versions and must go through.
+_REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, KeyError)
 
 
 def apply(
@@ -22,6 +44,223 @@ def apply(
     """Decides for this pipeline on `device`, and enables or removes its offload hooks.
 
     free_bytes: free on `device` now, as the driver and the allocator say; what the pipeline
-    itself has there is added.
+    itself has there is added. Returns what holds afterwards, with the reason. Left as they are,
+    with a sentence: pipelines on a CPU, compiled ones, ones without model offload, with a device
+    map or group offload, and sequential offload under "auto". Does not raise for a pipeline that
+    cannot be changed: it is put back as it was, and the sentence says what the matter is. What
+    `progress` raises goes on, after the pipeline is put back.
     """
-    raise NotImplementedError
+    check_policy(policy)
+    target, pipeline = indexed(device), unwrapped(pipeline)
+    mode = current_mode(pipeline)
+    left_alone = _why_not(pipeline, policy, target, mode)
+    if left_alone is not None:
+        return Decision(mode != "resident", left_alone)
+    modules = components_of(pipeline)
+    if free_bytes is not None:
+        free_bytes += bytes_on(modules, target)
+    decision = decide(policy, estimate(pipeline), free_bytes, total_bytes)
+    refusal = _carry_out(pipeline, decision.offload, target, progress)
+    if refusal is None:
+        return decision
+    if not decision.offload:
+        # Free memory was not what it seemed. Outside of the except block, the failed tensors gone.
+        again = _carry_out(pipeline, True, target, progress)
+        if again is None:
+            return Decision(True, f"{decision.reason}, but {refusal}: offloaded")
+    return Decision(current_mode(pipeline) != "resident", f"{refusal}: the pipeline is as it was")
+
+
+def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) -> str | None:
+    """Why the pipeline is left as it is; None: it is not."""
+    name = type(pipeline).__name__
+    if not _is_accelerator(device):
+        return f"{name} runs on {device}: there is no accelerator to offload from, left as it is"
+    compiled = compiled_components(pipeline)
+    if compiled:
+        return (
+            f"{', '.join(compiled)} of {name} is compiled: left {_in_words(mode)}, since offload "
+            "hooks make torch.compile compile again at each move"
+        )
+    if not callable(getattr(pipeline, "enable_model_cpu_offload", None)):
+        return f"{name} has no enable_model_cpu_offload: left {_in_words(mode)}"
+    if getattr(pipeline, "hf_device_map", None) is not None:
+        return f"{name} has a device map, which places its weights: left as it is"
+    if any(_is_group_offloaded(module) for module in components_of(pipeline).values()):
+        return f"{name} uses group offload, which places its weights: left as it is"
+    if mode == "sequential" and policy == "auto":
+        return (
+            f"{name} uses sequential offload: left as it is; set the policy to off or on to have "
+            "its weights resident or moved by whole components"
+        )
+    return None
+
+
+def _is_accelerator(device: torch.device) -> bool:
+    return device.type != "cpu"
+
+
+def _in_words(mode: Mode) -> str:
+    return {"resident": "resident", "model": "offloaded", "sequential": "sequential"}[mode]
+
+
+def _is_group_offloaded(module: torch.nn.Module) -> bool:
+    """diffusers keeps its own hooks in a registry on each module."""
+    registries = (getattr(part, "_diffusers_hook", None) for part in module.modules())
+    return any("group_offloading" in getattr(registry, "hooks", {}) for registry in registries)
+
+
+def _carry_out(
+    pipeline: Any, offload: bool, device: torch.device, progress: Progress | None
+) -> str | None:
+    """Makes it so, or puts the pipeline back and returns what the matter is."""
+    before = _Placement(pipeline)
+    if before.is_already(offload, device):
+        return None
+    try:
+        if offload:
+            _enable(pipeline, device, progress)
+        else:
+            _disable(pipeline, device, progress)
+    except _REFUSALS as error:
+        before.restore()
+        doing = "offload could not be enabled" if offload else "the weights could not be moved"
+        return f"{doing} ({_first_line(error)})"
+    except BaseException:
+        before.restore()
+        raise
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _enable(pipeline: Any, device: torch.device, progress: Progress | None) -> None:
+    """Model offload to `device`. Old hooks go first, as diffusers does it, then the weights."""
+    import torch
+
+    _remove_hooks(pipeline)
+    for name, module in components_of(pipeline).items():
+        move(module, torch.device("cpu"), progress, name)
+    if device.index is not None:
+        # diffusers reads an index of 0 as none given and would fall back on the last one used.
+        pipeline._offload_gpu_id = device.index
+    enable_offload(pipeline, device)
+    _empty_cache(device)
+
+
+def enable_offload(pipeline: Any, device: torch.device) -> None:
+    """enable_model_cpu_offload for `device`, whichever of diffusers' signatures it has.
+
+    (gpu_id=0) until 0.20: CUDA or HIP by number only. (gpu_id, device) since.
+    """
+    enable = pipeline.enable_model_cpu_offload
+    names = inspect.signature(enable).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
+    if "device" in names or takes_any:
+        enable(device=device)
+    elif "gpu_id" in names:
+        if device.type != "cuda":
+            raise ValueError(f"this diffusers offloads to CUDA and HIP devices only, not {device}")
+        enable(gpu_id=device.index or 0)
+    else:
+        enable()
+
+
+def _disable(pipeline: Any, device: torch.device, progress: Progress | None) -> None:
+    """No hooks, all weights on `device`."""
+    _remove_hooks(pipeline)
+    for name, module in components_of(pipeline).items():
+        move(module, device, progress, name)
+
+
+def _remove_hooks(pipeline: Any) -> None:
+    """remove_all_hooks, or the same by hand where the pipeline lacks it."""
+    if current_mode(pipeline) == "resident":
+        _forget_hooks(pipeline)
+        return
+    remove = getattr(pipeline, "remove_all_hooks", None)
+    if callable(remove):
+        remove()
+    if current_mode(pipeline) != "resident":
+        from accelerate.hooks import remove_hook_from_module
+
+        for module in components_of(pipeline).values():
+            remove_hook_from_module(module, recurse=True)
+    _forget_hooks(pipeline)
+
+
+def _forget_hooks(pipeline: Any) -> None:
+    """Or maybe_free_model_hooks, which every call ends with, would enable offload again."""
+    if getattr(pipeline, "_all_hooks", None):
+        pipeline._all_hooks = []
+
+
+def _empty_cache(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class _Placement:
+    """How a pipeline's weights were placed, to go back to."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self._mode = current_mode(pipeline)
+        self._device = _hook_device(pipeline)
+        self._homes = {
+            name: next(
+                map(components.device_of, chain(module.parameters(), module.buffers())), None
+            )
+            for name, module in components_of(pipeline).items()
+        }
+
+    def is_already(self, offload: bool, device: torch.device) -> bool:
+        """Whether nothing needs to be done."""
+        if offload:
+            return self._mode == "model" and self._device == device
+        modules = components_of(self._pipeline)
+        whole = sum(estimate(self._pipeline).component_bytes.values())
+        return self._mode == "resident" and bytes_on(modules, device) == whole
+
+    def restore(self) -> None:
+        """Best effort: the same mode again, on the same devices. Says what did not work."""
+        try:
+            _remove_hooks(self._pipeline)
+            self._restore_weights()
+            if self._mode == "model" and self._device is not None:
+                enable_offload(self._pipeline, self._device)
+            elif self._mode == "sequential" and self._device is not None:
+                self._pipeline.enable_sequential_cpu_offload(device=self._device)
+        except _REFUSALS as error:
+            logger.warning(
+                "%s could not be put back as it was (%s); load it again",
+                type(self._pipeline).__name__, _first_line(error),
+            )  # fmt: skip
+
+    def _restore_weights(self) -> None:
+        import torch
+
+        for name, module in components_of(self._pipeline).items():
+            home = self._homes.get(name)
+            if home is not None:
+                # Under hooks a weight's home is the CPU, wherever it happened to be.
+                move(module, torch.device("cpu") if self._mode != "resident" else home, None, name)
+
+
+def _hook_device(pipeline: Any) -> torch.device | None:
+    """Execution device of the pipeline's offload hooks; None without hooks."""
+    from hy3d_rocm.device import as_device
+
+    for module in components_of(pipeline).values():
+        for part in module.modules():
+            for hook in flat_hooks(part):
+                device = as_device(getattr(hook, "execution_device", None))
+                known = is_kind(hook, "CpuOffload") or is_kind(hook, "AlignDevicesHook")
+                if known and device is not None:
+                    return indexed(device)
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -122,28 +122,54 @@ def size_bytes(tensor: torch.Tensor) -> int:
 
 def bytes_on(modules: Mapping[str, torch.nn.Module], device: torch.device) -> int:
     """Bytes of the modules' tensors that are on `device` now; shared ones once."""
-    found = {
-        memory_key(tensor): size_bytes(tensor)
-        for module in modules.values()
-        for tensor in tensors_of(module)
-        if same_device(tensor.device, device)
-    }
-    return sum(found.values())
+    return sum(size_bytes(t) for t in distinct_tensors(modules.values()) if is_on(t, device))
 
 
-def same_device(one: torch.device, other: torch.device) -> bool:
-    """Whether two devices are the same; "cuda" without a number is the current one."""
-    return indexed(one) == indexed(other)
+def count_components(pipeline: Any) -> dict[str, int]:
+    """Bytes of each component's weights; a shared tensor counts where it is met first."""
+    seen: set[object] = set()
+    counts: dict[str, int] = {}
+    # A key is an address or an id: kept alive here, so that no other tensor can get the same.
+    alive = []
+    for name, module in components_of(pipeline).items():
+        counts[name] = 0
+        for tensor in tensors_of(module):
+            key = memory_key(tensor)
+            if key not in seen:
+                seen.add(key)
+                alive.append(tensor)
+                counts[name] += size_bytes(tensor)
+    return counts
+
+
+def distinct_tensors(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """The modules' tensors, each piece of memory once."""
+    found: dict[object, torch.Tensor] = {}
+    for module in modules:
+        for tensor in tensors_of(module):
+            found.setdefault(memory_key(tensor), tensor)
+    return list(found.values())
+
+
+def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether the tensor is on `device`; "cuda" without a number is the current one."""
+    return device_of(tensor) == indexed(device)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Where the tensor is."""
+    return tensor.device
 
 
 def indexed(device: torch.device | str) -> torch.device:
     """`device` with its number: "cuda" is the current CUDA (or HIP) device."""
     import torch
 
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+    found = torch.device(device)
+    index: int | None = found.index  # torch's stubs leave the None out
+    if found.type == "cuda" and index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return found
 
 
 def flat_hooks(module: torch.nn.Module) -> Iterator[Any]:

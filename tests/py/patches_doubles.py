@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 DOUBLE = Path(__file__).parent / "wrapper_double"
-PACKAGE = "wrapper_double_pack"
+PACKAGE, REAL_PACKAGE = "wrapper_double_pack", "real_wrapper_pack"
 
 
 class InterruptAsBase(BaseException):
@@ -60,6 +60,9 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
         def update_absolute(self, value: int, total: int | None = None) -> None:
             state.bar.append((value, total or self.total))
 
+        def update(self, value: int) -> None:
+            state.bar.append((value, self.total))
+
     management = module(
         "comfy.model_management",
         get_torch_device=lambda: "cpu",
@@ -75,11 +78,18 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
         steps_of_upstream=lambda pipeline, step, timestep, values: state.bar.append("upstream's"),
     )
     state.management = management
-    utils = module("comfy.utils", ProgressBar=Bar)
-    for made in (module("comfy", model_management=management, utils=utils), management, utils):
+    utils = module(
+        "comfy.utils", ProgressBar=Bar, load_torch_file=lambda path: {},
+        common_upscale=lambda image, width, height, method, crop: image,
+    )  # fmt: skip
+    paths = module("folder_paths", models_dir="models", get_filename_list=lambda folder: ["m"])
+    comfy = module("comfy", model_management=management, utils=utils)
+    for made in (comfy, management, utils, paths):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     yield state
-    for name in [n for n in sys.modules if n.startswith(("hy3d_rocm.comfy", PACKAGE))]:
+    for name in [
+        n for n in sys.modules if n.startswith(("hy3d_rocm.comfy", PACKAGE, "real_wrapper_pack"))
+    ]:
         del sys.modules[name]
 
 
@@ -99,6 +109,7 @@ def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in ("reporting_transfers", "measuring"):
         monkeypatch.setattr(offload, name, noting(name))
+    monkeypatch.setattr(offload, "diffusers_changes", list)
     return load_upstream(DOUBLE)
 
 

@@ -5,124 +5,19 @@ docs/comfyui.md says how the same was tried in the real ComfyUI.
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
-import json
 import logging
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from comfy_doubles import ROOT, Comfy, FakeBar, Interrupt, comfy, door, execute, nodes_of, offload
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Interrupt(BaseException):
-    """As ComfyUI 0.33's InterruptProcessingException."""
-
-
-class FakeSchema:
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
-
-
-class FakeNode:
-    @classmethod
-    def GET_SCHEMA(cls) -> Any:
-        return cls.define_schema()  # type: ignore[attr-defined]
-
-
-class FakeType:
-    """io.Latent, io.Image, ...: sockets remember their id."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def Input(self, id: str, **options: Any) -> Any:  # noqa: A002
-        return SimpleNamespace(id=id, kind=self.name, **options)
-
-    Output = Input
-
-
-class FakeBar:
-    seen: ClassVar[list[tuple[int, int]]] = []
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-
-    def update_absolute(self, value: int, total: int) -> None:
-        self.seen.append((value, total))
-
-
-class Comfy(SimpleNamespace):
-    interrupted = False
-
-    def throw(self) -> None:
-        if self.interrupted:
-            raise Interrupt
-
-
-def module(name: str, **attributes: Any) -> ModuleType:
-    made = ModuleType(name)
-    made.__dict__.update(attributes)
-    return made
-
-
-@pytest.fixture
-def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
-    state = Comfy()
-    names = ("Latent", "Vae", "String", "Combo", "Image")
-    io = SimpleNamespace(
-        Schema=FakeSchema, ComfyNode=FakeNode, Custom=FakeType,
-        NodeOutput=lambda *values, ui=None: SimpleNamespace(values=values, ui=ui),
-        **{name: FakeType(name) for name in names},
-    )  # fmt: skip
-    management = module(
-        "comfy.model_management",
-        throw_exception_if_processing_interrupted=state.throw,
-        get_torch_device=lambda: "cpu",
-        load_models_gpu=lambda models: None,
-    )
-    utils = module("comfy.utils", ProgressBar=FakeBar)
-    api = module(
-        "comfy_api.v0_0_2", io=io, ComfyExtension=type("ComfyExtension", (), {}),
-        ui=SimpleNamespace(PreviewText=lambda text: {"text": text}),
-    )  # fmt: skip
-    for made in (
-        module("comfy", model_management=management, utils=utils), management, utils,
-        module("comfy_api", v0_0_2=api), api,
-        module("nodes", VAEDecode=SimpleNamespace(CATEGORY="model/latent")),
-    ):  # fmt: skip
-        monkeypatch.setitem(sys.modules, made.__name__, made)
-    FakeBar.seen.clear()
-    yield state
-    for name in [n for n in sys.modules if n.startswith("hy3d_rocm.comfy")]:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def door() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("/packs/ComfyUI-hy3d_x_1", ROOT / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-def nodes_of(door: ModuleType) -> list[Any]:
-    async def load() -> list[Any]:
-        extension = await door.comfy_entrypoint()
-        listed: list[Any] = await extension.get_node_list()
-        return listed
-
-    return asyncio.run(load())
+__all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 
 def test_the_door_offers_nodes_whose_ids_are_ours(comfy: Comfy, door: ModuleType) -> None:
@@ -169,24 +64,16 @@ assert sys.path == path and "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, "FAST"), ({"MIOPEN_FIND_MODE": "NORMAL"}, "NORMAL"), ({"HY3D_ROCM_ENV": "off"}, None)],
-)
-def test_prestartup_sets_only_what_nobody_has_set(
-    given: dict[str, str], expected: str | None
+def test_switched_off_there_are_no_nodes_and_one_line(
+    comfy: Comfy, door: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    code = (
-        "import runpy, sys, os, json\n"
-        f"runpy.run_path({str(ROOT / 'prestartup_script.py')!r})\n"
-        "print(json.dumps([os.environ.get('MIOPEN_FIND_MODE'), 'torch' in sys.modules]))"
-    )
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("MIOPEN_", "HY3D_"))}
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environ, **given}, check=True, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert json.loads(run.stdout) == [expected, False]
+    monkeypatch.setenv("HY3D_ROCM", "off")
+    with caplog.at_level(logging.INFO, "hy3d_rocm"):
+        assert nodes_of(door) == []
+        door.prestartup()
+    assert [r.getMessage() for r in caplog.records] == [
+        "hy3d_rocm: HY3D_ROCM=off: no nodes, no patches, no variables"
+    ]
 
 
 class PlainVae:
@@ -195,12 +82,6 @@ class PlainVae:
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         weight = torch.ones(3, latents.shape[1], 1, 1, 1)
         return torch.nn.functional.conv3d(latents, weight).movedim(1, -1)
-
-
-@pytest.fixture
-def execute(comfy: Comfy, door: ModuleType) -> Callable[..., Any]:
-    nodes = {node.GET_SCHEMA().node_id: node for node in nodes_of(door)}
-    return lambda name, **inputs: nodes[name].execute(**inputs)
 
 
 AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
@@ -264,7 +145,9 @@ def test_what_is_no_latent_is_a_sentence(execute: Callable[..., Any]) -> None:
             execute("Hy3DRocmVAEDecode", samples=wrong, vae=PlainVae(), **AUTO)
 
 
-def test_the_pipeline_node_gives_a_proxy(execute: Callable[..., Any]) -> None:
+def test_the_pipeline_node_gives_a_proxy(
+    execute: Callable[..., Any], offload: list[tuple[Any, ...]]
+) -> None:
     class Pipeline:
         device = torch.device("cpu")
 

@@ -254,16 +254,13 @@ def test_an_interrupt_in_a_step_leaves_the_next_call_working_and_memory_free(
     assert torch.equal(delight(proxy), expected)
 
 
-def test_placing_inputs_costs_under_a_millisecond_a_call(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_placing_inputs_costs_under_1_ms_a_call(caplog: pytest.LogCaptureFixture) -> None:
     class Nothing:
         _execution_device = DEVICE
 
         def __call__(self, **_options: Any) -> None: ...
 
-    inner = Nothing()
-    proxy = PipelineProxy(inner)
+    proxy = PipelineProxy(inner := Nothing())
     image = photograph(device=DEVICE)
     generator = torch.Generator()
 

@@ -212,3 +212,71 @@ def test_any_order_of_applies_reverts_and_foreign_wraps_has_each_active_set_once
         patches.revert()
     if not wraps:
         assert_same(target, before)
+
+
+def test_a_shared_change_under_another_set_s_change_is_not_made_again() -> None:
+    target = make_target()
+    before = snapshot(target)
+    shared = change(target, "plain")
+    first, over, second = PatchSet(), PatchSet(), PatchSet()
+    first.apply([shared])
+    over.apply([Change(target, "plain", marking("over"))])
+    second.apply([shared])
+    assert marks(target().plain(1)) == ["over", "patched"]
+    for patches in (first, over):
+        patches.revert()
+        assert marks(target().plain(1)).count("patched") == 1
+    second.revert()
+    assert_same(target, before)
+
+
+def test_a_change_that_was_reverted_under_another_s_wrapper_is_made_anew_outside_it() -> None:
+    target = make_target()
+    again, patches = change(target, "plain"), PatchSet()
+    patches.apply([again])
+    wrapped_by_others(target, "plain")
+    patches.revert()
+    patches.apply([again])
+    assert target().plain(1) == ("patched", ("theirs", ("plain", 1, 3)))
+
+
+def test_a_reverted_guard_that_somebody_puts_back_is_looked_through() -> None:
+    target = make_target()
+    before = snapshot(target)
+    patches = PatchSet()
+    patches.apply([change(target, "plain"), change(target, "klass"), change(target, "prop")])
+    kept = snapshot(target)
+    patches.revert()
+    for name in ("plain", "klass", "prop"):
+        setattr(target, name, kept[name])
+    patches.apply([change(target, "plain"), change(target, "klass"), change(target, "prop")])
+    assert target().plain(1) == ("patched", ("plain", 1, 3))
+    assert target().prop == ("patched", "prop")
+    patches.revert()
+    assert_same(target, before)
+
+
+def test_a_callable_that_a_class_does_not_bind_gets_no_argument_too_many() -> None:
+    class Target:
+        measure = functools.partial(len)
+
+    patches = PatchSet()
+    patches.apply([Change(Target, "measure", lambda original: functools.partial(original, "abc"))])
+    assert Target().measure() == 3
+
+
+def test_attributes_are_put_back_last_first() -> None:
+    order = []
+
+    class Watching(type):
+        def __setattr__(cls, name: str, value: Any) -> None:
+            order.append(name)
+            type.__setattr__(cls, name, value)
+
+    class Target(metaclass=Watching):
+        f = g = h = 0
+
+    patches = PatchSet()
+    patches.apply([Change(Target, name, lambda _: 1) for name in "fgh"])
+    patches.revert()
+    assert order == list("fghhgf")

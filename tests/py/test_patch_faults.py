@@ -199,3 +199,31 @@ def test_an_attribute_that_refuses_to_be_put_back_does_not_keep_the_others() -> 
     assert [name.rpartition(".")[2] for name in left] == ["f"]
     assert Target().f() == "f"
     assert vars(Target)["g"] is before
+
+
+def test_a_second_thread_waits_until_the_first_has_applied() -> None:
+    target = make_target()
+    entered, release = threading.Event(), threading.Event()
+    made = []
+
+    def make(original: Any) -> Any:
+        made.append(original)
+        entered.set()
+        assert release.wait(10)
+        return lambda *args, **kwargs: ("patched", original(*args, **kwargs))
+
+    patches = PatchSet()
+    threads = [
+        threading.Thread(target=patches.apply, args=([Change(target, "plain", make)],))
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert entered.wait(10)
+    threads[1].start()
+    threads[1].join(0.2)  # long enough for a thread that does not wait to reach `make`
+    assert threads[1].is_alive()
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(made) == 1
+    assert target().plain(1) == ("patched", ("plain", 1, 3))

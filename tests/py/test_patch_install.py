@@ -359,6 +359,20 @@ def test_specs_that_cannot_be_had_cost_one_line_and_no_prompt(
     assert said() == ["hy3d_rocm: not all is patched: ZeroDivisionError: deep"]
 
 
+def test_a_look_that_fails_at_each_prompt_is_said_once(
+    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["nodes"], "NODE_CLASS_MAPPINGS", 3)
+    install(specs, ON)
+    core.server.start()
+    core.server.prompt()
+    assert len(said()) == 1
+    monkeypatch.setattr(sys.modules["nodes"], "NODE_CLASS_MAPPINGS", core.mappings)
+    table = core.load()
+    core.server.prompt()  # it still looks
+    assert decoded(table) == PATCHED
+
+
 def test_install_patches_reads_the_pack_s_own_specs_when_upstream_is_there(
     core: Core, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[str]]
 ) -> None:

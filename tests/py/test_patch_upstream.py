@@ -10,6 +10,7 @@ import pytest
 from patch_doubles import FOLDER, Core
 
 from hy3d_rocm.comfy.patch import (
+    UpstreamError,
     constants_missing,
     defaults_differ,
     find_upstream,
@@ -47,6 +48,34 @@ def test_the_wrapper_is_found_whatever_its_folder_is_called(folder: str, core: C
 def test_another_pack_s_node_of_the_same_id_is_not_the_wrapper(core: Core) -> None:
     core.mappings["Hy3DDelightImage"] = type("Hy3DDelightImage", (), {"FUNCTION": "process"})
     assert find_upstream(core.mappings) is None
+
+
+def test_a_node_that_another_pack_defines_is_not_taken_for_the_wrapper_s(core: Core) -> None:
+    table = core.load()
+    del table["Hy3DVAEDecode"]  # the wrapper's own table
+    core.mappings["Hy3DVAEDecode"] = type("Hy3DVAEDecode", (), {"FUNCTION": "process"})
+    found = find_upstream(core.mappings)
+    assert found is not None
+    assert found.node_ids == ("Hy3DDelightImage",)
+    with pytest.raises(UpstreamError, match="it has no node Hy3DVAEDecode"):
+        found.node("Hy3DVAEDecode")
+
+
+def test_a_node_that_only_comfyui_s_table_has_is_found(core: Core) -> None:
+    core.load()
+    del sys.modules[FOLDER].NODE_CLASS_MAPPINGS
+    del sys.modules[FOLDER + ".nodes"].NODE_CLASS_MAPPINGS  # as a V3 pack, which has none
+    found = find_upstream(core.mappings)
+    assert found is not None
+    assert found.node("Hy3DVAEDecode") is core.mappings["Hy3DVAEDecode"]
+
+
+def test_a_module_that_cannot_be_imported_is_a_sentence(core: Core) -> None:
+    core.load()
+    found = find_upstream(core.mappings)
+    assert found is not None
+    with pytest.raises(UpstreamError, match=r"its module hy3dgen\.nothing cannot be imported"):
+        found.module("hy3dgen.nothing")
 
 
 def test_a_pack_that_failed_to_load_is_not_upstream(core: Core) -> None:

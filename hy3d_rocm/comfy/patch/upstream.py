@@ -255,8 +255,10 @@ def _nodes_of(package: str, node_class_mappings: Mapping[str, Any]) -> dict[str,
             continue
         for node_id in NODE_IDS:
             node_class = table.get(node_id)
-            if isinstance(node_class, type) and f"{node_class.__module__}.".startswith(
-                f"{package}."
-            ):
+            if isinstance(node_class, type) and _is_in(node_class.__module__, package):
                 found.setdefault(node_id, node_class)
     return found
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import offload
-from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy import settings, status
 from hy3d_rocm.comfy.patches.common import Call
 from hy3d_rocm.comfy.patches.progress import Steps, Transfers
 from hy3d_rocm.device import as_device, resolve_device
@@ -35,6 +35,7 @@ def sampling(
     """
     real, mode = unwrap(pipeline), seed_mode(call, pipeline)
     default = main_device(real) or call.device
+    status.know(real)
     first = getattr(pipeline, "_hy3d_first", 0) if mode == "per_image" else 0
     proxy = PipelineProxy(real, default, mode, call.patch.node, first, Steps(images))
     device = resolve_device(real, default).device

@@ -37,7 +37,8 @@ class Pipeline:
         if self.fail_at is not None and number == self.fail_at[0]:
             raise self.fail_at[1]
         if callback is not None:
-            callback(self, number, 0, {"latents": None})
+            names = ("latents", "prompt_embeds", "negative_prompt_embeds")
+            callback(self, number, 0, dict.fromkeys(names))
 
     def __call__(self, image=None, generator=None, num_inference_steps=2,
                  callback_on_step_end=None, **rest):  # fmt: skip

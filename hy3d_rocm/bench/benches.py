@@ -1,0 +1,178 @@
+"""The four benches. Each takes Settings and returns a Report; see docs/bench.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.bench import advice
+from hy3d_rocm.bench.advice import Closeness
+from hy3d_rocm.bench.report import Report
+from hy3d_rocm.bench.session import SEED, Session, Settings, open_session
+from hy3d_rocm.bench.timing import UnavailableError, Variant, interleave
+
+if TYPE_CHECKING:
+    import torch
+
+
+def run_offload(settings: Settings) -> Report:
+    """All weights resident against enable_model_cpu_offload()."""
+    session = open_session(settings)
+
+    def offload() -> None:
+        if session.device.type == "cpu":
+            raise UnavailableError("no accelerator: there is nothing to offload from")
+        session.pipeline.enable_model_cpu_offload(device=session.device)
+
+    variants = [
+        Variant("resident", session.make_resident, session.picture),
+        Variant("offload", offload, session.picture),
+    ]
+    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    chosen = advice.offload_advice(rows[0], rows[1], session.free_bytes)
+    return Report("offload", session.facts(), rows, chosen, interrupted)
+
+
+def run_compile(settings: Settings) -> Report:
+    """The UNet and the VAE as they are against torch.compile, as upstream's loader does it."""
+    import torch
+
+    session = open_session(settings)
+    plain = {name: getattr(session.pipeline, name) for name in ("unet", "vae")}
+    compiled: dict[str, Any] = {}
+
+    def use(modules: dict[str, Any]) -> None:
+        for name, module in modules.items():
+            setattr(session.pipeline, name, module)
+
+    def use_compiled() -> None:
+        if not compiled:
+            for name, module in plain.items():
+                compiled[name] = torch.compile(module, backend=settings.backend)
+        use(compiled)
+
+    session.make_resident()
+    variants = [
+        Variant("eager", lambda: use(plain), session.picture),
+        Variant("compiled", use_compiled, session.picture),
+    ]
+    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    use(plain)
+    pictures = advice.break_even(*rows)
+    report = Report("compile", session.facts(), rows, advice.compile_advice(*rows), interrupted)
+    report.data = {"break_even_pictures": pictures, "backend": settings.backend}
+    return report
+
+
+def run_precision(settings: Settings) -> Report:
+    """float32, float16 and bfloat16 of the same weights and the same noise.
+
+    Euler's scheduler takes the place of the ancestral one, which draws in each precision anew.
+    """
+    import torch
+    from diffusers import EulerDiscreteScheduler
+
+    session = open_session(settings, torch.float32)
+    session.pipeline.scheduler = EulerDiscreteScheduler.from_config(
+        session.pipeline.scheduler.config
+    )
+    master = [tensor.detach().cpu().clone() for tensor in _floats(session.pipeline)]
+    side = session.size // int(session.pipeline.vae_scale_factor)
+    noise = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(SEED))
+    pictures: dict[str, torch.Tensor] = {}
+
+    def variant(dtype: torch.dtype) -> Variant:
+        name = str(dtype).removeprefix("torch.")
+
+        def keep(made: torch.Tensor) -> None:
+            pictures[name] = made.detach().float().cpu()
+
+        return Variant(
+            name,
+            lambda: _recast(session, master, dtype),
+            lambda: session.picture(latents=noise.to(session.device, dtype)),
+            keep,
+        )
+
+    variants = [variant(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+    facts = session.facts()
+    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    close = {
+        name: closeness(made, pictures.get("float32", made)) for name, made in pictures.items()
+    }
+    chosen = advice.precision_advice(rows, close, session.random_weights)
+    report = Report("precision", facts, rows, chosen, interrupted)
+    report.notes = {
+        "variant": "to float32",
+        **{name: _in_words(value, name, "float32" in pictures) for name, value in close.items()},
+    }
+    report.data = {"closeness": {name: vars(value) for name, value in close.items()}}
+    return report
+
+
+def run_resolution(settings: Settings) -> Report:
+    """The size, three quarters and half of it (512, 384, 256)."""
+    session = open_session(settings)
+    sizes = smaller_sizes(session.size, session.unit)
+    session.make_resident()
+
+    def call(size: int) -> Callable[[], Any]:
+        return lambda: session.picture(size)
+
+    variants = [Variant(f"{size}x{size}", lambda: None, call(size)) for size in sizes]
+    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    chosen = advice.resolution_advice(rows, sizes, session.free_bytes)
+    return Report("resolution", session.facts(), rows, chosen, interrupted)
+
+
+BENCHES: dict[str, Callable[[Settings], Report]] = {
+    "offload": run_offload,
+    "compile": run_compile,
+    "precision": run_precision,
+    "resolution": run_resolution,
+}
+
+
+def smaller_sizes(size: int, unit: int) -> list[int]:
+    """`size`, and 3/4 and 1/2 of it rounded to multiples of `unit`; descending, each once."""
+    rounded = [max(unit, round(size * part / unit) * unit) for part in (0.75, 0.5)]
+    return sorted({size, *(value for value in rounded if value < size)}, reverse=True)
+
+
+def closeness(made: torch.Tensor, reference: torch.Tensor) -> Closeness:
+    """How far `made` is from `reference`, both float in 0..1 of one shape; NaN are counted."""
+    import torch
+
+    nans = int(torch.isnan(made).sum().item())
+    gap = (made.double() - reference.double()).abs()
+    error = gap.square().mean().item()
+    psnr = float("inf") if error == 0 else -10 * torch.tensor(error).double().log10().item()
+    return Closeness(psnr_db=psnr, max_difference=gap.max().item(), nans=nans)
+
+
+def _in_words(value: Closeness, name: str, has_reference: bool) -> str:
+    if value.nans:
+        return f"{value.nans} NaN"
+    if name == "float32":
+        return "-"
+    if not has_reference:
+        return "no float32 picture to compare with"
+    return f"{value.psnr_db:.1f} dB, at most {value.max_difference:.4f}"
+
+
+def _floats(pipeline: Any) -> Iterator[torch.Tensor]:
+    """Every floating-point parameter and buffer of the pipeline, in a fixed order."""
+    import torch
+
+    for module in pipeline.components.values():
+        if isinstance(module, torch.nn.Module):
+            for tensor in [*module.parameters(), *module.buffers()]:
+                if tensor.is_floating_point():
+                    yield tensor
+
+
+def _recast(session: Session, master: list[torch.Tensor], dtype: torch.dtype) -> None:
+    """Weights from `master` to the device in `dtype`, one at a time: never two sets there."""
+    for tensor, original in zip(_floats(session.pipeline), master, strict=True):
+        tensor.data = original.to(session.device, dtype)
+    session.make_resident()  # what is no floating-point number

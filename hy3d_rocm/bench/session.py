@@ -1,0 +1,198 @@
+"""What the benches share: the settings, the pipeline under test, and one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.bench import models
+from hy3d_rocm.bench.models import BenchError
+from hy3d_rocm.bench.timing import GB, Meter, is_out_of_memory
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 42
+CPU_SIZE, CPU_STEPS = 64, 2  # of the real width on a CPU, where 512 x 512 takes minutes a step
+GPU_SIZE, GPU_STEPS = 512, 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for; None is "choose".
+
+    size: pixels a side. free_bytes: free memory that advice is given for.
+    """
+
+    model: Path | None = None
+    tiny: bool = False
+    device: str | None = None
+    size: int | None = None
+    steps: int | None = None
+    repeats: int = 3
+    free_bytes: int | None = None
+    backend: str = "inductor"
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+
+@dataclass
+class Session:
+    """A pipeline on its device. Sizes are pixels a side, memory is bytes at the start."""
+
+    settings: Settings
+    pipeline: Any
+    device: torch.device
+    dtype: torch.dtype
+    size: int
+    steps: int
+    free_bytes: int | None
+    total_bytes: int | None
+    meter: Meter
+
+    @property
+    def random_weights(self) -> bool:
+        return self.settings.model is None
+
+    @property
+    def unit(self) -> int:
+        """Sizes that every level of VAE and UNet can halve are multiples of this."""
+        levels = len(self.pipeline.unet.config.block_out_channels) - 1
+        return int(self.pipeline.vae_scale_factor) << levels
+
+    def picture(self, size: int | None = None, **options: Any) -> torch.Tensor:
+        """(3, size, size) float on the device, by the delight node's call, always the same."""
+        import torch
+
+        from hy3d_rocm.pipeline import PipelineProxy
+
+        side = size or self.size
+        ramp = torch.linspace(0, 1, side)
+        rows, columns = torch.meshgrid(ramp, ramp, indexing="ij")
+        image = torch.stack([rows, columns, (7 * rows).sin() * 0.5 + 0.5])
+        proxy = PipelineProxy(self.pipeline, default_device=self.device)
+        made: torch.Tensor = proxy(
+            prompt="",
+            image=image,
+            generator=torch.Generator().manual_seed(SEED),
+            num_inference_steps=self.steps,
+            image_guidance_scale=1.5,
+            guidance_scale=1.01,
+            output_type="pt",
+            **options,
+        ).images[0]
+        return made
+
+    def make_resident(self) -> None:
+        self.pipeline.remove_all_hooks()
+        self.pipeline.to(self.device, silence_dtype_warnings=True)
+
+    def facts(self) -> list[str]:
+        """Lines on what is measured and where."""
+        import torch
+
+        from hy3d_rocm.offload import estimate
+
+        weights = estimate(self.pipeline).parameter_bytes / GB
+        kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
+        where = f"{self.device}, torch {torch.__version__}"
+        if self.device.type == "cuda":
+            where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {_versions()}"
+        return [
+            f"model     {kind}, {_short(self.dtype)}, {weights:.2f} GB of weights",
+            f"device    {where}",
+            f"memory    {self._memory()}",
+            f"picture   {self.size}x{self.size}, {self.steps} steps",
+        ]
+
+    def _memory(self) -> str:
+        if self.total_bytes is None or self.free_bytes is None:
+            return "not measured: a CPU has no allocator that counts"
+        text = f"{self.free_bytes / GB:.1f} GB free of {self.total_bytes / GB:.1f} GB"
+        return text + (" (free as given)" if self.settings.free_bytes is not None else "")
+
+
+_RANDOM = "random weights of Stable Diffusion 2.1's shapes"
+
+
+def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Session:
+    """Makes or loads the pipeline; BenchError with a remedy where that cannot be.
+
+    dtype None: float16 on a GPU, as ComfyUI's node loads it, float32 on a CPU.
+    """
+    import torch
+
+    device = _device(settings.device)
+    on_gpu = device.type == "cuda"
+    chosen = dtype or (torch.float16 if on_gpu else torch.float32)
+    free, total = torch.cuda.mem_get_info(device) if on_gpu else (None, None)
+    meter = Meter(device)
+    pipeline = _pipeline(settings, device, chosen, meter)
+    small = not on_gpu and not settings.tiny
+    session = Session(
+        settings=settings,
+        pipeline=pipeline,
+        device=device,
+        dtype=chosen,
+        size=settings.size or (CPU_SIZE if small or settings.tiny else GPU_SIZE),
+        steps=settings.steps or (CPU_STEPS if small or settings.tiny else GPU_STEPS),
+        free_bytes=free if settings.free_bytes is None else settings.free_bytes,
+        total_bytes=total,
+        meter=meter,
+    )
+    step = 2 * int(pipeline.vae_scale_factor)
+    if session.size % step or session.size < session.unit:
+        raise BenchError(
+            f"size {session.size}: give a multiple of {step} that is {session.unit} or more"
+        )
+    return session
+
+
+def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype, meter: Meter) -> Any:
+    import diffusers
+
+    # Every component that is parked on the CPU in float16 is a warning otherwise.
+    diffusers.utils.logging.set_verbosity_error()
+    if settings.model is not None:
+        settings.say(f"loading {settings.model}")
+        return models.load_pipeline(settings.model, dtype)
+    width: models.Width = "tiny" if settings.tiny else "real"
+    try:
+        return models.random_pipeline(width, device, dtype)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    settings.say("the weights do not fit at once on the device: made on the CPU, which is slower")
+    meter.release()
+    return models.random_pipeline(width, "cpu", dtype)
+
+
+def _device(asked: str | None) -> torch.device:
+    import torch
+
+    if asked is None:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise BenchError(f'device {asked!r} is none that torch knows; give "cuda:0"') from error
+    if device.type not in ("cpu", "cuda"):
+        raise BenchError(f'device {asked!r} is not measured here; give "cuda:0" or "cpu"')
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BenchError(
+            f"{asked} is not there: torch sees {torch.cuda.device_count()} accelerators "
+            "(hy3d-rocm doctor says why)"
+        )
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def _versions() -> str:
+    import torch
+
+    platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return f"torch {torch.__version__}, {platform}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,181 @@
+"""Memory of the device that ComfyUI computes on: what it is now, a cap on it, giving it back."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import comfy.model_management as management
+import torch
+
+from hy3d_rocm import memory_lines
+from hy3d_rocm.decode import memory as measured
+from hy3d_rocm.memory_lines import Kind, readable, stage_line
+
+logger = logging.getLogger("hy3d_rocm")
+
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes on `device`. free: what can still be had, below a cap; allocated: by this process.
+
+    limit: the cap, else all memory of the card or the host, as `kind` says.
+    """
+
+    device: torch.device
+    free: int
+    allocated: int
+    limit: int
+    kind: Kind
+
+    def line(self, stage: str) -> str:
+        """As one stage line."""
+        return stage_line(stage, self.free, self.allocated, self.limit, self.kind)
+
+
+@dataclass(frozen=True)
+class Cap:
+    """A cap that is in force, and what it takes to lift it."""
+
+    device: torch.device
+    cap_bytes: int
+    total_bytes: int
+    reserve_bytes: int  # by which ComfyUI's reserve was raised
+
+
+_cap: Cap | None = None
+_said: set[str] = set()
+
+
+def comfy_device() -> torch.device:
+    """The device that ComfyUI computes on."""
+    return torch.device(management.get_torch_device())
+
+
+def usage(device: torch.device | None = None) -> Usage:
+    """How things stand on `device` (ComfyUI's without one). RuntimeError of a driver goes on."""
+    device = comfy_device() if device is None else device
+    if device.type != "cuda":
+        total = int(management.get_total_memory(device))
+        held = measured.resident_bytes() if device.type == "cpu" else 0
+        return Usage(device, measured.free_bytes(device), held, total, "host")
+    total = int(torch.cuda.mem_get_info(device)[1])
+    allocated, free = torch.cuda.memory_allocated(device), measured.free_bytes(device)
+    cap = _cap
+    if cap is None or cap.device != _indexed(device):
+        return Usage(device, free, allocated, total, "card")
+    return Usage(device, min(free, cap.cap_bytes - allocated), allocated, cap.cap_bytes, "limit")
+
+
+def free_and_total(device: torch.device | None = None) -> tuple[int, int]:
+    """Free bytes, and the most that this process may have, on `device`: the cap counts."""
+    now = usage(device)
+    return max(now.free, 0), now.limit
+
+
+def log_stage(stage: str) -> str:
+    """Logs the memory line of a stage such as "Before VAE Load", and returns it.
+
+    "" where the memory cannot be asked for: a line in the log is never worth a prompt.
+    """
+    try:
+        line = usage().line(stage)
+    except (RuntimeError, OSError, AttributeError) as error:
+        logger.debug("hy3d_rocm: no memory line for %s: %s", stage, error)
+        return ""
+    logger.info("%s", line)
+    return line
+
+
+def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
+    """Puts the cap of HY3D_ROCM_MAX_VRAM_GB or _SHARE into force; the cap in bytes, else None.
+
+    The allocator refuses what goes beyond it, so an out-of-memory error comes before the driver
+    spills or resets; and ComfyUI's reserve grows by what the cap takes away, so that it plans
+    with the rest. A second call changes nothing. What makes no sense is one line and no cap.
+    """
+    environ = os.environ if environ is None else environ
+    names = [n for n in (memory_lines.CAP_GB, memory_lines.CAP_SHARE) if environ.get(n, "").strip()]
+    if not names:
+        return None
+    device = comfy_device()
+    if device.type != "cuda":
+        _say(f"{' and '.join(names)}: no effect, since ComfyUI computes on {device}")
+        return None
+    with _lock:
+        if _cap is not None:
+            return _cap.cap_bytes
+        return _cap_now(environ, _indexed(device))
+
+
+def uncap() -> None:
+    """Lifts the cap and gives ComfyUI's reserve back what was added to it."""
+    global _cap
+    with _lock:
+        if _cap is None:
+            return
+        torch.cuda.set_per_process_memory_fraction(1.0, _cap.device)
+        management.EXTRA_RESERVED_VRAM -= _cap.reserve_bytes
+        _cap = None
+
+
+def free_everything() -> str:
+    """Unloads all of ComfyUI's models, collects garbage and empties the allocator once.
+
+    Returns what that did, in lines: before, after, the difference. Memory of pipelines that
+    ComfyUI does not manage, and of the outputs that it keeps in its cache, is not given back.
+    """
+    before = usage()
+    models = len(management.current_loaded_models)
+    management.unload_all_models()
+    collected = gc.collect()
+    management.soft_empty_cache()
+    after = usage(before.device)
+    unloaded = models - len(management.current_loaded_models)
+    more = after.free - before.free
+    lines = [
+        before.line("Before Free Memory"),
+        after.line("After Free Memory"),
+        f"{readable(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
+        f"{unloaded} of {models} models unloaded, {collected} unreachable objects collected",
+    ]
+    for line in lines:
+        logger.info("%s", line)
+    return "\n".join(lines)
+
+
+def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
+    global _cap
+    total = int(torch.cuda.mem_get_info(device)[1])
+    cap, said = memory_lines.wanted_cap(environ, total)
+    for line in said:
+        _say(line)
+    if cap is None:
+        return None
+    torch.cuda.set_per_process_memory_fraction(cap / total, device)
+    taken = total - cap
+    management.EXTRA_RESERVED_VRAM += taken
+    _cap = Cap(device, cap, total, taken)
+    logger.info(
+        "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
+        readable(cap), readable(total), device, readable(taken),
+    )  # fmt: skip
+    return cap
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """`device` with its number: plain "cuda" is the current one."""
+    numbered: int | None = device.index
+    return torch.device(device.type, torch.cuda.current_device() if numbered is None else numbered)
+
+
+def _say(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        logger.warning("hy3d_rocm: %s", text)

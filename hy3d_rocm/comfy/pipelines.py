@@ -1,0 +1,42 @@
+"""What the pipeline nodes do: a PipelineProxy with the mode that was chosen, and the offload."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hy3d_rocm.comfy import memory, settings, status
+from hy3d_rocm.pipeline import PipelineProxy, unwrap
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+def proxy(pipeline: Any, seed_mode: str, first_index: int = 0) -> PipelineProxy:
+    """`pipeline` behind a proxy; "setting" is looked up.
+
+    Raises ValueError, in a sentence, for a first_index that the mode cannot use.
+    """
+    status.know(pipeline)
+    return PipelineProxy(
+        pipeline,
+        default_device=memory.comfy_device(),
+        seed_mode=settings.seed_mode_for(seed_mode),
+        label=type(unwrap(pipeline)).__name__,
+        first_index=first_index,
+    )
+
+
+def offload(pipeline: Any, asked: str) -> str:
+    """Puts the offload policy into force on `pipeline`; returns the reason, a sentence.
+
+    "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
+    reason then.
+    """
+    from hy3d_rocm.offload import apply
+
+    device = memory.comfy_device()
+    free, total = memory.free_and_total(device)
+    policy = settings.offload_for(asked)
+    decision = apply(unwrap(pipeline), policy, device, free, total)
+    logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
+    return decision.reason
