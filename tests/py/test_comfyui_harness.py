@@ -183,3 +183,12 @@ def test_a_node_put_between_takes_the_pipelines_place() -> None:
     assert behind["between"]["inputs"]["pipeline"] == ["pipe", 0]
     assert behind["delight"]["inputs"]["delight_pipe"] == ["between", 0]
     assert plain["delight"]["inputs"]["delight_pipe"] == ["pipe", 0]
+
+
+def test_steps_are_read_from_a_progress_bar() -> None:
+    from comfy_harness.scenarios.endurance import steps_made
+
+    bar = "  1%| | 2/200 [00:00<\r  2%|# | 4/200 [00:00<00:12, 15.1it/s]\n"
+    assert steps_made(bar, 200) == 4
+    assert steps_made("100%|###| 20/20 [00:00<", 200) == 0
+    assert steps_made("", 200) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from comfy_harness import graphs
@@ -16,8 +17,9 @@ LONG_STEPS = 200
 CASES = (
     ("delight", "delight", "plain"),
     ("delight", "delight", "model offload"),
+    ("delight", "delight", "sequential offload"),
     ("multiview", "paint", "plain"),
-    ("multiview", "paint", "sequential offload"),
+    ("multiview", "paint", "model offload"),
 )
 
 
@@ -74,18 +76,28 @@ def _cancelled(
     told = len(server.text())
     identity = server.queue(_prompt(stage, pipe, steps=LONG_STEPS, seed=1))
     assert isinstance(identity, str), identity
-    server.wait(lambda: f" 3/{LONG_STEPS}" in server.text()[told:], 120, "to make three steps")
+
+    def under_way() -> bool:
+        ended = identity in server.ask(f"/history/{identity}")
+        return ended or steps_made(server.text()[told:]) >= 3
+
+    server.wait(under_way, 120, "to make three steps")
     started = time.monotonic()
     server.interrupt()
     result = server.finish(identity)
     seconds = time.monotonic() - started
     signal.unlink()
     report.equal(f"{stage}, {kind}: a prompt is cancelled", result.status, "interrupted")
-    done = f"{LONG_STEPS}/{LONG_STEPS}" in server.text()[told:]
+    steps = steps_made(server.text()[told:])
     claim = f"{stage}, {kind}: within its steps, not at their end"
-    report.check(claim, not done, f"after {seconds:.1f} s")
-    report.note(f"    {seconds:.2f} s after the request, {LONG_STEPS} steps of 50 ms and more")
+    report.check(claim, steps < LONG_STEPS, f"{steps} steps")
+    report.note(f"    {seconds:.2f} s after the request, at step {steps} of {LONG_STEPS}")
     _right(context, server, stage, pipe, f"{stage}, {kind}: the prompt after a cancelled one")
+
+
+def steps_made(log: str, total: int = LONG_STEPS) -> int:
+    """The highest step that diffusers' progress bar shows in a piece of the server's log."""
+    return max(map(int, re.findall(rf"\b(\d+)/{total} \[", log)), default=0)
 
 
 def _right(
