@@ -477,9 +477,11 @@ def test_sequential_hooks_are_not_touched() -> None:
     # Looked at, not run: accelerate's layer-wise hooks fail when they execute on a CPU.
     pipeline = tiny_pipeline()
     pipeline.enable_sequential_cpu_offload(device="cpu")
-    before = [vars(part._hf_hook).keys() for part in pipeline.unet.modules()]
+    hooks = [part._hf_hook for part in pipeline.unet.modules() if hasattr(part, "_hf_hook")]
+    before = [set(vars(hook)) for hook in hooks]
     with reporting_transfers(pipeline, Progress()):
-        assert [vars(part._hf_hook).keys() for part in pipeline.unet.modules()] == before
+        assert [set(vars(hook)) for hook in hooks] == before
+    assert len(hooks) > 10
 
 
 def test_a_strange_pipeline_can_be_watched_without_harm() -> None:
