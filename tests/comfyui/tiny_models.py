@@ -3,10 +3,11 @@
     python tests/comfyui/tiny_models.py MODELS WRAPPER
 
 writes MODELS/diffusers/hunyuan3d-delight-v2-0 and MODELS/diffusers/hunyuan3d-paint-v2-0 (about
-10 MB, fixed seeds, float16). The classes are the real ones: diffusers' and transformers', and the
-paint model's UNet2p5DConditionModel from WRAPPER, a checkout of ComfyUI-Hunyuan3DWrapper. Only the
-widths differ, except where upstream's code fixes them: prompt width 1024, time embedding 1280.
-Nothing is downloaded. The pictures mean nothing; their bits do.
+10 MB, fixed seeds, float16), and MODELS/inputs, a picture and a mesh. The classes are the real
+ones: diffusers' and transformers', and the paint model's UNet2p5DConditionModel from WRAPPER, a
+checkout of ComfyUI-Hunyuan3DWrapper. Only the widths differ, except where upstream's code fixes
+them: prompt width 1024, time embedding 1280. Nothing is downloaded. The pictures mean nothing;
+their bits do.
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ def write_models(models: Path, wrapper: Path) -> None:
         if not (folder / name / "done").exists():
             write(folder / name)
             (folder / name / "done").touch()
+
+
+def write_inputs(folder: Path) -> None:
+    """What the example workflows load: example.png and 3d/mesh.glb."""
+    import numpy as np
+    import trimesh
+    from PIL import Image
+
+    (folder / "3d").mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "example.png")
+    trimesh.creation.box().export(folder / "3d/mesh.glb")
 
 
 def write_delight(folder: Path) -> None:
@@ -159,3 +172,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     write_models(Path(sys.argv[1]), Path(sys.argv[2]))
+    write_inputs(Path(sys.argv[1]) / "inputs")

@@ -192,3 +192,46 @@ def test_steps_are_read_from_a_progress_bar() -> None:
     assert steps_made(bar, 200) == 4
     assert steps_made("100%|###| 20/20 [00:00<", 200) == 0
     assert steps_made("", 200) == 0
+
+
+def saved(values: list[Any]) -> dict[str, Any]:
+    nodes = [
+        {"id": 1, "type": "Load", "widgets_values": ["a.png", "image"]},
+        {
+            "id": 2,
+            "type": "Use",
+            "inputs": [{"name": "picture", "link": 5}, {"name": "free", "link": None}],
+            "widgets_values": values,
+        },
+    ]
+    return {"nodes": nodes, "links": [[5, 1, 0, 2, 0, "IMAGE"]]}
+
+
+INFO = {
+    "Load": {"input": {"required": {"file": [["a.png"], {"image_upload": True}]}}},
+    "Use": {
+        "input": {
+            "required": {"picture": ["IMAGE"], "seed": ["INT", {}], "size": ["INT", {}]},
+            "optional": {"free": ["MASK"], "mode": [["x", "y"]]},
+        }
+    },
+}
+
+
+def test_saved_values_get_their_names_by_position() -> None:
+    from comfy_harness.saved import to_prompt
+
+    prompt = to_prompt(saved([7, "fixed", 64]), INFO)
+    assert prompt["1"]["inputs"] == {"file": "a.png"}
+    assert prompt["2"]["inputs"] == {"picture": ["1", 0], "seed": 7, "size": 64}
+    whole = to_prompt(saved([7, "fixed", 64, "y"]), INFO)
+    assert whole["2"]["inputs"]["mode"] == "y"
+
+
+def test_a_saved_workflow_that_does_not_fit_is_refused() -> None:
+    from comfy_harness.saved import to_prompt
+
+    with pytest.raises(ValueError, match="left over"):
+        to_prompt(saved([7, "fixed", 64, "y", "more"]), INFO)
+    with pytest.raises(KeyError, match="no node Use"):
+        to_prompt(saved([7]), {"Load": INFO["Load"]})

@@ -14,6 +14,7 @@ from comfy_harness.scenarios import (
     modes,
     removal,
     render,
+    workflows,
 )
 
 SCENARIOS: dict[str, Callable[[Context], None]] = {
@@ -25,4 +26,5 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "endurance": endurance.run,
     "removal": removal.run,
     "render": render.run,
+    "workflows": workflows.run,
 }
