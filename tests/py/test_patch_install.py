@@ -35,6 +35,9 @@ from hy3d_rocm.comfy.patch import (
 
 ON = {"HY3D_ROCM_PATCH": "on"}
 
+# What install() asks, by object: another test may have loaded the package's modules anew.
+GATE = vars(install.__globals__["gate"])
+
 
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Core]:
@@ -171,8 +174,10 @@ def test_a_server_without_any_hook_costs_one_line(
 def test_no_amd_gpu_means_untouched_and_one_line(
     core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "hy3d_rocm.comfy.patch.gate.amd_gpu", lambda: (False, "there is no AMD GPU here (NVIDIA X)")
+    monkeypatch.setitem(
+        GATE,
+        "amd_gpu",
+        lambda: (False, "there is no AMD GPU here (NVIDIA X)"),
     )
     table = core.load()
     before = attributes_of(table, core.pipeline())
@@ -216,7 +221,7 @@ def test_a_patch_named_in_the_variable_is_left_out_and_the_others_are_not(
 def test_a_variable_that_cannot_be_read_is_said_and_taken_as_auto(
     core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hy3d_rocm.comfy.patch.gate.amd_gpu", lambda: (True, "AMD GPU: X"))
+    monkeypatch.setitem(GATE, "amd_gpu", lambda: (True, "AMD GPU: X"))
     table = core.load()
     install(specs, {"HY3D_ROCM_PATCH": "ja,-multiview"})
     core.server.start()

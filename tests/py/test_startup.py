@@ -238,8 +238,9 @@ def test_a_broken_pack_costs_one_line(rocm_torch: Path) -> None:
     pack.mkdir()
     for name in ("prestartup_script.py", "__init__.py"):
         (pack / name).write_text((ROOT / name).read_text())
-    (pack / "hy3d_rocm").mkdir()
-    (pack / "hy3d_rocm" / "__init__.py").write_text("raise ValueError('half a checkout')\n")
+    for place in (pack, rocm_torch):  # an installed copy would be taken first: this comes before it
+        (place / "hy3d_rocm").mkdir()
+        (place / "hy3d_rocm" / "__init__.py").write_text("raise ValueError('half a checkout')\n")
     out = prestartup(rocm_torch, {"PATH": os.environ["PATH"]}, script=pack / "prestartup_script.py")
     assert out["log"] == [
         "hy3d_rocm: the environment variables are left as they are: ValueError: half a checkout"
