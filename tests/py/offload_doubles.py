@@ -155,3 +155,9 @@ def hooked(pipeline: Any) -> list[str]:
         for name, module in components_module.components_of(pipeline).items()
         if hasattr(module, "_hf_hook")
     ]
+
+
+def all_on(sim: SimulatedAccelerator, module: torch.nn.Module, device: torch.device) -> bool:
+    """Whether all of a module lies on `device`."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return all(sim.is_on(tensor, device) for tensor in tensors if tensor.numel())
