@@ -19,7 +19,6 @@ CPU = torch.device("cpu")
 ACCELERATOR = torch.device("cpu:0")
 
 # The package's functions have the modules' names, so the modules are fetched by their full ones.
-apply_module = importlib.import_module("hy3d_rocm.offload.apply")
 components_module = importlib.import_module("hy3d_rocm.offload.components")
 transfer_module = importlib.import_module("hy3d_rocm.offload.transfer")
 
@@ -41,7 +40,7 @@ class SimulatedAccelerator:
     def install(self, patch: pytest.MonkeyPatch) -> SimulatedAccelerator:
         patch.setattr(components_module, "device_of", self.device_of)
         patch.setattr(transfer_module, "_copy", self.copy)
-        patch.setattr(apply_module, "_is_accelerator", lambda device: device == ACCELERATOR)
+        patch.setattr(components_module, "is_accelerator", lambda device: device == ACCELERATOR)
         patch.setattr(torch.nn.Module, "to", self._module_to(torch.nn.Module.to))
         return self
 

@@ -304,10 +304,10 @@ def test_gradients_and_tensor_subclasses_are_left_to_torch() -> None:
     plain, with_gradient, strange = linear(), linear(), linear()
     with_gradient(torch.zeros(1, 4)).sum().backward()
     strange.weight = nn.Parameter(torch.zeros(8, 4).as_subclass(Subclass))
-    assert transfer._is_plain(plain)
-    assert not transfer._is_plain(with_gradient)
-    assert not transfer._is_plain(strange)
-    assert not transfer._is_plain(nn.Sequential(plain, nn.Sequential(strange)))
+    assert transfer.is_plain(plain)
+    assert not transfer.is_plain(with_gradient)
+    assert not transfer.is_plain(strange)
+    assert not transfer.is_plain(nn.Sequential(plain, nn.Sequential(strange)))
 
 
 class Subclass(torch.Tensor):
@@ -317,7 +317,7 @@ class Subclass(torch.Tensor):
 def test_every_component_of_a_real_pipeline_is_moved_tensor_by_tensor() -> None:
     for module in tiny_pipeline().components.values():
         if isinstance(module, nn.Module):
-            assert transfer._is_plain(module), type(module)
+            assert transfer.is_plain(module), type(module)
 
 
 def test_progress_comes_ten_times_a_second_rises_and_ends_at_the_total() -> None:
