@@ -14,7 +14,8 @@ import torch
 
 from hy3d_rocm import memory_lines
 from hy3d_rocm.decode import memory as measured
-from hy3d_rocm.memory_lines import Kind, readable, stage_line
+from hy3d_rocm.memory_lines import Kind, stage_line
+from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -142,7 +143,7 @@ def free_everything() -> str:
     lines = [
         before.line("Before Free Memory"),
         after.line("After Free Memory"),
-        f"{readable(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
+        f"{size_text(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
         f"{unloaded} of {models} models unloaded, {collected} unreachable objects collected",
     ]
     for line in lines:
@@ -186,7 +187,7 @@ def make_room(needed_bytes: int, device: torch.device) -> int | None:
         return None
     logger.info(
         "%s are needed on %s and %s were free: ComfyUI was asked to free more, %s are free now",
-        readable(needed_bytes), target, readable(free), readable(now),
+        size_text(needed_bytes), target, size_text(free), size_text(now),
     )  # fmt: skip
     return now
 
@@ -227,7 +228,7 @@ def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     _cap = Cap(device, cap, total, taken)
     logger.info(
         "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
-        readable(cap), readable(total), device, readable(taken),
+        size_text(cap), size_text(total), device, size_text(taken),
     )  # fmt: skip
     return cap
 

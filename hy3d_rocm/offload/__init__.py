@@ -18,10 +18,10 @@ from hy3d_rocm.offload.policy import (
     Policy,
     check_policy,
     decide,
-    size_text,
 )
 from hy3d_rocm.offload.scope import Change, Scope, diffusers_changes, offload_scope
 from hy3d_rocm.offload.transfer import Progress, move, reporting_transfers
+from hy3d_rocm.units import size_text
 
 __all__ = [
     "HEADROOM_BYTES",

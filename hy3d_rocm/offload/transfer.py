@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.offload import components, hooks
 from hy3d_rocm.offload.components import distinct_tensors, indexed, memory_key, size_bytes
-from hy3d_rocm.offload.policy import size_text
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from patches_doubles import InterruptAsBase, patched, run, settings_are
 fake_comfy, wrapper = patches_doubles.fake_comfy, patches_doubles.wrapper
 
 LOADERS = ["DownloadAndLoadHy3DDelightModel", "DownloadAndLoadHy3DPaintModel"]
-GB = 10**9
+GB = 2**30
 
 
 @pytest.fixture
