@@ -192,6 +192,8 @@ def test_nodes_that_upstream_may_have_are_wrapped_too_and_may_be_missing(
     with patched(wrapper, "render"):
         (out,) = bake().process(torch.ones(2), renderer(wrapper)())
         assert torch.equal(out, torch.full((2,), 2.0))
+        (out,) = table["Hy3DNvdiffrastRenderer"]().render(torch.ones(2))
+        assert torch.equal(out, torch.full((2,), 2.0))
     del table["Hy3DBakeFromMultiview"]
     process = bake.process
     with patched(wrapper, "render"):
