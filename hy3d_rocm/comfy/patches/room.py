@@ -9,6 +9,7 @@ from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory
 from hy3d_rocm.comfy.patches.common import Call
 from hy3d_rocm.device import resolve_device
+from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import unwrap
 
 logger = logging.getLogger("hy3d_rocm")
@@ -24,7 +25,9 @@ def make_room(call: Call, model: Any, size: tuple[int, int] | None = None) -> No
     real = unwrap(model)
     try:
         device = resolve_device(real, call.device).device
-        needed = 0 if device.type == "cpu" else offload.needed_bytes(real, device, size)
+        if not components.is_accelerator(device):
+            return
+        needed = offload.needed_bytes(real, components.indexed(device), size)
     except Exception as error:  # noqa: BLE001  (a strange model's properties may raise anything)
         logger.debug("what %s needs is not known: %s", type(real).__name__, error)
         return
