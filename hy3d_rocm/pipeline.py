@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm import _batches, _inputs, _posterior, _rng, _steps
+from hy3d_rocm import _batches, _inputs, _posterior, _rng, _shadows, _steps
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode
 
@@ -101,7 +101,7 @@ class PipelineProxy:
         kwargs = _inputs.place(kwargs, target.device)
         kwargs = _steps.watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
         given = _inputs.given_generator(args, kwargs)
-        with _cleaned_up(self._hy3d_pipeline):
+        with _cleaned_up(self._hy3d_pipeline), _shadows.readable(self._hy3d_pipeline):
             if given is None:
                 return self._hy3d_pipeline(*args, **kwargs)
             views = _inputs.views_of(kwargs)
@@ -235,6 +235,7 @@ def _cleaned_up(pipeline: Any) -> Iterator[None]:
             free = getattr(pipeline, "maybe_free_model_hooks", None)
             if callable(free):
                 free()
+            _shadows.put_away(pipeline)
         except Exception as error:  # noqa: BLE001  (the first error is the one to tell)
             logger.warning("the pipeline could not free its models after an error: %s", error)
         raise
