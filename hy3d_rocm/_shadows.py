@@ -87,7 +87,8 @@ def _candidates(pipeline: Any) -> list[_Kept]:
         if tensor.is_meta and name not in vars(module)
     ]
     found.sort(key=lambda kept: kept.tensor.nbytes)
-    total, chosen = 0, []
+    chosen: list[_Kept] = []
+    total = 0
     for kept in found:
         total += kept.tensor.nbytes
         if total > LIMIT_BYTES:
