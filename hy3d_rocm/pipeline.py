@@ -181,11 +181,16 @@ class PipelineProxy:
         """Where the pipeline computes; asked once a batch if its answer has plain reasons."""
         reasons = None if batch is None else _reasons.of_device(self._hy3d_pipeline)
         if batch is None or reasons is None:
-            return resolve_device(self._hy3d_pipeline, self._hy3d_default)
+            return self._hy3d_ask()
         if batch.resolved is None or batch.resolved[0] != reasons:
-            found = resolve_device(self._hy3d_pipeline, self._hy3d_default)
-            batch.resolved = reasons, found
+            batch.resolved = reasons, self._hy3d_ask()
         return batch.resolved[1]
+
+    def _hy3d_ask(self) -> ResolvedDevice:
+        known = _reasons.answer(self._hy3d_pipeline)
+        if known is not None:
+            return ResolvedDevice(known, "_execution_device")
+        return resolve_device(self._hy3d_pipeline, self._hy3d_default)
 
     def _hy3d_batch(self) -> _batches.Batch:
         """The batch that this call belongs to; a new one if the call site or its run is new."""

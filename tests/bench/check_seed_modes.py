@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
 COUNT, SPLIT, VIEWS = 2, 1, 2
-SIZE = 8  # pixels, the smallest that the paint pipeline takes; the tiny VAE halves them
+SIZE = 8  # pixels, the smallest that the paint pipeline takes
 STEPS = 1
 
 
@@ -54,17 +55,23 @@ class Noise(Exception):  # noqa: N818 - no error, a way out
 
 
 def tiny_delight() -> Any:
-    """The demo's pipeline with a UNet of one block."""
-    from diffusers import UNet2DConditionModel
+    """The demo's pipeline with a UNet and a VAE of one block; the VAE keeps the size."""
+    from diffusers import AutoencoderKL, UNet2DConditionModel
 
     from hy3d_rocm.demo.delight import tiny_pipeline
 
     pipeline = tiny_pipeline()
-    pipeline.unet = UNet2DConditionModel(
-        sample_size=2, in_channels=8, out_channels=4, layers_per_block=1, norm_num_groups=1,
-        block_out_channels=(4,), cross_attention_dim=16, attention_head_dim=4,
-        down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",),
-    ).eval()  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(2)
+        vae = AutoencoderKL(block_out_channels=(4,), norm_num_groups=1, layers_per_block=1)
+        unet = UNet2DConditionModel(
+            sample_size=2, in_channels=8, out_channels=4, layers_per_block=1, norm_num_groups=1,
+            block_out_channels=(4,), cross_attention_dim=16, attention_head_dim=4,
+            down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",),
+        )  # fmt: skip
+    pipeline.register_modules(vae=vae.eval(), unet=unet.eval())
+    pipeline.vae_scale_factor = 1
+    pipeline.image_processor = type(pipeline.image_processor)(vae_scale_factor=1)
     return pipeline
 
 
@@ -242,6 +249,8 @@ def main() -> int:
         parser.error("--wrapper names no checkout of ComfyUI-Hunyuan3DWrapper")
     os.environ["HY3D_WRAPPER"] = str(options.wrapper)
     torch.set_num_threads(1)
+    for name in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
+        signal.signal(name, signal.default_int_handler)
     began = time.perf_counter()
     done, failed = tally(range(options.first, options.first + options.seeds))
     for claim, wrong in failed.items():

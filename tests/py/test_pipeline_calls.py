@@ -14,8 +14,7 @@ import pytest
 import torch
 from wrapper_pipelines import tiny_delight
 
-from hy3d_rocm import _rng
-from hy3d_rocm import pipeline as pipeline_module
+from hy3d_rocm import _reasons, _rng
 from hy3d_rocm.pipeline import PipelineProxy
 
 CPU = torch.device("cpu")
@@ -262,13 +261,13 @@ def test_diffusers_is_asked_for_its_device_once_a_batch_and_again_when_hooks_cha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
-    real = pipeline_module.resolve_device
+    real = PipelineProxy._hy3d_ask
 
-    def counted(*args: Any) -> Any:
-        asked.append(real(*args))
+    def counted(proxy: Any) -> Any:
+        asked.append(real(proxy))
         return asked[-1]
 
-    monkeypatch.setattr(pipeline_module, "resolve_device", counted)
+    monkeypatch.setattr(PipelineProxy, "_hy3d_ask", counted)
     delight = tiny_delight()
     from hy3d_rocm.demo.delight import delight_loop
 
@@ -289,3 +288,38 @@ def test_diffusers_is_asked_for_its_device_once_a_batch_and_again_when_hooks_cha
     assert len(asked) == 5
     assert PipelineProxy(delight).device == CPU  # outside a batch nothing is remembered
     assert len(asked) == 6
+
+
+def test_the_quick_answer_is_diffusers_own_or_none() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from diffusers.hooks import apply_group_offloading
+
+    def agrees(quick: bool) -> bool:
+        found = _reasons.answer(delight)
+        return found == delight._execution_device if quick else found is None
+
+    delight = tiny_delight()
+    parts = (delight.vae, delight.text_encoder, delight.unet)
+    assert agrees(quick=True)
+    delight.unet = delight.unet.to("meta")
+    assert agrees(quick=False)  # two devices: which component comes first decides
+    delight = tiny_delight()
+    parts = (delight.vae, delight.text_encoder, delight.unet)
+    for number, part in enumerate(parts):
+        accelerate.cpu_offload_with_hook(part, CPU)
+        assert agrees(quick=number == 2)
+    delight.remove_all_hooks()
+    assert agrees(quick=True)
+    accelerate.cpu_offload(delight.unet, CPU)
+    assert agrees(quick=False)
+    delight = tiny_delight()
+    apply_group_offloading(delight.unet, CPU, CPU, offload_type="leaf_level")
+    assert agrees(quick=False)
+
+    class Own(type(delight)):  # type: ignore[misc]
+        _execution_device = torch.device("cuda:1")
+
+    delight = tiny_delight()
+    delight.__class__ = Own
+    assert _reasons.answer(delight) is None
+    assert PipelineProxy(delight).device == torch.device("cuda:1")
