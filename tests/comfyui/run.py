@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     known = {**SCENARIOS, **GPU_SCENARIOS}
     names = f"one of {', '.join(known)}; may be repeated"
     parser.add_argument("--only", action="append", choices=list(known), help=names)
-    kept = "leave the logs of failed runs in DIR, which must be new"
+    kept = "leave all logs, and the folders of broken runs, in DIR, which must be new"
     parser.add_argument("--keep", type=Path, metavar="DIR", help=kept)
     given = parser.parse_args()
     for folder, file in [(given.wrapper, "nodes.py"), *((c, "main.py") for c in given.comfyui)]:

@@ -62,6 +62,8 @@ class Context:
         with Server(self.core, at, self.python, environ, modules, flags) as server:
             yield server
         if base is None:
+            (self.work / "logs").mkdir(exist_ok=True)
+            shutil.copy(server.log, self.work / "logs" / f"{at.name}.log")
             shutil.rmtree(at)
 
     @contextmanager
