@@ -9,6 +9,8 @@ from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.tiers.base import Tier
 from hy3d_rocm.conv.tiers.cpu import CpuTier
 from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
+from hy3d_rocm.conv.tiers.direct import conv_on_tier, make_call
+from hy3d_rocm.conv.tiers.gemm import GemmTier
 from hy3d_rocm.conv.tiers.native import NativeTier
 from hy3d_rocm.conv.tiers.triton import TritonTier
 
@@ -16,11 +18,14 @@ __all__ = [
     "TIER_NAMES",
     "CpuTier",
     "CurrentTier",
+    "GemmTier",
     "Limits",
     "NativeTier",
     "Tier",
     "TritonTier",
     "backend_label",
+    "conv_on_tier",
+    "make_call",
     "make_tier",
     "select_backend",
 ]
@@ -28,6 +33,7 @@ __all__ = [
 _MAKERS: dict[str, Callable[[], Tier]] = {
     "current": CurrentTier,
     "triton": TritonTier,
+    "gemm": GemmTier,
     "native": NativeTier,
 }
 TIER_NAMES = (*_MAKERS, "cpu")

@@ -6,6 +6,7 @@ so no tier needs a padded copy of the whole input.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -198,6 +199,33 @@ def steps_that_fit(
         return 1, steps, w
     steps = largest(w, lambda n: need((1, 1, n)) <= limit) if cut_width else 0
     return (1, 1, steps) if steps else None
+
+
+def least_halo(
+    shape: Geometry, width: int, need: Callable[[Sizes], int], limit: int, within: Sizes, *,
+    planes: bool = False,
+) -> Sizes | None:  # fmt: skip
+    """The box of at most `limit` bytes whose window is smallest for what it gives."""
+    best: tuple[float, Sizes] | None = None
+    for t in range(1, within[0] + 1):
+        count = largest(within[1], functools.partial(_fits, need, limit, t, width))
+        if count == 0:
+            break
+        t, h = _even(within[0], t), _even(within[1], count)
+        read = shape.window_sizes((t, h, width))
+        waste = read[0] / t * (1.0 if planes else read[1] / h)
+        # Of two that waste alike the larger one: fewer, longer products.
+        if best is None or (waste, -t * h) < (best[0], -best[1][0] * best[1][1]):
+            best = waste, (t, h, width)
+    return best and best[1]
+
+
+def _fits(need: Callable[[Sizes], int], limit: int, t: int, width: int, h: int) -> bool:
+    return need((t, h, width)) <= limit
+
+
+def _even(count: int, step: int) -> int:
+    return -(-count // -(-count // step))
 
 
 def target(out: torch.Tensor, box: Box) -> torch.Tensor:
