@@ -7,15 +7,18 @@ from typing import Any
 
 from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.tiers.base import Tier
+from hy3d_rocm.conv.tiers.conv2d import Conv2dTier
 from hy3d_rocm.conv.tiers.cpu import CpuTier
 from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
 from hy3d_rocm.conv.tiers.direct import conv_on_tier, make_call
 from hy3d_rocm.conv.tiers.gemm import GemmTier
 from hy3d_rocm.conv.tiers.native import NativeTier
 from hy3d_rocm.conv.tiers.triton import TritonTier
+from hy3d_rocm.conv.tiers.vendor import VendorTier
 
 __all__ = [
     "TIER_NAMES",
+    "Conv2dTier",
     "CpuTier",
     "CurrentTier",
     "GemmTier",
@@ -23,6 +26,7 @@ __all__ = [
     "NativeTier",
     "Tier",
     "TritonTier",
+    "VendorTier",
     "backend_label",
     "conv_on_tier",
     "make_call",
@@ -32,8 +36,10 @@ __all__ = [
 
 _MAKERS: dict[str, Callable[[], Tier]] = {
     "current": CurrentTier,
+    "vendor": VendorTier,
     "triton": TritonTier,
     "gemm": GemmTier,
+    "conv2d": Conv2dTier,
     "native": NativeTier,
 }
 TIER_NAMES = (*_MAKERS, "cpu")
