@@ -3,6 +3,7 @@
     python tests/bench/bench_tiers.py [--device cuda] [--entries hunyuan... wan21...]
         [--tiers vendor gemm conv2d native] [--dtypes bf16 f16 f32] [--layouts plain last]
         [--min-gflop 1] [--max-gflop 1e9] [--rounds 7] [--limit-s 500] [--json FILE]
+        [--by-product] [--piece-mib N]
 
 One run: for each layer every tier and F.conv3d are called in turn, round after round, and medians
 compared (CUDA events on a GPU). "default" is F.conv3d as PyTorch is set up. x is a tier's time over
@@ -30,7 +31,14 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from hy3d_rocm.conv.tiers import Tier, make_call, make_tier, windows  # noqa: E402
+from hy3d_rocm.conv.tiers import (  # noqa: E402
+    Tier,
+    columns,
+    columns_plan,
+    make_call,
+    make_tier,
+    windows,
+)
 
 SHAPES = ROOT / "tests" / "shapes" / "video_vae_layers.json"
 ENTRIES = ["hunyuan_video_33x640x608_framewise", "wan21_17x320x320"]
@@ -162,6 +170,10 @@ def measure(layer: Layer, dtype: torch.dtype, layout: str, options: Any) -> dict
     return row
 
 
+def _mb(record: dict[str, Any]) -> str:
+    return "" if math.isnan(record["mb"]) else f"{record['mb']:6.0f} MB"
+
+
 def text(row: dict[str, Any]) -> str:
     layer, tiers = row["layer"], row["tiers"]
     size = "x".join(map(str, layer["input"])) + f" -> {layer['weight'][0]}"
@@ -169,7 +181,7 @@ def text(row: dict[str, Any]) -> str:
     base = tiers["default"]
     if "seconds" not in base:
         return f"{size:26} {kernel:6} default: {base['refused']}"
-    line = f"{size:26} {kernel:6} {base['seconds'] * 1e3:8.3f} ms {base['mb']:6.0f} MB"
+    line = f"{size:26} {kernel:6} {base['seconds'] * 1e3:8.3f} ms {_mb(base)}"
     for name, record in tiers.items():
         if name == "default":
             continue
@@ -178,7 +190,7 @@ def text(row: dict[str, Any]) -> str:
             continue
         worse = record["error"] / base["error"] if base["error"] else math.nan
         line += f" | {name} {record['seconds'] / base['seconds']:5.2f}x"
-        line += f" {record['mb']:5.0f} MB err {worse:4.2f}x"
+        line += f" {_mb(record)} err {worse:4.2f}x"
     return line
 
 
@@ -217,8 +229,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-gflop", type=float, default=1e9)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--limit-s", type=float, default=500.0, help="then stop and sum up")
+    parser.add_argument("--by-product", action="store_true",
+                        help="gemm: channels-last order by products with the identity")  # fmt: skip
+    parser.add_argument("--piece-mib", type=int, help="gemm: MiB of columns and sums at a time")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args(arguments)
+    if options.by_product:
+        columns.BY_PRODUCT = (torch.float16, torch.bfloat16)
+    if options.piece_mib:
+        columns_plan._PIECE_BYTES = options.piece_mib << 20
     start, rows, left = time.monotonic(), [], []
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
     print(f"{where}, torch {torch.__version__}", flush=True)

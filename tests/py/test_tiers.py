@@ -58,6 +58,22 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
     assert 0 < result["worst"] <= 1
 
 
+def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = []
+    x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
+    real = columns.Columns._turned_by_product
+    monkeypatch.setattr(columns, "BY_PRODUCT", (torch.float32,))
+    monkeypatch.setattr(
+        columns.Columns, "_turned_by_product",
+        lambda self, *given: turned.append(real(self, *given)) or turned[-1],
+    )  # fmt: skip
+    assert torch.equal(conv_on_tier(GemmTier(), x, weight), F.conv3d(x, weight))
+    assert torch.equal(
+        conv_on_tier(GemmTier(), x, weight, None, 1, 1), F.conv3d(x, weight, padding=1)
+    )
+    assert turned == [True, False]  # padding is made by copies
+
+
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
     x, weight = torch.empty(1, 4, 6, 7, 8), torch.empty(6, 2, 3, 3, 3)
     padding = ((2, 0), (1, 1), (0, 1))
