@@ -26,6 +26,7 @@ from hy3d_rocm.conv.tiers import (
     Limits,
     NativeTier,
     base,
+    columns,
     columns_plan,
     conv_on_tier,
     make_call,

@@ -15,7 +15,7 @@ from hy3d_rocm.conv.tiers import products, spread, windows
 from hy3d_rocm.conv.tiers.columns_plan import Plan
 from hy3d_rocm.conv.tiers.windows import Box
 
-# dtypes whose change to channels-last order is a product with the identity instead of a strided copy
+# dtypes that are brought to channels-last order by a product with the identity, not by a copy
 # (exact for finite values, but an infinity becomes NaN). Off: not yet measured to be faster.
 BY_PRODUCT: tuple[torch.dtype, ...] = ()
 _PRODUCT_CHANNELS = range(32, 513)
