@@ -59,6 +59,38 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
     assert 0 < result["worst"] <= 1
 
 
+HALF = (torch.float16, torch.bfloat16)
+
+
+def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    total += torch.bmm(a.float(), b.float())
+
+
+def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch has products of half types into f32."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    monkeypatch.setattr(products, "_wide_product", lambda a, b: torch.bmm(a.float(), b.float()))
+    monkeypatch.setattr(products, "_add_wide_product", add_wide)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["ran"] >= 80
+
+
+def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch gives half types only: products with the bias in them."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(differential, "is_whole", lambda tier, device: True)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["worst"] == 0
+    assert result["ran"] >= 80
+
+
 def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     turned = []
     x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
