@@ -40,13 +40,13 @@ def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         connection.close()
 
 
-def start(code: str, *arguments: object, user: int | None = None) -> subprocess.Popen[str]:
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A child that runs `code` with this checkout and these doubles on its path."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "py")])
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, user=user,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

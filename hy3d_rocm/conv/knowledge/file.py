@@ -33,7 +33,7 @@ class File:
         self._reader = Worker(
             "hy3d knowledge reader",
             lambda: opening.open_for_reading(path),
-            lambda error: None,  # its jobs fail, which says enough
+            self._fail_to_read,
             commits=False,
         )
 
@@ -109,6 +109,10 @@ class File:
         self._reader_started = False
         self._reader.abandon()
         self._writer.abandon()
+
+    def _fail_to_read(self, error: BaseException) -> None:
+        self._reader_started = False
+        self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if not self._trouble:
