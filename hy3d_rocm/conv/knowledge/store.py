@@ -65,6 +65,7 @@ class Store:
         self._pending: OrderedDict[Key, dict[str, Record]] = OrderedDict()
         self._search = Search()
         self._written = 0
+        self._announce = True
         self._said: set[str] = set()
         self._data_version: int | None = None
         self._next_poll = math.inf
@@ -79,14 +80,17 @@ class Store:
         most_rows: int = MOST_ROWS,
         most_pages: int = opening.MOST_PAGES,
         patience_s: float = OPEN_S,
+        announce: bool = True,
     ) -> Store:
         """The store at `path` (None: the default, see place.default_path; ":memory:": no file).
 
         Waits at most `patience_s` for the disk; a file that takes longer comes in when it is ready.
+        Without `announce`, what goes wrong is only in `trouble`.
         """
         if path is None:
             path = place.default_path(os.environ, os.path.expanduser("~"))
         new = cls(os.fspath(path), most_rows)
+        new._announce = announce
         if new.path != place.IN_MEMORY:
             new._file = File(Path(new.path), most_pages, new._fail)
             new._next_poll = time.monotonic() + POLL_S
@@ -297,7 +301,7 @@ class Store:
         self._say(f"{self.trouble}; what is learnt now is kept in memory only")
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
+        if self._announce and text not in self._said:
             self._said.add(text)
             _log.warning("knowledge of convolutions: %s: %s", self.path, text)
 
