@@ -28,12 +28,14 @@ def record(tier: str = "triton", verdict: str = "ok", **values: Any) -> Record:
 
 
 def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """What is in the file, read by a connection of its own; the file is checked as well."""
+    """What is in the file, read by a connection of its own; the file is checked as well.
+    A file whose maker was killed early, or had no room, has no tables yet."""
     connection = sqlite3.connect(path)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        made = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
         return {
-            name: connection.execute(f"SELECT * FROM {name}").fetchall()
+            name: connection.execute(f"SELECT * FROM {name}").fetchall() if name in made else []
             for name in ("records", "trying")
         }
     finally:
