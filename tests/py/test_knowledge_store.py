@@ -129,7 +129,9 @@ def test_oldest_rows_make_room(path: Path) -> None:
     for number in range(1000):
         store.put(key(number), record(when=1e9 + number))
     store.close()
-    rows = Store.open(path).rows()
+    store = Store.open(path)
+    rows = store.rows()
+    store.close()
     # Looked at every 256 rows, and then cut to 95 %.
     assert 285 <= len(rows) <= 300 + 256
     assert {row.record.when for row in rows} == {1e9 + n for n in range(1000 - len(rows), 1000)}
@@ -304,6 +306,23 @@ def test_a_read_that_does_not_come_back_is_waited_for_once(
     while not store.records(key(1)) and time.monotonic() < end:
         time.sleep(0.01)
     assert store.records(key(1)) == {"triton": record()}
+
+
+def test_without_threads_there_is_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    store = Store.open(path)
+    store.put(key(1), record())
+    with store.try_(key(1), "vendor"):
+        pass
+    assert store.records(key(1)) == {"triton": record()}
+    assert not store.flush(0.1)
+    assert len(lines(caplog)) == 1
+    store.close()
 
 
 def test_reads_do_not_wait_for_a_writer(path: Path, store: Store) -> None:

@@ -40,7 +40,11 @@ class File:
     def start(self, work: Callable[[sqlite3.Connection], Any]) -> Job:
         """Starts opening the file; `work` is done first."""
         job = self._writer.submit(Job(work, durable=True))
-        self._writer.start()
+        try:
+            self._writer.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is ending
+            self._fail(error)
+            job.finish(error)
         return job
 
     def _connect(self) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +37,7 @@ class Key(NamedTuple):
         return hashlib.sha256(text).hexdigest()[:8]
 
 
+@functools.lru_cache(maxsize=4096)
 def make_key(spec: ConvSpec, machine: Machine) -> Key:
     """The key of a convolution on `machine`. Equal exactly where the same work is to be done:
     sizes, stride, padding, dilation, groups, bias, dtype and layout, but not the missing batch

@@ -94,8 +94,8 @@ class Store:
         if new.path != place.IN_MEMORY:
             new._file = File(Path(new.path), most_pages, new._fail)
             new._next_poll = time.monotonic() + POLL_S
-            new._opened = new._file.start(new._search_dead)
             _OPEN.add(new)
+            new._opened = new._file.start(new._search_dead)
             new._settled(patience_s)
         return new
 
