@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from knowledge_doubles import finish, key, record, start, tables
 
-from hy3d_rocm.conv.knowledge import opening
+from hy3d_rocm.conv.knowledge import opening, worker
 from hy3d_rocm.conv.knowledge import store as store_module
 from hy3d_rocm.conv.knowledge.store import Store
 
@@ -306,6 +306,48 @@ def test_a_read_that_does_not_come_back_is_waited_for_once(
     while not store.records(key(1)) and time.monotonic() < end:
         time.sleep(0.01)
     assert store.records(key(1)) == {"triton": record()}
+
+
+def test_a_lock_that_is_never_given_back_ends_in_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "_BUSY_S", 0.05)
+    monkeypatch.setattr(worker, "_LOCK_PATIENCE_S", 0.2)
+    store = Store.open(path)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    store.put(key(1), record())
+    assert not store.flush(10)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert store.records(key(1)) == {"triton": record()}
+    assert [row.key for row in store.rows()] == [key(1)]
+    [line] = lines(caplog)
+    assert "another process holds it locked" in line
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise RuntimeError('x')", "os.fork()"])
+def test_what_was_put_outlives_a_process_that_does_not_close(path: Path, end: str) -> None:
+    code = (
+        "import os, sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store"
+        " import store\nfor n in range(200):\n    store().put(key(n), record())\n" + end
+    )
+    child = start(f"import os, sys; os.environ['HY3D_ROCM_DB'] = sys.argv[1]\n{code}", path)
+    child.communicate(timeout=60)
+    assert len(tables(path)["records"]) == 200
+
+
+def test_a_path_may_begin_at_home_or_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("~/one/k.db", "two/k.db"):
+        store = Store.open(text)
+        monkeypatch.chdir("/")
+        store.put(key(1), record())
+        store.close()
+        monkeypatch.chdir(tmp_path)
+    assert all(tables(tmp_path / name / "k.db")["records"] for name in ("one", "two"))
 
 
 def test_without_threads_there_is_memory(

@@ -87,7 +87,7 @@ def _list(arguments: argparse.Namespace) -> None:
         if store is None:
             _print(f"Nothing is known yet: there is no {_path(arguments)}.")
             return
-        rows = store.rows()
+        rows = _rows(store)
     kept = Filters(**filters).keep(rows)
     blocks = table.groups(kept)
     if not blocks:
@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> None:
     if not wanted:
         raise DatabaseError("show needs the name of a key, or a part of its shape")
     with _opened(arguments) as store:
-        rows = [] if store is None else store.rows()
+        rows = [] if store is None else _rows(store)
     blocks = table.groups(Filters(name=wanted).keep(rows) or Filters(shape=wanted).keep(rows))
     if not blocks:
         raise DatabaseError(f"no key is called {wanted}, and no shape contains it; see db list")
@@ -132,9 +132,9 @@ def _forget(arguments: argparse.Namespace) -> None:
         if store is None:
             _print(f"Nothing is known yet: there is no {_path(arguments)}.")
             return
+        before = _rows(store)
         if store.trouble is not None:
             raise DatabaseError(f"{store.path}: {store.trouble}; nothing was deleted")
-        before = store.rows()
         count = store.forget(**filters)
         if not store.flush(_PATIENCE_S):
             why = store.trouble or "the disk does not answer"
@@ -150,6 +150,7 @@ def _export(arguments: argparse.Namespace) -> None:
     with _opened(arguments) as store:
         if store is None:
             raise DatabaseError(f"nothing is known yet: there is no {_path(arguments)}")
+        _rows(store)
         facts = store.export(**filters)
     text = json.dumps(facts, indent=1) + "\n"
     if arguments.out is None:
@@ -178,7 +179,7 @@ def _write_whole(path: Path, text: str) -> None:
 def _opened(arguments: argparse.Namespace) -> Iterator[Store | None]:
     """The store; None where there is no file yet, which asking does not make.
 
-    DatabaseError for a file that can't be read.
+    A file that can be read and not written is a store with trouble.
     """
     path = _path(arguments)
     if path == place.IN_MEMORY or not os.path.lexists(path):
@@ -186,15 +187,22 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Store | None]:
         return
     store = Store.open(path, patience_s=_PATIENCE_S, announce=False)
     try:
-        if store.trouble is not None and not store.rows():
-            raise DatabaseError(f"{path}: {store.trouble}")
         yield store
     finally:
         store.close()
 
 
 def _path(arguments: argparse.Namespace) -> str:
-    return arguments.path or place.default_path(os.environ, os.path.expanduser("~"))
+    chosen = arguments.path or place.default_path(os.environ, os.path.expanduser("~"))
+    return place.absolute(chosen)
+
+
+def _rows(store: Store) -> list[Row]:
+    """All rows; DatabaseError where there are none because they can't be read."""
+    rows = store.rows()
+    if not rows and store.trouble is not None:
+        raise DatabaseError(f"{store.path}: {store.trouble}")
+    return rows
 
 
 def _filters(arguments: argparse.Namespace) -> dict[str, Any]:

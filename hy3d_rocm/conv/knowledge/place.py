@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -41,6 +42,16 @@ def default_path(environ: Mapping[str, str], home: str, *, windows: bool | None 
     if not data.startswith("/"):
         data = str(PurePosixPath(home, ".local", "share"))
     return str(PurePosixPath(data, "hy3d_rocm", FILE_NAME))
+
+
+def absolute(path: str) -> str:
+    """Where `path` is, also after the host has changed its folder; "~" is the user's."""
+    if path == IN_MEMORY:
+        return path
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except OSError:  # the current folder was deleted
+        return path
 
 
 def network_disk(folder: Path) -> str | None:

@@ -89,7 +89,7 @@ class Store:
         """
         if path is None:
             path = place.default_path(os.environ, os.path.expanduser("~"))
-        new = cls(os.fspath(path), most_rows)
+        new = cls(place.absolute(os.fspath(path)), most_rows)
         new._announce = announce
         if new.path != place.IN_MEMORY:
             new._file = File(Path(new.path), most_pages, new._fail)
@@ -144,7 +144,8 @@ class Store:
                 self._say("the disk is slow: a reset during a first call may go unnoticed")
             yield
         finally:
-            file.write(lambda c: schema.clear_trying(c, attempt.token))
+            # Durable too: a machine that is reset later must not bring the row back.
+            file.write(lambda c: schema.clear_trying(c, attempt.token), durable=True)
 
     def left_trying(self) -> list[Trial]:
         """First calls that their processes did not survive, found since this store was opened:
