@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 
-from knowledge_doubles import finish, key, record, start, tables  # noqa: E402
+from knowledge_doubles import be_patient, finish, key, record, start, tables  # noqa: E402
 
 from hy3d_rocm.conv.knowledge.keys import make_key  # noqa: E402
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
@@ -276,6 +276,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    be_patient()
     logging.getLogger("hy3d_rocm").setLevel(logging.ERROR)  # a line for each of the suspects
     print(f"SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}")
     with tempfile.TemporaryDirectory(prefix="hy3d-knowledge-") as name:

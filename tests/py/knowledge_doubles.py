@@ -9,10 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.conv.knowledge import store as _store
 from hy3d_rocm.conv.knowledge.keys import Key
 from hy3d_rocm.conv.knowledge.records import Record
 
+_PATIENT = "import knowledge_doubles; knowledge_doubles.be_patient()"
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def be_patient() -> None:
+    """The machine that runs the tests may be slower than a decode should wait for."""
+    _store.OPEN_S = _store.READ_S = _store.TRY_S = 60.0
 
 
 def key(number: int = 0, **changes: str) -> Key:
@@ -46,7 +53,7 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A child that runs `code` with this checkout and these doubles on its path."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "py")])
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", f"{_PATIENT}\n{code}", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

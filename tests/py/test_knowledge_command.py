@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from knowledge_doubles import finish, key, record, start
+from knowledge_fixtures import patience  # noqa: F401
 
 from hy3d_rocm.cli import main
 from hy3d_rocm.conv.knowledge import command, table

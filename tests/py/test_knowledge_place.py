@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from knowledge_doubles import finish, key, record, start, tables
+from knowledge_fixtures import patience  # noqa: F401
 
 from hy3d_rocm.conv.knowledge import opening, place, schema
 from hy3d_rocm.conv.knowledge.store import Store

@@ -79,12 +79,13 @@ class Store:
         *,
         most_rows: int = MOST_ROWS,
         most_pages: int = opening.MOST_PAGES,
-        patience_s: float = OPEN_S,
+        patience_s: float | None = None,
         announce: bool = True,
     ) -> Store:
         """The store at `path` (None: the default, see place.default_path; ":memory:": no file).
 
-        Waits at most `patience_s` for the disk; a file that takes longer comes in when it is ready.
+        Waits at most `patience_s` (None: OPEN_S) for the disk; a file that takes longer comes in
+        when it is ready.
         Without `announce`, what goes wrong is only in `trouble`.
         """
         if path is None:
@@ -96,7 +97,7 @@ class Store:
             new._next_poll = time.monotonic() + POLL_S
             _OPEN.add(new)
             new._opened = new._file.start(new._search_dead)
-            new._settled(patience_s)
+            new._settled(OPEN_S if patience_s is None else patience_s)
         return new
 
     # What is known.
