@@ -18,7 +18,8 @@ _MAX_DETAIL = 300
 # A fault of the machine that the process is on, not of the shape: nothing may be kept of it.
 _HOST_FAULT = re.compile(
     r"No space left on device|database or disk is full|Disk quota exceeded|Read-only file system"
-    r"|Too many open files|Resource temporarily unavailable"
+    r"|Permission denied|Too many open files|Resource temporarily unavailable"
+    r"|Cannot allocate memory"
 )
 # Sent by people, service managers and the kernel's out-of-memory killer; no library ends its own
 # process by one of these.

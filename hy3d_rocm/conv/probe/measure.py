@@ -13,7 +13,6 @@ from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Limits, make_tier
 
-
 spec_from_json: Any = getattr(calls, "spec_from_json", None)
 
 
