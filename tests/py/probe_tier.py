@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -169,14 +168,12 @@ def _zombies(spec: dict[str, Any]) -> None:
 
 
 def _disk_full(spec: dict[str, Any]) -> None:
-    """Fills the folder for temporary files where that is small, else a device that is full."""
-    if not spec.get("fill"):
-        with open("/dev/full", "wb", buffering=0) as file:
-            file.write(b"x")
-    with tempfile.NamedTemporaryFile(buffering=0) as file:
+    """Writes to a file of a full disk; where the case names none, to a device that is full."""
+    path = os.path.join(spec["folder"], "miopen.udb") if "folder" in spec else "/dev/full"
+    with open(path, "wb", buffering=0) as file:
         for _ in range(1024):
             file.write(b"x" * 65536)
-    raise OSError(errno.EINVAL, "the folder took 64 MiB: it is not the small one")
+    raise OSError(errno.EINVAL, "64 MiB fitted: that disk was not full")
 
 
 def _read_only(spec: dict[str, Any]) -> None:
