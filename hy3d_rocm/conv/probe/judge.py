@@ -48,12 +48,12 @@ def case_limit(remaining_s: float, left: int, total_s: float, count: int, slow_s
     return min(remaining_s, fair, max(total_s / count, 5 * slow_s))
 
 
-def timed_verdict(first_s: float, later_s: float | None, slow_s: float) -> str:
+def timed_verdict(first_s: float, later_s: float, slow_s: float) -> str:
     """ "slow-find" where the first call took `slow_s` longer than a later one.
 
     A shape whose every call is slow is "ok": its time says so, and no find is to blame.
     """
-    return SLOW_FIND if first_s - (later_s or 0.0) > slow_s else OK
+    return SLOW_FIND if first_s - later_s > slow_s else OK
 
 
 def late_verdict(first_s: float | None, limit_s: float, slow_s: float) -> tuple[str, str]:

@@ -21,9 +21,7 @@ from hy3d_rocm.conv.probe import judge, launch, process
 from hy3d_rocm.conv.probe.cases import (
     ERROR,
     NOT_RUN,
-    OK,
     OOM,
-    SLOW_FIND,
     Case,
     Outcome,
     Progress,
@@ -39,7 +37,7 @@ _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
 
-_ANSWERS = frozenset({OK, SLOW_FIND, ERROR, OOM, NOT_RUN})
+_FAILED = frozenset({ERROR, OOM, NOT_RUN})
 _STUCK = (
     "an earlier probe's process can't be ended (it waits in the GPU's driver); the GPU needs a"
     " reset, restart the machine"
@@ -216,7 +214,6 @@ class _Session:
                 "case": run.index,
                 "tier": case.tier,
                 "spec": case.spec.to_json(),
-                "slow_s": run.slow_s,
             }
         )
         run.tell(0.0)
@@ -247,12 +244,18 @@ class _Session:
                 self._has_begun = True
             elif event == "first":
                 self._first_s = float(message["seconds"])
-            elif event == "done" and message.get("verdict") in _ANSWERS:
+            elif event == "done":
                 self._is_leaving = bool(message.get("last"))
-                self._finish_case(
-                    message["verdict"], self._detail(message), message.get("first_seconds"),
-                    message.get("seconds"), message.get("peak_bytes"),
-                )  # fmt: skip
+                self._hear_result(message)
+
+    def _hear_result(self, message: dict[str, Any]) -> None:
+        """Of a case that went well the times, of another one the verdict."""
+        first_s, later_s = message.get("first_seconds", self._first_s), message.get("seconds")
+        if message.get("verdict") in _FAILED:
+            self._finish_case(message["verdict"], self._detail(message), first_s)
+        elif first_s is not None and later_s is not None:
+            verdict = judge.timed_verdict(first_s, later_s, self._run.slow_s)
+            self._finish_case(verdict, "", first_s, later_s, message.get("peak_bytes"))
 
     def _detail(self, message: dict[str, Any]) -> str:
         """What was raised, with the line on stderr that says more (MIOpen writes it there)."""

@@ -12,13 +12,9 @@ import importlib.util
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
-
-from hy3d_rocm.conv.probe import judge
-from hy3d_rocm.conv.probe.cases import NOT_RUN, OOM
 
 # Only for tests: the path of a Python file whose run(tier, spec) stands for the tier and whose
 # start(), if there is one, for the import of torch. The child then never imports torch.
@@ -84,6 +80,8 @@ def _no_core_dumps() -> None:
 
 def _watch_host(host: int) -> None:
     """Where there is no keeper: ends the group when the host is gone (POSIX)."""
+
+    import threading
 
     def watch() -> None:
         while os.getppid() == host:
@@ -171,40 +169,37 @@ def _serve(lines: Lines, answer: Answers, bench: Any) -> None:
 
 def _one(answer: Answers, bench: Any, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """The fields of one result, and whether this process can go on."""
+    run = peak = None
     try:
         run, peak = bench.prepare(request["tier"], request["spec"])
+        return {**_timed(answer, run, request["case"]), "peak_bytes": peak()}, True
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
-        verdict, detail, is_sound = judge.exception_verdict(error)
-        verdict = OOM if verdict == OOM else NOT_RUN
-        return {"verdict": verdict, "detail": f"could not be tried: {detail}"}, is_sound
-    try:
-        return _timed(answer, run, peak, request), True
-    except Exception as error:  # noqa: BLE001 - the same
-        verdict, detail, is_sound = judge.exception_verdict(error)
-        return {"verdict": verdict, "detail": detail}, is_sound
+        return _failed(error, was_tried=run is not None)
     finally:
         del run, peak
         bench.release()
 
 
-def _timed(
-    answer: Answers,
-    run: Callable[[], None],
-    peak: Callable[[], int | None],
-    request: dict[str, Any],
-) -> dict[str, Any]:
+def _failed(error: Exception, was_tried: bool) -> tuple[dict[str, Any], bool]:
+    # Not at the top: most children never need the table of errors, and start sooner without.
+    from hy3d_rocm.conv.probe import judge
+    from hy3d_rocm.conv.probe.cases import NOT_RUN, OOM
+
+    verdict, detail, is_sound = judge.exception_verdict(error)
+    if not was_tried:
+        verdict = OOM if verdict == OOM else NOT_RUN
+        detail = f"could not be tried: {detail}"
+    return {"verdict": verdict, "detail": detail}, is_sound
+
+
+def _timed(answer: Answers, run: Callable[[], None], case: int) -> dict[str, Any]:
     """One first call, then at least one and at most _MAX_CALLS more within _REPEAT_S."""
     first = _seconds(run)
-    answer({"event": "first", "case": request["case"], "seconds": first})
+    answer({"event": "first", "case": case, "seconds": first})
     times = [_seconds(run)]
     while len(times) < _MAX_CALLS and sum(times) + times[-1] < _REPEAT_S:
         times.append(_seconds(run))
-    later = sorted(times)[len(times) // 2]
-    verdict = judge.timed_verdict(first, later, request["slow_s"])
-    return {
-        "verdict": verdict, "first_seconds": first, "seconds": later, "peak_bytes": peak(),
-        "detail": "",
-    }  # fmt: skip
+    return {"first_seconds": first, "seconds": sorted(times)[len(times) // 2]}
 
 
 def _seconds(run: Callable[[], None]) -> float:
