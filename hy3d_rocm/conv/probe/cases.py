@@ -44,8 +44,8 @@ class Outcome:
     `limit_s`); "error" (an exception, or the child's end, with the text that says why); "oom" and
     "not-run", which are no verdicts.
     first_seconds: the first call, synchronised. seconds: median of later ones. peak_bytes: what
-    the call allocated beyond its input, weight and bias (torch.cuda.max_memory_allocated), so
-    the output and PyTorch's workspace; None on the CPU. limit_s: how long the case could have
+    the call allocated beyond input, weight, bias and output (torch.cuda.max_memory_allocated, so
+    what a library allocates past PyTorch is not in it); None on the CPU. limit_s: how long the case could have
     taken at most.
     """
 

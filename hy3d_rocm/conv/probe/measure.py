@@ -66,7 +66,8 @@ class Bench:
         def peak() -> int | None:
             if device.type != "cuda":
                 return None
-            return int(torch.cuda.max_memory_allocated(device)) - before
+            most = int(torch.cuda.max_memory_allocated(device))
+            return max(most - before - conv.out_bytes, 0)
 
         return run, peak
 
