@@ -6,24 +6,28 @@ Each probe has a real child with a fake tier (tests/py/probe_tier.py). Checked a
 verdicts; the host is back within limit + 1 s; no process of the child's is alive (they are found
 by a variable in their environment) and none is a zombie of the host. At the end also that nothing
 was handed on to the hosts' own parent, which is made to adopt orphans as PID 1 would, but the dead
-of scenarios that kill the keeper or the host itself. --only with --seed replays one scenario.
+of scenarios that kill the keeper or the host itself. Both hosts keep the verdicts in one file
+(hy3d_rocm.conv.knowledge), some of them on the full and the read-only disk: afterwards the file is
+sound and has every verdict. --only with --seed replays one scenario.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import os
 import random
 import selectors
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +38,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 from probe_doubles import case, environment, marked, processes  # noqa: E402
 from probe_scenarios import MARK, SCENARIOS, Scenario, play, settle  # noqa: E402
 
+from hy3d_rocm.conv.probe.cases import Outcome  # noqa: E402
+
 _PR_SET_CHILD_SUBREAPER = 36
 FOLDERS = ("FULL", "READ_ONLY")
+# Scenarios of these names are played with every folder on that disk.
+PLACES = {"disk full": "FULL", "folder read-only": "READ_ONLY"}
 HOST_KILLED = "host killed"
 _VICTIM = """
 import sys
@@ -71,10 +79,8 @@ def _scenario(name: str) -> Scenario:
 @contextmanager
 def placed(name: str) -> Iterator[None]:
     """Current, home and temporary folder on the full or read-only disk, for scenarios about it."""
-    where = {"disk full,": "FULL", "folder read-only,": "READ_ONLY"}
-    folder = next(
-        (os.environ[f"HY3D_PROBE_{w}"] for n, w in where.items() if name.startswith(n)), ""
-    )
+    place, comma, _ = name.partition(",")
+    folder = os.environ[f"HY3D_PROBE_{PLACES[place]}"] if comma and place in PLACES else ""
     if not folder:
         yield
         return
@@ -134,20 +140,92 @@ def host(index: int, count: int, seed: int, only: str) -> None:
     names = [only] if only else [*known, HOST_KILLED]
     order = [names[i % len(names)] for i in range(count)]
     rng.shuffle(order)
+    kept = Kept(os.environ["HY3D_PROBE_DB"])
     for number, name in enumerate(order):
         value = f"check-{os.getpid()}-{number}"
         os.environ[MARK] = value
-        start, error = time.monotonic(), ""
+        start, error, count = time.monotonic(), "", 0
         try:
             with placed(name):
                 if name == HOST_KILLED:
                     kill_a_host(rng, f"{MARK}={value}")
                 else:
-                    play(known[name])
+                    outcomes = play(known[name])
+                    count = kept.put(name, outcomes)
+                    if "," in name and name.partition(",")[0] in PLACES:
+                        put_where_it_cannot_be_kept(name, outcomes)
         except AssertionError as wrong:
             error = str(wrong)
         took = time.monotonic() - start
-        print(json.dumps({"name": name, "took": took, "error": error}), flush=True)
+        result = {"name": name, "took": took, "error": error, "kept": count}
+        print(json.dumps(result), flush=True)
+    kept.close()
+
+
+class Kept:
+    """The verdicts in the hosts' common file; nothing where this tree has no knowledge store."""
+
+    def __init__(self, path: str) -> None:
+        self._store, self._count = _open_store(path), 0
+
+    def put(self, name: str, outcomes: Sequence[Outcome]) -> int:
+        """How many were given to the file."""
+        if self._store is None:
+            return 0
+        good = [outcome for outcome in outcomes if outcome.is_verdict]
+        for outcome in good:
+            self._count += 1
+            _put(self._store, f"{os.getpid()}/{self._count}/{name}", outcome)
+        return len(good)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close(10.0)
+
+
+def _open_store(path: str) -> Any:
+    if importlib.util.find_spec("hy3d_rocm.conv.knowledge") is None:
+        return None
+    from hy3d_rocm.conv.knowledge.store import Store
+
+    return Store.open(path, announce=False)
+
+
+def _put(store: Any, shape: str, outcome: Outcome) -> None:
+    from hy3d_rocm.conv.knowledge.keys import Key
+    from hy3d_rocm.conv.knowledge.records import Record
+
+    key = Key("conv3d", shape, "f32", "contiguous", "fake", "1", "2", "3", "4")
+    record = Record(
+        outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
+        first_seconds=outcome.first_seconds, detail=outcome.detail, measured_by="probe",
+    )  # fmt: skip
+    store.put(key, record)
+
+
+def put_where_it_cannot_be_kept(name: str, outcomes: Sequence[Outcome]) -> None:
+    """A store on the full or the read-only disk: it says so, and nothing fails."""
+    kept = Kept(os.path.join(os.getcwd(), "knowledge.db"))
+    kept.put(name, outcomes)
+    kept.close()
+    if kept._store is not None:
+        assert kept._store.trouble, f"{name}: the store says nothing about its disk"
+
+
+def check_file(path: str, wanted: int) -> tuple[str, bool]:
+    """(what to print, whether the file is sound and complete)."""
+    if not wanted or not os.path.exists(path):
+        return "no verdicts were kept: this tree has no knowledge store", wanted == 0
+    with closing(sqlite3.connect(path)) as connection:
+        answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    from hy3d_rocm.conv.knowledge.store import Store
+
+    store = Store.open(path)
+    rows = len(store.rows(architecture="fake"))
+    store.close()
+    return f"knowledge file: integrity check {answer}, {rows} of {wanted} verdicts in it", (
+        answer == "ok" and rows == wanted
+    )
 
 
 def start_hosts(options: argparse.Namespace) -> list[subprocess.Popen[str]]:
@@ -221,11 +299,13 @@ def main() -> int:
     adopt_orphans()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as base, folders(base) as missing:
+        os.environ["HY3D_PROBE_DB"] = path = os.path.join(base, "knowledge.db")
         hosts = start_hosts(options)
         results = collect(hosts, quiet=options.count < 200)
         ended = [process.wait(60) for process in hosts]
         left = marked(f"{MARK}=check-")
         dead, alive = reap_orphans(hosts)
+        said, is_sound = check_file(path, sum(result["kept"] for result in results))
     report(results)
     for name in missing:
         print(f"no {name} disk could be mounted here (needs root): that part was not tried")
@@ -236,7 +316,8 @@ def main() -> int:
         f" (seed {options.seed}): {wrong} wrong, {len(left) + alive} processes left, {dead} dead"
         f" orphans of killed keepers and hosts, hosts ended with {ended}"
     )
-    is_complete = len(results) == options.count and not any(ended)
+    print(said)
+    is_complete = is_sound and len(results) == options.count and not any(ended)
     return int(bool(wrong or left or alive or not is_complete))
 
 

@@ -210,11 +210,13 @@ def test_the_hosts_main_runs_once_and_neither_side_imports_torch(tmp_path: Path)
     assert (tmp_path / "log").read_text() == "main\n"
 
 
-def test_children_are_found_and_reaped_though_the_host_ignores_sigchld(tmp_path: Path) -> None:
+def test_the_end_of_a_child_is_seen_though_the_host_ignores_sigchld(tmp_path: Path) -> None:
     setup = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
-    command = _host(tmp_path, "ok", 20.0, setup)
+    command = _host(tmp_path, "abort", 20.0, setup)
+    start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip() == "['ok']", done.stderr
+    assert done.stdout.strip() == "['error']", done.stderr
+    assert time.monotonic() - start < 20.0
 
 
 def test_nothing_outlives_a_host_that_is_killed(tmp_path: Path, mark: str) -> None:

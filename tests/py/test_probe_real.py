@@ -1,4 +1,4 @@
-"""The probe's child with torch and the tiers of hy3d_rocm; on the CPU, and on a GPU if there is one."""
+"""The probe's child with torch and the tiers of hy3d_rocm: CPU, and GPU if there is one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_tiers_are_tried_with_tensors_of_the_childs_own() -> None:
     assert verdicts == wanted, details
     assert found[0].first_seconds is not None
     assert found[0].seconds is not None
-    assert 0 < found[0].seconds
+    assert found[0].seconds > 0
     assert found[0].peak_bytes is None
     assert "could not be tried" in details[3]
     assert "no such tier" in details[4]

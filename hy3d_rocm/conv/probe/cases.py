@@ -45,8 +45,8 @@ class Outcome:
     "not-run", which are no verdicts.
     first_seconds: the first call, synchronised. seconds: median of later ones. peak_bytes: what
     the call allocated beyond input, weight, bias and output (torch.cuda.max_memory_allocated, so
-    what a library allocates past PyTorch is not in it); None on the CPU. limit_s: how long the case could have
-    taken at most.
+    what a library allocates past PyTorch is not in it); None on the CPU. limit_s: how long the
+    case could have taken at most.
     """
 
     case: Case

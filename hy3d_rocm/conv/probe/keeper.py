@@ -34,11 +34,14 @@ def _prctl(option: int, value: int) -> None:
         pass  # without it the kill by group remains
 
 
-def split(control: int, host: int, tell: Tell) -> None:
+def split(control: int, tell: Tell) -> None:
     """Forks. Returns in the worker only; `control` is the read end of the host's pipe.
 
     Called before any thread exists and before torch is imported.
     """
+    host = os.getppid()
+    # A host that ignores it hands that on through exec, and then nothing could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
     worker = os.fork()
@@ -60,8 +63,8 @@ def _keep(worker: int, control: int, host: int, tell: Tell) -> NoReturn:
     code: int | None = None
     while code is None:
         hung_up = any(fd == control for fd, _ in poller.poll(200 if watched else 20))
-        code = _reap(worker)[0]
-        if hung_up or os.getppid() != host:
+        code, any_left = _reap(worker)
+        if hung_up or not any_left or os.getppid() != host:
             break
     code = _end_all(worker, code, tell)
     _say(tell, {"event": "exit", "code": code})

@@ -85,7 +85,6 @@ def header(cases: Sequence[Case], nonce: str, keeper: bool) -> dict[str, Any]:
     return {
         "nonce": nonce,
         "keeper": keeper,
-        "host": os.getpid(),
         "version": list(sys.version_info[:2]),
         "path": search_path(),
         "devices": sorted({str(case.spec.device) for case in cases}),

@@ -67,7 +67,7 @@ class Bench:
             if device.type != "cuda":
                 return None
             most = int(torch.cuda.max_memory_allocated(device))
-            return max(most - before - conv.out_bytes, 0)
+            return int(max(most - before - conv.out_bytes, 0))
 
         return run, peak
 

@@ -36,6 +36,8 @@ _STEP_S = 0.05
 _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
+# Of a child that is dead, what it wrote is read within this.
+_LAST_WORDS_S = 0.03
 
 _FAILED = frozenset({ERROR, OOM, NOT_RUN})
 _STUCK = (
@@ -223,10 +225,12 @@ class _Session:
         for message in self._child.messages.take():
             self._hear(message)
 
-    def _drain(self) -> None:
-        """All that is in the pipes now; bounded, since a child may write faster than we read."""
+    def _drain(self, wait_s: float = 0.0) -> None:
+        """All that is in the pipes now; bounded, since a child may write faster than we read.
+
+        wait_s: how long to wait for more, where threads do the reading."""
         for _ in range(64):
-            if not self._child.pipes.pump(0.0):
+            if not self._child.pipes.pump(wait_s):
                 break
         for message in self._child.messages.take():
             self._hear(message)
@@ -280,7 +284,7 @@ class _Session:
     def _conclude_end(self) -> str:
         """The child ended by itself."""
         child = self._child
-        self._drain()
+        self._drain(_LAST_WORDS_S)
         if self._code is None and child.end():  # no keeper that could have told
             self._code = child.returncode
         has_oom = _oom_kills() > self._oom_kills

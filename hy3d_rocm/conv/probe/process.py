@@ -18,8 +18,8 @@ HAS_KEEPER = sys.platform == "linux"
 
 # How long the keeper gets to end and reap everything, and how long a killed group to vanish. With
 # what else happens at the end this stays within the second that probe() allows itself.
-_KEEPER_S = 0.45
-_KILLED_S = 0.3
+_KEEPER_S = 0.55
+_KILLED_S = 0.25
 
 _left: list[Child] = []
 _left_lock = threading.Lock()

@@ -78,10 +78,12 @@ def _no_core_dumps() -> None:
         pass
 
 
-def _watch_host(host: int) -> None:
+def _watch_host() -> None:
     """Where there is no keeper: ends the group when the host is gone (POSIX)."""
 
     import threading
+
+    host = os.getppid()
 
     def watch() -> None:
         while os.getppid() == host:
@@ -103,9 +105,9 @@ def main() -> NoReturn:
     if header["keeper"]:
         from hy3d_rocm.conv.probe import keeper
 
-        keeper.split(control, header["host"], answer)
+        keeper.split(control, answer)
     elif os.name == "posix":
-        _watch_host(header["host"])
+        _watch_host()
     _prepare(header)
     bench = _bench(header)
     answer({"event": "ready"})
