@@ -304,3 +304,44 @@ def test_a_program_that_is_no_python_is_no_verdict(tmp_path: Path) -> None:
 
 def test_an_empty_list_starts_nothing() -> None:
     assert fake_probe([]) == []
+
+
+STUCK_CHILD = """
+import importlib.util, os, sys, time
+spec = importlib.util.spec_from_file_location("child", {child!r})
+child = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(child)
+child.load_package()
+from hy3d_rocm.conv.probe import keeper, worker
+
+class Os:
+    first = None
+    def __getattr__(self, name):
+        return getattr(os, name)
+    def kill(self, pid, number):
+        self.first = self.first or time.monotonic()
+        if time.monotonic() > self.first + 1.5:
+            os.kill(pid, number)
+
+keeper.os = Os()
+worker.main()
+"""
+
+
+def test_a_worker_that_does_not_die_is_left_to_its_keeper_who_reaps_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    # Stands for a worker that waits in the driver: for 1.5 s killing it has no effect.
+    script = tmp_path / "child.py"
+    script.write_text(STUCK_CHILD.format(child=str(launch.CHILD)))
+    monkeypatch.setattr(launch, "CHILD", script)
+    start = time.monotonic()
+    found = fake_probe(cases("hang", "ok"), 20.0, case_limit_s=0.3)
+    took = time.monotonic() - start
+    assert [outcome.verdict for outcome in found] == ["hang", "not-run"]
+    assert took < 5.0
+    assert left_behind() == 1
+    until = time.monotonic() + 10
+    while left_behind() and time.monotonic() < until:
+        time.sleep(0.05)
+    settle(mark)
