@@ -107,6 +107,21 @@ def test_first_and_later_calls_are_told_apart() -> None:
     assert steady.seconds >= 0.05
 
 
+def test_what_a_process_loads_once_is_not_taken_for_a_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = tmp_path / "tier.py"
+    tier.write_text(
+        "import time\nLOADING_S, seen = 0.5, set()\n"
+        "def run(tier, spec):\n"
+        "    time.sleep(0.0 if spec['id'] in seen else 0.4)\n"
+        "    seen.add(spec['id'])\n"
+    )
+    monkeypatch.setenv(TIER_MODULE, str(tier))
+    found = probe(cases("ok", "ok"), limit_s=20.0, slow_s=0.2)
+    assert [outcome.verdict for outcome in found] == ["ok", "slow-find"]
+
+
 def test_cancel_is_honoured_within_a_fifth_of_a_second(mark: str) -> None:
     class Cancelled(BaseException):
         pass

@@ -15,6 +15,10 @@ from hy3d_rocm.conv.tiers import Limits, make_tier
 
 spec_from_json: Any = getattr(calls, "spec_from_json", None)
 
+# What the first convolution of a process may take more: the vendor library reads its kernels and
+# data bases (cuDNN's alone are half a gigabyte). That is no find.
+_LOADING_S = 2.0
+
 
 class RefusedError(Exception):
     """The tier can't take the shape, and says so itself: nothing was tried."""
@@ -37,6 +41,7 @@ class Bench:
     """
 
     def __init__(self, devices: list[str], flags: dict[str, bool]) -> None:
+        self.loading_s = _LOADING_S if any(name != "cpu" for name in devices) else 0.0
         _set_flags(flags)
         for name in devices:
             device = torch.device(name)

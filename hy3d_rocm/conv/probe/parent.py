@@ -160,7 +160,7 @@ class _Session:
         self._is_ready = self._has_begun = self._is_leaving = self._has_gone = False
         self._code: int | None = None
         self._started: float | None = None  # when the running case began
-        self._limit_s = 0.0
+        self._limit_s = self._loading_s = 0.0
         self._first_s: float | None = None
         self._oom_kills, self._begun_at = _oom_kills(), run.index
 
@@ -201,6 +201,11 @@ class _Session:
         """When patience with what is going on now ends."""
         return self._run.deadline if self._started is None else self._started + self._limit_s
 
+    def _slow_s(self) -> float:
+        """A child's first case also pays for what is loaded once in a process."""
+        is_first = self._run.index == self._begun_at
+        return self._run.slow_s + (self._loading_s if is_first else 0.0)
+
     def _send(self, message: dict[str, Any]) -> None:
         self._child.pipes.send(json.dumps(message).encode("ascii") + b"\n")
 
@@ -238,7 +243,7 @@ class _Session:
     def _hear(self, message: dict[str, Any]) -> None:
         event = message.get("event")
         if event == "ready":
-            self._is_ready = True
+            self._is_ready, self._loading_s = True, float(message.get("loading_s", 0.0))
         elif event == "exit":
             self._has_gone, self._code = True, message.get("code")
         elif event == "stuck":
@@ -258,7 +263,7 @@ class _Session:
         if message.get("verdict") in _FAILED:
             self._finish_case(message["verdict"], self._detail(message), first_s)
         elif first_s is not None and later_s is not None:
-            verdict = judge.timed_verdict(first_s, later_s, self._run.slow_s)
+            verdict = judge.timed_verdict(first_s, later_s, self._slow_s())
             self._finish_case(verdict, "", first_s, later_s, message.get("peak_bytes"))
 
     def _detail(self, message: dict[str, Any]) -> str:
@@ -299,7 +304,7 @@ class _Session:
 
     def _conclude_late(self) -> str:
         if self._started is not None:
-            verdict, detail = judge.late_verdict(self._first_s, self._limit_s, self._run.slow_s)
+            verdict, detail = judge.late_verdict(self._first_s, self._limit_s, self._slow_s())
             if not self._has_begun:  # stopped from outside, or starved: not the shape's doing
                 verdict, detail = NOT_RUN, f"the child did not answer for {self._limit_s:.1f} s"
             self._finish_case(verdict, detail, self._first_s)

@@ -110,7 +110,7 @@ def main() -> NoReturn:
         _watch_host()
     _prepare(header)
     bench = _bench(header)
-    answer({"event": "ready"})
+    answer({"event": "ready", "loading_s": bench.loading_s})
     _serve(lines, answer, bench)
     # Without the interpreter's and the GPU runtime's teardown, which may hang too.
     sys.stderr.flush()
@@ -144,6 +144,7 @@ class FakeBench:
         assert spec.loader is not None
         self._module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._module)
+        self.loading_s: float = getattr(self._module, "LOADING_S", 0.0)
         start = getattr(self._module, "start", None)
         if start is not None:
             start()
