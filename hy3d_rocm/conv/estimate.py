@@ -72,13 +72,17 @@ class Rates:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[tuple[str, str], tuple[float, int]] = {}
+        self._seen: set[tuple[str, Work, float]] = set()
 
     def learn(self, tier: str, work: Work, seconds: float) -> None:
-        """Adds one measurement. Nonsense (no time, unknown tier) is left out."""
+        """Adds one measurement, the same one once. Nonsense (no time, unknown tier) is left out."""
         guess = baseline_seconds(tier, work)
         if guess is None or not 0 < seconds < math.inf:
             return
         with self._lock:
+            if (tier, work, seconds) in self._seen:
+                return
+            self._seen.add((tier, work, seconds))
             total, count = self._logs.get((tier, work.dtype), (0.0, 0))
             self._logs[tier, work.dtype] = (total + math.log(seconds / guess), count + 1)
 

@@ -71,11 +71,17 @@ class Watch:
     """Which tier runs at each call of one layer, until every tier has been measured."""
 
     def __init__(
-        self, purse: Purse, chosen: str, others: Sequence[tuple[str, float | None]]
+        self,
+        purse: Purse,
+        chosen: str,
+        others: Sequence[tuple[str, float | None]],
+        chosen_seconds: float | None = None,
     ) -> None:
-        """others: (tier, estimated seconds) of those worth measuring, best first."""
+        """others: (tier, estimated seconds) of those worth measuring, best first. chosen_seconds:
+        where the chosen tier has been measured before."""
         self._purse = purse
-        self._chosen = _Trial(chosen, None)
+        self._known = chosen_seconds
+        self._chosen = _Trial(chosen, None, gone=chosen_seconds is not None)
         self._others = [_Trial(tier, guess) for tier, guess in others]
         self._calls = 0
 
@@ -134,7 +140,7 @@ class Watch:
         for trial in (self._chosen, *self._others):
             if trial.tier == tier and trial.times:
                 return statistics.median(trial.times)
-        return None
+        return self._known if tier == self._chosen.tier else None
 
     def finished(self) -> dict[str, float]:
         """Tier -> median seconds, of those with all their samples."""
