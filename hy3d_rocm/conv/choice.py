@@ -216,8 +216,8 @@ def _rank(policy: Policy, candidate: Candidate, setting: Setting) -> tuple[int, 
         return (0, False, 0.0)
     is_vendor = tier == "vendor" or (tier == "current" and setting.current == "vendor")
     if not setting.on_gpu:
-        # oneDNN is not asked for proofs: the order is PyTorch as set up, then as given.
-        return (1, not candidate.fits, 0.0)
+        # Nothing hangs and nobody measures here: as given, the GPU's ways last.
+        return (2 if tier in ("gemm", "conv2d") else 1, not candidate.fits, 0.0)
     first = policy.name == "vendor-first" and is_vendor
     if tier == "current" and policy.name != "safe":
         trusted = setting.current == "other" or (is_vendor and setting.trusts_vendor)

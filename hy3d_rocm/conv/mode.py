@@ -34,8 +34,6 @@ from hy3d_rocm.conv.watching import Watching
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 # Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
 _MAX_ENTRIES = 4096
-# A tier that wants more than this is asked at each call whether it still fits.
-_SMALL_WORKSPACE = 64 << 20
 
 
 class Local(threading.local):
@@ -185,29 +183,36 @@ class RouterMode(TorchFunctionMode):
         if entry.spec is None:
             return self._run_foreign(entry, values, func, args, kwargs)
         if entry.generation != VERDICTS.generation or entry.expires < time.monotonic():
-            self._refresh(entry, _call_of(entry.spec, values, func, args, kwargs))
+            self._refresh(entry, self._call(entry.spec, values, func, args, kwargs))
         if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
             return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
         if faults.active():
-            return self._climb(entry, _call_of(entry.spec, values, func, args, kwargs))
+            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
         if entry.watching is not None:
-            return self._watched(entry, _call_of(entry.spec, values, func, args, kwargs))
+            return self._watched(entry, self._call(entry.spec, values, func, args, kwargs))
         if entry.fast is None:
-            return self._climb(entry, _call_of(entry.spec, values, func, args, kwargs))
+            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
         failed: list[Exception] = []
         start = time.perf_counter()
         try:
             if entry.is_current:
                 result = func(*args, **kwargs)
             else:
-                result = entry.fast.run(_call_of(entry.spec, values, func, args, kwargs))
+                result = entry.fast.run(self._call(entry.spec, values, func, args, kwargs))
         except Exception as error:  # noqa: BLE001  # the ladder raises again what is not ours
             failed.append(error)
         else:
             self._tell(entry, start, "ok", "")
             return result
         self._tell_failure(entry, start, failed[0])
-        return self._climb(entry, _call_of(entry.spec, values, func, args, kwargs), failed)
+        return self._climb(entry, self._call(entry.spec, values, func, args, kwargs), failed)
+
+    def _call(
+        self, spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> ConvCall:  # fmt: skip
+        run_current = functools.partial(func, *args, **kwargs)
+        return ConvCall(spec, values[0], values[1], values[2], run_current, self.settings.limits)
 
     def _climb(
         self, entry: _Entry, call: ConvCall, failed: list[Exception] | None = None,
@@ -280,8 +285,8 @@ class RouterMode(TorchFunctionMode):
             return
         if needs_check(first, config, plan) or needs_trying(first, config, plan):
             return
-        if not is_current and first.workspace_bytes(entry.spec) > _SMALL_WORKSPACE:
-            return
+        if not (is_current or plan.is_roomy):
+            return  # it is asked at each call whether it still fits
         entry.fast, entry.is_current = first, is_current
         entry.rows = self.audience.rows(entry.what, first.name, first.workspace_bytes(entry.spec))
 
@@ -375,11 +380,3 @@ class RouterMode(TorchFunctionMode):
             raise (found and translate(error, found, entry.what, places)) or error
         finally:
             del error
-
-
-def _call_of(
-    spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any], args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> ConvCall:  # fmt: skip
-    run_current = functools.partial(func, *args, **kwargs)
-    return ConvCall(spec, values[0], values[1], values[2], run_current)

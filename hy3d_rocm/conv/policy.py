@@ -30,11 +30,11 @@ _LOG = logging.getLogger("hy3d_rocm")
 
 # The order between equals; on a CPU it is the order itself.
 _NAMES = ("current", "vendor", "triton", "native", "gemm", "conv2d", "cpu")
-TIER_NAMES: tuple[str, ...] = tuple(
-    n for n in _NAMES if n in getattr(tiers, "TIER_NAMES", ("current", "native", "cpu"))
-)
+TIER_NAMES = tuple(name for name in _NAMES if name in tiers.TIER_NAMES)
 # A workspace that always fits: reading the free memory takes longer than it is worth.
 _SMALL_BYTES = 1 << 20
+# A tier that fits this many times over is not asked again at each call.
+_ROOMY = 4
 # Where something lacked memory the plan is made anew after this time.
 _CRAMPED_SECONDS = 1.0
 # One shape of the vendor library during a decode; `hy3d-rocm tune` has patience.
@@ -158,6 +158,7 @@ class Plan:
     unmeasured: tuple[tuple[str, float | None], ...] = ()
     spare: tuple[Tier, ...] = ()
     first_seconds: float | None = None  # measured, of the first tier
+    is_roomy: bool = True  # the first tier would fit several times over
     expires: float = math.inf
     is_fixed: bool = False  # protect(tiers=...): the order is the caller's
 
@@ -218,7 +219,8 @@ class Planner:
         return Plan(
             order, setting, preferred, choice.reasons, choice.probe,
             _unmeasured(choice.order, candidates, setting), tuple(self._spare(config, setting)),
-            next((c.seconds for c in candidates if choice.order[:1] == (c.tier,)), None), expires,
+            next((c.seconds for c in candidates if choice.order[:1] == (c.tier,)), None),
+            bool(order) and room.has_room(order[0], None, _ROOMY), expires,
         )  # fmt: skip
 
     def _candidate(
@@ -249,15 +251,15 @@ class _Room:
         self._spec, self._limits = spec, limits
         self._bytes: float | None = None
 
-    def has_room(self, tier: Tier, record: Known | None) -> bool:
-        """By what was measured, else by what the tier predicts."""
+    def has_room(self, tier: Tier, record: Known | None, times: int = 1) -> bool:
+        """By what was measured, else by what the tier predicts; `times` over."""
         workspace = tier.workspace_bytes(self._spec)
         if record is not None and record.peak_bytes is not None:
             workspace = max(workspace, record.peak_bytes)
         need = workspace + self._spec.out_bytes
         if self._limits.budget is not None and need > self._limits.budget:
             return False
-        return workspace <= _SMALL_BYTES or need <= self._allowance()
+        return workspace <= _SMALL_BYTES or times * need <= self._allowance()
 
     def _allowance(self) -> float:
         if self._bytes is None:
@@ -285,12 +287,11 @@ def _unmeasured(
 
 def work_of(spec: ConvSpec) -> Work:
     """The size of a convolution, as estimate.py wants it."""
-    products = math.prod(spec.out_size) * math.prod(spec.weight_size[1:])
     size = spec.dtype.itemsize
     numbers = math.prod(spec.x_size) + math.prod(spec.weight_size) + math.prod(spec.out_size)
     columns = 0 if spec.is_view else spec.column_elems() * spec.x_size[0] * spec.groups
     return Work(
-        dtype_name(spec.dtype), 2.0 * products, float(numbers * size), float(spec.out_bytes),
+        dtype_name(spec.dtype), float(spec.flops), float(numbers * size), float(spec.out_bytes),
         float(columns * size), math.prod(spec.kernel),
         spec.kernel[0] if spec.ndim == 3 else 1, spec.weight_size[1],
     )  # fmt: skip

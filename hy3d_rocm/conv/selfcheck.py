@@ -165,9 +165,11 @@ def _may_use_tf32(spec: ConvSpec) -> bool:
     """Whether PyTorch's settings let a tier round float32 factors to TF32."""
     if spec.device.type != "cuda":
         return False
-    return bool(
-        torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
-    )
+    try:
+        library = bool(torch.backends.cudnn.allow_tf32)
+        return library or torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # the user has chosen by fp32_precision, which forbids the older names
+        return True
 
 
 _Place = tuple[int, ...]
@@ -215,7 +217,7 @@ def _sums(call: ConvCall, whole: torch.Tensor, places: list[_Place]) -> _Sums:
         taps = torch.arange(spec.kernel[d], device=device) * spec.dilation[d]
         row = start[:, None] + taps  # (P, k)
         shape = (len(places), 1, *(spec.kernel[d] if e == d else 1 for e in range(spec.ndim)))
-        if _pad_mode(spec, d) == "zeros":
+        if spec.pad_modes[d] == "zeros":
             here = ((row >= 0) & (row < length)).view(shape)
             inside = here if inside is None else inside & here
         index.append(row.clamp(0, length - 1).view(shape))
@@ -239,11 +241,6 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type not in ("cpu", "cuda"):
         tensor = tensor.cpu()
     return tensor.double()
-
-
-def _pad_mode(spec: ConvSpec, dimension: int) -> str:
-    modes: tuple[str, ...] = getattr(spec, "pad_modes", ())
-    return modes[dimension] if modes else "zeros"
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
