@@ -300,17 +300,17 @@ class RouterMode(TorchFunctionMode):
         if watching.collect():
             entry.plan = None  # better known now: chosen anew at the next call
             entry.generation = -1
-        step = watching.next_step()
-        tier = next(t for t in plan.tiers if t.name == step.tier)
-        others = tuple(t for t in plan.tiers if t is not tier)
-        asked = replace(plan, tiers=(tier, *others), preferred=tier.name)
-        if not step.timed:
-            return self._climb(entry, call, plan=asked)
-        with watching.timing(tier.name):
-            result = self._climb(entry, call, plan=asked)
-        if watching.is_done and not watching.collect():
+        elif watching.is_done:
             entry.watching = None
-        return result
+        step = watching.next_step()
+        if step.tier != plan.tiers[0].name:
+            tier = next(t for t in plan.tiers if t.name == step.tier)
+            others = tuple(t for t in plan.tiers if t is not tier)
+            plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
+        if not step.timed:
+            return self._climb(entry, call, plan=plan)
+        with watching.timing(step.tier):
+            return self._climb(entry, call, plan=plan)
 
     def _tell(self, entry: _Entry, start: float, outcome: str, detail: str) -> None:
         """Books a call and its first attempt in one go."""

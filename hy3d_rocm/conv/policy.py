@@ -213,7 +213,8 @@ class Planner:
         order = tuple(by_name[name] for name in choice.order)
         preferred = choice.order[0] if choice.order else ""
         if any(c.failed for c in candidates):
-            unharmed = [replace(c, failed=None) for c in candidates]
+            # Its record is of that failure.
+            unharmed = [replace(c, failed=None, record=None) if c.failed else c for c in candidates]
             preferred = choose(self.policy, unharmed, setting).order[0]
         expires = time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf
         return Plan(

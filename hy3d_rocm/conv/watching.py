@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.passing import Purse, Step, Watch
-from hy3d_rocm.conv.policy import Plan, known_as, memory_for
+from hy3d_rocm.conv.policy import Plan
 
 
 class Watching:
@@ -58,8 +59,8 @@ class Watching:
         for tier, seconds in self._watch.finished().items():
             if tier not in self._written:
                 self._written.add(tier)
-                name = known_as(tier, self._setting)
-                memory_for(self._spec.device).put(
+                name = policy.known_as(tier, self._setting)
+                policy.memory_for(self._spec.device).put(
                     self._spec, name, "ok", seconds=seconds, measured_by="passing"
                 )
                 grown = True
