@@ -24,6 +24,7 @@ from hy3d_rocm.conv.ladder import Climb, Settings, needs_check, needs_trying
 from hy3d_rocm.conv.passing import Purse
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
 from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
+from hy3d_rocm.conv.results import check_form
 from hy3d_rocm.conv.stats import LOCK, Audience, Named, Row, Stats, named
 from hy3d_rocm.conv.tiers import CurrentTier, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
@@ -198,7 +199,9 @@ class RouterMode(TorchFunctionMode):
             if entry.is_current:
                 result = func(*args, **kwargs)
             else:
-                result = entry.fast.run(self._call(entry.spec, values, func, args, kwargs))
+                call = self._call(entry.spec, values, func, args, kwargs)
+                result = entry.fast.run(call)
+                check_form(result, call, synchronize=False)
         except Exception as error:  # noqa: BLE001  # the ladder raises again what is not ours
             failed.append(error)
         else:
