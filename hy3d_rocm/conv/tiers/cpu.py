@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,20 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm._fallback import INSTALL
-from hy3d_rocm.conv import functional
+from hy3d_rocm.conv import functional, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers.base import shortage
+from hy3d_rocm.conv.tiers import staging, windows
+from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
+from hy3d_rocm.conv.tiers.windows import Sizes
+
+_HOST = torch.device("cpu")
+# Staging buffers on the host at most; larger ones are no faster.
+_STAGING_BYTES = 512 << 20
 
 
 class CpuTier:
-    """Our C conv3d on the host. GPU tensors are copied there and the result back.
+    """Our C conv3d on the host. GPU tensors are copied there in pieces, and the results back, while
+    other pieces are computed (`staging`).
 
     `conv3d` replaces hy3d_rocm.conv.functional.conv3d (tests); the rest is passed on to it.
     """
@@ -38,8 +44,11 @@ class CpuTier:
         return "hy3d_rocm on the CPU"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
+        if spec.device.type != "cpu":
+            steps = staging.steps_within(spec, _STAGING_BYTES)
+            return 0 if steps is None else staging.device_bytes(spec, steps)
         limit = self._options["workspace_limit"]
-        return limit if isinstance(limit, int) and spec.device.type == "cpu" else 0
+        return limit if isinstance(limit, int) else 0
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         if self._conv3d is None:
@@ -50,33 +59,58 @@ class CpuTier:
                 return f"the C core has no BLAS library ({blas['error']})"
             self._conv3d = functional.conv3d
         # Asked first, since Linux grants what it does not have and later kills the process.
-        spec = call.spec
-        need = spec.out_bytes
-        if spec.device.type != "cpu":
-            need += math.prod(spec.x_size) * spec.dtype.itemsize
-        host = Limits(None, limits.memory_threshold)
-        return shortage(need, host, torch.device("cpu"), "input and output on the host")
+        spec, host = call.spec, Limits(None, limits.memory_threshold)
+        if spec.device.type == "cpu":
+            return shortage(spec.out_bytes, host, _HOST, "input and output on the host")
+        if min(spec.out_size) == 0 or _steps(spec, limits) is not None:
+            return shortage(spec.out_bytes, limits, spec.device, "its output")
+        row = staging.buffer_bytes(spec, (1, 1, 1))
+        if row > _STAGING_BYTES:
+            return f"one output position of it reads more than {memory.text(_STAGING_BYTES)}"
+        return shortage(row, host, _HOST, "staging buffers on the host")
 
     def run(self, call: ConvCall) -> torch.Tensor:
         assert self._conv3d is not None, "refusal() is asked first"
         spec = call.spec
         # A parameter that requires grad can't be exported, even with grad mode off.
-        x, weight, bias = (None if t is None else t.detach().cpu() for t in call.operands())
+        x, weight, bias = (None if t is None else t.detach() for t in call.operands())
         assert x is not None
         assert weight is not None
-        out = torch.empty(spec.out_size, dtype=spec.dtype, memory_format=spec.memory_format)
-        pads = tuple(zip(spec.pad_before, spec.pad_after, strict=True))
-        stride, dilation, target = spec.stride, spec.dilation, out
-        modes = spec.pad_modes
-        if spec.ndim == 2:
-            x, weight, target = x.unsqueeze(2), weight.unsqueeze(2), out.unsqueeze(2)
-            stride, dilation, pads = (1, *stride), (1, *dilation), ((0, 0), *pads)
-            modes = ("zeros", *modes)
-        symmetric = all(a == b for a, b in pads)
-        extra = {} if set(modes) == {"zeros"} else {"padding_mode": modes}
+        out = empty_result(spec)
+        whole, source = windows.lifted(out), windows.lifted(x)
+        filters = windows.lifted(weight.cpu())
+        addend = None if bias is None else bias.cpu()
+        if spec.device.type == "cpu":
+            self._compute(spec, filters, addend, source, whole, padded=True)
+        elif out.numel():
+            steps = _steps(spec, call.limits) or (1, 1, 1)
+
+            def compute(window: torch.Tensor, result: torch.Tensor) -> None:
+                self._compute(spec, filters, addend, window, result, padded=False)
+
+            staging.run(spec, source, whole, steps, staging.lanes_for(spec.device), compute)
+        return windows.lowered(out, spec)
+
+    def _compute(
+        self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
+        out: torch.Tensor, *, padded: bool,
+    ) -> None:  # fmt: skip
+        """One call of the C conv3d on host tensors (N, C, T, H, W)."""
+        assert self._conv3d is not None
+        shape = windows.geometry(spec)
+        pads: Any = 0
+        extra: dict[str, Any] = {}
+        if padded:
+            pairs = tuple(zip(shape.before, shape.after, strict=True))
+            pads = shape.before if shape.before == shape.after else pairs
+            extra = {} if set(shape.modes) == {"zeros"} else {"padding_mode": shape.modes}
         self._conv3d(
-            x, weight, bias, stride, tuple(a for a, _ in pads) if symmetric else pads, dilation,
-            spec.groups, out=target, **extra, **self._options,
+            x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out, **extra,
+            **self._options,
         )  # fmt: skip
-        result = out.to(spec.device)
-        return result if spec.batched else result.squeeze(0)
+
+
+def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
+    """The boxes whose staging buffers the host has room for."""
+    free = allowance(Limits(None, limits.memory_threshold), _HOST)
+    return staging.steps_within(spec, _STAGING_BYTES if free is None else min(_STAGING_BYTES, free))

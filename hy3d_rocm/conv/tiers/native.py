@@ -89,10 +89,7 @@ def _is_whole(spec: ConvSpec, steps: Sizes) -> bool:
 def _need(spec: ConvSpec, steps: Sizes) -> int:
     """Predicted bytes of a call cut into boxes of `steps`."""
     if _is_whole(spec, steps):
-        if not _is_depthwise(spec):
-            return 0 if spec.is_view else spec.column_elems() * spec.dtype.itemsize
-        sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
-        return 0 if max(sizes) < _INDEX_ELEMS else _NEVER
+        return _whole_need(spec)
     shape = geometry(spec)
     channels, outputs = spec.weight_size[1], shape.cout // shape.groups
     columns = spec.weight_size[1] * shape.taps * math.prod(steps)
@@ -105,6 +102,20 @@ def _need(spec: ConvSpec, steps: Sizes) -> int:
         return _NEVER
     copies = 2 if shape.is_padded else 1
     return (columns + copies * read + written) * spec.dtype.itemsize
+
+
+def _whole_need(spec: ConvSpec) -> int:
+    sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
+    if _is_depthwise(spec) and max(sizes) >= _INDEX_ELEMS:
+        return _NEVER
+    # The operators know no channels-last: operands and result are copied.
+    elems = sum(sizes) + math.prod(spec.weight_size) if spec.channels_last else 0
+    # The dilated operators fill a buffer even where the input is its own matrix.
+    is_dilated = any(d != 1 for d in spec.dilation)
+    fills = is_dilated or (spec.ndim == 3 and spec.device.type == "cuda")
+    if not _is_depthwise(spec) and (fills or not spec.is_view):
+        elems += spec.column_elems()
+    return elems * spec.dtype.itemsize
 
 
 def _steps(spec: ConvSpec, limit: int) -> Sizes | None:

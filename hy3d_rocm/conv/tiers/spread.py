@@ -89,19 +89,19 @@ def run(
 
 def flat(x: torch.Tensor) -> torch.Tensor | None:
     """(1, C, T, H, W) as the matrix (C, T x H x W) without a copy, or None where that's none."""
-    planes = _planes(x)
-    if planes is None or (x.shape[2] > 1 and x.stride(2) != planes.shape[2] * planes.stride(2)):
+    each = planes(x)
+    if each is None or (x.shape[2] > 1 and x.stride(2) != each.shape[2] * each.stride(2)):
         return None
-    size, step = planes.shape[0] * planes.shape[2], planes.stride(2)
-    if max(planes.stride(1), step, size) > _MAX_LEADING:
+    size, step = each.shape[0] * each.shape[2], each.stride(2)
+    if max(each.stride(1), step, size) > _MAX_LEADING:
         return None
-    if step == 1 and planes.stride(1) < size and x.shape[1] > 1:
+    if step == 1 and each.stride(1) < size and x.shape[1] > 1:
         return None
-    row = size if x.shape[1] == step == 1 else planes.stride(1)
+    row = size if x.shape[1] == step == 1 else each.stride(1)
     return x.as_strided((x.shape[1], size), (row, step))
 
 
-def _planes(x: torch.Tensor) -> torch.Tensor | None:
+def planes(x: torch.Tensor) -> torch.Tensor | None:
     """(1, C, T, H, W) as (T, C, H x W), each of them a matrix for BLAS, or None."""
     _, channels, frames, height, width = x.shape
     _, channel, frame, row, step = x.stride()
@@ -124,18 +124,17 @@ def _planes(x: torch.Tensor) -> torch.Tensor | None:
 def _matrices(found: Plan, source: torch.Tensor, box: Box) -> torch.Tensor:
     """The padded input of a box as (T, C, H x W): a view of the input where that is possible."""
     part = windows.window(source, found.shape, box)
-    planes = _planes(part) if part.dtype is found.dtype else None
-    if planes is not None:
-        return planes
-    copy = part.to(dtype=found.dtype, memory_format=torch.contiguous_format, copy=True)
-    planes = _planes(copy)
-    assert planes is not None
-    return planes
+    each = planes(part) if part.dtype is found.dtype else None
+    if each is None:
+        copy = part.to(dtype=found.dtype, memory_format=torch.contiguous_format, copy=True)
+        each = planes(copy)
+        assert each is not None
+    return each
 
 
-def _sum(shape: Geometry, box: Box, planes: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+def _sum(shape: Geometry, box: Box, each: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """(Cout, T, H, W) of a box, unrounded."""
-    made = products.multiply(matrix.expand(planes.shape[0], -1, -1), planes)
+    made = products.multiply(matrix.expand(each.shape[0], -1, -1), each)
     t, h, w = (b - a for a, b in box)
     width = shape.window_sizes((t, h, w))[2]
     kt, kh, kw = shape.kernel
