@@ -281,13 +281,15 @@ class Climb:
             return
         name = policy.known_as(tier.name, setting)
         known = policy.memory_for(spec.device)
+        start = time.perf_counter()
         with known.trying(spec, name):
             yield
             if spec.device.type == "cuda":
                 torch.cuda.synchronize(spec.device)
+        took = time.perf_counter() - start
         VERDICTS.mark_sound(f"tried {tier.name}", self.config)
         if name not in known.records(spec) and not faults.active():
-            known.put(spec, name, "ok", measured_by="decode")
+            known.put(spec, name, "ok", first_seconds=took, measured_by="decode")
 
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""

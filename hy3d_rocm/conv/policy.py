@@ -7,14 +7,13 @@ all_tiers (which tiers there are), setting_of (what the machine is), memory_for 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -25,6 +24,9 @@ from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.estimate import Rates, Work
 from hy3d_rocm.conv.tiers import Limits, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.knowledge import Store
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -69,26 +71,24 @@ class NoMemory:
 
 
 class StoreMemory:
-    """The process's Store, for one device."""
+    """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
 
-    def __init__(self, device: torch.device) -> None:
-        knowledge = importlib.import_module("hy3d_rocm.conv.knowledge")
-        self._record, self._make_key = knowledge.Record, knowledge.make_key
-        self._machine = knowledge.this_machine(device)
-        self._store = importlib.import_module("hy3d_rocm.conv.knowledge.store").store()
+    def __init__(self, device: torch.device, store: Store | None = None) -> None:
+        from hy3d_rocm.conv.knowledge import Record, make_key, this_machine
+        from hy3d_rocm.conv.knowledge.store import store as own_store
+
+        self._record, self._make_key = Record, make_key
+        self._machine = this_machine(device)
+        self._store = own_store() if store is None else store
 
     def records(self, spec: ConvSpec) -> Mapping[str, Known]:
-        found: Mapping[str, Known] = self._store.records(self._make_key(spec, self._machine))
-        return found
+        return self._store.records(self._make_key(spec, self._machine))
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
 
     def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        around: AbstractContextManager[None] = self._store.try_(
-            self._make_key(spec, self._machine), tier
-        )
-        return around
+        return self._store.try_(self._make_key(spec, self._machine), tier)
 
 
 _NO_MEMORY = NoMemory()
@@ -101,10 +101,7 @@ def memory_for(device: torch.device) -> Memory:
     if device.type != "cuda":
         return _NO_MEMORY
     if device not in _memories:
-        try:
-            _memories[device] = StoreMemory(device)
-        except ImportError:
-            _memories[device] = _NO_MEMORY
+        _memories[device] = StoreMemory(device)
     return _memories[device]
 
 
@@ -303,15 +300,12 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
 
     "ok", "slow-find", "hang", "error", or what is no verdict: "oom", "not-run".
     """
-    try:
-        probing = importlib.import_module("hy3d_rocm.conv.probe")
-    except ImportError:
-        return "not-run"
-    case = probing.Case(tier, spec)
-    outcome = probing.probe([case], limit_s=PROBE_SECONDS, cancel=cancel)[0]
+    from hy3d_rocm.conv import probe
+
+    outcome = probe.probe([probe.Case(tier, spec)], limit_s=PROBE_SECONDS, cancel=cancel)[0]
     if outcome.verdict in ("oom", "not-run"):
         _LOG.warning("a probe of %s said nothing: %s", tier, outcome.detail or outcome.verdict)
-        return str(outcome.verdict)
+        return outcome.verdict
     peak = outcome.peak_bytes
     memory_for(spec.device).put(
         spec, tier, outcome.verdict, seconds=outcome.seconds, first_seconds=outcome.first_seconds,
@@ -319,4 +313,4 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
         peak_bytes=None if peak is None else max(0, peak - spec.out_bytes),
         detail=outcome.detail, measured_by="probe",
     )  # fmt: skip
-    return str(outcome.verdict)
+    return outcome.verdict
