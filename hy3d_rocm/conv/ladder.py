@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -55,6 +55,7 @@ class Climb:
     settings: Settings
     audience: Audience
     scope: object
+    widen: Callable[[], Plan] | None = None  # for a brief plan whose tier has failed
     failures: list[Failure] = field(default_factory=list)
     skipped: list[tuple[Tier, str]] = field(default_factory=list)
     refused: list[tuple[Tier, str]] = field(default_factory=list)
@@ -71,9 +72,11 @@ class Climb:
         """
         if not self.plan.tiers:
             raise self._give_up()
-        first, *others = self.plan.tiers
+        first, *_ = self.plan.tiers
         result = self._resume(first, failed) if failed else self._try_unless_left_out(first)
-        for tier in others:
+        if result is not None:
+            return result
+        for tier in self._others(first):
             if result is not None:
                 return result
             result = self._try_unless_left_out(tier)
@@ -87,6 +90,12 @@ class Climb:
         if result is not None:
             return result
         raise self._give_up()
+
+    def _others(self, first: Tier) -> list[Tier]:
+        if self.plan.is_brief and self.widen is not None:
+            preferred = self.plan.preferred
+            self.plan = replace(self.widen(), preferred=preferred)
+        return [tier for tier in self.plan.tiers if tier is not first]
 
     def _resume(self, tier: Tier, failed: list[Exception]) -> torch.Tensor | None:
         self.take(tier, failed)

@@ -228,7 +228,10 @@ class RouterMode(TorchFunctionMode):
         plan = plan or entry.plan
         assert plan is not None
         settings, audience = self.settings, self.audience
-        climb = Climb(call, entry.what, entry.config, plan, settings, audience, self.scope)
+        widen = None
+        if plan.is_brief and self.planner is not None:
+            widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
+        climb = Climb(call, entry.what, entry.config, plan, settings, audience, self.scope, widen)
         result = climb.run(failed)
         if entry.fast is None:
             self._look_for_fast(entry)

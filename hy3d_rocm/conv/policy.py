@@ -158,11 +158,7 @@ class Plan:
     is_roomy: bool = True  # the first tier would fit several times over
     expires: float = math.inf
     is_fixed: bool = False  # protect(tiers=...): the order is the caller's
-
-    @property
-    def trusts_first(self) -> bool:
-        """Whether the first tier is what untouched code would run, and is left unchecked."""
-        return self.tiers[0].name == "current" and is_trusted("current", self.setting)
+    is_brief: bool = False  # only the first tier: the others have not been asked yet
 
 
 def is_trusted(tier: str, setting: Setting) -> bool:
@@ -190,9 +186,12 @@ class Planner:
         self.tiers = tuple(given)
         self._limits = limits
 
-    def plan(self, call: ConvCall, config: Hashable) -> Plan:
-        """Asks every tier, the knowledge and the device; some 0.1 ms."""
+    def plan(self, call: ConvCall, config: Hashable, *, in_full: bool = False) -> Plan:
+        """Asks every tier, the knowledge and the device; some 0.1 ms. On a healthy machine that is
+        not AMD's nobody is asked (importing Triton takes a second) unless `in_full`."""
         setting, spec = setting_of(call), call.spec
+        if not in_full and self._needs_no_other(setting, config):
+            return Plan(self._current(), setting, "current", is_brief=True)
         work = work_of(spec)
         rates = _rates.setdefault(spec.device, Rates())
         records = memory_for(spec.device).records(spec)
@@ -220,6 +219,17 @@ class Planner:
             next((c.seconds for c in candidates if choice.order[:1] == (c.tier,)), None),
             bool(order) and room.has_room(order[0], None, _ROOMY), expires,
         )  # fmt: skip
+
+    def _current(self) -> tuple[Tier, ...]:
+        return tuple(tier for tier in self.tiers if tier.name == "current")
+
+    def _needs_no_other(self, setting: Setting, config: Hashable) -> bool:
+        return (
+            self.policy.name in ("auto", "vendor-first")
+            and setting.current == "vendor"
+            and is_trusted("current", setting)
+            and VERDICTS.failing("current", config) is None
+        )
 
     def _candidate(
         self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,

@@ -266,6 +266,35 @@ def test_a_healthy_nvidia_machine_runs_what_it_would_run_anyway_unchecked(
     assert guard.stats.as_dict()["rows"][0]["tier"] == "current"
 
 
+def test_on_a_healthy_nvidia_machine_no_other_tier_is_asked_until_one_is_needed(
+    world: World,
+) -> None:
+    def trap(*args: Any) -> Any:
+        raise AssertionError("was asked")
+
+    world.setting = NVIDIA
+    others = [tier for name, tier in world.tiers.items() if name != "current"]
+    plain = others[0].refusal
+    for tier in others:
+        tier.refusal = trap  # type: ignore[method-assign]
+    for policy in ("auto", "vendor-first"):
+        with world.protect(policy):
+            assert torch.equal(conv(), EXPECTED)
+    for tier in others:
+        tier.refusal = plain  # type: ignore[method-assign]
+    act, errors = world.tiers["current"].act, [faults.NO_ENGINE, faults.CUDA_OOM]
+    for text in errors:
+        forget()
+        world.tiers["current"].act = raising(lambda text=text: RuntimeError(text))
+        with world.protect() as guard:
+            for _ in range(3):
+                assert torch.equal(conv(), EXPECTED)
+        assert guard.stats.recovered == 3
+        assert world.memory.verdicts().get("vendor", "ok") == "ok", "cuDNN itself has not failed"
+        assert "current" not in world.memory.verdicts()
+        world.tiers["current"].act = act
+
+
 def test_with_the_library_switched_off_nvidia_too_goes_to_our_kernel(world: World) -> None:
     world.setting = NVIDIA_OFF
     with world.protect():
