@@ -1,10 +1,9 @@
 """Launching a kernel of kernel.py with little work on the host.
 
-Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here
-everything that a compiled kernel depends on is in a small key: the constants, the dtype, which
-pointers are 16-byte aligned (all sizes are declared do_not_specialize). The first launch of a key
-goes through Triton, which compiles or finds the kernel in its cache on disk; later ones call the
-compiled kernel with plain addresses.
+Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here a
+compiled kernel depends on the constants, the dtype, the device and on which addresses are 16-byte
+aligned, since all sizes are declared do_not_specialize. The first launch goes through Triton, which
+compiles the kernel or finds it in its cache on disk; later ones call it with plain addresses.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,13 +25,17 @@ _lock = threading.Lock()
 _NOTABLE_SECONDS = 0.5
 
 
+Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch, but for its addresses.
 
     kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
     offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
-    the first two operands the shape of a tensor descriptor (sizes, strides, block) or None.
+    the first two operands the tensor descriptor, if they are read through one. compiled: the kernel,
+    once it is there, by which addresses are aligned and the device.
     """
 
     kernel: str
@@ -42,53 +45,61 @@ class Launch:
     constants: tuple[Any, ...]
     num_warps: int
     num_stages: int
-    blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
+    blocks: tuple[Block, ...] = ()
+    compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
 
 
 def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
     """Runs `item` on the current stream of the current device."""
-    addresses, aligned = [], 0
+    addresses: list[Any] = []
+    aligned = 0
     for name, offset in item.operands:
         tensor = tensors[name]
         address = tensor.data_ptr() + offset * tensor.element_size()
         aligned = aligned * 2 + (address % 16 == 0)
         addresses.append(address)
-    first = tensors[item.operands[0][0]]
-    key = (
-        item.kernel, item.constants, first.dtype, tensors["out"].dtype, first.device, aligned,
-        item.num_warps, item.num_stages, bool(item.blocks),
-    )  # fmt: skip
-    compiled = _compiled.get(key)
+    device = tensors["out"].device.index
+    compiled = item.compiled.get((aligned, device))
     if compiled is None:
-        _first(item, tensors, key)
+        _first(item, tensors, aligned, device)
         return
-    if item.blocks:
-        addresses[:2] = _descriptors(item, tensors)  # type: ignore[assignment]
-    compiled[item.grid](*addresses, *item.numbers, *item.constants)
+    for i, block in enumerate(item.blocks):
+        addresses[i] = _descriptor(_Base(addresses[i]), block)
+    compiled.run(
+        *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
+        compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
+    )  # fmt: skip
 
 
-def _first(item: Launch, tensors: dict[str, torch.Tensor], key: Hashable) -> None:
+def _first(
+    item: Launch, tensors: dict[str, torch.Tensor], aligned: int, device: int | None
+) -> None:
     """The first launch of a key: compiled now, which is said if it took long."""
     from hy3d_rocm.conv.triton import kernel
 
     operands: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
-    if item.blocks:
-        operands[:2] = _descriptors(item, tensors)
+    dtypes = (operands[0].dtype, tensors["out"].dtype)
+    for i, block in enumerate(item.blocks):
+        operands[i] = _descriptor(operands[i], block)
+    key = (
+        item.kernel, item.constants, dtypes, device, aligned, item.num_warps, item.num_stages,
+        bool(item.blocks),
+    )  # fmt: skip
     function = getattr(kernel, item.kernel)
     start = time.perf_counter()
     with _lock:  # two threads need not compile the same
-        compiled = function[item.grid](
+        launched = function[item.grid](
             *operands, *item.numbers, *item.constants,
             num_warps=item.num_warps, num_stages=item.num_stages,
         )  # fmt: skip
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            item.compiled[aligned, device] = _compiled.setdefault(key, launched)
     seconds = time.perf_counter() - start
     if seconds > _NOTABLE_SECONDS:
         logger.info(
             "Triton compiled %s in %.1f s; it is kept on disk for the next time",
             item.kernel, seconds,
         )  # fmt: skip
-    if hasattr(compiled, "metadata"):  # the interpreter returns none
-        _compiled[key] = compiled
 
 
 def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
@@ -96,11 +107,21 @@ def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
 
 
-def _descriptors(item: Launch, tensors: dict[str, torch.Tensor]) -> list[Any]:
+class _Base:
+    """An address where a tensor is expected."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _descriptor(base: Any, block: Block) -> Any:
+    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    made = []
-    for (name, offset), (sizes, strides, block) in zip(item.operands, item.blocks, strict=False):
-        base = tensors[name] if offset == 0 else _view(tensors[name], offset)
-        made.append(TensorDescriptor(base, sizes, strides, block))
+    made = TensorDescriptor.__new__(TensorDescriptor)
+    made.base, made.padding = base, "zero"
+    made.shape, made.strides, made.block_shape = block
     return made
