@@ -1,0 +1,1 @@
+"""Implicit-GEMM convolution in Triton, and what its compiler makes of it."""
