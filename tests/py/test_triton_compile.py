@@ -62,7 +62,7 @@ def test_every_inner_loop_is_found(kernels: dict[tuple[str, str], isa.Isa]) -> N
 
 
 def test_a_tile_that_is_too_large_is_seen_to_spill(tmp_path: Path) -> None:
-    large = job("gfx1030", "bf16", block=64)
+    large = job("gfx1030", "bf16", block=128)
     (done,) = compiling.compile_all([large], workers=1, cache_dir=tmp_path)
     assert any("registers spill" in words for words in isa.problems(done.isa(), "bf16"))
 

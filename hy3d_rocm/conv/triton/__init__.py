@@ -1,1 +1,0 @@
-"""Implicit-GEMM convolution in Triton, and what its compiler makes of it."""
