@@ -49,7 +49,7 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
 
 # Specialising on the values of these would compile anew for almost every shape.
 _SIZES = (
-    "P", "N", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
+    "P", "NV", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
     "step_t", "step_h", "step_w", "per_split", "taps", "kernel_h", "kernel_w", "chunks",
 )  # fmt: skip
 _STRIDES = ("s_n", "s_c", "s_t", "s_h", "s_w", "s_split")
@@ -59,7 +59,7 @@ _BOX = ("C", "C8", "T", "H", "W", "Hy", "Wy", "t0", "h0", "w0")
 @triton.jit(do_not_specialize=[*_SIZES, *_STRIDES])
 def conv_rows(
     x, w, bias, out,
-    P, N, C8, K8, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST, step_t, step_h, step_w,
+    P, NV, C8, K8, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST, step_t, step_h, step_w,
     s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
     s_split: tl.int64, per_split, taps, kernel_h, kernel_w, chunks,
     EVEN_K: tl.constexpr, FLAT: tl.constexpr, DESC: tl.constexpr, BIAS: tl.constexpr,
@@ -72,11 +72,11 @@ def conv_rows(
     x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
     w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
     contiguous with CHANNELS_LAST (then all other strides are multiples of VECTOR), else w
-    contiguous; with SPLIT float32 partial sums, `s_split` apart.
+    contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
     P: positions (FLAT: rows of the input up to the last one that has an output).
     """
-    count_n = tl.cdiv(N, BN)
-    pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), count_n, GROUP)
+    N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
+    pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
     group = tl.program_id(1)
     K = K8 * 8
     p = pid_p * BP + tl.arange(0, BP)
@@ -216,3 +216,74 @@ def add_splits(
     tl.store(
         out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
     )
+
+
+@triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "kernel_w", *_STRIDES])
+def add_columns(
+    parts, bias, out, P, N, Wo, Ho, To, Wi, Hi, Ti,
+    s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64, kernel_w,
+    BIAS: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """out[p, o] = sum over kw of parts[row(p) + kw, kw * N + o] + bias; parts is float32.
+
+    For outputs so few that all columns of the kernel are outputs of one narrower convolution.
+    """
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o = tl.arange(0, BN)
+    wanted = (p < P)[:, None] & (o < N)[None, :]
+    w = p % Wo
+    q = p // Wo
+    h = q % Ho
+    q = q // Ho
+    t = q % To
+    n = q // To
+    row = (((n * Ti + t) * Hi + h) * Wi + w).to(tl.int64)
+    wide = kernel_w * N
+    at = parts + (row[:, None] * wide + o[None, :])
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for _ in range(kernel_w):
+        acc += tl.load(at, mask=wanted, other=0.0)
+        at += wide + N
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
+    tl.store(
+        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
+    )
+
+
+@triton.jit(do_not_specialize=["PV", "N", "C8", "x_n", "x_c", "s_n", "s_c"])
+def conv_points(
+    x, w, bias, out, PV, N, C8, x_n: tl.int64, x_c: tl.int64, s_n: tl.int64, s_c: tl.int64,
+    EVEN_K: tl.constexpr, BIAS: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
+    BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """1x1x1 on NCDHW as it lies: out[n] (N, P) = w (N, 8 * C8) @ x[n] (8 * C8, P) + bias.
+
+    PV, x_c and s_c (positions and the distances between channels) are in units of VECTOR.
+    """
+    P = PV * VECTOR
+    pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
+    n = tl.program_id(1).to(tl.int64)
+    C = C8 * 8
+    p = pid_p * BP + tl.arange(0, BP)
+    o = pid_n * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    inside = (p < P)[None, :]
+    x_at = x + n * x_n + k.to(tl.int64)[:, None] * (x_c * VECTOR) + p[None, :]
+    w_at = w + (tl.minimum(o, N - 1).to(tl.int64)[:, None] * C + k[None, :])
+    acc = tl.zeros((BN, BP), dtype=tl.float32)
+    for k0 in range(0, C, BK):
+        if EVEN_K:
+            a = tl.load(w_at)
+            b = tl.load(x_at, mask=inside, other=0.0)
+        else:
+            a = tl.load(w_at, mask=(k0 + k < C)[None, :], other=0.0)
+            b = tl.load(x_at, mask=inside & (k0 + k < C)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        w_at += BK
+        x_at += BK * (x_c * VECTOR)
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[:, None]
+    at = out + n * s_n + o.to(tl.int64)[:, None] * (s_c * VECTOR) + p[None, :]
+    tl.store(at, acc.to(out.dtype.element_ty), mask=(o < N)[:, None] & inside)

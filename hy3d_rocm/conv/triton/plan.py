@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 Triple = tuple[int, int, int]
 
-# Bytes of the rows in flight. Last-level caches of the cards this is for are 32 to 96 MB (a wave of
+# Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for are 32 to 96 MB (a wave of
 # programs reads each row 27 times); beyond that a larger box only saves halo.
-WORKSPACE_BYTES = 48 << 20
+WORKSPACE_BYTES = 56 << 20
 # Partial sums of split convolutions, which are small ones.
 SPLIT_BYTES = 16 << 20
 _ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
@@ -79,6 +79,11 @@ class Problem:
         if self.groups > 1:
             return self.channels
         return self.row_channels * (self.kernel[2] if self.merged else 1)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self.outputs * self.groups * self.taps * self.tap_length * self.itemsize
 
     @property
     def taps(self) -> int:
