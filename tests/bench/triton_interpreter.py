@@ -68,11 +68,13 @@ def prepare_interpreter() -> Addresses:
     import triton.language as language
     from triton.runtime import interpreter
 
+    from hy3d_rocm.conv.triton import jit
+
     addresses = Addresses()
-    builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
+    builder = interpreter.InterpreterBuilder
     load, store, cast = builder.create_masked_load, builder.create_masked_store, builder.cast_impl
-    start, empty, handle = executor._init_args_hst, torch.empty, interpreter.TensorHandle
-    before = interpreter._patch_lang_tensor
+    empty, handle, before = torch.empty, interpreter.TensorHandle, interpreter._patch_lang_tensor
+    launch = jit.launch
 
     def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
         addresses.check(pointers, mask, "reads")
@@ -92,10 +94,9 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def init_args(self: Any, args: Any, kwargs: Any) -> Any:
-        found = start(self, args, kwargs)
-        addresses.give(*found[0], *found[1].values())
-        return found
+    def give(item: Any, tensors: dict[str, Any]) -> None:
+        addresses.give(*tensors.values())
+        launch(item, tensors)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)
@@ -108,7 +109,7 @@ def prepare_interpreter() -> Addresses:
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
     builder.create_dot = dot
     builder.cast_impl = cast_impl
-    executor._init_args_hst = init_args
+    jit.launch = give
     interpreter._patch_lang_tensor = patch_tensor
     torch.empty = poisoned
     torch.cuda.device = lambda _: contextlib.nullcontext()  # type: ignore[assignment,misc]

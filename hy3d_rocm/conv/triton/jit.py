@@ -1,10 +1,12 @@
 """Launching a kernel of kernel.py with little work on the host.
 
 Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here
-everything that a compiled kernel depends on is in a small key: the constants, the dtype, which
-pointers are 16-byte aligned (all sizes are declared do_not_specialize). The first launch of a key
-goes through Triton, which compiles or finds the kernel in its cache on disk; later ones call the
-compiled kernel with plain addresses.
+everything that a compiled kernel depends on is in a small key: the constants, and of each pointer
+the dtype, whether it is 16-byte aligned and whether its tensor is small (all sizes are declared
+do_not_specialize). For tensors below 2 GiB Triton's AMD backend makes buffer loads with 32-bit
+offsets, which must never meet a larger one. The first launch of a key goes through Triton, which
+compiles or finds the kernel in its cache on disk; later ones call the compiled kernel with plain
+addresses.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _compiled: dict[Hashable, Any] = {}
 _lock = threading.Lock()
 # A launch that takes longer than this has compiled something.
 _NOTABLE_SECONDS = 0.5
+# As in HIPBackend.is_within_2gb, which goes by the size of the storage.
+_SMALL_BYTES = 2**31
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,16 @@ class Launch:
 
 def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
     """Runs `item` on the current stream of the current device."""
-    addresses, aligned = [], 0
+    addresses: list[Any] = []
+    known: list[Hashable] = []
     for name, offset in item.operands:
         tensor = tensors[name]
         address = tensor.data_ptr() + offset * tensor.element_size()
-        aligned = aligned * 2 + (address % 16 == 0)
+        small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
+        known += (tensor.dtype, address % 16 == 0, small)
         addresses.append(address)
-    first = tensors[item.operands[0][0]]
     key = (
-        item.kernel, item.constants, first.dtype, tensors["out"].dtype, first.device, aligned,
+        item.kernel, item.constants, tensors["out"].device, *known,
         item.num_warps, item.num_stages, bool(item.blocks),
     )  # fmt: skip
     compiled = _compiled.get(key)
@@ -63,7 +68,7 @@ def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
         _first(item, tensors, key)
         return
     if item.blocks:
-        addresses[:2] = _descriptors(item, tensors)  # type: ignore[assignment]
+        addresses[:2] = _descriptors(item, tensors)
     compiled[item.grid](*addresses, *item.numbers, *item.constants)
 
 
