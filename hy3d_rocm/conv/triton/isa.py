@@ -276,8 +276,8 @@ def expected_kind(arch: str, dtype: str) -> str:
     return "wmma"
 
 
-def problems(isa: Isa, dtype: str) -> list[str]:
-    """Why a kernel should not be offered, in words; empty for a good one."""
+def problems(isa: Isa, dtype: str | None) -> list[str]:
+    """Why a kernel should not be offered, in words. dtype None: it has no products."""
     found = []
     if isa.spilled_vgprs or isa.spilled_sgprs:
         found.append(f"{isa.spilled_vgprs} vector and {isa.spilled_sgprs} scalar registers spill")
@@ -285,6 +285,8 @@ def problems(isa: Isa, dtype: str) -> list[str]:
         found.append(f"{isa.scratch_bytes} bytes a lane in scratch memory")
     if isa.lds_bytes > LDS_LIMIT_BYTES:
         found.append(f"{isa.lds_bytes} bytes of LDS, of {LDS_LIMIT_BYTES}")
+    if dtype is None:
+        return found
     kind = expected_kind(isa.arch, dtype)
     count = isa.body.fma if kind == "fma" else isa.body.matrix.get(kind, 0)
     if not count:
