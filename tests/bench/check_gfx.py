@@ -1,14 +1,15 @@
 """Every Triton kernel and tile that can be chosen on AMD, compiled, and its ISA checked. No GPU.
 
-    python tests/bench/check_gfx.py                          about twenty minutes of one core
+    python tests/bench/check_gfx.py                          forty minutes of one core; --quick: ten
     python tests/bench/check_gfx.py --arch gfx1100 --dtype f16 --every
     python tests/bench/check_gfx.py --arch gfx1100 --dtype f16 --tile 128x128x64w8s2g8
 
 A kernel passes that spills no register, uses no scratch memory, stays within 64 KB of LDS, and does
 its products with what the architecture has for the dtype: WMMA, MFMA, v_dot2 (f16 on gfx1030), FMA
 (f32 on RDNA). By default each tile is compiled in a selection of its variants in which each two
-values of two constants meet that can meet; --every compiles them all. --tile looks at a tile that
-need not be offered. One line a tile: the worst of its variants. docs/triton.md has the columns.
+values of two constants meet that can meet; with --quick each value occurs once; --every compiles
+them all. --tile looks at a tile that need not be offered. One line a tile: the worst of its variants.
+docs/triton.md explains the columns.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _show_progress(done: int, of: int) -> None:
 
 def _asked(options: argparse.Namespace) -> list[tuple[str, Variant]]:
     tiles = [Config.parse(text) for text in options.tile] or None
-    select = None if options.every else variants.pairs
+    select = None if options.every else variants.values if options.quick else variants.pairs
     return [
         (arch, variant)
         for arch in options.arch
@@ -138,6 +139,7 @@ def main() -> int:
     parser.add_argument("--kernel", nargs="+", default=[], help="only these kernels")
     parser.add_argument("--tile", nargs="+", default=[], help="such as 128x128x32w8s2g8")
     parser.add_argument("--every", action="store_true", help="every variant; hours")
+    parser.add_argument("--quick", action="store_true", help="each value of each constant once")
     parser.add_argument("--workers", type=int, help="compiler processes (all CPUs)")
     options = parser.parse_args()
     start = time.perf_counter()

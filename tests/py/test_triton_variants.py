@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import check_gfx
@@ -36,7 +37,10 @@ def problem_of(config: numerics.Config) -> Problem:
 @pytest.mark.parametrize("text", TILES)
 def test_random_problems_launch_only_what_is_enumerated(text: str) -> None:
     tile = configs.Config.parse(text)
-    known = {d: set(variants.variants("gfx1100", d, tiles=[tile])) for d in variants.DTYPES}
+    known = {
+        d: {v.generic for v in variants.variants("gfx1100", d, tiles=[tile])}
+        for d in variants.DTYPES
+    }
     names = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
     for index in range(COUNT):
         config = numerics.random_config(SEED, index)
@@ -48,16 +52,21 @@ def test_random_problems_launch_only_what_is_enumerated(text: str) -> None:
             made = steps.make_steps(p, layout, dtype, config.bias, target, tile)
             for item in made.launches:
                 found = variants.of_launch(item, dtype)
-                assert found in known[dtype], f"seed {SEED}, index {index}: {found}"
+                assert found.generic in known[dtype], f"seed {SEED}, index {index}: {found}"
 
 
-def test_a_selection_has_every_pair_of_values_that_occurs() -> None:
+@pytest.mark.parametrize(("select", "strength"), [(variants.pairs, 2), (variants.values, 1)])
+def test_a_selection_has_every_combination_of_values_that_occurs(
+    select: Callable[[list[variants.Variant]], list[variants.Variant]], strength: int
+) -> None:
     every = variants.variants("gfx1100", "f16", tiles=[configs.Config.parse(TILES[0])])
-    chosen = variants.pairs(every)
-    assert 10 < len(chosen) < len(every) / 4
+    chosen = select(every)
+    assert len(chosen) < len(every) / 4
     for function in {v.function for v in every}:
-        wanted = {p for v in every if v.function == function for p in variants._pairs_of(v)}
-        covered = {p for v in chosen if v.function == function for p in variants._pairs_of(v)}
+        wanted, covered = (
+            {c for v in these if v.function == function for c in variants.combinations(v, strength)}
+            for these in (every, chosen)
+        )
         assert covered == wanted
 
 

@@ -7,7 +7,7 @@ it stays if nobody tunes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Config:
     num_warps: int
     num_stages: int
     group: int = 8
+    rate: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return (
@@ -43,28 +44,31 @@ class Config:
             raise ValueError(f"{text!r} is no tile such as 128x128x64w4s3g8") from None
 
 
-# NVIDIA with tensor cores of Ampere and later (the stand-in; measured on an H200).
+# NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine, as
+# measured on an H200 by `hy3d-rocm bench gpu --sweep`; only their ratios matter.
 _NVIDIA_HALF = (
-    Config(128, 256, 64, 8, 3),
-    Config(256, 128, 64, 8, 4),
-    Config(128, 128, 64, 4, 3),
-    Config(256, 64, 64, 4, 4),
-    Config(256, 128, 32, 8, 4),
-    Config(128, 64, 64, 4, 4),
-    Config(64, 128, 64, 4, 4),
-    Config(64, 64, 64, 4, 4),
-    Config(128, 128, 16, 4, 3),
-    Config(256, 16, 64, 8, 3),
-    Config(256, 16, 16, 4, 3),
-    Config(128, 64, 16, 4, 3),
+    Config(256, 128, 64, 8, 4, rate=740),
+    Config(256, 128, 64, 8, 3, rate=730),
+    Config(128, 256, 64, 8, 4, rate=690),
+    Config(128, 128, 64, 8, 4, rate=690),
+    Config(128, 128, 64, 4, 3, rate=630),
+    Config(256, 128, 32, 8, 4, rate=650),
+    Config(256, 64, 64, 4, 4, rate=520),
+    Config(128, 64, 64, 4, 4, rate=450),
+    Config(64, 128, 64, 4, 4, rate=450),
+    Config(64, 64, 64, 4, 4, rate=400),
+    Config(128, 128, 16, 4, 3, rate=400),
+    Config(128, 64, 16, 4, 3, rate=300),
+    Config(256, 16, 64, 8, 3, rate=170),
+    Config(256, 16, 16, 4, 3, rate=110),
 )
 _NVIDIA_FLOAT = (
-    Config(128, 64, 32, 4, 3),
-    Config(128, 128, 32, 8, 3),
-    Config(64, 64, 32, 4, 3),
-    Config(128, 64, 16, 4, 3),
-    Config(128, 16, 32, 4, 3),
-    Config(128, 16, 16, 4, 3),
+    Config(128, 64, 32, 4, 3, rate=80),
+    Config(128, 128, 32, 8, 3, rate=72),
+    Config(64, 64, 32, 4, 3, rate=70),
+    Config(128, 64, 16, 4, 3, rate=60),
+    Config(128, 16, 32, 4, 3, rate=45),
+    Config(128, 16, 16, 4, 3, rate=35),
 )
 # RDNA: waves of 32, WMMA 16x16x16, 64 KB of LDS a work-group, 256 VGPRs a thread.
 _RDNA_HALF = (
@@ -157,21 +161,32 @@ def fitting(configs: tuple[Config, ...], channels: int, length: int) -> tuple[Co
 def guess(
     configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int
 ) -> Config:
-    """The configuration with the least predicted time: waves of programs, times work of a tile.
+    """The configuration with the least predicted time: waves of tiles, times the time of one.
 
-    units: compute units (or multiprocessors). A tile's work grows with its area; small tiles load
-    more for each product, which `_EFFICIENCY` stands for: (area / (edge sum)) relative.
+    units: compute units (or multiprocessors).
     """
     return min(
         fitting(configs, channels, length), key=lambda c: _cost(c, positions, channels, units)
     )
 
 
+def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Config:
+    """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best."""
+    small = [c for c in fitting(configs, channels, length) if c.block_p <= 64]
+    every = small or list(fitting(configs, channels, length))
+    return max(every, key=lambda c: min(c.block_n, channels))
+
+
 def _cost(config: Config, positions: int, channels: int, units: int) -> float:
+    area = config.block_p * config.block_n
     tiles = -(-positions // config.block_p) * -(-channels // config.block_n)
-    # Programs that share a unit share its rate: four waves are as good as fluid.
-    waves = max(tiles / units, 1.0)
+    # Few waves come whole; many, and tiles that share a unit, flow.
+    waves = -(-tiles // units) if tiles < 2 * units else tiles / units
+    return waves * area / (config.rate or _unmeasured_rate(config))
+
+
+def _unmeasured_rate(config: Config) -> float:
+    """What a tile loads for each product sets its rate where nobody measured it."""
     area = config.block_p * config.block_n
     traffic = config.block_p + config.block_n
-    work = area * (1.0 + 48.0 * traffic / area + 8.0 / config.block_k)
-    return waves * work
+    return 1.0 / (1.0 + 48.0 * traffic / area + 8.0 / config.block_k)

@@ -1,12 +1,11 @@
 """Launching a kernel of kernel.py with little work on the host.
 
-Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here
-everything that a compiled kernel depends on is in a small key: the constants, and of each pointer
-the dtype, whether it is 16-byte aligned and whether its tensor is small (all sizes are declared
-do_not_specialize). For tensors below 2 GiB Triton's AMD backend makes buffer loads with 32-bit
-offsets, which must never meet a larger one. The first launch of a key goes through Triton, which
-compiles or finds the kernel in its cache on disk; later ones call the compiled kernel with plain
-addresses.
+Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here a
+compiled kernel belongs to its Launch, which fixes constants and types, and depends further on the
+device, on which addresses are 16-byte aligned, and on which tensors are below 2 GiB, since all
+sizes are declared do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets:
+such a kernel must never meet a larger one.) The first launch goes through Triton, which compiles
+the kernel or finds it in its cache; later ones call it with plain addresses.
 """
 
 from __future__ import annotations
@@ -14,20 +13,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 logger = logging.getLogger("hy3d_rocm")
 
-_compiled: dict[Hashable, Any] = {}
 _lock = threading.Lock()
 # A launch that takes longer than this has compiled something.
 _NOTABLE_SECONDS = 0.5
 # As in HIPBackend.is_within_2gb, which goes by the size of the storage.
 _SMALL_BYTES = 2**31
+
+
+Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Launch:
 
     kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
     offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
-    the first two operands the shape of a tensor descriptor (sizes, strides, block) or None.
+    the first two operands the tensor descriptor, if they are read through one. compiled: the
+    kernel, once it is there, by what is known of the addresses (see `launch`) and the device.
     """
 
     kernel: str
@@ -46,54 +47,55 @@ class Launch:
     constants: tuple[Any, ...]
     num_warps: int
     num_stages: int
-    blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
+    blocks: tuple[Block, ...] = ()
+    compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
 
 
 def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
     """Runs `item` on the current stream of the current device."""
     addresses: list[Any] = []
-    known: list[Hashable] = []
+    known = 0
     for name, offset in item.operands:
         tensor = tensors[name]
         address = tensor.data_ptr() + offset * tensor.element_size()
         small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
-        known += (tensor.dtype, address % 16 == 0, small)
+        known = known * 4 + 2 * small + (address % 16 == 0)
         addresses.append(address)
-    key = (
-        item.kernel, item.constants, tensors["out"].device, *known,
-        item.num_warps, item.num_stages, bool(item.blocks),
-    )  # fmt: skip
-    compiled = _compiled.get(key)
+    device = tensors["out"].device.index
+    compiled = item.compiled.get((known, device))
     if compiled is None:
-        _first(item, tensors, key)
+        _first(item, tensors, known, device)
         return
-    if item.blocks:
-        addresses[:2] = _descriptors(item, tensors)
-    compiled[item.grid](*addresses, *item.numbers, *item.constants)
+    for i, block in enumerate(item.blocks):
+        addresses[i] = _descriptor(_Base(addresses[i]), block)
+    compiled.run(
+        *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
+        compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
+    )  # fmt: skip
 
 
-def _first(item: Launch, tensors: dict[str, torch.Tensor], key: Hashable) -> None:
-    """The first launch of a key: compiled now, which is said if it took long."""
+def _first(item: Launch, tensors: dict[str, torch.Tensor], known: int, device: int | None) -> None:
+    """The first launch of its kind: compiled now, which is said if it took long."""
     from hy3d_rocm.conv.triton import kernel
 
     operands: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
-    if item.blocks:
-        operands[:2] = _descriptors(item, tensors)
+    for i, block in enumerate(item.blocks):
+        operands[i] = _descriptor(operands[i], block)
     function = getattr(kernel, item.kernel)
     start = time.perf_counter()
     with _lock:  # two threads need not compile the same
-        compiled = function[item.grid](
+        launched = function[item.grid](
             *operands, *item.numbers, *item.constants,
             num_warps=item.num_warps, num_stages=item.num_stages,
         )  # fmt: skip
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            item.compiled[known, device] = launched
     seconds = time.perf_counter() - start
     if seconds > _NOTABLE_SECONDS:
         logger.info(
             "Triton compiled %s in %.1f s; it is kept on disk for the next time",
             item.kernel, seconds,
         )  # fmt: skip
-    if hasattr(compiled, "metadata"):  # the interpreter returns none
-        _compiled[key] = compiled
 
 
 def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
@@ -101,11 +103,21 @@ def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
 
 
-def _descriptors(item: Launch, tensors: dict[str, torch.Tensor]) -> list[Any]:
+class _Base:
+    """An address where a tensor is expected."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _descriptor(base: Any, block: Block) -> Any:
+    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    made = []
-    for (name, offset), (sizes, strides, block) in zip(item.operands, item.blocks, strict=False):
-        base = tensors[name] if offset == 0 else _view(tensors[name], offset)
-        made.append(TensorDescriptor(base, sizes, strides, block))
+    made = TensorDescriptor.__new__(TensorDescriptor)
+    made.base, made.padding = base, "zero"
+    made.shape, made.strides, made.block_shape = block
     return made

@@ -8,8 +8,9 @@ are also computed for rows near the right and lower edge that have none; they ar
 the stride is not 1 the row of each output position is computed (FLAT false).
 
 Neighbouring taps along w read rows that follow each other, hence memory that is contiguous over
-kw * C elements: with dilation 1 they are one tap of that length (kernel_w = 1 here), and the loop runs
-over kt * kh taps only.
+kw * C elements: with dilation 1 they are one tap of that length (KW = 1 here), and the loop
+runs over kt * kh taps only. CHUNKS, KH and KW are constants, since dividing by them in every step
+would cost some 5 %: each number of channels is a kernel of its own.
 
 Input that is not such rows yet (NCDHW, or padded) is copied into them by `to_rows`, a slice at a
 time, small enough to stay in the last-level cache.
@@ -50,7 +51,7 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
 # Specialising on the values of these would compile anew for almost every shape.
 _SIZES = (
     "P", "NV", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
-    "step_t", "step_h", "step_w", "per_split", "taps", "kernel_h", "kernel_w", "chunks",
+    "step_t", "step_h", "step_w", "per_split", "taps",
 )  # fmt: skip
 _STRIDES = ("s_n", "s_c", "s_t", "s_h", "s_w", "s_split")
 _BOX = ("C", "C8", "T", "H", "W", "Hy", "Wy", "t0", "h0", "w0")
@@ -61,7 +62,8 @@ def conv_rows(
     x, w, bias, out,
     P, NV, C8, K8, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST, step_t, step_h, step_w,
     s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
-    s_split: tl.int64, per_split, taps, kernel_h, kernel_w, chunks,
+    s_split: tl.int64, per_split, taps,
+    CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     EVEN_K: tl.constexpr, FLAT: tl.constexpr, DESC: tl.constexpr, BIAS: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, VECTOR: tl.constexpr, SPLIT: tl.constexpr,
     GROUPED: tl.constexpr, PRECISION: tl.constexpr,
@@ -81,7 +83,7 @@ def conv_rows(
     K = K8 * 8
     p = pid_p * BP + tl.arange(0, BP)
     channel = pid_n * BN + tl.arange(0, BN)
-    first, last = 0, taps * chunks
+    first, last = 0, taps * CHUNKS
     if SPLIT:
         first = tl.program_id(2) * per_split
         last = min(first + per_split, last)
@@ -96,12 +98,12 @@ def conv_rows(
         w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
     acc = tl.zeros((BP, BN), dtype=tl.float32)
     for i in range(first, last):
-        tap = i // chunks
-        k0 = (i - tap * chunks) * BK
-        line = tap // kernel_w
-        kw = tap - line * kernel_w
-        kt = line // kernel_h
-        kh = line - kt * kernel_h
+        tap = i // CHUNKS
+        k0 = (i - tap * CHUNKS) * BK
+        line = tap // KW
+        kw = tap - line * KW
+        kt = line // KH
+        kh = line - kt * KH
         step = kt * step_t + kh * step_h + kw * step_w
         if DESC:
             a = x.load([pid_p * BP + step, k0])

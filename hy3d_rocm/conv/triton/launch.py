@@ -72,8 +72,11 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
     )
-    with torch.cuda.device(spec.device):
+    if spec.device.index == torch.cuda.current_device():
         convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+    else:
+        with torch.cuda.device(spec.device):
+            convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
     return out if spec.batched else out.squeeze(0)
 
 

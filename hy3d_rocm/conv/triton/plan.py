@@ -180,29 +180,63 @@ def smallest_box_rows(p: Problem) -> int:
     return _reach(1, p, 0) * _reach(1, p, 1) * p.padded[2]
 
 
-def make_plan(p: Problem, is_rows: bool, limit_bytes: int = WORKSPACE_BYTES) -> Plan:
+@dataclass(frozen=True)
+class Tiling:
+    """Positions of a tile, tiles for each block of positions, tiles that run at once."""
+
+    block_p: int = 128
+    blocks_n: int = 1
+    units: int = 1
+
+
+def make_plan(
+    p: Problem, is_rows: bool, limit_bytes: int = WORKSPACE_BYTES, tiling: Tiling | None = None
+) -> Plan:
     """The plan. is_rows: the input lies as rows in memory (channels-last, dense, aligned).
 
-    Of the box shapes that fit the limit, the one that copies the fewest rows twice; where not even
-    one line of output fits, one line.
+    Of the box shapes that fit the limit, the cheapest: rows copied (those in a halo twice), and
+    tiles in whole waves, since a last wave takes as long as a full one. Where not even one line of
+    output fits, one line.
     """
     rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
     if is_rows and not p.is_padded and rows < _ROW_LIMIT:
         return Plan(p, True, p.out[0], p.out[1])
     line_bytes = p.padded[2] * p.row_channels * p.itemsize
     budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
+    tiling = tiling or Tiling()
     best = (float("inf"), 1, 1)
-    for th in range(1, p.out[0] + 1):
-        hh = _most(budget // _reach(th, p, 0), p)
-        if hh < 1:
-            break
-        # Equal boxes rather than a small last one.
-        hh = -(-p.out[1] // -(-p.out[1] // min(hh, p.out[1])))
-        th_even = -(-p.out[0] // -(-p.out[0] // th))
-        copied = _copied(p.out[0], th_even, p, 0) * _copied(p.out[1], hh, p, 1)
-        count = -(-p.out[0] // th_even) * -(-p.out[1] // hh)
-        best = min(best, (copied + count, th_even, hh), key=lambda item: item[0])
-    return Plan(p, False, int(best[1]), int(best[2]))
+    for th in _even(p.out[0]):
+        for hh in _even(p.out[1]):
+            if _reach(th, p, 0) * _reach(hh, p, 1) <= budget:
+                best = min(best, (_cost(p, th, hh, tiling), th, hh))
+    return Plan(p, False, best[1], best[2])
+
+
+def _even(length: int) -> list[int]:
+    """Box lengths that cut `length` into nearly equal parts, longest first."""
+    return list(dict.fromkeys(-(-length // n) for n in range(1, length + 1)))
+
+
+# Operations that the card does while it moves a byte; for weighing copies against products only.
+_BALANCE = 200
+
+
+def _cost(p: Problem, th: int, hh: int, tiling: Tiling) -> float:
+    """Time of all boxes, in operations of a position."""
+    kt, kh, kw = p.kernel
+    operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
+    copied = _copied(p.out[0], th, p, 0) * _copied(p.out[1], hh, p, 1) * p.padded[2]
+    traffic = copied * 2 * p.row_channels * p.itemsize * _BALANCE / operations
+    computed = 0.0
+    for t in {th, p.out[0] % th or th}:
+        for h in {hh, p.out[1] % hh or hh}:
+            count = (p.out[0] // th if t == th else 1) * (p.out[1] // hh if h == hh else 1)
+            lines = (t - 1) * _reach(h, p, 1) + h if p.is_flat else t * h
+            blocks = -(-lines * p.padded[2] // tiling.block_p)
+            waves = -(-blocks * tiling.blocks_n // tiling.units)
+            # Half a wave stands for what a launch costs.
+            computed += count * (waves + 0.5) * tiling.units * tiling.block_p / tiling.blocks_n
+    return traffic + computed
 
 
 def _copied(length: int, step: int, p: Problem, axis: int) -> int:
@@ -214,12 +248,6 @@ def _copied(length: int, step: int, p: Problem, axis: int) -> int:
 def _reach(outputs: int, p: Problem, axis: int) -> int:
     """Input lines along `axis` that `outputs` output lines read."""
     return (outputs - 1) * p.stride[axis] + p.dilation[axis] * (p.kernel[axis] - 1) + 1
-
-
-def _most(lines: int, p: Problem) -> int:
-    """Output lines that `lines` input lines suffice for (0: none)."""
-    rest = lines - p.dilation[1] * (p.kernel[1] - 1) - 1
-    return rest // p.stride[1] + 1 if rest >= 0 else 0
 
 
 def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> int:

@@ -94,9 +94,7 @@ class _Maker:
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
         self.target, self.config, self.limit = target, config, limit_bytes
         total = p.outputs * p.groups
-        self.narrow = (
-            p.is_flat and p.merged and 1 < p.kernel[2] and total * p.kernel[2] <= _NARROW
-        )
+        self.narrow = p.is_flat and p.merged and 1 < p.kernel[2] and total * p.kernel[2] <= _NARROW
         self.descriptors = configs.uses_descriptors(target.arch) and p.is_flat and p.groups == 1
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
@@ -111,9 +109,16 @@ class _Maker:
         if self.narrow:
             sums = 4 * p.outputs * p.kernel[2]
             room = min(room, plan.SPLIT_BYTES // sums * p.row_channels * p.itemsize)
-        made = plan.make_plan(p, is_rows(p, self.layout), room)
+        made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
         launches = tuple(self._direct(made) if made.direct else self._boxes(made))
         return Steps(launches, made.workspace_bytes // p.itemsize, self.sums, self.narrow)
+
+    def _tiling(self) -> plan.Tiling:
+        """What a box of the plan is cut into."""
+        p = self.p
+        c = self._choose(p.batch * p.out[0] * p.padded[1] * p.padded[2])
+        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
+        return plan.Tiling(c.block_p, -(-outputs // c.block_n) * p.groups, self.target.units)
 
     def _direct(self, made: plan.Plan) -> Iterator[Launch]:
         p = self.p
@@ -237,10 +242,10 @@ class _Maker:
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
                 p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per,
-                p.taps, p.kernel[1], 1 if p.merged else p.kernel[2], chunks,
+                p.taps,
             ),
             (
-                length % c.block_k == 0, p.is_flat, self.descriptors,
+                chunks, p.kernel[1], 1 if p.merged else p.kernel[2], length % c.block_k == 0, p.is_flat, self.descriptors,
                 self.has_bias and not split, last, vector, split and not narrow, p.groups > 1,
                 self.precision, c.block_p, c.block_n, c.block_k, c.group,
             ),
@@ -261,7 +266,8 @@ class _Maker:
     def _points(self) -> Launch:
         p, x, out = self.p, self.layout.x, self.layout.out
         points = p.size[0] * p.size[1] * p.size[2]
-        c = self._choose(points * p.batch)
+        every = configs.offered(self.target.arch, self.dtype)
+        c = self.config or configs.guess_points(every, p.outputs, p.channels)
         return Launch(
             "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),
             (("x", 0), ("weight", 0), ("bias", 0), ("out", 0)),

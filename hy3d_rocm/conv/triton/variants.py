@@ -20,6 +20,9 @@ from hy3d_rocm.conv.triton.jit import Launch
 from hy3d_rocm.conv.triton.plan import Problem
 
 DTYPES = ("f16", "bf16", "f32")
+# Constants that follow the shape without end (steps of a tap, size of the kernel): a few values
+# stand for all, since they only change by what a number is divided.
+FREE = ("CHUNKS", "KH", "KW")
 _TYPES = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32"}
 _ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # Triton's letters: D, an address divisible by 16; S, a tensor below 2 GiB. What differs from both.
@@ -71,6 +74,12 @@ class Variant:
         differing = _FORMS[self.form]
         names = zip(_parameters(self.function), self.operands, strict=False)
         return {name: differing.get(operand, "DS") for name, operand in names}
+
+    @property
+    def generic(self) -> Variant:
+        """The variant without what follows the shape alone: FREE constants are 0."""
+        values = tuple(0 if name in FREE else v for name, v in self.constexprs.items())
+        return replace(self, constants=values)
 
     @property
     def arithmetic(self) -> bool:
@@ -126,6 +135,7 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
     for channels, bias in itertools.product((64, 72), both):
         one = replace(base, channels=channels, kernel=(1, 1, 1), size=(4, 8, 8))
         yield one, _layout(one, False, False), bias
+        yield replace(one, stride=(2, 2, 2)), _layout(one, True, True), bias
     yield from _copies(base)
 
 
@@ -204,9 +214,19 @@ def pairs(every: list[Variant]) -> list[Variant]:
 
     Registers depend on few constants at a time, so that most faults show; the same for each run.
     """
+    return _covering(every, 2)
+
+
+def values(every: list[Variant]) -> list[Variant]:
+    """A smaller selection, in which each value of each constant occurs."""
+    return _covering(every, 1)
+
+
+def _covering(every: list[Variant], strength: int) -> list[Variant]:
+    """Greedily, of each kernel, until every combination of `strength` values has occurred."""
     chosen: list[Variant] = []
     for function in dict.fromkeys(v.function for v in every):
-        members = {v: set(_pairs_of(v)) for v in every if v.function == function}
+        members = {v: set(combinations(v, strength)) for v in every if v.function == function}
         missing = set().union(*members.values())
         while missing:
             best = max(members, key=lambda v: len(members[v] & missing))
@@ -215,6 +235,7 @@ def pairs(every: list[Variant]) -> list[Variant]:
     return chosen
 
 
-def _pairs_of(variant: Variant) -> Iterable[tuple[Any, Any]]:
-    values = (*variant.operands, *variant.constants, variant.form)
-    return itertools.combinations(enumerate(values), 2)
+def combinations(variant: Variant, strength: int) -> Iterable[tuple[Any, ...]]:
+    """Its combinations of `strength` constants with their values (operands and form count)."""
+    found = (*variant.operands, *variant.constants, variant.form)
+    return itertools.combinations(enumerate(found), strength)
