@@ -193,7 +193,8 @@ class _RouterMode(TorchFunctionMode):
             self.audience.add("calls")
         assert spec is not None
         run_current = functools.partial(func, *args, **kwargs)
-        call = ConvCall(spec, values[0], values[1], values[2], run_current)
+        limits = self.settings.limits
+        call = ConvCall(spec, values[0], values[1], values[2], run_current, limits)
         climb = Climb(call, entry.what, entry.config, self.settings, self.audience, self.scope)
         return climb.run(failed)
 
