@@ -1,0 +1,127 @@
+"""Launching a kernel of kernel.py with little work on the host.
+
+Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here a
+compiled kernel depends on the constants, the dtype, the device and on which addresses are 16-byte
+aligned, since all sizes are declared do_not_specialize. The first launch goes through Triton, which
+compiles the kernel or finds it in its cache on disk; later ones call it with plain addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+logger = logging.getLogger("hy3d_rocm")
+
+_compiled: dict[Hashable, Any] = {}
+_lock = threading.Lock()
+# A launch that takes longer than this has compiled something.
+_NOTABLE_SECONDS = 0.5
+
+
+Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, but for its addresses.
+
+    kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
+    offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
+    the first two operands the tensor descriptor, if they are read through one. compiled: the kernel,
+    once it is there, by which addresses are aligned and the device.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    operands: tuple[tuple[str, int], ...]
+    numbers: tuple[int, ...]
+    constants: tuple[Any, ...]
+    num_warps: int
+    num_stages: int
+    blocks: tuple[Block, ...] = ()
+    compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
+
+
+def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
+    """Runs `item` on the current stream of the current device."""
+    addresses: list[Any] = []
+    aligned = 0
+    for name, offset in item.operands:
+        tensor = tensors[name]
+        address = tensor.data_ptr() + offset * tensor.element_size()
+        aligned = aligned * 2 + (address % 16 == 0)
+        addresses.append(address)
+    device = tensors["out"].device.index
+    compiled = item.compiled.get((aligned, device))
+    if compiled is None:
+        _first(item, tensors, aligned, device)
+        return
+    for i, block in enumerate(item.blocks):
+        addresses[i] = _descriptor(_Base(addresses[i]), block)
+    compiled.run(
+        *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
+        compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
+    )  # fmt: skip
+
+
+def _first(
+    item: Launch, tensors: dict[str, torch.Tensor], aligned: int, device: int | None
+) -> None:
+    """The first launch of a key: compiled now, which is said if it took long."""
+    from hy3d_rocm.conv.triton import kernel
+
+    operands: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
+    dtypes = (operands[0].dtype, tensors["out"].dtype)
+    for i, block in enumerate(item.blocks):
+        operands[i] = _descriptor(operands[i], block)
+    key = (
+        item.kernel, item.constants, dtypes, device, aligned, item.num_warps, item.num_stages,
+        bool(item.blocks),
+    )  # fmt: skip
+    function = getattr(kernel, item.kernel)
+    start = time.perf_counter()
+    with _lock:  # two threads need not compile the same
+        launched = function[item.grid](
+            *operands, *item.numbers, *item.constants,
+            num_warps=item.num_warps, num_stages=item.num_stages,
+        )  # fmt: skip
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            item.compiled[aligned, device] = _compiled.setdefault(key, launched)
+    seconds = time.perf_counter() - start
+    if seconds > _NOTABLE_SECONDS:
+        logger.info(
+            "Triton compiled %s in %.1f s; it is kept on disk for the next time",
+            item.kernel, seconds,
+        )  # fmt: skip
+
+
+def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """One element of `tensor`'s storage, where the kernel's pointer starts."""
+    return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
+
+
+class _Base:
+    """An address where a tensor is expected."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _descriptor(base: Any, block: Block) -> Any:
+    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    made = TensorDescriptor.__new__(TensorDescriptor)
+    made.base, made.padding = base, "zero"
+    made.shape, made.strides, made.block_shape = block
+    return made
