@@ -1,9 +1,11 @@
 """Launching a kernel of kernel.py with little work on the host.
 
 Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here a
-compiled kernel depends on the constants, the dtype, the device and on which addresses are 16-byte
-aligned, since all sizes are declared do_not_specialize. The first launch goes through Triton, which
-compiles the kernel or finds it in its cache on disk; later ones call it with plain addresses.
+compiled kernel belongs to its Launch, which fixes constants and types, and depends further on the
+device, on which addresses are 16-byte aligned, and on which tensors are below 2 GiB, since all
+sizes are declared do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets:
+such a kernel must never meet a larger one.) The first launch goes through Triton, which compiles
+the kernel or finds it in its cache; later ones call it with plain addresses.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,11 @@ import torch
 
 logger = logging.getLogger("hy3d_rocm")
 
-_compiled: dict[Hashable, Any] = {}
 _lock = threading.Lock()
 # A launch that takes longer than this has compiled something.
 _NOTABLE_SECONDS = 0.5
+# As in HIPBackend.is_within_2gb, which goes by the size of the storage.
+_SMALL_BYTES = 2**31
 
 
 Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
@@ -34,8 +36,8 @@ class Launch:
 
     kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
     offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
-    the first two operands the tensor descriptor, if they are read through one. compiled: the kernel,
-    once it is there, by which addresses are aligned and the device.
+    the first two operands the tensor descriptor, if they are read through one. compiled: the
+    kernel, once it is there, by what is known of the addresses (see `launch`) and the device.
     """
 
     kernel: str
@@ -52,16 +54,17 @@ class Launch:
 def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
     """Runs `item` on the current stream of the current device."""
     addresses: list[Any] = []
-    aligned = 0
+    known = 0
     for name, offset in item.operands:
         tensor = tensors[name]
         address = tensor.data_ptr() + offset * tensor.element_size()
-        aligned = aligned * 2 + (address % 16 == 0)
+        small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
+        known = known * 4 + 2 * small + (address % 16 == 0)
         addresses.append(address)
     device = tensors["out"].device.index
-    compiled = item.compiled.get((aligned, device))
+    compiled = item.compiled.get((known, device))
     if compiled is None:
-        _first(item, tensors, aligned, device)
+        _first(item, tensors, known, device)
         return
     for i, block in enumerate(item.blocks):
         addresses[i] = _descriptor(_Base(addresses[i]), block)
@@ -71,20 +74,13 @@ def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
     )  # fmt: skip
 
 
-def _first(
-    item: Launch, tensors: dict[str, torch.Tensor], aligned: int, device: int | None
-) -> None:
-    """The first launch of a key: compiled now, which is said if it took long."""
+def _first(item: Launch, tensors: dict[str, torch.Tensor], known: int, device: int | None) -> None:
+    """The first launch of its kind: compiled now, which is said if it took long."""
     from hy3d_rocm.conv.triton import kernel
 
     operands: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
-    dtypes = (operands[0].dtype, tensors["out"].dtype)
     for i, block in enumerate(item.blocks):
         operands[i] = _descriptor(operands[i], block)
-    key = (
-        item.kernel, item.constants, dtypes, device, aligned, item.num_warps, item.num_stages,
-        bool(item.blocks),
-    )  # fmt: skip
     function = getattr(kernel, item.kernel)
     start = time.perf_counter()
     with _lock:  # two threads need not compile the same
@@ -93,7 +89,7 @@ def _first(
             num_warps=item.num_warps, num_stages=item.num_stages,
         )  # fmt: skip
         if hasattr(launched, "metadata"):  # the interpreter returns none
-            item.compiled[aligned, device] = _compiled.setdefault(key, launched)
+            item.compiled[known, device] = launched
     seconds = time.perf_counter() - start
     if seconds > _NOTABLE_SECONDS:
         logger.info(
