@@ -21,7 +21,7 @@ from hy3d_rocm.conv import errors, faults, policy
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.ladder import Climb, Settings, needs_check, needs_trying
-from hy3d_rocm.conv.passing import Purse
+from hy3d_rocm.conv.passing import Purse, Step
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
 from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
 from hy3d_rocm.conv.results import check_form
@@ -189,8 +189,9 @@ class RouterMode(TorchFunctionMode):
             return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
         if faults.active():
             return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
-        if entry.watching is not None:
-            return self._watched(entry, self._call(entry.spec, values, func, args, kwargs))
+        step = None if entry.watching is None else self._next_step(entry)
+        if step is not None:
+            return self._timed(entry, step, self._call(entry.spec, values, func, args, kwargs))
         if entry.fast is None:
             return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
         failed: list[Exception] = []
@@ -296,25 +297,28 @@ class RouterMode(TorchFunctionMode):
         entry.fast, entry.is_current = first, is_current
         entry.rows = self.audience.rows(entry.what, first.name, first.workspace_bytes(entry.spec))
 
-    def _watched(self, entry: _Entry, call: ConvCall) -> torch.Tensor:
-        """A call of a layer that is measured in passing."""
-        watching, plan = entry.watching, entry.plan
-        assert watching is not None
-        assert plan is not None
-        if is_capturing(call.spec.device):
-            return self._climb(entry, call)
+    def _next_step(self, entry: _Entry) -> Step | None:
+        """What to time at this call of a layer that is measured in passing; mostly nothing."""
+        watching = entry.watching
+        if watching is None or entry.spec is None or is_capturing(entry.spec.device):
+            return None
         if watching.collect():
-            entry.plan = None  # better known now: chosen anew at the next call
-            entry.generation = -1
+            entry.generation = -1  # better known now: chosen anew at the next call
+            entry.standing = ()
         elif watching.is_done:
             entry.watching = None
         step = watching.next_step()
+        return step if step.timed else None
+
+    def _timed(self, entry: _Entry, step: Step, call: ConvCall) -> torch.Tensor:
+        """The call, computed by the tier that is to be measured if that can."""
+        watching, plan = entry.watching, entry.plan
+        assert watching is not None
+        assert plan is not None
         if step.tier != plan.tiers[0].name:
             tier = next(t for t in plan.tiers if t.name == step.tier)
             others = tuple(t for t in plan.tiers if t is not tier)
             plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
-        if not step.timed:
-            return self._climb(entry, call, plan=plan)
         with watching.timing(step.tier):
             return self._climb(entry, call, plan=plan)
 

@@ -27,6 +27,7 @@ from hy3d_rocm.conv.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.knowledge import Store
+    from hy3d_rocm.conv.probe import Outcome
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -313,14 +314,22 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
     from hy3d_rocm.conv import probe
 
     outcome = probe.probe([probe.Case(tier, spec)], limit_s=PROBE_SECONDS, cancel=cancel)[0]
-    if outcome.verdict in ("oom", "not-run"):
+    if not outcome.is_verdict:
         _LOG.warning("a probe of %s said nothing: %s", tier, outcome.detail or outcome.verdict)
-        return outcome.verdict
+    keep(spec, outcome, "probe")
+    return outcome.verdict
+
+
+def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
+    """Writes a probe's outcome into the knowledge, where it is a verdict. `measured_by`: "probe" or
+    "tune"."""
+    if not outcome.is_verdict:
+        return
     peak = outcome.peak_bytes
     memory_for(spec.device).put(
-        spec, tier, outcome.verdict, seconds=outcome.seconds, first_seconds=outcome.first_seconds,
+        spec, outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
+        first_seconds=outcome.first_seconds,
         # The probe counts the output too, the knowledge only what comes on top of it.
         peak_bytes=None if peak is None else max(0, peak - spec.out_bytes),
-        detail=outcome.detail, measured_by="probe",
+        detail=outcome.detail, measured_by=measured_by,
     )  # fmt: skip
-    return outcome.verdict

@@ -8,8 +8,8 @@ A kernel passes that spills no register, uses no scratch memory, stays within 64
 its products with what the architecture has for the dtype: WMMA, MFMA, v_dot2 (f16 on gfx1030), FMA
 (f32 on RDNA). By default each tile is compiled in a selection of its variants in which each two
 values of two constants meet that can meet; with --quick each value occurs once; --every compiles
-them all. --tile looks at a tile that need not be offered. One line a tile: the worst of its variants.
-docs/triton.md explains the columns.
+them all. --tile looks at a tile that need not be offered. One line a tile: the worst of its
+variants. docs/triton.md explains the columns.
 """
 
 from __future__ import annotations

@@ -68,11 +68,13 @@ class Config:
 
 
 def _shape(rng: random.Random) -> dict[str, Any]:
-    """Sizes, kernel, stride, dilation and pads; one in six is what is read without a copy."""
+    """Sizes, kernel, stride, dilation, pads, channels: one of three kinds of problem."""
+    if rng.random() < 1 / 20:
+        return _points(rng)
     kernel = [rng.choice((1, 1, 2, 3, 3, 4)) for _ in range(3)]
     dilation = [rng.choice((1, 1, 1, 2, 3)) for _ in range(3)]
     stride = [rng.choice((1, 1, 2, 3)) for _ in range(3)] if rng.random() < 0.4 else [1, 1, 1]
-    direct = rng.random() < 1 / 6
+    direct = rng.random() < 1 / 6  # read without a copy
     before = [0 if direct else rng.choice((0, 0, 1, 2, 3)) for _ in range(3)]
     after = [0 if direct else rng.choice((0, 0, 1, 2, 3)) for _ in range(3)]
     size = [
@@ -96,6 +98,19 @@ def _shape(rng: random.Random) -> dict[str, Any]:
                         rng.choice(LAYOUTS[:5]))}  # fmt: skip
 
 
+def _points(rng: random.Random) -> dict[str, Any]:
+    """1x1x1 on dense NCDHW with whole vectors, which has a kernel of its own."""
+    size = [rng.choice((1, 2, 3)), rng.choice((2, 5, 8)), rng.choice((4, 8, 12))]
+    while size[0] * size[1] * size[2] % 8:
+        size[1] += 1
+    ndim = rng.choice((3, 2)) if size[0] == 1 else 3
+    ones, none = (1, 1, 1), (0, 0, 0)
+    return {"ndim": ndim, "kernel": ones, "dilation": ones, "stride": ones, "before": none,
+            "after": none, "size": tuple(size), "groups": 1, "modes": ("zeros",) * 3,
+            "channels": (rng.choice((8, 24, 72)), rng.choice((1, 3, 8, 17, 40))),
+            "layouts": ("plain", rng.choice(LAYOUTS[:5]))}  # fmt: skip
+
+
 def _cost(shape: dict[str, Any], batch: int, tile: tuple[int, int, int]) -> int:
     """Steps of the interpreted loop, and rows' lines: what takes the time."""
     sides = zip(shape["size"], shape["before"], shape["after"], strict=True)
@@ -117,7 +132,7 @@ def random_config(seed: int, index: int) -> Config:
     return Config(
         index=index, batch=batch, dtype=rng.choice(DTYPES), bias=rng.random() < 0.5,
         tile=f"{tile[0]}x{tile[1]}x{tile[2]}w4s2g{rng.choice((1, 8))}",
-        room=rng.choice((0.3, 0.6, 2.0)), units=rng.choice((1, 64)), **shape,
+        room=rng.choice((0.3, 0.6, 2.0)), units=rng.choice((1, 4096)), **shape,
     )  # fmt: skip
 
 

@@ -113,4 +113,5 @@ def prepare_interpreter() -> Addresses:
     interpreter._patch_lang_tensor = patch_tensor
     torch.empty = poisoned
     torch.cuda.device = lambda _: contextlib.nullcontext()  # type: ignore[assignment,misc]
+    torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
     return addresses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from router_doubles import integers, one_thread, raising
 from router_world import Row, World
 from torch.overrides import _get_current_function_mode_stack
 
-from hy3d_rocm.conv import faults, forget, memory, selfcheck
+from hy3d_rocm.conv import faults, forget, memory
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -248,120 +247,6 @@ def test_a_host_may_cancel_while_a_child_tries(world: World) -> None:
 
     with pytest.raises(KeyboardInterrupt), world.protect("vendor-first", on_event=listen):
         conv()
-
-
-def test_a_healthy_nvidia_machine_runs_what_it_would_run_anyway_unchecked(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trap(*args: Any) -> Any:
-        raise AssertionError("was checked")
-
-    monkeypatch.setattr(selfcheck, "check", trap)
-    world.setting = NVIDIA
-    with world.protect() as guard:
-        for _ in range(10):
-            assert torch.equal(conv(), EXPECTED)
-    assert world.calls() == {"current": 10}
-    assert world.memory.log == ["run current"] * 10
-    assert guard.stats.as_dict()["rows"][0]["tier"] == "current"
-
-
-def test_on_a_healthy_nvidia_machine_no_other_tier_is_asked_until_one_is_needed(
-    world: World,
-) -> None:
-    def trap(*args: Any) -> Any:
-        raise AssertionError("was asked")
-
-    world.setting = NVIDIA
-    others = [tier for name, tier in world.tiers.items() if name != "current"]
-    plain = others[0].refusal
-    for tier in others:
-        tier.refusal = trap  # type: ignore[method-assign]
-    for policy in ("auto", "vendor-first"):
-        with world.protect(policy):
-            assert torch.equal(conv(), EXPECTED)
-    for tier in others:
-        tier.refusal = plain  # type: ignore[method-assign]
-    act, errors = world.tiers["current"].act, [faults.NO_ENGINE, faults.CUDA_OOM]
-    for text in errors:
-        forget()
-        world.tiers["current"].act = raising(lambda text=text: RuntimeError(text))
-        with world.protect() as guard:
-            for _ in range(3):
-                assert torch.equal(conv(), EXPECTED)
-        assert guard.stats.recovered == 3
-        assert world.memory.verdicts().get("vendor", "ok") == "ok", "cuDNN itself has not failed"
-        assert "current" not in world.memory.verdicts()
-        world.tiers["current"].act = act
-
-
-def test_with_the_library_switched_off_nvidia_too_goes_to_our_kernel(world: World) -> None:
-    world.setting = NVIDIA_OFF
-    with world.protect():
-        conv()
-    assert world.calls() == {"triton": 1}
-
-
-def test_after_the_first_call_nothing_is_asked_any_more(world: World) -> None:
-    asked: list[str] = []
-    for tier in world.tiers.values():
-        plain = tier.refusal
-        tier.refusal = lambda call, limits, plain=plain, tier=tier: (  # type: ignore[method-assign]
-            asked.append(tier.name), plain(call, limits),
-        )[1]  # fmt: skip
-    world.memory.usual = {n: Row(seconds=1.0) for n in world.tiers}
-    world.memory.usual["triton"] = Row(seconds=0.5)
-    with world.protect() as guard:
-        conv()
-        asked.clear()
-        for _ in range(5):
-            conv()
-    assert asked == []
-    assert guard.stats.calls == 6
-    assert sum(r["calls"] for r in guard.stats.as_dict()["rows"]) == 6
-
-
-def test_layers_that_run_often_are_measured_and_the_faster_tier_takes_over(world: World) -> None:
-    naps = {"triton": 0.004, "native": 0.001}
-
-    def act(call: Any, name: str) -> torch.Tensor:
-        time.sleep(naps[name])
-        result: torch.Tensor = call.run_current()
-        return result
-
-    for name in naps:
-        world.tiers[name].act = lambda call, name=name: act(call, name)
-    world.tiers["gemm"].refuse = "not here"
-    measured: dict[str, Row] = {}
-    end = time.monotonic() + 30
-    with world.protect():
-        while len(measured) < 2 and time.monotonic() < end:
-            assert torch.equal(conv(), EXPECTED)
-            measured = {
-                tier: row
-                for (_, tier), row in world.memory.rows.items()
-                if row.measured_by == "passing"
-            }
-    assert set(measured) == {"triton", "native"}
-    assert (measured["native"].seconds or 9) < (measured["triton"].seconds or 0)
-    before = world.tiers["triton"].calls
-    with world.protect():
-        conv()
-    assert world.tiers["triton"].calls == before
-    assert "vendor" not in world.calls()
-
-
-def test_a_tier_that_fails_while_it_is_measured_costs_no_call(world: World) -> None:
-    world.tiers["native"].act = raising(lambda: RuntimeError(faults.NO_ENGINE))
-    with world.protect() as guard:
-        end = time.monotonic() + 30
-        while not world.tiers["native"].calls and time.monotonic() < end:
-            assert torch.equal(conv(), EXPECTED)
-        for _ in range(20):
-            time.sleep(0.01)
-            assert torch.equal(conv(), EXPECTED)
-    assert (guard.stats.raised, guard.stats.failures) == (0, 1)
-    assert world.tiers["native"].calls == 1
 
 
 @pytest.mark.parametrize("name", ["current", "vendor", "triton", "native", "gemm", "cpu"])

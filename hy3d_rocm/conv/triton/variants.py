@@ -117,13 +117,17 @@ def _parameters(function: str) -> dict[str, str]:
     }
 
 
-def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
-    """Problems, layouts and has_bias that reach each decision of steps.py."""
-    base = Problem(
+def _base(dtype: str) -> Problem:
+    return Problem(
         batch=1, channels=64, outputs=64, groups=1, size=(4, 9, 9), kernel=(3, 3, 3),
         stride=(1, 1, 1), dilation=(1, 1, 1), pad_before=(0, 0, 0), pad_after=(0, 0, 0),
         replicate=(False, False, False), itemsize=_ITEMSIZE[dtype],
     )  # fmt: skip
+
+
+def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+    """Problems, layouts and has_bias that reach each decision of steps.py."""
+    base = _base(dtype)
     both = (False, True)
     flags = itertools.product((64, 72), (64, 20), (1, 2), (1, 2), both, both, both)
     for channels, outputs, groups, stride, direct, last, bias in flags:
@@ -136,11 +140,11 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
         one = replace(base, channels=channels, kernel=(1, 1, 1), size=(4, 8, 8))
         yield one, _layout(one, False, False), bias
         yield replace(one, stride=(2, 2, 2)), _layout(one, True, True), bias
-    yield from _copies(base)
 
 
-def _copies(base: Problem) -> Iterator[tuple[Problem, steps.Layout, bool]]:
-    """What to_rows is compiled for: block shapes, padding, strides."""
+def _copies(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+    """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
+    base = _base(dtype)
     sides = itertools.product((8, 24, 64, 128), (False, True), (0, 1), range(8))
     for channels, last, pad, bits in sides:
         replicate = (bool(bits & 4), bool(bits & 2), bool(bits & 1))
@@ -166,13 +170,16 @@ def _strides(size: tuple[int, int, int], channels: int, last: bool) -> steps.Str
     return (channels * t * h * w, t * h * w, h * w, w, 1)
 
 
-def _harvest(arch: str, dtype: str, config: Config) -> Iterator[Variant]:
+def _harvest(
+    arch: str, dtype: str, config: Config, problems: Iterable[tuple[Problem, steps.Layout, bool]]
+) -> dict[Variant, None]:
     """The variants that the problems launch with one tile, in the form "small"."""
-    for p, layout, bias in _problems(dtype):
+    found: dict[Variant, None] = {}
+    for p, layout, bias in problems:
         for units in (1, 4096):  # few units: never in parts; many: in parts where that is possible
             made = steps.make_steps(p, layout, dtype, bias, steps.Target(arch, units), config)
-            for item in made.launches:
-                yield of_launch(item, dtype)
+            found |= dict.fromkeys(of_launch(item, dtype) for item in made.launches)
+    return found
 
 
 def of_launch(item: Launch, dtype: str) -> Variant:
@@ -183,14 +190,15 @@ def of_launch(item: Launch, dtype: str) -> Variant:
     )  # fmt: skip
 
 
-def _has_form(variant: Variant, form: str) -> bool:
-    """Whether a pointer can be so. Workspaces are small and aligned; an absent bias isn't read."""
+def _forms(variant: Variant) -> list[str]:
+    """How its pointers can be. Workspaces are small and aligned; an absent bias isn't read."""
     operands = set(variant.operands)
-    if form == "input unaligned":  # the others read in place only what is aligned
-        return variant.function == "to_rows" and "x" in operands
-    if form == "bias unaligned":
-        return bool(variant.constexprs.get("BIAS"))
-    return _FORMS[form].keys() <= operands
+    found = [form for form, differing in _FORMS.items() if differing.keys() <= operands]
+    if variant.function != "to_rows" and "x" in operands:  # reads in place only what is aligned
+        found.remove("input unaligned")
+    if not variant.constexprs.get("BIAS") and "bias" in operands:
+        found.remove("bias unaligned")
+    return found
 
 
 def variants(
@@ -201,10 +209,14 @@ def variants(
 
     tiles: instead of those that are offered.
     """
+    offered = list(configs.offered(arch, dtype) if tiles is None else tiles)
     found: dict[Variant, None] = {}
-    for config in configs.offered(arch, dtype) if tiles is None else tiles:
-        mine = dict.fromkeys(_harvest(arch, dtype, config))
-        every = [replace(v, form=f) for v in mine for f in FORMS if _has_form(v, f)]
+    for config in offered:
+        mine = _harvest(arch, dtype, config, _problems(dtype))
+        if config is offered[0]:
+            copies = _harvest(arch, dtype, config, _copies(dtype))
+            mine |= {v: None for v in copies if v.function == "to_rows"}
+        every = [replace(v, form=f) for v in mine for f in _forms(v)]
         found |= dict.fromkeys(select(every) if select else every)
     return list(found)
 
