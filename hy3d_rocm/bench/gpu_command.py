@@ -50,8 +50,8 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode = _parser(kinds, "decode", "a whole video decode with and without the vendor library",
                      _DECODE_TEXT)  # fmt: skip
     decode.add_argument("--policy", default="auto", help='of protect() (default "auto")')
-    decode.add_argument("--repeats", type=_count, default=3, metavar="N",
-                        help="timed decodes after the first (default 3)")  # fmt: skip
+    decode.add_argument("--repeats", type=_count, default=5, metavar="N",
+                        help="timed decodes after the first (default 5)")  # fmt: skip
     decode.add_argument("--skip-large", action="store_true", help="without 768x1280")
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
@@ -127,10 +127,13 @@ def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any
     usual = 540.0 if arguments.sweep else 225.0
     settings = GpuSettings(
         load_layers(arguments.shapes, arguments.sets or DEFAULT_SETS, arguments.min_gflop),
+        device,
         _known(arguments.dtypes or tuple(DTYPES), tuple(DTYPES), "--dtypes"),
         _known(arguments.tiers or DEFAULT_TIERS, others, "--tiers"),
-        arguments.seconds or usual, arguments.sweep, device, _say,
-    )  # fmt: skip
+        arguments.seconds or usual,
+        arguments.sweep,
+        _say,
+    )
     report = run_gpu(settings)
     return gpu_text(report), {**gpu_dict(report), "measured": bool(report.cells)}
 
