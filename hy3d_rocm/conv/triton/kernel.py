@@ -74,7 +74,7 @@ def conv_rows(
     x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
     w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
     contiguous with CHANNELS_LAST (then all other strides are multiples of VECTOR), else w
-    contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
+    contiguous; with SPLIT float32 partial sums, VECTOR * s_split apart. N is VECTOR * NV.
     P: positions (FLAT: rows of the input up to the last one that has an output).
     """
     N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
@@ -142,7 +142,7 @@ def conv_rows(
     else:
         at2 = (at + ow)[:, None] + o.to(tl.int64)[None, :] * s_c
     if SPLIT:
-        at2 += tl.program_id(2).to(tl.int64) * s_split
+        at2 += tl.program_id(2).to(tl.int64) * (s_split * VECTOR)
     tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & (channel < N)[None, :])
 
 
