@@ -40,7 +40,7 @@ $(VENV)/bin/python:
 	@tools/make_venv.sh $(VENV)
 
 # Installed once per change of what it depends on: the sources of the extension and the metadata.
-$(STAMP): $(VENV)/bin/python pyproject.toml setup.py $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.inc include/hy3d/*.h)
+$(STAMP): $(VENV)/bin/python pyproject.toml setup.py tools/install_python_packages.sh $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.inc include/hy3d/*.h)
 	@mkdir -p build
 	@tools/install_python_packages.sh $(PY) $(TORCH_SPEC)
 	@touch $@

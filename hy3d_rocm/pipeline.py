@@ -18,6 +18,9 @@ found them. The reseeding that `generator=torch.manual_seed(seed)` does happens 
 know of it; `batch()` puts that right too: at its end the states are what they were at its start. A
 call without a generator, or with one that is in use (drawn from since it was seeded), draws as its
 author wants. "legacy" changes nothing about generators but a device that would raise.
+
+Under accelerate's sequential offload, weights that a pipeline's own code reads while their module
+does not run have their values during a call (`_shadows.py`).
 """
 
 from __future__ import annotations

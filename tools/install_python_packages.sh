@@ -22,3 +22,17 @@ trap 'rm -f "$constraint"' EXIT
 "$python" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' >"$constraint"
 echo "building the C core and installing hy3d_rocm with its demo and test extras"
 "$python" -m pip install --progress-bar off -q -c "$constraint" -e '.[cli,demo,test]'
+
+# Triton compiles the GPU kernels for AMD and interprets them on the CPU, without a GPU. It is no
+# extra of pyproject.toml: builds of torch for ROCm and CUDA bring their own under other package
+# names, and pip would write this one over it.
+triton=3.6.0
+if "$python" -c 'import triton' 2>/dev/null; then
+    echo "triton $("$python" -c 'import triton; print(triton.__version__)') is there and stays"
+elif "$python" -c 'import platform as p, sys; sys.exit((p.system(), p.machine()) != ("Linux", "x86_64") or not (3, 10) <= sys.version_info < (3, 15))'; then
+    echo "installing triton $triton for the tests of the GPU kernels"
+    "$python" -m pip install --progress-bar off -q --no-deps "triton==$triton" ||
+        echo "triton could not be installed: the tests of the GPU kernels will be skipped"
+else
+    echo "no triton wheel for this platform (Linux x86-64 with CPython 3.10 to 3.14 has one): the tests of the GPU kernels will be skipped"
+fi

@@ -173,6 +173,7 @@ def fraction(case: Case, got: torch.Tensor, tensors: tuple[Any, Any, Any], whole
 
 
 def is_whole(tier: str, device: str) -> bool:
+    """Whether the tier gets whole numbers instead of reals."""
     return device != "cpu" and tier in ("vendor", "conv2d", "native")
 
 
@@ -224,11 +225,16 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     return fraction(case, batched.double().cpu(), (x, weight, bias), whole), None
 
 
-def run(name: str, device: str, seed: int, first: int, count: int) -> dict[str, Any]:
+def run(
+    name: str, device: str, seed: int, first: int, count: int, dtypes: tuple[Any, ...] = DTYPES
+) -> dict[str, Any]:
+    """The cases of those dtypes; index, seed and tier replay one."""
     start = time.perf_counter()
     result: dict[str, Any] = {"ran": 0, "refused": {}, "worst": 0.0, "failed": []}
     for index in range(first, first + count):
         case = random_case(seed, index)
+        if case.dtype not in dtypes:
+            continue
         worst, reason = check(case, seed, name, device)
         if reason is not None:
             result["refused"][reason[:50]] = result["refused"].get(reason[:50], 0) + 1

@@ -53,6 +53,14 @@ SCENARIOS = (
     Scenario("hang", _named("ok", "hang", "ok"), ("ok", "hang", "ok")),
     Scenario("hang holding the interpreter", _named("busy", "ok"), ("hang", "ok")),
     Scenario("hang, total", _named("hang"), ("hang",), "nothing came", 2.0, None),
+    # Nothing but the total ends these: they show that the host is back within it and a second.
+    Scenario("busy, total", _named("busy"), ("hang",), "nothing came", 2.0, None),
+    Scenario("deaf, total", _named("deaf"), ("hang",), "nothing came", 2.0, None),
+    Scenario("flood, total", _named("flood"), ("hang",), "nothing came", 2.0, None),
+    Scenario("stopped, total", _named("stop"), ("hang",), "nothing came", 2.0, None),
+    Scenario(
+        "grandchildren, total", _one("grandchildren", then="hang"), ("hang",), "nothing", 2.0, None
+    ),
     Scenario("hang in the second call", _named("second_hangs", "ok"), ("hang", "ok"), "next ones"),
     Scenario(
         "late, then hang", _one("second_hangs", "ok", **_SLOW), ("slow-find", "ok"), "next ones",

@@ -343,7 +343,7 @@ def test_the_last_line_has_name_size_device_time_and_rate(
     times = iter([10.0, 10.9])
     with caplog.at_level(logging.INFO, "hy3d_rocm"):
         gpu = torch.device("cuda:0")
-        transfer.Reporter(None, 1_730_000_000, "unet", gpu, lambda: next(times)).finish()
+        transfer.Reporter(None, round(1.73 * 2**30), "unet", gpu, lambda: next(times)).finish()
     assert caplog.messages == ["unet: 1.73 GB to cuda:0 in 0.9 s (1.9 GB/s)"]
 
 

@@ -37,7 +37,8 @@ def mark() -> Iterator[str]:
 # tests/bench/check_probe.py has these too; here they would only take time.
 IN_THE_LONG_CHECK_ONLY = {
     "exit with 0", "garbage at start", "grandchildren, abort", "hang in the second call",
-    "hang, total", "host out of memory", "no engine", "slow always", "stopped", "zombies",
+    "hang, total", "busy, total", "deaf, total", "flood, total", "stopped, total",
+    "grandchildren, total", "host out of memory", "no engine", "slow always", "stopped", "zombies",
 }  # fmt: skip
 SHORT = [scenario for scenario in SCENARIOS if scenario.name not in IN_THE_LONG_CHECK_ONLY]
 

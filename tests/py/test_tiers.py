@@ -18,7 +18,7 @@ from router_doubles import cpu_tier, fake_conv3d, integers, one_thread
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import memory
-from hy3d_rocm.conv.call import ConvSpec, spec_from_json
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, spec_from_json
 from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
     CpuTier,
@@ -29,6 +29,7 @@ from hy3d_rocm.conv.tiers import (
     columns,
     columns_plan,
     conv_on_tier,
+    cpu,
     make_call,
     make_tier,
     native,
@@ -57,6 +58,38 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
     assert not result["failed"], "\n".join(result["failed"])
     assert result["ran"] >= 100
     assert 0 < result["worst"] <= 1
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    total += torch.bmm(a.float(), b.float())
+
+
+def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch has products of half types into f32."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    monkeypatch.setattr(products, "_wide_product", lambda a, b: torch.bmm(a.float(), b.float()))
+    monkeypatch.setattr(products, "_add_wide_product", add_wide)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["ran"] >= 80
+
+
+def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch gives half types only: products with the bias in them."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(differential, "is_whole", lambda tier, device: True)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["worst"] == 0
+    assert result["ran"] >= 80
 
 
 def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,25 +362,47 @@ def test_copies_are_joined_where_the_computing_fails() -> None:
     assert not lanes.pending
 
 
+def on_gpu(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> ConvCall:
+    """A call as if on a GPU, with so many bytes free on each device."""
+    call = make_call(torch.empty(1, 8, 9, 90, 90), torch.empty(8, 8, 3, 3, 3))
+    monkeypatch.setattr(base, "SMALL_BYTES", 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
+    return dataclasses.replace(
+        call, spec=dataclasses.replace(call.spec, device=torch.device("cuda"))
+    )
+
+
 def test_the_cpu_tier_takes_smaller_pieces_and_then_refuses_where_the_host_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tier = CpuTier(conv3d=fake_conv3d)
-    call = make_call(torch.empty(1, 8, 9, 30, 30), torch.empty(8, 8, 3, 3, 3))
-    spec = dataclasses.replace(call.spec, device=torch.device("cuda"))
-    call = dataclasses.replace(call, spec=spec)
-    monkeypatch.setattr(base, "SMALL_BYTES", 0)
-    free = 1 << 40
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
-    whole = staging.buffer_bytes(spec, (7, 28, 28))
-    assert tier.refusal(call, Limits()) is None
-    assert staging.steps_within(spec, whole) == (7, 28, 28)
-    row = staging.buffer_bytes(spec, (1, 1, 1))
-    for free, fits in ((2 * whole, True), (4 * row, True), (2 * row - 1, False)):
-        reason = tier.refusal(call, Limits(memory_threshold=0.5))
-        if fits and free > 2 * spec.out_bytes:
-            assert reason is None
-        if not fits:
-            assert "staging buffers on the host need" in str(reason)
-    assert staging.steps_within(spec, row) == (1, 1, 1)
-    assert staging.steps_within(spec, row - 1) is None
+    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 1 << 40}
+    call = on_gpu(monkeypatch, free)
+    whole = staging.buffer_bytes(call.spec, (7, 88, 88))
+    least = staging.buffer_bytes(call.spec, (1, 1, 1))
+    limits, steps = Limits(memory_threshold=0.5), []
+    for free["cpu"] in (2 * whole, 2 * whole - 1, whole // 10, 2 * least):
+        assert tier.refusal(call, limits) is None
+        steps.append(cpu._steps(call.spec, limits))
+        assert 2 * staging.buffer_bytes(call.spec, steps[-1]) <= free["cpu"]
+    assert steps[0] == (7, 88, 88)
+    assert steps[1] == (6, 88, 88)
+    assert steps[3] == (1, 1, 1)
+    free["cpu"] = 2 * least - 1
+    assert "staging buffers on the host need" in str(tier.refusal(call, limits))
+
+
+def test_the_cpu_tier_takes_smaller_pieces_where_the_device_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 0}
+    call = on_gpu(monkeypatch, free)
+    monkeypatch.setattr(cpu, "_LEAST_DEVICE_BYTES", 1 << 20)
+    for share in (1, 2, 5):
+        free["cuda"] = call.spec.out_bytes + tier.workspace_bytes(call.spec) // share
+        limits = Limits(memory_threshold=1.0)
+        assert tier.refusal(call, limits) is None
+        steps = cpu._steps(call.spec, limits)
+        assert (steps == (7, 88, 88)) == (share == 1)
+        assert staging.device_bytes(call.spec, steps) <= free["cuda"] - call.spec.out_bytes
+    free["cuda"] = 0  # nobody can tell how much a full device will give: it is tried
+    assert tier.refusal(call, limits) is None

@@ -60,6 +60,7 @@ class Bench:
         self._synchronise(device)
         before = 0
         if device.type == "cuda":
+            torch.cuda.set_device(device)  # Triton launches on the current one
             torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device)
 

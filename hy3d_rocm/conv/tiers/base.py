@@ -9,7 +9,7 @@ import torch
 from hy3d_rocm.conv import memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 
-__all__ = ["SMALL_BYTES", "Limits", "Tier", "allowance", "empty_result", "shortage"]
+__all__ = ["SMALL_BYTES", "Limits", "Tier", "allowance", "empty_result", "foreign", "shortage"]
 
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 SMALL_BYTES = 1 << 20
@@ -33,6 +33,13 @@ class Tier(Protocol):
 
     def run(self, call: ConvCall) -> torch.Tensor:
         """The result, batched or not as the input was, of dtype and device of the call."""
+
+
+def foreign(device: torch.device) -> str | None:
+    """Why a tier made for the CPU, CUDA and HIP can't be asked, or None."""
+    if device.type in ("cpu", "cuda"):
+        return None
+    return f"it is made for the CPU, CUDA and HIP, and the call is on {device.type}"
 
 
 def allowance(limits: Limits, device: torch.device) -> int | None:

@@ -16,6 +16,8 @@ from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
 from hy3d_rocm.conv.tiers.windows import Sizes
 
 _HOST = torch.device("cpu")
+# Below this, pieces would be too many; a device that is so short fails anyway.
+_LEAST_DEVICE_BYTES = 16 << 20
 # Staging buffers on the host at most; larger ones are no faster.
 _STAGING_BYTES = 512 << 20
 
@@ -63,7 +65,7 @@ class CpuTier:
         if spec.device.type == "cpu":
             return shortage(spec.out_bytes, host, _HOST, "input and output on the host")
         if min(spec.out_size) == 0 or _steps(spec, limits) is not None:
-            return shortage(spec.out_bytes, limits, spec.device, "its output")
+            return None
         row = staging.buffer_bytes(spec, (1, 1, 1))
         if row > _STAGING_BYTES:
             return f"one output position of it reads more than {memory.text(_STAGING_BYTES)}"
@@ -111,6 +113,11 @@ class CpuTier:
 
 
 def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
-    """The boxes whose staging buffers the host has room for."""
-    free = allowance(Limits(None, limits.memory_threshold), _HOST)
-    return staging.steps_within(spec, _STAGING_BYTES if free is None else min(_STAGING_BYTES, free))
+    """The boxes that the host has room for, smaller ones where the device, too, is short: this tier
+    comes last, often after an out of memory."""
+    only_free = Limits(None, limits.memory_threshold)
+    host, device = allowance(only_free, _HOST), allowance(only_free, spec.device)
+    most = _STAGING_BYTES if host is None else min(_STAGING_BYTES, host)
+    if device is not None:
+        device = max(device - spec.out_bytes, _LEAST_DEVICE_BYTES)
+    return staging.steps_within(spec, most, device) or staging.steps_within(spec, most)

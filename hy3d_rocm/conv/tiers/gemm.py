@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import columns_plan, products, spread, windows
-from hy3d_rocm.conv.tiers.base import empty_result, shortage
+from hy3d_rocm.conv.tiers.base import empty_result, foreign, shortage
 from hy3d_rocm.conv.tiers.columns import Columns
 from hy3d_rocm.conv.tiers.windows import geometry
 
@@ -34,18 +32,19 @@ class GemmTier:
         return "matrix products"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        blas = _BLAS_BYTES if spec.device.type == "cuda" else 0
-        if min(spec.out_size) == 0 or _may_be_view(spec):
-            small = math.prod(spec.out_size) if math.prod(spec.out_size) < _SMALL_RESULT else 0
-            return blas + 8 * small if min(spec.out_size) else 0
+        """The most that any of the three takes: which one it is depends on strides, too."""
+        if min(spec.out_size) == 0:
+            return 0
         found = [p.bytes for p in (spread.plan(spec), columns_plan.plan(spec)) if p is not None]
+        blas = _BLAS_BYTES if spec.device.type == "cuda" else 0
         return max(found, default=0) + blas
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
-        if min(spec.out_size) == 0:
-            return None
-        if not _may_be_view(spec) and columns_plan.plan(spec) is None:
+        reason = foreign(spec.device)
+        if reason is not None or min(spec.out_size) == 0:
+            return reason
+        if columns_plan.plan(spec) is None:
             return "not even one output row's columns, or one channel's weights, fit its workspace"
         need = self.workspace_bytes(spec) + spec.out_bytes
         return shortage(need, limits, spec.device, "its columns and output")

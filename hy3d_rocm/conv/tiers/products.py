@@ -19,6 +19,14 @@ def work_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if device.type == "cpu" and is_half(dtype) else dtype
 
 
+def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(a, b, out_dtype=torch.float32)
+
+
+def _add_wide_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.ops.aten.baddbmm.dtype_out(total, a, b, torch.float32, out=total)
+
+
 @functools.cache
 def can_widen(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether products of this half type can be summed into f32 matrices here.
@@ -30,8 +38,8 @@ def can_widen(device: torch.device, dtype: torch.dtype) -> bool:
     ones = torch.ones(1, 16, 16, dtype=dtype, device=device)
     total = torch.full((1, 16, 16), 0.5, dtype=torch.float32, device=device)
     try:
-        torch.bmm(ones, ones, out_dtype=torch.float32)
-        torch.ops.aten.baddbmm.dtype_out(total, ones, ones, torch.float32, out=total)
+        _wide_product(ones, ones)
+        _add_wide_product(total, ones, ones)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return False
     return bool((total == 16.5).all())
@@ -47,7 +55,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None)
     """bmm, (B, M, K) @ (B, K, N), in sum_dtype. `bias` is added before the only rounding where
     that dtype is the operands' own; it is left out, for the caller to add, where it is wider."""
     if can_widen(a.device, a.dtype):
-        return torch.bmm(a, b, out_dtype=torch.float32)
+        return _wide_product(a, b)
     if bias is None or not is_half(a.dtype):
         return torch.bmm(a, b)
     return torch.baddbmm(bias, a, b)
@@ -58,7 +66,7 @@ def accumulate(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     if total.dtype is a.dtype:
         torch.baddbmm(total, a, b, out=total)
     else:
-        torch.ops.aten.baddbmm.dtype_out(total, a, b, torch.float32, out=total)
+        _add_wide_product(total, a, b)
 
 
 def bias_is_in(device: torch.device, dtype: torch.dtype) -> bool:

@@ -109,12 +109,12 @@ def lanes_for(device: torch.device) -> Lanes:
 
 
 def buffer_bytes(spec: ConvSpec, steps: Sizes) -> int:
-    """Host bytes of the staging buffers. As much is taken on the device at the same time, and
-    once more for a padded window."""
+    """Host bytes of the staging buffers."""
     return _SLOTS * sum(_elems(geometry(spec), steps)) * spec.dtype.itemsize
 
 
 def device_bytes(spec: ConvSpec, steps: Sizes) -> int:
+    """What is on its way takes as much on the device; a padded window once more."""
     read, made = _elems(geometry(spec), steps)
     padded = read if geometry(spec).is_padded else 0
     return (_SLOTS * (read + made) + padded) * spec.dtype.itemsize
@@ -124,10 +124,15 @@ def _elems(shape: Geometry, steps: Sizes) -> tuple[int, int]:
     return shape.cin * math.prod(shape.window_sizes(steps)), shape.cout * math.prod(steps)
 
 
-def steps_within(spec: ConvSpec, limit: int) -> Sizes | None:
-    """The largest boxes whose staging buffers take at most `limit` bytes, or None."""
-    need = functools.partial(buffer_bytes, spec)
-    return windows.steps_that_fit(geometry(spec), need, limit, cut_width=True)
+def steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Sizes | None:
+    """The largest boxes that take at most `host` bytes there and `device` bytes on the device, or
+    None."""
+
+    def excess(steps: Sizes) -> int:
+        over = buffer_bytes(spec, steps) - host
+        return over if device is None else max(over, device_bytes(spec, steps) - device)
+
+    return windows.steps_that_fit(geometry(spec), excess, 0, cut_width=True)
 
 
 def run(

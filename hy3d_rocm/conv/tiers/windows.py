@@ -66,7 +66,10 @@ class Geometry:
         return any(self.before) or any(self.after)
 
 
+@functools.lru_cache(maxsize=4096)
 def geometry(spec: ConvSpec) -> Geometry:
+    """The same for every call of a shape, so remembered."""
+
     def three(values: tuple[int, ...], fill: int) -> Sizes:
         t, h, w = values if len(values) == 3 else (fill, *values)
         return t, h, w

@@ -32,6 +32,8 @@ class Context:
     device: str = "cpu"
     site: tuple[Path, ...] = ()
     cpu_noise: list[str] | None = None
+    # What upstream alone makes with a pipeline placed in some way, by "stage kind".
+    alone: dict[str, list[str]] = field(default_factory=dict)
     _baseline: Baseline | None = None
     _runs: int = field(default=0)
 

@@ -18,9 +18,11 @@ SLOW_CONVOLUTION = (
 INPUT_TYPE = (
     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
 )
+# Which of the two comes is PyTorch's affair: it depends on the back-end that it takes there.
+# tests/py/test_hunyuan3d_gpu.py provokes each of them.
 TEXTS = {
-    "float32 offload": INPUT_TYPE,
-    "float32 offload, slow convolution": SLOW_CONVOLUTION,
+    "float32 offload": (INPUT_TYPE, SLOW_CONVOLUTION),
+    "float32 offload, slow convolution": (SLOW_CONVOLUTION,),
 }
 
 
@@ -36,7 +38,7 @@ def run(context: Context) -> None:
     with context.server(cpu=True) as server:
         for (stage, kind), prompt in prompts.items():
             result = server.run(prompt)
-            failed = result.status == "error" and TEXTS[kind] in result.error
+            failed = result.status == "error" and any(t in result.error for t in TEXTS[kind])
             report.check(f"without the pack, {stage}, {kind}: its text", failed, result.seen())
             report.note(f"    {result.error}"[:240])
     with context.patched(cpu=True) as server:

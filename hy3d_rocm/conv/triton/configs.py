@@ -1,0 +1,192 @@
+"""Tile sizes of the Triton kernel: which are offered on which architecture, and the first guess.
+
+Pure: no torch, no triton. Offered is what compiles there without spilling registers (checked by
+tests/bench/check_gfx.py for AMD's targets); the guess is only where tuning starts from, and where
+it stays if nobody tunes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_p positions x block_n output channels a program, block_k elements of the sum a step.
+
+    group: how many blocks of positions run next to each other before the channels change.
+    """
+
+    block_p: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+    group: int = 8
+    rate: float = field(default=0.0, compare=False)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.block_p}x{self.block_n}x{self.block_k}"
+            f"w{self.num_warps}s{self.num_stages}g{self.group}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """The inverse of str(). ValueError, in a sentence, for anything else."""
+        try:
+            blocks, rest = text.split("w")
+            warps, rest = rest.split("s")
+            stages, group = rest.split("g")
+            p, n, k = blocks.split("x")
+            return cls(int(p), int(n), int(k), int(warps), int(stages), int(group))
+        except ValueError:
+            raise ValueError(f"{text!r} is no tile such as 128x128x64w4s3g8") from None
+
+
+# NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine, as
+# measured on an H200 by `hy3d-rocm bench gpu --sweep`; only their ratios matter.
+_NVIDIA_HALF = (
+    Config(256, 128, 64, 8, 4, rate=740),
+    Config(256, 128, 64, 8, 3, rate=730),
+    Config(128, 256, 64, 8, 4, rate=690),
+    Config(128, 128, 64, 8, 4, rate=690),
+    Config(128, 128, 64, 4, 3, rate=630),
+    Config(256, 128, 32, 8, 4, rate=650),
+    Config(256, 64, 64, 4, 4, rate=520),
+    Config(128, 64, 64, 4, 4, rate=450),
+    Config(64, 128, 64, 4, 4, rate=450),
+    Config(64, 64, 64, 4, 4, rate=400),
+    Config(128, 128, 16, 4, 3, rate=400),
+    Config(128, 64, 16, 4, 3, rate=300),
+    Config(256, 16, 64, 8, 3, rate=170),
+    Config(256, 16, 16, 4, 3, rate=110),
+)
+_NVIDIA_FLOAT = (
+    Config(128, 64, 32, 4, 3, rate=80),
+    Config(128, 128, 32, 8, 3, rate=72),
+    Config(64, 64, 32, 4, 3, rate=70),
+    Config(128, 64, 16, 4, 3, rate=60),
+    Config(128, 16, 32, 4, 3, rate=45),
+    Config(128, 16, 16, 4, 3, rate=35),
+)
+# RDNA: waves of 32, WMMA 16x16x16, 64 KB of LDS a work-group, 256 VGPRs a thread.
+_RDNA_HALF = (
+    Config(128, 128, 32, 8, 2),
+    Config(128, 64, 32, 4, 2),
+    Config(64, 64, 32, 4, 2),
+    Config(64, 128, 32, 4, 2),
+    Config(128, 16, 32, 4, 2),
+    Config(64, 64, 16, 4, 2),
+    Config(128, 16, 16, 4, 2),
+)
+_RDNA_FLOAT = (
+    Config(64, 64, 16, 4, 2),
+    Config(64, 32, 16, 4, 2),
+    Config(64, 16, 16, 4, 2),
+)
+# RDNA2 has no matrix units: v_dot2 for f16, plain FMA for f32, nothing for bf16.
+_GFX1030_HALF = (
+    Config(64, 64, 16, 8, 2),
+    Config(64, 32, 16, 4, 2),
+    Config(64, 16, 16, 4, 2),
+)
+# CDNA: waves of 64, MFMA.
+_CDNA_HALF = (
+    Config(128, 128, 32, 8, 2),
+    Config(128, 128, 64, 8, 2),
+    Config(256, 128, 32, 8, 2),
+    Config(128, 64, 32, 4, 2),
+    Config(64, 64, 32, 4, 2),
+    Config(128, 16, 32, 4, 2),
+    Config(64, 64, 16, 4, 2),
+    Config(128, 16, 16, 4, 2),
+)
+_CDNA_FLOAT = (
+    Config(128, 64, 16, 4, 2),
+    Config(64, 64, 16, 4, 2),
+    Config(64, 16, 16, 4, 2),
+)
+_CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
+_RDNA2 = ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
+_WMMA = ("gfx11", "gfx12")
+
+
+def offered(arch: str, dtype: str) -> tuple[Config, ...]:
+    """Every configuration that may be chosen on `arch` ("gfx1100", "sm_90") for f16, bf16 or f32.
+
+    Empty where there is none: the tier then says that it can't.
+    """
+    half = dtype in ("f16", "bf16")
+    if not half and dtype != "f32":
+        return ()
+    if arch.startswith("sm_"):
+        modern = int(arch[3:]) >= 80
+        return (_NVIDIA_HALF if half else _NVIDIA_FLOAT) if modern else ()
+    if arch in _CDNA:
+        return _CDNA_HALF if half else _CDNA_FLOAT
+    if arch.startswith(_WMMA):
+        return _RDNA_HALF if half else _RDNA_FLOAT
+    if arch in _RDNA2:
+        return {"f16": _GFX1030_HALF, "f32": _RDNA_FLOAT}.get(dtype, ())
+    return ()
+
+
+def uses_descriptors(arch: str) -> bool:
+    """Whether rows are loaded through tensor descriptors, which Hopper has hardware for."""
+    return arch.startswith("sm_") and int(arch[3:]) >= 90
+
+
+def precision(arch: str, dtype: str, tf32_allowed: bool) -> str:
+    """How products of f32 are made: exactly ("ieee"), or on NVIDIA's matrix units in one TF32
+    product where the user allows that, else in three that together keep f32's accuracy."""
+    if dtype != "f32" or not arch.startswith("sm_"):
+        return "ieee"
+    return "tf32" if tf32_allowed else "tf32x3"
+
+
+def fitting(configs: tuple[Config, ...], channels: int, length: int) -> tuple[Config, ...]:
+    """Those that make sense for `channels` outputs and taps of `length` elements.
+
+    block_n not beyond twice what is needed, block_k a divisor of the length where one is offered.
+    """
+    narrow = [c for c in configs if c.block_n < 2 * max(channels, 16)]
+    if not narrow:
+        smallest = min(c.block_n for c in configs)
+        narrow = [c for c in configs if c.block_n == smallest]
+    even = [c for c in narrow if length % c.block_k == 0]
+    return tuple(even or narrow)
+
+
+def guess(
+    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int
+) -> Config:
+    """The configuration with the least predicted time: waves of tiles, times the time of one.
+
+    units: compute units (or multiprocessors).
+    """
+    return min(
+        fitting(configs, channels, length), key=lambda c: _cost(c, positions, channels, units)
+    )
+
+
+def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Config:
+    """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best."""
+    small = [c for c in fitting(configs, channels, length) if c.block_p <= 64]
+    every = small or list(fitting(configs, channels, length))
+    return max(every, key=lambda c: min(c.block_n, channels))
+
+
+def _cost(config: Config, positions: int, channels: int, units: int) -> float:
+    area = config.block_p * config.block_n
+    tiles = -(-positions // config.block_p) * -(-channels // config.block_n)
+    # Few waves come whole; many, and tiles that share a unit, flow.
+    waves = -(-tiles // units) if tiles < 2 * units else tiles / units
+    return waves * area / (config.rate or _unmeasured_rate(config))
+
+
+def _unmeasured_rate(config: Config) -> float:
+    """What a tile loads for each product sets its rate where nobody measured it."""
+    area = config.block_p * config.block_n
+    traffic = config.block_p + config.block_n
+    return 1.0 / (1.0 + 48.0 * traffic / area + 8.0 / config.block_k)

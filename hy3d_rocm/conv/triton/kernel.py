@@ -1,0 +1,291 @@
+"""Device code of the Triton tier. Imports triton; nothing else of the package does at its top.
+
+The convolution is a sum over kernel taps of small matrix products, on *rows*: one row holds all
+channels of one input position, rows lie in the order (n, t, h, w), padding included. With stride 1
+an output position and a tap differ in row number by a constant, so the input tile of a tap is a
+block of consecutive rows: no division, no mask, no gather in the loop. The price is that outputs
+are also computed for rows near the right and lower edge that have none; they are not stored. Where
+the stride is not 1 the row of each output position is computed (FLAT false).
+
+Neighbouring taps along w read rows that follow each other, hence memory that is contiguous over
+kw * C elements: with dilation 1 they are one tap of that length (KW = 1 here), and the loop
+runs over kt * kh taps only. CHUNKS, KH and KW are constants, since dividing by them in every step
+would cost some 5 %: each number of channels is a kernel of its own.
+
+Input that is not such rows yet (NCDHW, or padded) is copied into them by `to_rows`, a slice at a
+time, small enough to stay in the last-level cache.
+
+Row numbers fit 32 bits (the launcher refuses what does not); every element offset is 64-bit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tile(pid, count_p, count_n, GROUP: tl.constexpr):
+    """Numbers of the row block and channel block: GROUP row blocks share their weights in cache."""
+    per_group = GROUP * count_n
+    group = pid // per_group
+    first = group * GROUP
+    size = min(count_p - first, GROUP)
+    return first + (pid % per_group) % size, (pid % per_group) // size
+
+
+@triton.jit
+def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
+    """The first input row of output position p."""
+    if FLAT:
+        return p
+    w = p % Wo
+    q = p // Wo
+    h = q % Ho
+    q = q // Ho
+    t = q % To
+    n = q // To
+    return ((n * Ti + t * ST) * Hi + h * SH) * Wi + w * SW
+
+
+# Specialising on the values of these would compile anew for almost every shape.
+_SIZES = (
+    "P", "NV", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
+    "step_t", "step_h", "step_w", "per_split", "taps",
+)  # fmt: skip
+_STRIDES = ("s_n", "s_c", "s_t", "s_h", "s_w", "s_split")
+_BOX = ("C", "C8", "T", "H", "W", "Hy", "Wy", "t0", "h0", "w0")
+
+
+@triton.jit(do_not_specialize=[*_SIZES, *_STRIDES])
+def conv_rows(
+    x, w, bias, out,
+    P, NV, C8, K8, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST, step_t, step_h, step_w,
+    s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    s_split: tl.int64, per_split, taps,
+    CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    EVEN_K: tl.constexpr, FLAT: tl.constexpr, DESC: tl.constexpr, BIAS: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr, VECTOR: tl.constexpr, SPLIT: tl.constexpr,
+    GROUPED: tl.constexpr, PRECISION: tl.constexpr,
+    BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One tile of BP positions x BN output channels.
+
+    x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
+    w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
+    contiguous with CHANNELS_LAST (then all other strides are multiples of VECTOR), else w
+    contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
+    P: positions (FLAT: rows of the input up to the last one that has an output).
+    """
+    N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
+    pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
+    group = tl.program_id(1)
+    K = K8 * 8
+    p = pid_p * BP + tl.arange(0, BP)
+    channel = pid_n * BN + tl.arange(0, BN)
+    first, last = 0, taps * CHUNKS
+    if SPLIT:
+        first = tl.program_id(2) * per_split
+        last = min(first + per_split, last)
+    if not DESC:
+        # A block that reaches beyond the end reads the last position again.
+        row = _input_row(tl.minimum(p, P - 1), FLAT, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST)
+        k = tl.arange(0, BK)
+        x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
+        if GROUPED:
+            x_at += group * K
+        o = group * N + tl.minimum(channel, N - 1)
+        w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for i in range(first, last):
+        tap = i // CHUNKS
+        k0 = (i - tap * CHUNKS) * BK
+        line = tap // KW
+        kw = tap - line * KW
+        kt = line // KH
+        kh = line - kt * KH
+        step = kt * step_t + kh * step_h + kw * step_w
+        if DESC:
+            a = x.load([pid_p * BP + step, k0])
+            b = w.load([pid_n * BN, tap * K + k0])
+        elif EVEN_K:
+            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
+            b = tl.load(w_at + (tap * K + k0))
+        else:
+            inside = (k0 + tl.arange(0, BK) < K)[None, :]
+            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
+            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    if FLAT:
+        ow = p % Wi
+        q = p // Wi
+        oh = q % Hi
+        q = q // Hi
+        ot = q % Ti
+        on = q // Ti
+        stored = (ow < Wo) & (oh < Ho) & (ot < To) & (p < P)
+    else:
+        ow = p % Wo
+        q = p // Wo
+        oh = q % Ho
+        q = q // Ho
+        ot = q % To
+        on = q // To
+        stored = p < P
+    o = group * N + channel
+    if BIAS:
+        acc += tl.load(bias + o, mask=channel < N, other=0.0).to(tl.float32)[None, :]
+    at = on.to(tl.int64) * s_n + ot.to(tl.int64) * s_t + oh.to(tl.int64) * s_h
+    if CHANNELS_LAST:
+        at = tl.multiple_of(at + ow.to(tl.int64) * s_w, VECTOR)
+        at2 = at[:, None] + o[None, :]
+    else:
+        at2 = (at + ow)[:, None] + o.to(tl.int64)[None, :] * s_c
+    if SPLIT:
+        at2 += tl.program_id(2).to(tl.int64) * s_split
+    tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & (channel < N)[None, :])
+
+
+@triton.jit(do_not_specialize=[*_BOX, *_STRIDES[1:5]])
+def to_rows(
+    x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
+    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
+    PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, BW: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Copies a box of x into rows: y[(t, h, w), c] = x[c, t + t0, h + h0, w + w0].
+
+    Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
+    replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
+    """
+    pid = tl.program_id(0)
+    count_w = tl.cdiv(Wy, BW)
+    count_c = tl.cdiv(C8 * 8, BC)
+    block_w = pid % count_w
+    q = pid // count_w
+    block_c = q % count_c
+    line = q // count_c
+    t = line // Hy + t0
+    h = line % Hy + h0
+    w = block_w * BW + tl.arange(0, BW)
+    c = block_c * BC + tl.arange(0, BC)
+    xw = w + w0
+    wanted = (c < C)[:, None] & (w < Wy)[None, :]
+    if PADDED:
+        if REPLICATE_T:
+            t = tl.minimum(tl.maximum(t, 0), T - 1)
+        if REPLICATE_H:
+            h = tl.minimum(tl.maximum(h, 0), H - 1)
+        if REPLICATE_W:
+            xw = tl.minimum(tl.maximum(xw, 0), W - 1)
+        inside = (t >= 0) & (t < T) & (h >= 0) & (h < H) & (xw >= 0) & (xw < W)
+        wanted = wanted & inside[None, :]
+    at = x + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h
+    across = xw[None, :] if W_CONTIGUOUS else xw.to(tl.int64)[None, :] * s_w
+    value = tl.load(at + c.to(tl.int64)[:, None] * s_c + across, mask=wanted, other=0.0)
+    row = line.to(tl.int64) * Wy + w
+    tl.store(
+        y + row[None, :] * (C8 * 8) + c[:, None], value,
+        mask=(c < C8 * 8)[:, None] & (w < Wy)[None, :],
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "splits", *_STRIDES])
+def add_splits(
+    parts, bias, out, P, N, Wo, Ho, To,
+    s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    s_split: tl.int64, splits,
+    BIAS: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """out = sum of the float32 parts (splits, P, N), in order, + bias; P is (n, t, h, w)."""
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o = tl.program_id(1) * BN + tl.arange(0, BN)
+    wanted = (p < P)[:, None] & (o < N)[None, :]
+    at = parts + (p.to(tl.int64)[:, None] * N + o[None, :])
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for _ in range(splits):
+        acc += tl.load(at, mask=wanted, other=0.0)
+        at += s_split
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    w = p % Wo
+    q = p // Wo
+    h = q % Ho
+    q = q // Ho
+    t = q % To
+    n = q // To
+    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
+    tl.store(
+        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
+    )
+
+
+@triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "kernel_w", *_STRIDES])
+def add_columns(
+    parts, bias, out, P, N, Wo, Ho, To, Wi, Hi, Ti,
+    s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64, kernel_w,
+    BIAS: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """out[p, o] = sum over kw of parts[row(p) + kw, kw * N + o] + bias; parts is float32.
+
+    For outputs so few that all columns of the kernel are outputs of one narrower convolution.
+    """
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o = tl.arange(0, BN)
+    wanted = (p < P)[:, None] & (o < N)[None, :]
+    w = p % Wo
+    q = p // Wo
+    h = q % Ho
+    q = q // Ho
+    t = q % To
+    n = q // To
+    row = (((n * Ti + t) * Hi + h) * Wi + w).to(tl.int64)
+    wide = kernel_w * N
+    at = parts + (row[:, None] * wide + o[None, :])
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for _ in range(kernel_w):
+        acc += tl.load(at, mask=wanted, other=0.0)
+        at += wide + N
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
+    tl.store(
+        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
+    )
+
+
+@triton.jit(do_not_specialize=["PV", "N", "C8", "x_n", "x_c", "s_n", "s_c"])
+def conv_points(
+    x, w, bias, out, PV, N, C8, x_n: tl.int64, x_c: tl.int64, s_n: tl.int64, s_c: tl.int64,
+    EVEN_K: tl.constexpr, BIAS: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
+    BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """1x1x1 on NCDHW as it lies: out[n] (N, P) = w (N, 8 * C8) @ x[n] (8 * C8, P) + bias.
+
+    PV, x_c and s_c (positions and the distances between channels) are in units of VECTOR.
+    """
+    P = PV * VECTOR
+    pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
+    n = tl.program_id(1).to(tl.int64)
+    C = C8 * 8
+    p = pid_p * BP + tl.arange(0, BP)
+    o = pid_n * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    inside = (p < P)[None, :]
+    x_at = x + n * x_n + k.to(tl.int64)[:, None] * (x_c * VECTOR) + p[None, :]
+    w_at = w + (tl.minimum(o, N - 1).to(tl.int64)[:, None] * C + k[None, :])
+    acc = tl.zeros((BN, BP), dtype=tl.float32)
+    for k0 in range(0, C, BK):
+        if EVEN_K:
+            a = tl.load(w_at)
+            b = tl.load(x_at, mask=inside, other=0.0)
+        else:
+            a = tl.load(w_at, mask=(k0 + k < C)[None, :], other=0.0)
+            b = tl.load(x_at, mask=inside & (k0 + k < C)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        w_at += BK
+        x_at += BK * (x_c * VECTOR)
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[:, None]
+    at = out + n * s_n + o.to(tl.int64)[:, None] * (s_c * VECTOR) + p[None, :]
+    tl.store(at, acc.to(out.dtype.element_ty), mask=(o < N)[:, None] & inside)

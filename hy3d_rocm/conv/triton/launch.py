@@ -1,0 +1,130 @@
+"""The Triton tier's door: whether it can, what it needs, and the call. Used by tiers/triton.py."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import TYPE_CHECKING
+
+import torch
+
+from hy3d_rocm.conv.triton import configs, jit, plan
+from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.call import ConvCall, ConvSpec
+
+_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+def refusal(spec: ConvSpec) -> str | None:
+    """Why this tier can't take a call like this, in a few words, or None."""
+    if spec.device.type != "cuda":
+        return f"Triton computes on GPUs, not on {spec.device.type}"
+    if not has_triton():
+        return "this Python has no triton (PyTorch for ROCm brings it on Linux)"
+    name = _NAMES.get(spec.dtype)
+    if name is None:
+        return f"the kernel has no {spec.dtype}"
+    arch = architecture(spec.device)
+    if not configs.offered(arch, name):
+        return f"no configuration for {name} on {arch} runs without spilling registers"
+    return plan.refusal(plan.problem(spec))
+
+
+def workspace_bytes(spec: ConvSpec) -> int:
+    """Bytes beside input, weight and output: rows, packed weight, partial sums. An upper bound."""
+    p = plan.problem(spec)
+    rows = plan.make_plan(p, False, max(plan.WORKSPACE_BYTES - p.weight_bytes, 1))
+    return rows.workspace_bytes + p.weight_bytes + plan.SPLIT_BYTES
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """ "gfx1100" or "sm_90"."""
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+@functools.cache
+def _units(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def target_of(device: torch.device) -> Target:
+    """The Target of a GPU, with PyTorch's switch for TF32 as it is now."""
+    return Target(architecture(device), _units(device), bool(torch.backends.cudnn.allow_tf32))
+
+
+def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
+    """The convolution, in the layout of the call. config: instead of the tuned or guessed one."""
+    spec = call.spec
+    x, weight, bias = call.operands()
+    out = torch.empty(
+        spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
+    )
+    if spec.device.index == torch.cuda.current_device():
+        convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+    else:
+        with torch.cuda.device(spec.device):
+            convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+    return out if spec.batched else out.squeeze(0)
+
+
+_problem = functools.lru_cache(maxsize=1024)(plan.problem)
+
+
+def convolve(
+    p: plan.Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    out: torch.Tensor, target: Target, config: Config | None = None,
+    limit_bytes: int = plan.WORKSPACE_BYTES,
+) -> None:  # fmt: skip
+    """out = x * weight + bias, where w or c is contiguous in out. 4- or 5-dimensional."""
+    layout = Layout(_strides(x), _strides(out), x.data_ptr() % 16 == 0)
+    made = make_steps(
+        p, layout, _NAMES[out.dtype], bias is not None, target, config, limit_bytes
+    )  # fmt: skip
+    packed = pack(weight, p, made)
+    tensors = {"x": x, "out": out, "weight": packed}
+    tensors["bias"] = packed if bias is None else bias.contiguous()
+    if made.rows_elems:
+        tensors["rows"] = torch.empty(made.rows_elems, dtype=x.dtype, device=x.device)
+    if made.sums_elems:
+        tensors["sums"] = torch.empty(made.sums_elems, dtype=torch.float32, device=x.device)
+    for item in made.launches:
+        jit.launch(item, tensors)
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, int, int, int, int]:
+    """(n, c, t, h, w); the batch of a 4-dimensional tensor is the time."""
+    if tensor.dim() == 5:
+        return tensor.stride()  # type: ignore[return-value]
+    n, c, h, w = tensor.stride()
+    return (0, c, n, h, w)
+
+
+def pack(weight: torch.Tensor, p: plan.Problem, made: Steps) -> torch.Tensor:
+    """The weight in the order in which the kernel reads: (outputs, taps, tap_length).
+
+    For a narrow convolution (outputs x columns, kt * kh, channels).
+    """
+    if weight.dim() == 4:
+        weight = weight.unsqueeze(2)
+    # (kw, o, kt, kh, c) or (o, kt, kh, kw, c)
+    order = weight.permute(4, 0, 2, 3, 1) if made.narrow else weight.permute(0, 2, 3, 4, 1)
+    channels = p.channels if p.groups > 1 else p.row_channels
+    if channels == p.channels:
+        packed = order.contiguous()
+        return packed.clone() if packed.data_ptr() % 16 else packed
+    packed = weight.new_zeros((*order.shape[:4], channels))
+    packed[..., : p.channels] = order
+    return packed

@@ -1,0 +1,271 @@
+"""How one convolution is cut into launches. Pure integers: no torch, no triton.
+
+A `Problem` is the convolution with time, height and width always present; a conv2d's batch is its
+time, which has a kernel of 1. A `Plan` says where rows come from: the input itself where it already
+is rows ("direct"), or a workspace that `to_rows` fills box by box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.call import ConvSpec
+
+Triple = tuple[int, int, int]
+
+# Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for
+# are 32 to 96 MB (a wave of programs reads each row 27 times); a larger box would only save halo.
+WORKSPACE_BYTES = 56 << 20
+# Partial sums of split convolutions, which are small ones.
+SPLIT_BYTES = 16 << 20
+_ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes as (t, h, w). `channels` and `outputs` are those of one group."""
+
+    batch: int
+    channels: int
+    outputs: int
+    groups: int
+    size: Triple
+    kernel: Triple
+    stride: Triple
+    dilation: Triple
+    pad_before: Triple
+    pad_after: Triple
+    replicate: tuple[bool, bool, bool]
+    itemsize: int
+
+    @property
+    def padded(self) -> Triple:
+        """Input size with its padding."""
+        sides = zip(self.size, self.pad_before, self.pad_after, strict=True)
+        return _triple(n + a + b for n, a, b in sides)
+
+    @property
+    def out(self) -> Triple:
+        """Output size."""
+        parts = zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
+        return _triple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in parts)
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.pad_before) or any(self.pad_after)
+
+    @property
+    def row_channels(self) -> int:
+        """Channels of a row: a multiple of 8, so that 16-byte loads of half types fit."""
+        return -(-self.channels * self.groups // 8) * 8
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether an output position and a tap are a constant number of rows apart."""
+        return self.stride == (1, 1, 1)
+
+    @property
+    def merged(self) -> bool:
+        """Whether the taps along w are one tap of contiguous memory."""
+        return self.dilation[2] == 1 and self.groups == 1
+
+    @property
+    def tap_length(self) -> int:
+        """Contiguous elements of one tap."""
+        if self.groups > 1:
+            return self.channels
+        return self.row_channels * (self.kernel[2] if self.merged else 1)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self.outputs * self.groups * self.taps * self.tap_length * self.itemsize
+
+    @property
+    def taps(self) -> int:
+        kt, kh, kw = self.kernel
+        return kt * kh * (1 if self.merged else kw)
+
+
+def problem(spec: ConvSpec) -> Problem:
+    """The Problem of a conv2d or conv3d."""
+    flat = spec.ndim == 2
+    n, c = spec.x_size[:2]
+
+    def triple(values: tuple[int, ...], fill: int) -> Triple:
+        return _triple((fill, *values) if flat else values)
+
+    modes = tuple(mode == "replicate" for mode in getattr(spec, "pad_modes", ()) or (False,) * 3)
+    replicate = (False, *modes) if flat and len(modes) == 2 else modes
+    return Problem(
+        batch=1 if flat else n,
+        channels=c // spec.groups,
+        outputs=spec.weight_size[0] // spec.groups,
+        groups=spec.groups,
+        size=triple(spec.x_size[2:], n),
+        kernel=triple(spec.kernel, 1),
+        stride=triple(spec.stride, 1),
+        dilation=triple(spec.dilation, 1),
+        pad_before=triple(spec.pad_before, 0),
+        pad_after=triple(spec.pad_after, 0),
+        replicate=(bool(replicate[0]), bool(replicate[1]), bool(replicate[2])),
+        itemsize=spec.dtype.itemsize,
+    )
+
+
+@dataclass(frozen=True)
+class Box:
+    """One launch: output frames [t0, t1) and output lines [h0, h1) of sample n."""
+
+    n: int
+    t0: int
+    t1: int
+    h0: int
+    h1: int
+
+    def lines(self, problem: Problem) -> tuple[int, int]:
+        """Frames and lines of padded input that the box reads."""
+        return _reach(self.t1 - self.t0, problem, 0), _reach(self.h1 - self.h0, problem, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """direct: the input is rows already, all in one launch. Else boxes of at most th x hh."""
+
+    problem: Problem
+    direct: bool
+    th: int
+    hh: int
+
+    def boxes(self) -> Iterator[Box]:
+        """All boxes, later ones never larger than the first."""
+        frames, lines, _ = self.problem.out
+        for n in range(self.problem.batch):
+            for t0 in range(0, frames, self.th):
+                for h0 in range(0, lines, self.hh):
+                    yield Box(n, t0, min(t0 + self.th, frames), h0, min(h0 + self.hh, lines))
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the rows' workspace."""
+        if self.direct:
+            return 0
+        first = next(self.boxes())
+        frames, lines = first.lines(self.problem)
+        p = self.problem
+        return frames * lines * p.padded[2] * p.row_channels * p.itemsize
+
+
+def refusal(p: Problem) -> str | None:
+    """Why the kernel can't compute this, in a few words, or None."""
+    if p.groups > 1 and (p.channels % 8 or p.outputs < 8):
+        return (
+            f"groups of {p.channels} -> {p.outputs} channels are too narrow for matrix units"
+            " (multiples of 8 are taken)"
+        )
+    rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
+    if min(rows, smallest_box_rows(p)) >= _ROW_LIMIT:
+        return f"{rows} rows of input do not fit 32-bit row numbers"
+    if any(r and n == 0 for r, n in zip(p.replicate, p.size, strict=True)):
+        return "an empty input has nothing to replicate"
+    return None
+
+
+def smallest_box_rows(p: Problem) -> int:
+    """Rows that one frame and one line of output need."""
+    return _reach(1, p, 0) * _reach(1, p, 1) * p.padded[2]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Positions of a tile, tiles for each block of positions, tiles that run at once."""
+
+    block_p: int = 128
+    blocks_n: int = 1
+    units: int = 1
+
+
+def make_plan(
+    p: Problem, is_rows: bool, limit_bytes: int = WORKSPACE_BYTES, tiling: Tiling | None = None
+) -> Plan:
+    """The plan. is_rows: the input lies as rows in memory (channels-last, dense, aligned).
+
+    Of the box shapes that fit the limit, the cheapest: rows copied (those in a halo twice), and
+    tiles in whole waves, since a last wave takes as long as a full one. Where not even one line of
+    output fits, one line.
+    """
+    rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
+    if is_rows and not p.is_padded and rows < _ROW_LIMIT:
+        return Plan(p, True, p.out[0], p.out[1])
+    line_bytes = p.padded[2] * p.row_channels * p.itemsize
+    budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
+    tiling = tiling or Tiling()
+    best = (float("inf"), 1, 1)
+    for th in _even(p.out[0]):
+        for hh in _even(p.out[1]):
+            if _reach(th, p, 0) * _reach(hh, p, 1) <= budget:
+                best = min(best, (_cost(p, th, hh, tiling), th, hh))
+    return Plan(p, False, best[1], best[2])
+
+
+def _even(length: int) -> list[int]:
+    """Box lengths that cut `length` into nearly equal parts, longest first."""
+    return list(dict.fromkeys(-(-length // n) for n in range(1, length + 1)))
+
+
+# Operations that the card does while it moves a byte; for weighing copies against products only.
+_BALANCE = 200
+
+
+def _cost(p: Problem, th: int, hh: int, tiling: Tiling) -> float:
+    """Time of all boxes, in operations of a position."""
+    kt, kh, kw = p.kernel
+    operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
+    copied = _copied(p.out[0], th, p, 0) * _copied(p.out[1], hh, p, 1) * p.padded[2]
+    traffic = copied * 2 * p.row_channels * p.itemsize * _BALANCE / operations
+    computed = 0.0
+    for t in {th, p.out[0] % th or th}:
+        for h in {hh, p.out[1] % hh or hh}:
+            count = (p.out[0] // th if t == th else 1) * (p.out[1] // hh if h == hh else 1)
+            lines = (t - 1) * _reach(h, p, 1) + h if p.is_flat else t * h
+            blocks = -(-lines * p.padded[2] // tiling.block_p)
+            waves = -(-blocks * tiling.blocks_n // tiling.units)
+            # Half a wave stands for what a launch costs.
+            computed += count * (waves + 0.5) * tiling.units * tiling.block_p / tiling.blocks_n
+    return traffic + computed
+
+
+def _copied(length: int, step: int, p: Problem, axis: int) -> int:
+    """Input lines along `axis` that are copied in all."""
+    full, rest = divmod(length, step)
+    return full * _reach(step, p, axis) + (_reach(rest, p, axis) if rest else 0)
+
+
+def _reach(outputs: int, p: Problem, axis: int) -> int:
+    """Input lines along `axis` that `outputs` output lines read."""
+    return (outputs - 1) * p.stride[axis] + p.dilation[axis] * (p.kernel[axis] - 1) + 1
+
+
+def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> int:
+    """In how many parts the sum is cut so that all units have work; 1 for most.
+
+    steps: iterations of the loop. Parts are at least 8 steps and their sums fit SPLIT_BYTES.
+    """
+    if tiles * 2 > units:
+        return 1
+    room = SPLIT_BYTES // max(1, 4 * outputs * positions)
+    return max(1, min(units // tiles, steps // 8, room))
+
+
+def is_aligned(address: int, channels: int, itemsize: int) -> bool:
+    """Whether rows at `address` may be read 16 bytes at a time."""
+    return address % _VECTOR_BYTES == 0 and channels * itemsize % _VECTOR_BYTES == 0
+
+
+def _triple(values: Iterable[int]) -> Triple:
+    t, h, w = values
+    return (t, h, w)

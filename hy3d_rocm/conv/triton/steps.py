@@ -1,0 +1,295 @@
+"""A convolution as a list of launches, made once for a call signature and kept.
+
+Which kernels: `conv_points` for 1x1x1 on NCDHW; else `conv_rows` over rows, which are the input
+itself or boxes of it that `to_rows` copies. Two forms go through a float32 workspace: sums in parts
+(few positions, long sums) and, for very few outputs, the columns of the kernel as outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hy3d_rocm.conv.triton import configs, plan
+from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.jit import Launch
+from hy3d_rocm.conv.triton.plan import Problem, Triple
+
+Strides = tuple[int, int, int, int, int]
+# Outputs times kernel columns that are computed as one narrow block of 16.
+_NARROW = 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32."""
+
+    arch: str
+    units: int
+    tf32: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of x and out (n, c, t, h, w); aligned: x starts at a multiple of 16 bytes."""
+
+    x: Strides
+    out: Strides
+    aligned: bool
+
+
+@dataclass(frozen=True)
+class Steps:
+    """launches in order. Elements of the rows' workspace, of the f32 one, of the packed weight.
+
+    narrow: the weight is packed column by column (see `pack`).
+    """
+
+    launches: tuple[Launch, ...]
+    rows_elems: int
+    sums_elems: int
+    narrow: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def make_steps(
+    p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
+    config: Config | None = None, limit_bytes: int = plan.WORKSPACE_BYTES,
+) -> Steps:  # fmt: skip
+    """All launches of the convolution."""
+    return _Maker(p, layout, dtype, has_bias, target, config, limit_bytes).steps()
+
+
+def is_points(p: Problem, layout: Layout) -> bool:
+    """Whether `conv_points` computes this: 1x1x1, dense NCDHW, whole vectors."""
+    t, h, w = p.size
+    dense = all(
+        s[2:] == (h * w, w, 1) or (t == 1 and s[3:] == (w, 1)) for s in (layout.x, layout.out)
+    )
+    plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
+    whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
+    strided = layout.x[1] % 8 == 0 and layout.out[1] % 8 == 0
+    return dense and plain and whole and strided and layout.aligned
+
+
+def is_rows(p: Problem, layout: Layout) -> bool:
+    """Whether x lies in memory as rows that the kernel can read."""
+    t, h, w = p.size
+    c = p.row_channels
+    if c != p.channels * p.groups or not layout.aligned or c * p.itemsize % 16:
+        return False
+    wanted = (t * h * w * c, 1, h * w * c, w * c, c)
+    sizes = (p.batch, c, t, h, w)
+    return all(n == 1 or a == b for n, a, b in zip(sizes, layout.x, wanted, strict=True))
+
+
+class _Maker:
+    """Makes the steps of one convolution."""
+
+    def __init__(
+        self, p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
+        config: Config | None, limit_bytes: int,
+    ) -> None:  # fmt: skip
+        self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
+        self.target, self.config, self.limit = target, config, limit_bytes
+        total = p.outputs * p.groups
+        self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and total * p.kernel[2] <= _NARROW
+        self.descriptors = configs.uses_descriptors(target.arch) and p.is_flat and p.groups == 1
+        self.precision = configs.precision(target.arch, dtype, target.tf32)
+        self.channels_last = layout.out[1] == 1 and total > 1
+        self.sums = 0
+
+    def steps(self) -> Steps:
+        p = self.p
+        if is_points(p, self.layout):
+            return Steps((self._points(),), 0, 0, False)
+        # Together with the packed weight the workspace stays below what the plan allows.
+        room = max(self.limit - p.weight_bytes, self.limit // 4)
+        if self.narrow:
+            sums = 4 * p.outputs * p.kernel[2]
+            room = min(room, plan.SPLIT_BYTES // sums * p.row_channels * p.itemsize)
+        made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
+        launches = tuple(self._direct(made) if made.direct else self._boxes(made))
+        return Steps(launches, made.workspace_bytes // p.itemsize, self.sums, self.narrow)
+
+    def _tiling(self) -> plan.Tiling:
+        """What a box of the plan is cut into."""
+        p = self.p
+        c = self._choose(p.batch * p.out[0] * p.padded[1] * p.padded[2])
+        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
+        return plan.Tiling(c.block_p, -(-outputs // c.block_n) * p.groups, self.target.units)
+
+    def _direct(self, made: plan.Plan) -> Iterator[Launch]:
+        p = self.p
+        if not self.narrow:
+            yield from self._conv("x", 0, p.batch, p.size, p.out, 0)
+            return
+        per_frame = p.size[1] * p.size[2]
+        frames = max(1, plan.SPLIT_BYTES // (4 * per_frame * p.outputs * p.kernel[2]))
+        for n in range(p.batch):
+            for t0 in range(0, p.out[0], frames):
+                count = min(frames, p.out[0] - t0)
+                size = (count + p.dilation[0] * (p.kernel[0] - 1), *p.size[1:])
+                start = (n * p.size[0] + t0) * per_frame * p.row_channels
+                at = n * self.layout.out[0] + t0 * self.layout.out[2]
+                yield from self._conv("x", start, 1, size, (count, *p.out[1:]), at)
+
+    def _boxes(self, made: plan.Plan) -> Iterator[Launch]:
+        p, out = self.p, self.layout.out
+        for box in made.boxes():
+            frames, lines = box.lines(p)
+            yield self._fill(box, frames, lines)
+            at = box.n * out[0] + box.t0 * out[2] + box.h0 * out[3]
+            size = (frames, lines, p.padded[2])
+            yield from self._conv(
+                "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
+            )
+
+    def _fill(self, box: plan.Box, frames: int, lines: int) -> Launch:
+        """Copies the box's padded input into rows."""
+        p, x = self.p, self.layout.x
+        wide = p.padded[2]
+        block_w, block_c = copy_block(p, x[1] == 1)
+        programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
+        origin = (
+            box.t0 * p.stride[0] - p.pad_before[0], box.h0 * p.stride[1] - p.pad_before[1],
+            -p.pad_before[2],
+        )  # fmt: skip
+        return Launch(
+            "to_rows", (programs, 1, 1), (("x", box.n * x[0]), ("rows", 0)),
+            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin, *x[1:]),
+            (*p.replicate, p.is_padded, x[4] == 1, block_w, block_c), 4, 1,
+        )  # fmt: skip
+
+    def _conv(
+        self, source: str, start: int, batch: int, size: Triple, out_size: Triple, at: int
+    ) -> Iterator[Launch]:
+        """Launches over rows of `size` (t, h, w) from `start` on, for out[at:] of out_size."""
+        p, (to, ho, wo) = self.p, out_size
+        total = p.outputs * p.groups
+        if self.narrow:
+            columns, wide = total * p.kernel[2], size[2]
+            rows = batch * size[0] * size[1] * wide
+            self.sums = max(self.sums, rows * columns)
+            strides = (*_rows_strides(size, columns), 0)
+            yield self._rows(source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1)
+            yield self._columns(size, out_size, batch, at)
+            return
+        stored = batch * to * ho * wo
+        config = self._choose(self._positions(batch, size, out_size))
+        tiles = -(-self._positions(batch, size, out_size) // config.block_p)
+        tiles *= -(-p.outputs // config.block_n) * p.groups
+        steps = p.taps * -(-p.tap_length // config.block_k)
+        parts = plan.splits(tiles, steps, total, stored, self.target.units)
+        per = -(-steps // parts)
+        parts = -(-steps // per)
+        if parts == 1:
+            strides = (*self.layout.out, 0)
+            yield self._rows(source, start, batch, size, out_size, "out", at, strides, 1)
+            return
+        self.sums = max(self.sums, parts * stored * total)
+        strides = (*_rows_strides(out_size, total), stored * total)
+        yield self._rows(source, start, batch, size, out_size, "sums", 0, strides, parts)
+        block_p, block_n = 32, 64
+        yield Launch(
+            "add_splits", (-(-stored // block_p), -(-total // block_n), 1),
+            (("sums", 0), ("bias", 0), ("out", at)),
+            (stored, total, wo, ho, to, *self.layout.out, stored * total, parts),
+            (self.has_bias, block_p, block_n), 4, 1,
+        )  # fmt: skip
+
+    def _positions(self, batch: int, size: Triple, out_size: Triple) -> int:
+        """Positions that conv_rows goes over."""
+        (ti, hi, wi), (to, ho, wo) = size, out_size
+        if self.p.is_flat:
+            return (((batch - 1) * ti + to - 1) * hi + ho - 1) * wi + wo
+        return batch * to * ho * wo
+
+    def _choose(self, positions: int) -> Config:
+        p = self.p
+        every = configs.offered(self.target.arch, self.dtype)
+        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
+        length = p.row_channels if self.narrow else p.tap_length
+        return self.config or configs.guess(every, positions, outputs, length, self.target.units)
+
+    def _rows(
+        self, source: str, start: int, batch: int, size: Triple, out_size: Triple,
+        target: str, at: int, strides: tuple[int, ...], parts: int,
+    ) -> Launch:  # fmt: skip
+        p, (ti, hi, wi), (to, ho, wo) = self.p, size, out_size
+        narrow, split = self.narrow, target == "sums"
+        outputs = p.outputs * p.kernel[2] if narrow else p.outputs
+        length = p.row_channels if narrow else p.tap_length
+        positions = self._positions(batch, size, out_size)
+        c = self._choose(positions)
+        chunks = -(-length // c.block_k)
+        per = -(-p.taps * chunks // parts)
+        vector = 8 if outputs % 8 == 0 and not narrow else 1
+        last = split or self.channels_last
+        blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
+        if self.descriptors:
+            count = batch * ti * hi * wi - (length // p.row_channels - 1)
+            blocks = (
+                ([count, length], [p.row_channels, 1], [c.block_p, c.block_k]),
+                ([outputs, p.taps * length], [p.taps * length, 1], [c.block_n, c.block_k]),
+            )
+        return Launch(
+            "conv_rows",
+            (-(-positions // c.block_p) * -(-outputs // c.block_n), p.groups, parts),
+            ((source, start), ("weight", 0), ("bias", 0), (target, at)),
+            (
+                positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
+                wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
+                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per,
+                p.taps,
+            ),
+            (
+                chunks, p.kernel[1], 1 if p.merged else p.kernel[2],
+                length % c.block_k == 0, p.is_flat, self.descriptors,
+                self.has_bias and not split, last, vector, split and not narrow, p.groups > 1,
+                self.precision, c.block_p, c.block_n, c.block_k, c.group,
+            ),
+            c.num_warps, c.num_stages, blocks,
+        )  # fmt: skip
+
+    def _columns(self, size: Triple, out_size: Triple, batch: int, at: int) -> Launch:
+        """out from the columns that a narrow convolution left in the workspace."""
+        p, (ti, hi, wi), (to, ho, wo) = self.p, size, out_size
+        stored, block_p = batch * to * ho * wo, 256
+        block_n = 1 << (p.outputs - 1).bit_length()
+        return Launch(
+            "add_columns", (-(-stored // block_p), 1, 1), (("sums", 0), ("bias", 0), ("out", at)),
+            (stored, p.outputs, wo, ho, to, wi, hi, ti, *self.layout.out, p.kernel[2]),
+            (self.has_bias, block_p, block_n), 4, 1,
+        )  # fmt: skip
+
+    def _points(self) -> Launch:
+        p, x, out = self.p, self.layout.x, self.layout.out
+        points = p.size[0] * p.size[1] * p.size[2]
+        every = configs.offered(self.target.arch, self.dtype)
+        c = self.config or configs.guess_points(every, p.outputs, p.channels)
+        return Launch(
+            "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),
+            (("x", 0), ("weight", 0), ("bias", 0), ("out", 0)),
+            (points // 8, p.outputs, p.channels // 8, x[0], x[1] // 8, out[0], out[1] // 8),
+            (
+                p.channels % c.block_k == 0, self.has_bias, 8, self.precision,
+                c.block_p, c.block_n, c.block_k, c.group,
+            ),
+            c.num_warps, c.num_stages,
+        )  # fmt: skip
+
+
+def _rows_strides(size: Triple, channels: int) -> Strides:
+    """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
+    t, h, w = size
+    return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
+
+
+def copy_block(p: Problem, is_channels_last: bool) -> tuple[int, int]:
+    """Positions along w and channels of one program of to_rows."""
+    channels = 16
+    while channels < p.row_channels and channels < 128:
+        channels *= 2
+    return (2048 if is_channels_last else 4096) // channels, channels

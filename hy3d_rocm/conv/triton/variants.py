@@ -1,0 +1,253 @@
+"""Every kernel that may be launched on an architecture, enumerable without a GPU.
+
+What is launched is decided by steps.py, so it is asked: a set of small problems reaches each of its
+decisions, and the launches that come back, with each tile that configs.py offers, are the variants.
+(tests/py/test_triton_variants.py holds it to that: random problems launch nothing else.) A kernel
+is also compiled anew for what Triton knows of its pointers, so each comes in several forms.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hy3d_rocm.conv.triton import configs, steps
+from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.jit import Launch
+from hy3d_rocm.conv.triton.plan import Problem
+
+DTYPES = ("f16", "bf16", "f32")
+# Constants that follow the shape without end (steps of a tap, size of the kernel): a few values
+# stand for all, since they only change by what a number is divided.
+FREE = ("CHUNKS", "KH", "KW")
+_TYPES = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32"}
+_ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
+# Triton's letters: D, an address divisible by 16; S, a tensor below 2 GiB. What differs from both.
+_FORMS: Mapping[str, Mapping[str, str]] = {
+    "small": {},
+    "large input": {"x": "D"},
+    "large output": {"out": "D"},
+    "input unaligned": {"x": "S"},
+    "output unaligned": {"out": "S"},
+    "bias unaligned": {"bias": "S"},
+}
+FORMS = tuple(_FORMS)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel of kernel.py with its constants; satisfies compile.Variant.
+
+    operands: the tensor behind each pointer ("x", "rows", "weight", "bias", "out", "sums").
+    """
+
+    function: str
+    dtype: str
+    operands: tuple[str, ...]
+    constants: tuple[Any, ...]
+    num_warps: int
+    num_stages: int
+    form: str = "small"
+
+    @property
+    def module(self) -> str:
+        return "hy3d_rocm.conv.triton.kernel"
+
+    @property
+    def constexprs(self) -> dict[str, Any]:
+        names = [name for name, kind in _parameters(self.function).items() if kind == "constexpr"]
+        return dict(zip(names, self.constants, strict=True))
+
+    @property
+    def signature(self) -> dict[str, str]:
+        kinds = _parameters(self.function)
+        found = {name: kinds[name] or "i32" for name in kinds}
+        for name, operand in zip(kinds, self.operands, strict=False):
+            found[name] = "*fp32" if operand == "sums" else _TYPES[self.dtype]
+        return found
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        differing = _FORMS[self.form]
+        names = zip(_parameters(self.function), self.operands, strict=False)
+        return {name: differing.get(operand, "DS") for name, operand in names}
+
+    @property
+    def generic(self) -> Variant:
+        """The variant without what follows the shape alone: FREE constants are 0."""
+        values = tuple(0 if name in FREE else v for name, v in self.constexprs.items())
+        return replace(self, constants=values)
+
+    @property
+    def arithmetic(self) -> bool:
+        """Whether it multiplies matrices (the others copy and add)."""
+        return self.function.startswith("conv_")
+
+    @property
+    def is_plain(self) -> bool:
+        """The commonest: a padded 3x3x3 on NCDHW with a bias, channels in whole steps."""
+        found = self.constexprs
+        on = ("EVEN_K", "FLAT", "BIAS")
+        off = ("CHANNELS_LAST", "SPLIT", "GROUPED")
+        flags = all(found.get(n, True) for n in on) and not any(found.get(n) for n in off)
+        return flags and found.get("VECTOR", 8) == 8 and self.form == "small"
+
+    def __str__(self) -> str:
+        flags = [f"{n}={v}" for n, v in self.constexprs.items() if len(n) > 2 and n != "GROUP"]
+        return f"{self.function} {self.tile} {self.dtype} {' '.join(flags)} ({self.form})"
+
+    @property
+    def tile(self) -> str:
+        found = self.constexprs
+        sizes = [str(found[name]) for name in ("BP", "BN", "BK", "BW", "BC") if name in found]
+        return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
+
+
+@functools.cache
+def _parameters(function: str) -> dict[str, str]:
+    """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
+    from hy3d_rocm.conv.triton import kernel
+
+    return {
+        p.name: "constexpr" if p.is_constexpr else p.annotation_type
+        for p in getattr(kernel, function).params
+    }
+
+
+def _base(dtype: str) -> Problem:
+    return Problem(
+        batch=1, channels=64, outputs=64, groups=1, size=(4, 9, 9), kernel=(3, 3, 3),
+        stride=(1, 1, 1), dilation=(1, 1, 1), pad_before=(0, 0, 0), pad_after=(0, 0, 0),
+        replicate=(False, False, False), itemsize=_ITEMSIZE[dtype],
+    )  # fmt: skip
+
+
+def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+    """Problems, layouts and has_bias that reach each decision of steps.py."""
+    base = _base(dtype)
+    both = (False, True)
+    flags = itertools.product((64, 72), (64, 20), (1, 2), (1, 2), both, both, both)
+    for channels, outputs, groups, stride, direct, last, bias in flags:
+        p = replace(base, channels=channels, outputs=outputs, groups=groups, stride=(stride,) * 3)
+        yield p, _layout(p, direct, last), bias
+    for channels, outputs, direct, bias in itertools.product((64, 72), (1, 2, 3, 5), both, both):
+        few = replace(base, channels=channels, outputs=outputs)
+        yield few, _layout(few, direct, False), bias
+    for channels, bias in itertools.product((64, 72), both):
+        one = replace(base, channels=channels, kernel=(1, 1, 1), size=(4, 8, 8))
+        yield one, _layout(one, False, False), bias
+        yield replace(one, stride=(2, 2, 2)), _layout(one, True, True), bias
+
+
+def _copies(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+    """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
+    base = _base(dtype)
+    sides = itertools.product((8, 24, 64, 128), (False, True), (0, 1), range(8))
+    for channels, last, pad, bits in sides:
+        replicate = (bool(bits & 4), bool(bits & 2), bool(bits & 1))
+        p = replace(base, channels=channels, pad_before=(pad,) * 3, replicate=replicate)
+        layout = _layout(p, last, last)
+        yield p, replace(layout, aligned=False), False
+        # Strides of a view that is contiguous in nothing, or (with channels last) in both.
+        x = (*layout.x[:4], 1 if last else 2)
+        yield p, replace(layout, x=x, aligned=False), False
+
+
+def _layout(p: Problem, x_last: bool, out_last: bool) -> steps.Layout:
+    channels, outputs = p.channels * p.groups, p.outputs * p.groups
+    return steps.Layout(
+        _strides(p.size, channels, x_last), _strides(p.out, outputs, out_last), True
+    )
+
+
+def _strides(size: tuple[int, int, int], channels: int, last: bool) -> steps.Strides:
+    t, h, w = size
+    if last:
+        return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
+    return (channels * t * h * w, t * h * w, h * w, w, 1)
+
+
+def _harvest(
+    arch: str, dtype: str, config: Config, problems: Iterable[tuple[Problem, steps.Layout, bool]]
+) -> dict[Variant, None]:
+    """The variants that the problems launch with one tile, in the form "small"."""
+    found: dict[Variant, None] = {}
+    for p, layout, bias in problems:
+        for units in (1, 4096):  # few units: never in parts; many: in parts where that is possible
+            made = steps.make_steps(p, layout, dtype, bias, steps.Target(arch, units), config)
+            found |= dict.fromkeys(of_launch(item, dtype) for item in made.launches)
+    return found
+
+
+def of_launch(item: Launch, dtype: str) -> Variant:
+    """The variant that a launch needs, in the form "small"."""
+    operands = tuple(name for name, _ in item.operands)
+    return Variant(
+        item.kernel, dtype, operands, item.constants, item.num_warps, item.num_stages
+    )  # fmt: skip
+
+
+def _forms(variant: Variant) -> list[str]:
+    """How its pointers can be. Workspaces are small and aligned; an absent bias isn't read."""
+    operands = set(variant.operands)
+    found = [form for form, differing in _FORMS.items() if differing.keys() <= operands]
+    if variant.function != "to_rows" and "x" in operands:  # reads in place only what is aligned
+        found.remove("input unaligned")
+    if not variant.constexprs.get("BIAS") and "bias" in operands:
+        found.remove("bias unaligned")
+    return found
+
+
+def variants(
+    arch: str, dtype: str, *, tiles: Iterable[Config] | None = None,
+    select: Callable[[list[Variant]], list[Variant]] | None = None,
+) -> list[Variant]:  # fmt: skip
+    """All variants of an architecture and dtype; with `select` what it picks for each tile.
+
+    tiles: instead of those that are offered.
+    """
+    offered = list(configs.offered(arch, dtype) if tiles is None else tiles)
+    found: dict[Variant, None] = {}
+    for config in offered:
+        mine = _harvest(arch, dtype, config, _problems(dtype))
+        if config is offered[0]:
+            copies = _harvest(arch, dtype, config, _copies(dtype))
+            mine |= {v: None for v in copies if v.function == "to_rows"}
+        every = [replace(v, form=f) for v in mine for f in _forms(v)]
+        found |= dict.fromkeys(select(every) if select else every)
+    return list(found)
+
+
+def pairs(every: list[Variant]) -> list[Variant]:
+    """A selection in which each two values of two constants meet that meet anywhere.
+
+    Registers depend on few constants at a time, so that most faults show; the same for each run.
+    """
+    return _covering(every, 2)
+
+
+def values(every: list[Variant]) -> list[Variant]:
+    """A smaller selection, in which each value of each constant occurs."""
+    return _covering(every, 1)
+
+
+def _covering(every: list[Variant], strength: int) -> list[Variant]:
+    """Greedily, of each kernel, until every combination of `strength` values has occurred."""
+    chosen: list[Variant] = []
+    for function in dict.fromkeys(v.function for v in every):
+        members = {v: set(combinations(v, strength)) for v in every if v.function == function}
+        missing = set().union(*members.values())
+        while missing:
+            best = max(members, key=lambda v: len(members[v] & missing))
+            missing -= members.pop(best)
+            chosen.append(best)
+    return chosen
+
+
+def combinations(variant: Variant, strength: int) -> Iterable[tuple[Any, ...]]:
+    """Its combinations of `strength` constants with their values (operands and form count)."""
+    found = (*variant.operands, *variant.constants, variant.form)
+    return itertools.combinations(enumerate(found), strength)
