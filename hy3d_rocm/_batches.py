@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native, _rng
+from hy3d_rocm.device import ResolvedDevice
 from hy3d_rocm.seed import SeedMode, seeded
 
 # Accelerators' generators that callers keep using, each with the CPU generator that draws for it.
@@ -57,14 +58,16 @@ class Batch:
 
     stream: what the images of mode "stream" draw from. posterior: what `encode_images` draws
     from in the global generator's place: the stream itself if the caller gave the global one,
-    else another of the same seed, since upstream seeds both. inner: the global states as the last
-    image left them.
+    else another of the same seed, since upstream seeds both. inner: the global states that the
+    pipeline has changed itself, as its last image left them. resolved: where the pipeline computes,
+    and what that was concluded from.
     """
 
     def __init__(self, site: object, first_index: int = 0) -> None:
         self.site = site
         self.first_index = first_index
         self.announced = False
+        self.resolved: tuple[Any, ResolvedDevice] | None = None
         self.seed: int | None = None
         self.stream: torch.Generator | None = None
         self.start(None)
@@ -75,7 +78,7 @@ class Batch:
         self.stream = stream
         self.posterior: torch.Generator | None = None
         self.index = self.first_index
-        self.inner: _rng.GlobalStates | None = None
+        self.inner = _rng.GlobalStates()
 
     def generators(
         self, mode: SeedMode, given: torch.Generator, views: int | None
@@ -127,14 +130,14 @@ class Batch:
 
     def enter(self, mode: SeedMode) -> None:
         """Global states for an image after the first, should the pipeline draw from them itself."""
-        if mode == "stream" and self.inner is not None:
+        if mode == "stream":
             _rng.restore(self.inner)
         elif mode == "per_image" and self.index and self.seed is not None:
-            torch.manual_seed(_native.seed_image(self.seed, self.index))
+            _rng.seed_all(_native.seed_image(self.seed, self.index))
 
-    def leave(self, images: int) -> None:
-        """A call that made `images` images has ended well."""
-        self.inner = _rng.capture()
+    def leave(self, images: int, used: _rng.GlobalStates) -> None:
+        """A call that made `images` images has ended well; `used`: global states it has changed."""
+        self.inner = _rng.merged(used, self.inner)
         self.index += images
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +14,15 @@ from hy3d_rocm.seed import seeded
 
 
 class GlobalStates(NamedTuple):
-    """States of torch's CPU and accelerator generators, of `random` and, if loaded, of numpy."""
+    """States of torch's CPU and accelerator generators, of `random` and, if loaded, of numpy.
 
-    cpu: torch.Tensor
-    accelerator: list[torch.Tensor] | None
-    python: Any
-    numpy: Any
+    None: not in use when it was read, or not of interest.
+    """
+
+    cpu: torch.Tensor | None = None
+    accelerator: list[torch.Tensor] | None = None
+    python: Any = None
+    numpy: Any = None
 
 
 def capture() -> GlobalStates:
@@ -33,17 +38,59 @@ def capture() -> GlobalStates:
 
 def restore(states: GlobalStates) -> None:
     """Puts the captured states back."""
-    torch.set_rng_state(states.cpu)
+    if states.cpu is not None:
+        torch.set_rng_state(states.cpu)
     if states.accelerator is not None:
         torch.cuda.set_rng_state_all(states.accelerator)
-    random.setstate(states.python)
+    if states.python is not None:
+        random.setstate(states.python)
     if states.numpy is not None:
         sys.modules["numpy"].random.set_state(states.numpy)
 
 
+def put_back(states: GlobalStates) -> GlobalStates:
+    """Puts back those of the captured states that have changed, and returns what they had become.
+
+    A state that has not changed is None in the answer; comparing costs a third of setting.
+    """
+    pairs = [
+        (None, None) if _equal(old, new) else (old, new)
+        for old, new in zip(states, capture(), strict=True)
+    ]
+    restore(GlobalStates(*(old for old, _ in pairs)))
+    return GlobalStates(*(new for _, new in pairs))
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """At the end the states are what they were at the start, also after an error."""
+    states = capture()
+    try:
+        yield
+    finally:
+        put_back(states)
+
+
+def merged(newer: GlobalStates, older: GlobalStates) -> GlobalStates:
+    """`newer`, with `older` for what it says nothing about."""
+    pairs = zip(newer, older, strict=True)
+    return GlobalStates(*(old if new is None else new for new, old in pairs))
+
+
+def seed_all(seed: int) -> None:
+    """Seeds those of torch's generators that `capture` reads.
+
+    torch.manual_seed would also note down, with a stack trace, to seed an accelerator later that
+    is not in use yet, and seed kinds of device whose states are not put back here.
+    """
+    torch.default_generator.manual_seed(seed)
+    if _accelerator_in_use():
+        torch.cuda.manual_seed_all(seed)
+
+
 def same(left: GlobalStates, right: GlobalStates) -> bool:
     """Whether two captures hold the same states."""
-    return bool(_as_plain(left) == _as_plain(right))
+    return all(_equal(one, other) for one, other in zip(left, right, strict=True))
 
 
 def is_global(generator: torch.Generator) -> bool:
@@ -65,10 +112,16 @@ def _accelerator_in_use() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def _as_plain(value: Any) -> Any:
-    """`value` with every array as bytes, so that == compares it."""
-    if isinstance(value, torch.Tensor):
-        return value.numpy().tobytes()
-    if isinstance(value, (list, tuple)):
-        return [_as_plain(item) for item in value]
-    return value.tobytes() if hasattr(value, "tobytes") else value
+def _equal(left: Any, right: Any) -> bool:
+    """== for states of any kind: tensors and arrays by their values, tuples item by item."""
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return torch.equal(left, right)
+    if hasattr(left, "tobytes") and hasattr(right, "tobytes"):  # numpy's array of words
+        return bool(left.tobytes() == right.tobytes())
+    if type(left) is not type(right) or not isinstance(left, (list, tuple)):
+        return bool(left == right)
+    if len(left) != len(right):
+        return False
+    if len(left) > 100:  # Python's 625 words
+        return bool(left == right)
+    return all(_equal(one, other) for one, other in zip(left, right, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ def watched(
     """
     if on_step is None or kwargs.get(_NAME) is not None:
         return kwargs
-    position = _position(pipeline)
+    position = _position(type(pipeline).__call__)
     if position is None or len(args) > position:
         return kwargs
     steps = kwargs.get("num_inference_steps")
@@ -32,10 +33,11 @@ def watched(
     return {**kwargs, _NAME: report}
 
 
-def _position(pipeline: Any) -> int | None:
-    """Where the argument stands in `pipeline.__call__`; None if it has none."""
+@functools.lru_cache(maxsize=32)  # reading a signature takes longer than all the rest
+def _position(call: Any) -> int | None:
+    """Where the argument stands in a class's `__call__`; None if it has none."""
     try:
-        names = list(inspect.signature(type(pipeline).__call__).parameters)
+        names = list(inspect.signature(call).parameters)
     except (TypeError, ValueError):  # a callable without a signature
         return None
     return names.index(_NAME) - 1 if _NAME in names else None

@@ -1,7 +1,4 @@
-"""Sentences about memory, and the cap that a user asks for. Pure: no torch, no device.
-
-GB means 2**30 bytes here, as on a card's box and in ComfyUI's `--reserve-vram`; MB is 2**20.
-"""
+"""Sentences about memory, and the cap that a user asks for. Pure: no torch, no device."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-GB = 2**30
+from hy3d_rocm.units import GB, short_text, size_text
+
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"
 CAP_SHARE = "HY3D_ROCM_MAX_VRAM_SHARE"
 MIN_CAP_BYTES = GB // 2  # below it not even the GPU's libraries can work
@@ -33,21 +31,7 @@ def stage_line(
     if not limit:
         return f"{head} | {body}"
     share = 100 * allocated / limit
-    return f"{head} | {body} ({share:.1f}% of {_OF[kind].format(short_gb(limit))})"
-
-
-def short_gb(count: int) -> str:
-    """Bytes as "20GB" or "19.5GB": one digit after the point where it is not 0."""
-    return f"{round(count / GB, 1):g}GB"
-
-
-def readable(count: int) -> str:
-    """Bytes as "1.8 GB", "340 MB" or "12 kB"."""
-    if count >= GB:
-        return f"{count / GB:.1f} GB"
-    if count >= 2**20:
-        return f"{count / 2**20:.0f} MB"
-    return f"{count / 2**10:.0f} kB"
+    return f"{head} | {body} ({share:.1f}% of {_OF[kind].format(short_text(limit))})"
 
 
 def wanted_cap(environ: Mapping[str, str], total: int) -> tuple[int | None, list[str]]:
@@ -79,7 +63,7 @@ def _bytes_of_gb(text: str, total: int) -> int | str:
     if number is None:
         return 'give a number of GB (2**30 bytes) such as "20" or "19.5"'
     if number * GB > total:
-        return f"the card has only {short_gb(total)}"
+        return f"the card has only {short_text(total)}"
     return _checked(round(number * GB))
 
 
@@ -93,7 +77,7 @@ def _bytes_of_share(text: str, total: int) -> int | str:
 
 def _checked(cap: int) -> int | str:
     if cap < MIN_CAP_BYTES:
-        return f"that is {readable(cap)}, and nothing works below {readable(MIN_CAP_BYTES)}"
+        return f"that is {size_text(cap)}, and nothing works below {size_text(MIN_CAP_BYTES)}"
     return cap
 
 

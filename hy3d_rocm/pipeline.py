@@ -18,6 +18,9 @@ found them. The reseeding that `generator=torch.manual_seed(seed)` does happens 
 know of it; `batch()` puts that right too: at its end the states are what they were at its start. A
 call without a generator, or with one that is in use (drawn from since it was seeded), draws as its
 author wants. "legacy" changes nothing about generators but a device that would raise.
+
+Under accelerate's sequential offload, weights that a pipeline's own code reads while their module
+does not run have their values during a call (`_shadows.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm import _batches, _inputs, _posterior, _rng, _steps
+from hy3d_rocm import _batches, _inputs, _posterior, _reasons, _rng, _shadows, _steps
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode
 
@@ -89,8 +92,8 @@ class PipelineProxy:
 
         A call that fails or is cancelled leaves the pipeline ready for the next one.
         """
-        target = self._hy3d_resolve()
         batch = self._hy3d_batch()
+        target = self._hy3d_resolve(batch)
         if not batch.announced:
             batch.announced = True
             logger.info(
@@ -101,7 +104,7 @@ class PipelineProxy:
         kwargs = _inputs.place(kwargs, target.device)
         kwargs = _steps.watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
         given = _inputs.given_generator(args, kwargs)
-        with _cleaned_up(self._hy3d_pipeline):
+        with _cleaned_up(self._hy3d_pipeline), _shadows.readable(self._hy3d_pipeline):
             if given is None:
                 return self._hy3d_pipeline(*args, **kwargs)
             views = _inputs.views_of(kwargs)
@@ -121,7 +124,7 @@ class PipelineProxy:
         outer = getattr(self._hy3d_local, "batch", None)
         self._hy3d_local.batch = _batches.Batch(None, first)
         try:
-            with nullcontext() if self._hy3d_mode == "legacy" else _states_kept():
+            with nullcontext() if self._hy3d_mode == "legacy" else _rng.kept():
                 yield self
         finally:
             self._hy3d_local.batch = outer
@@ -135,7 +138,11 @@ class PipelineProxy:
         answered with the CPU: its generators serve everywhere, and a call moves its tensors anyway.
         """
         own = _own_generator_device(self._hy3d_pipeline) if self._hy3d_mode == "legacy" else None
-        return _with_generators(self._hy3d_resolve().device) if own is None else own
+        if own is not None:
+            return own
+        current = getattr(self._hy3d_local, "batch", None)
+        inside = current is not None and current.site is None  # batch() is open
+        return _with_generators(self._hy3d_resolve(current if inside else None).device)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """`pipeline.to(...)`; what returned the pipeline returns the proxy."""
@@ -173,7 +180,19 @@ class PipelineProxy:
         )  # fmt: skip
         return PipelineProxy, parts
 
-    def _hy3d_resolve(self) -> ResolvedDevice:
+    def _hy3d_resolve(self, batch: _batches.Batch | None = None) -> ResolvedDevice:
+        """Where the pipeline computes; asked once a batch if its answer has plain reasons."""
+        reasons = None if batch is None else _reasons.of_device(self._hy3d_pipeline)
+        if batch is None or reasons is None:
+            return self._hy3d_ask()
+        if batch.resolved is None or batch.resolved[0] != reasons:
+            batch.resolved = reasons, self._hy3d_ask()
+        return batch.resolved[1]
+
+    def _hy3d_ask(self) -> ResolvedDevice:
+        known = _reasons.answer(self._hy3d_pipeline)
+        if known is not None:
+            return ResolvedDevice(known, "_execution_device")
         return resolve_device(self._hy3d_pipeline, self._hy3d_default)
 
     def _hy3d_batch(self) -> _batches.Batch:
@@ -195,15 +214,19 @@ class PipelineProxy:
         one = isinstance(given, torch.Generator)
         if mode == "legacy" or not one or not _rng.is_fresh(given):
             leave = mode == "legacy" or (one and _rng.is_global(given))
-            with nullcontext() if leave else _states_kept():
+            with nullcontext() if leave else _rng.kept():
                 yield _batches.stand_in_for(mode, given) or given
             return
         chosen = batch.generators(mode, given, views)
         encoding = _posterior.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
-        with _states_kept(), batch.retried(), encoding:
-            batch.enter(mode)
-            yield chosen
-            batch.leave(views or 1)
+        before, used = _rng.capture(), _rng.GlobalStates()
+        try:
+            with batch.retried(), encoding:
+                batch.enter(mode)
+                yield chosen
+        finally:
+            used = _rng.put_back(before)
+        batch.leave(views or 1, used)
 
 
 def unwrap(pipeline: Any) -> Any:
@@ -217,15 +240,6 @@ def seed_mode_of(pipeline: Any) -> SeedMode | None:
 
 
 @contextmanager
-def _states_kept() -> Iterator[None]:
-    states = _rng.capture()
-    try:
-        yield
-    finally:
-        _rng.restore(states)
-
-
-@contextmanager
 def _cleaned_up(pipeline: Any) -> Iterator[None]:
     """A call that ends early gives the offload hooks what its own last line would have given."""
     try:
@@ -235,6 +249,7 @@ def _cleaned_up(pipeline: Any) -> Iterator[None]:
             free = getattr(pipeline, "maybe_free_model_hooks", None)
             if callable(free):
                 free()
+            _shadows.put_away(pipeline)
         except Exception as error:  # noqa: BLE001  (the first error is the one to tell)
             logger.warning("the pipeline could not free its models after an error: %s", error)
         raise

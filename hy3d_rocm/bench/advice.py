@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hy3d_rocm.bench.timing import GB, Measured
+from hy3d_rocm.bench.timing import Measured
 from hy3d_rocm.offload.policy import HEADROOM_BYTES
+from hy3d_rocm.units import GB, size_text
 
 # What a guide claims: offload pays on cards below 12 GB and does not from 16 GB on.
 CLAIM_PAYS_BELOW, CLAIM_NOT_FROM = 12 * GB, 16 * GB
@@ -226,7 +227,7 @@ def nothing_measured(rows: Sequence[Measured]) -> Advice:
 
 
 def gigabytes(count: int | None) -> str:
-    return "?" if count is None else f"{count / GB:.2f} GB"
+    return "?" if count is None else size_text(count, 2)
 
 
 def _told_apart(first: Measured, second: Measured) -> bool:

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from hy3d_rocm.units import GB
+
 _EPILOG = """\
 Run it with the Python that runs ComfyUI (diffusers, transformers and accelerate are needed), and
 close ComfyUI first: what it holds in memory is missing here. Without --model, random weights of
@@ -141,4 +143,4 @@ def _gigabytes(text: str) -> int:
         value = 0.0
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes, such as 8 or 11.5")
-    return int(value * 2**30)
+    return int(value * GB)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hy3d_rocm.bench.advice import Advice
-from hy3d_rocm.bench.timing import GB, Measured
+from hy3d_rocm.bench.timing import Measured
+from hy3d_rocm.units import size_text
 
 HEADER = ("variant", "first call", "median", "fastest..slowest", "peak memory")
 
@@ -70,7 +71,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cells(row: Measured) -> tuple[str, ...]:
     fast_slow = "-" if row.spread is None else f"{row.spread[0]:.2f}..{row.spread[1]:.2f} s"
-    peak = "not measured" if row.peak_bytes is None else f"{row.peak_bytes / GB:.2f} GB"
+    peak = "not measured" if row.peak_bytes is None else size_text(row.peak_bytes, 2)
     return (row.name, _seconds(row.first_seconds), _seconds(row.median), fast_slow, peak)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench import models
 from hy3d_rocm.bench.models import BenchError
-from hy3d_rocm.bench.timing import GB, Meter, is_out_of_memory
+from hy3d_rocm.bench.timing import Meter, is_out_of_memory
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     import torch
@@ -94,13 +95,13 @@ class Session:
 
         from hy3d_rocm.offload import estimate
 
-        weights = estimate(self.pipeline).parameter_bytes / GB
+        weights = size_text(estimate(self.pipeline).parameter_bytes, 2)
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"
         if self.device.type == "cuda":
             where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {_versions()}"
         return [
-            f"model     {kind}, {_short(self.dtype)}, {weights:.2f} GB of weights",
+            f"model     {kind}, {_short(self.dtype)}, {weights} of weights",
             f"device    {where}",
             f"memory    {self._memory()}",
             f"picture   {self.size}x{self.size}, {self.steps} steps",
@@ -109,7 +110,7 @@ class Session:
     def _memory(self) -> str:
         if self.total_bytes is None or self.free_bytes is None:
             return "not measured: a CPU has no allocator that counts"
-        text = f"{self.free_bytes / GB:.1f} GB free of {self.total_bytes / GB:.1f} GB"
+        text = f"{size_text(self.free_bytes)} free of {size_text(self.total_bytes)}"
         return text + (" (free as given)" if self.settings.free_bytes is not None else "")
 
 

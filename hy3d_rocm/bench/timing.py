@@ -14,8 +14,6 @@ from hy3d_rocm.bench.models import first_line
 if TYPE_CHECKING:
     import torch
 
-GB = 1 << 30  # as card makers count
-
 
 class UnavailableError(Exception):
     """A variant cannot be measured here; the text says why."""

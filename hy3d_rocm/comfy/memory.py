@@ -14,7 +14,8 @@ import torch
 
 from hy3d_rocm import memory_lines
 from hy3d_rocm.decode import memory as measured
-from hy3d_rocm.memory_lines import Kind, readable, stage_line
+from hy3d_rocm.memory_lines import Kind, stage_line
+from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -142,12 +143,75 @@ def free_everything() -> str:
     lines = [
         before.line("Before Free Memory"),
         after.line("After Free Memory"),
-        f"{readable(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
+        f"{size_text(abs(more))} {'less' if more < 0 else 'more'} free on {after.device}; "
         f"{unloaded} of {models} models unloaded, {collected} unreachable objects collected",
     ]
     for line in lines:
         logger.info("%s", line)
     return "\n".join(lines)
+
+
+def counted_free(device: torch.device) -> tuple[int, int]:
+    """Free bytes on `device`, with what ComfyUI would unload for us, and the most there can be."""
+    free, total = free_and_total(device)
+    for loaded in list(management.current_loaded_models):
+        if loaded.device == device and loaded.model is not None:
+            free += int(loaded.model_loaded_memory())
+    return min(free, total), total
+
+
+def make_room(needed_bytes: int, device: torch.device) -> int | None:
+    """Has ComfyUI unload models until `needed_bytes` are free on `device`; what is free then.
+
+    ComfyUI is asked only where they are not free already, only for a GPU, and decides itself which
+    of its models go, in whole or in part. None where the driver cannot be asked. A failure costs
+    one line and nothing else; ComfyUI's cancel goes on.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        target = _indexed(device)
+        free, _ = free_and_total(target)
+        if needed_bytes <= free:
+            return free
+        # ComfyUI compares with what the driver has free. Where a cap leaves us less, it must free
+        # as much as we are short of all the same.
+        short = needed_bytes - free
+        wanted = max(needed_bytes, int(management.get_free_memory(target)) + short)
+        management.free_memory(wanted, target)
+        now, _ = free_and_total(target)
+    except management.InterruptProcessingException:
+        raise
+    except Exception as error:  # noqa: BLE001  (the prompt may have room enough without)
+        _say_free(f"ComfyUI was asked to free memory on {device} and could not", error)
+        return None
+    logger.info(
+        "%s are needed on %s and %s were free: ComfyUI was asked to free more, %s are free now",
+        size_text(needed_bytes), target, size_text(free), size_text(now),
+    )  # fmt: skip
+    return now
+
+
+def unload_models(device: torch.device) -> None:
+    """All of ComfyUI's models off the GPUs, as nodes of upstream's begin with; nothing on a CPU.
+
+    Done before such a node is measured, so that what goes is not counted as the node's own. A
+    failure costs one line.
+    """
+    if device.type == "cpu":
+        return
+    try:
+        management.unload_all_models()
+        management.soft_empty_cache()
+    except management.InterruptProcessingException:
+        raise
+    except Exception as error:  # noqa: BLE001  (upstream will try again, and say it in its words)
+        _say_free("ComfyUI could not unload its models", error)
+
+
+def _say_free(what: str, error: Exception) -> None:
+    first = (str(error).strip().splitlines() or [""])[0]
+    logger.warning("hy3d_rocm: %s (%s: %s)", what, type(error).__name__, first)
 
 
 def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
@@ -164,7 +228,7 @@ def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     _cap = Cap(device, cap, total, taken)
     logger.info(
         "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
-        readable(cap), readable(total), device, readable(taken),
+        size_text(cap), size_text(total), device, size_text(taken),
     )  # fmt: skip
     return cap
 

@@ -101,8 +101,14 @@ class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
                 ),
             ],
             outputs=[
-                io.Image.Output("images", tooltip="The frames of all videos in one batch."),
-                io.String.Output("report", tooltip="What was done, in how much memory."),
+                io.Image.Output(
+                    "images",
+                    display_name="images",
+                    tooltip="The frames of all videos in one batch.",
+                ),
+                io.String.Output(
+                    "report", display_name="report", tooltip="What was done, in how much memory."
+                ),
             ],
         )
 
@@ -227,7 +233,9 @@ class Hy3DRocmFreeMemory(io.ComfyNode):  # type: ignore[misc]
             ],
             outputs=[
                 Anything.Output("anything_out", display_name="anything", tooltip="The input."),
-                io.String.Output("report", tooltip="Memory before and after, in lines."),
+                io.String.Output(
+                    "report", display_name="report", tooltip="Memory before and after, in lines."
+                ),
             ],
             is_output_node=True,
         )
@@ -260,8 +268,10 @@ class Hy3DRocmStatus(io.ComfyNode):  # type: ignore[misc]
                 )
             ],
             outputs=[
-                io.String.Output("text", tooltip="The status in lines."),
-                io.Image.Output("picture", tooltip="The status as a picture."),
+                io.String.Output("text", display_name="text", tooltip="The status in lines."),
+                io.Image.Output(
+                    "picture", display_name="picture", tooltip="The status as a picture."
+                ),
             ],
             is_output_node=True,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from hy3d_rocm.comfy import memory, settings, status
@@ -35,8 +36,9 @@ def offload(pipeline: Any, asked: str) -> str:
     from hy3d_rocm.offload import apply
 
     device = memory.comfy_device()
-    free, total = memory.free_and_total(device)
+    free, total = memory.counted_free(device)
+    room = partial(memory.make_room, device=device)
     policy = settings.offload_for(asked)
-    decision = apply(unwrap(pipeline), policy, device, free, total)
+    decision = apply(unwrap(pipeline), policy, device, free, total, room=room)
     logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
     return decision.reason

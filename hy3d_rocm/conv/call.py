@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import torch
 
@@ -19,7 +19,9 @@ _DTYPE_NAMES = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
 }
+_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+PAD_MODES = ("zeros", "replicate")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def read_arguments(
 class ConvSpec:
     """A well-formed convolution in one form: batched sizes, tuples of `ndim`, pads per side.
 
-    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied).
+    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied). Causal
+    padding in time is pad_before without pad_after. `pad_modes` has one of PAD_MODES a dimension;
+    through PyTorch's door they are all "zeros".
     """
 
     ndim: int
@@ -97,6 +101,11 @@ class ConvSpec:
     dtype: torch.dtype
     device: torch.device
     channels_last: bool
+    pad_modes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.pad_modes:
+            object.__setattr__(self, "pad_modes", ("zeros",) * self.ndim)
 
     @property
     def op(self) -> str:
@@ -116,6 +125,11 @@ class ConvSpec:
         return math.prod(self.out_size) * self.dtype.itemsize
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations: two for each product, padding counted as data."""
+        return 2 * math.prod(self.out_size) * math.prod(self.weight_size[1:])
+
+    @property
     def kernel(self) -> _Ints:
         return self.weight_size[2:]
 
@@ -129,6 +143,30 @@ class ConvSpec:
         """Elements of the im2col matrix of one sample and one group."""
         taps = self.weight_size[1] * math.prod(self.kernel)
         return taps * math.prod(self.out_size[2:])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain types only (lists, numbers, strings), so that another process can rebuild it."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
+        return {**plain, "dtype": dtype_name(self.dtype), "device": str(self.device)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The spec that to_json gave; ValueError for names that are missing or unknown."""
+        names = {field.name for field in fields(cls)}
+        if data.keys() != names or data["dtype"] not in _DTYPES:
+            wrong = ", ".join(sorted(data.keys() ^ names)) or f"dtype {data['dtype']!r}"
+            raise ValueError(f"this is no convolution's spec (look at: {wrong}); use to_json's")
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+        }
+        values.update(dtype=_DTYPES[data["dtype"]], device=torch.device(data["device"]))
+        return cls(**values)
+
+
+def spec_from_json(data: Mapping[str, Any]) -> ConvSpec:
+    """ConvSpec.from_json."""
+    return ConvSpec.from_json(data)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -231,11 +269,18 @@ def _sizes(values: Sequence[Any], ndim: int) -> tuple[_Ints, _Ints] | None:
     return x_size, w_size
 
 
-def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
+def make_spec(
+    values: Sequence[Any],
+    ndim: int,
+    *,
+    pads: tuple[_Ints, _Ints] | None = None,
+    pad_modes: tuple[str, ...] = (),
+) -> ConvSpec | None:
     """The spec of a call (the values of _PLAIN), or None where PyTorch itself has to judge it.
 
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
+    `pads` (before, after) takes the place of the padding: PyTorch has none that differs by side.
     """
     x, weight, bias, stride, padding, dilation, groups = values
     tensors = [t for t in (x, weight, bias) if t is not None]
@@ -248,7 +293,7 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     if min(steps) < 1 or min(spread) < 1:
         return None
     x_size, w_size = sizes
-    pads = _pads(padding, w_size[2:], steps, spread)
+    pads = _pads(padding, w_size[2:], steps, spread) if pads is None else pads
     if pads is None:
         return None
     out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)
@@ -259,7 +304,16 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
         has_bias=bias is not None, stride=steps, pad_before=pads[0], pad_after=pads[1],
         dilation=spread, groups=groups, out_size=(x_size[0], w_size[0], *out), dtype=dtype,
         device=x.device, channels_last=_prefers_channels_last(x, weight, ndim),
+        pad_modes=pad_modes,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a tier may use: `budget` bytes of workspace, and a share of what is free."""
+
+    budget: int | None = None
+    memory_threshold: float = 0.8
 
 
 @dataclass(frozen=True)
@@ -271,6 +325,7 @@ class ConvCall:
     weight: torch.Tensor
     bias: torch.Tensor | None
     run_current: Callable[[], torch.Tensor]
+    limits: Limits = Limits()
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Batched and in the dtype of the computation (autocast does that in PyTorch's door)."""

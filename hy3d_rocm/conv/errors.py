@@ -20,12 +20,13 @@ class Kind(enum.Enum):
     NO_ALGORITHM = "no algorithm"  # remembered for the process, next tier
     BACKEND = "back-end failure"  # remembered for the process, next tier
     OUT_OF_MEMORY = "out of memory"  # allocator emptied, next tier, remembered for the scope
+    WRONG_RESULT = "wrong result"  # remembered for good, next tier
     UNSUPPORTED = "unsupported"  # counts only below the first tier: next tier
     DEVICE_MISMATCH = "device mismatch"  # the caller's mistake: raised with a sentence
     DEVICE_LOST = "device lost"  # nothing on the device works any more: raised with a sentence
 
 
-RETRIED = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.OUT_OF_MEMORY, Kind.UNSUPPORTED})
+RETRIED = frozenset(set(Kind) - {Kind.DEVICE_MISMATCH, Kind.DEVICE_LOST})
 
 
 class DeviceMismatchError(RuntimeError):
@@ -42,7 +43,8 @@ class DeviceLostError(RuntimeError):
 
 
 class BadResultError(RuntimeError):
-    """A tier returned a tensor of the wrong shape, dtype or device, or NaN for finite input."""
+    """A tier returned a tensor of the wrong shape, dtype or device, wrong values, or NaN for finite
+    input."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +299,10 @@ _TORCH_LOST = Rule(
     _PYTORCH + "torch/csrc/Exceptions.h",
 )  # fmt: skip
 _BAD_RESULT = Rule(
-    "", Kind.BACKEND, "it returned a wrong result", "hy3d_rocm: BadResultError",
+    "", Kind.WRONG_RESULT, "it returned a wrong result", "hy3d_rocm: BadResultError",
+)  # fmt: skip
+_OWN_TIER = Rule(
+    "", Kind.BACKEND, "it failed", "hy3d_rocm: any exception of a tier of its own",
 )  # fmt: skip
 
 
@@ -343,6 +348,21 @@ def classify(error: BaseException) -> Classified | None:
         rule = _TORCH_MEMORY if getattr(error, "error_code", None) == 2 else _TORCH_LOST
         return Classified(rule.kind, rule.reason, rule)
     return found
+
+
+def classify_own(error: Exception) -> Classified | None:
+    """What an exception means that a GPU tier of ours raised: a call that PyTorch itself takes is
+    lost to our mistake or a compiler's, so another tier has to do it.
+
+    Only for exceptions of Python, torch and Triton: a host's (a cancel is one) pass unchanged.
+    """
+    found = classify(error)
+    if found is not None or isinstance(error, DeviceMismatchError | DeviceLostError):
+        return found
+    if type(error).__module__.partition(".")[0] not in ("builtins", "torch", "triton"):
+        return None
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return Classified(_OWN_TIER.kind, reason, _OWN_TIER)
 
 
 def mismatch_error(what: str, places: str, original: BaseException) -> DeviceMismatchError:

@@ -3,14 +3,17 @@
     with inject_faults([Fault("current", "conv3d", MIOPEN_NO_ALGORITHM)]):
         ...
 
+Besides raising, a fault may let the tier lie (Fault(effect="wrong"), "nan") or dawdle ("slow").
+
 Scope: the thread that entered, so that two tests or two decodes do not disturb each other;
 `scope="process"` for all threads. On that thread faults of the tier "current" also hit
 convolutions outside every protect(), to show what happens without it.
 
 For a running ComfyUI the environment variable HY3D_FAULTS does the same for every protect() of the
 process: entries separated by ";", each `tier:op:shape:text` with optional `,every=2`, `,first=3`,
-`,count=1`. tier: current, native, cpu or *; op: conv2d, conv3d or *; shape: the input's, with *
-and ? as in file names (`1x128x*`); text: a key of TEXTS. For example
+`,count=1`. tier: current, vendor, triton, gemm, conv2d, native, cpu or *; op: conv2d, conv3d or *;
+shape: the input's, with * and ? as in file names (`1x128x*`); text: a key of TEXTS, or wrong, nan,
+slow. For example
 
     HY3D_FAULTS="current:conv3d:*:no_algorithm;native:conv3d:1x512x*:hip_oom,count=2"
 """
@@ -21,11 +24,16 @@ import fnmatch
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from hy3d_rocm.conv.call import ConvCall, size_text
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hy3d_rocm.conv.call import SIGNATURES, ConvCall, make_spec, read_arguments, size_text
 
 _LOG = logging.getLogger("hy3d_rocm")
 ENVIRONMENT = "HY3D_FAULTS"
@@ -72,13 +80,19 @@ TEXTS = {
     "type_mismatch": TYPE_MISMATCH,
 }
 
-_TIERS = ("current", "native", "cpu", "*")
+_TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu", "*")
 _OPS = ("conv2d", "conv3d", "*")
+_EFFECTS = ("raise", "wrong", "nan", "slow")
+_SLOW_SECONDS = 0.05
+_WORDS = (*TEXTS, *_EFFECTS[1:])  # the last part of an entry of HY3D_FAULTS
 
 
 @dataclass
 class Fault:
-    """Fails tier `tier` for matching calls with `exception(text)`.
+    """Fails tier `tier` for matching calls with `exception(text)`, or does what `effect` says.
+
+    effect: "raise"; "wrong" (every number of the result is off), "nan" (the result is NaN), "slow"
+    (the call takes 50 ms longer).
 
     Of the matching attempts (counted from 0, per fault) those fail that are `first`,
     `first + every`, `first + 2 * every`, ...; at most `count` of them if it is not None.
@@ -95,6 +109,7 @@ class Fault:
     every: int = 1
     first: int = 0
     count: int | None = None
+    effect: str = "raise"
     seen: int = field(default=0, init=False)
     fired: int = field(default=0, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -102,6 +117,8 @@ class Fault:
     def __post_init__(self) -> None:
         if self.op not in _OPS:
             raise ValueError(f"Fault: op {self.op!r} is none of {', '.join(_OPS)}")
+        if self.effect not in _EFFECTS:
+            raise ValueError(f"Fault: effect {self.effect!r} is none of {', '.join(_EFFECTS)}")
         if self.every < 1 or self.first < 0 or (self.count is not None and self.count < 0):
             raise ValueError(
                 f"Fault: every={self.every}, first={self.first}, count={self.count}: every must be"
@@ -129,6 +146,7 @@ class Fault:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.faults: tuple[Fault, ...] = ()
+        self.scopes = 0  # of protect(), entered on this thread
 
 
 _local = _Local()
@@ -142,15 +160,61 @@ def active() -> bool:
     return bool(_local.faults or _process or _environment[1])
 
 
+def entered(change: int) -> None:
+    """Told by the router: one scope of protect() more or less on this thread."""
+    _local.scopes += change
+
+
+def _due(tier: str, call: ConvCall, protected: bool, lies: bool) -> Iterator[Fault]:
+    from_environment = _environment[1] if protected else ()
+    for fault in (*_local.faults, *_process, *from_environment):
+        if (fault.effect in ("wrong", "nan")) == lies and fault.due(tier, call):
+            yield fault
+
+
 def check(tier: str, call: ConvCall, *, protected: bool = True) -> None:
-    """Raises what an injected fault of this tier says, or returns.
+    """Before a tier runs: raises what an injected fault says, or returns.
 
     Faults of the environment act inside protect() only.
     """
-    from_environment = _environment[1] if protected else ()
-    for fault in (*_local.faults, *_process, *from_environment):
-        if fault.due(tier, call):
+    for fault in _due(tier, call, protected, lies=False):
+        if fault.effect == "slow":
+            time.sleep(_SLOW_SECONDS)
+        else:
             raise fault.exception(fault.text)
+
+
+def distort(
+    tier: str, call: ConvCall, result: torch.Tensor, *, protected: bool = True
+) -> torch.Tensor:
+    """After a tier has run: its result, made wrong where a fault says so."""
+    for fault in _due(tier, call, protected, lies=True):
+        result = torch.full_like(result, float("nan")) if fault.effect == "nan" else -result - 1
+    return result
+
+
+class _FaultMode(TorchFunctionMode):
+    """Lets injected faults of the current tier hit convolutions that nobody protects."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        signature = SIGNATURES.get(func)
+        values = None
+        if signature is not None and not _local.scopes:
+            values = read_arguments(signature, args, kwargs or {})
+        if signature is None or values is None:
+            return func(*args, **(kwargs or {}))
+        spec = make_spec(values, signature.ndim or 3)
+        if spec is None:
+            return func(*args, **(kwargs or {}))
+        call = ConvCall(spec, values[0], values[1], values[2], lambda: func(*args))
+        check("current", call, protected=False)
+        return distort("current", call, func(*args, **(kwargs or {})), protected=False)
 
 
 @contextmanager
@@ -161,8 +225,6 @@ def inject_faults(
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """
-    from hy3d_rocm.conv.router import fault_mode
-
     global _process
     if scope not in ("thread", "process"):
         raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
@@ -176,7 +238,7 @@ def inject_faults(
     else:
         _local.faults = (*_local.faults, *added)
     try:
-        with fault_mode():
+        with _FaultMode():
             yield added
     finally:
         if scope == "process":
@@ -208,7 +270,7 @@ def _parse_entry(entry: str) -> Fault:
         )
     tier, op, shape, rest = parts
     key, *options = rest.split(",")
-    for value, known, what in ((tier, _TIERS, "tier"), (op, _OPS, "op"), (key, TEXTS, "text")):
+    for value, known, what in ((tier, _TIERS, "tier"), (op, _OPS, "op"), (key, _WORDS, "text")):
         if value not in known:
             raise ValueError(
                 f"{ENVIRONMENT}: {what} {value!r} in {entry!r} is none of {', '.join(known)}"
@@ -221,9 +283,10 @@ def _parse_entry(entry: str) -> Fault:
                 f"{ENVIRONMENT}: {option!r} in {entry!r} is none of every=N, first=N, count=N"
             )
         numbers[name] = int(number)
+    effect = "raise" if key in TEXTS else key
     return Fault(
-        tier, op, TEXTS[key], shape, every=numbers.get("every", 1), first=numbers.get("first", 0),
-        count=numbers.get("count"),
+        tier, op, TEXTS.get(key, ""), shape, effect=effect, every=numbers.get("every", 1),
+        first=numbers.get("first", 0), count=numbers.get("count"),
     )  # fmt: skip
 
 

@@ -2,90 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-import sys
+import contextlib
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import errors, faults, memory
-from hy3d_rocm.conv.call import ConvCall, dtype_name, size_text
+from hy3d_rocm.conv import errors, faults, memory, policy
+from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.errors import Classified, Kind
-from hy3d_rocm.conv.results import check_result
-from hy3d_rocm.conv.stats import LOCK, Event, OnEvent, Row, Stats
+from hy3d_rocm.conv.policy import Plan
+from hy3d_rocm.conv.recovery import ask_device, can_retry, is_capturing, strip, translate
+from hy3d_rocm.conv.results import check_form, check_values
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, book
 from hy3d_rocm.conv.tiers import Limits, Tier, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
 
-_LOG = logging.getLogger("hy3d_rocm")
+# Tiers whose every exception is a back-end's failure: PyTorch itself would take the call.
+_OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native"})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What protect() was asked for."""
+    """What protect() was asked for, the order of tiers apart."""
 
-    tiers: tuple[Tier, ...]
     limits: Limits
     on_event: OnEvent | None = None
     check_finite: bool = False
     synchronize: bool = False
     raise_oom: bool = False
-    tier_names: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tier_names", tuple(tier.name for tier in self.tiers))
-
-
-@dataclass(frozen=True)
-class Named:
-    """The words for a call: 'conv3d', '1x128x19x64x64 -> 128', 'bf16'."""
-
-    op: str
-    shape: str
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.op} {self.shape}, {self.dtype}"
-
-
-def named(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> Named:
-    """For any call, well formed or not."""
-    shape = f"{size_text(x.shape)} -> {weight.shape[0] if weight.dim() else '?'}"
-    return Named(f"conv{ndim}d", shape, dtype_name(x.dtype))
-
-
-@dataclass(frozen=True)
-class Audience:
-    """Who is told about a call: the statistics of a guard and of those around it."""
-
-    stats: tuple[Stats, ...]
-    listeners: tuple[OnEvent, ...]
-
-    def rows(self, what: Named, tier: str, predicted: int = 0) -> tuple[Row, ...]:
-        rows = tuple(s.row(what.op, what.shape, what.dtype, tier) for s in self.stats)
-        for row in rows:
-            row.predicted_bytes = max(row.predicted_bytes, predicted)
-        return rows
-
-    def add(self, counter: str) -> None:
-        with LOCK:
-            for stats in self.stats:
-                setattr(stats, counter, getattr(stats, counter) + 1)
-
-    def say(self, line: str) -> None:
-        with LOCK:
-            for stats in self.stats:
-                stats.lines.append(line)
-        _LOG.warning("%s", line)
-
-    def tell(
-        self, start: float, tier: str, what: Named, seconds: float, outcome: str, detail: str = ""
-    ) -> None:
-        if self.listeners:
-            event = Event(start, tier, what.op, what.shape, what.dtype, seconds, outcome, detail)
-            for listener in self.listeners:
-                listener(event)
 
 
 @dataclass
@@ -99,20 +45,24 @@ class Failure:
 
 @dataclass
 class Climb:
-    """One call on its way down. `config` is what verdicts are keyed by."""
+    """One call on its way down. `config` is what verdicts are keyed by; `winner` is the tier that
+    computed it."""
 
     call: ConvCall
     what: Named
     config: Hashable
+    plan: Plan
     settings: Settings
     audience: Audience
     scope: object
+    widen: Callable[[], Plan] | None = None  # for a brief plan whose tier has failed
     failures: list[Failure] = field(default_factory=list)
     skipped: list[tuple[Tier, str]] = field(default_factory=list)
     refused: list[tuple[Tier, str]] = field(default_factory=list)
     postponed: list[Tier] = field(default_factory=list)
     relieved: bool = False
     gained: bool = False
+    winner: Tier | None = None
 
     def run(self, failed: list[Exception]) -> torch.Tensor:
         """The result of the first tier that gives one; else the first tier's own exception.
@@ -120,15 +70,19 @@ class Climb:
         `failed` holds what the first tier has already raised, if it was tried; it is emptied, so
         that no frame keeps the exception (and by it the caller's tensors) in a cycle.
         """
-        first, *others = self.settings.tiers
+        if not self.plan.tiers:
+            raise self._give_up()
+        first, *_ = self.plan.tiers
         result = self._resume(first, failed) if failed else self._try_unless_left_out(first)
-        for tier in others:
+        if result is not None:
+            return result
+        for tier in self._others(first):
             if result is not None:
                 return result
             result = self._try_unless_left_out(tier)
         # Every tier left was left out because of an earlier call. Rather than give up on what is
         # only remembered, they get another chance; so the caller also sees a real exception.
-        for tier in self.postponed:
+        for tier in (*self.postponed, *self.plan.spare):
             if result is not None:
                 return result
             if self._refusal(tier) is None:
@@ -136,6 +90,12 @@ class Climb:
         if result is not None:
             return result
         raise self._give_up()
+
+    def _others(self, first: Tier) -> list[Tier]:
+        if self.plan.is_brief and self.widen is not None:
+            preferred = self.plan.preferred
+            self.plan = replace(self.widen(), preferred=preferred)
+        return [tier for tier in self.plan.tiers if tier is not first]
 
     def _resume(self, tier: Tier, failed: list[Exception]) -> torch.Tensor | None:
         self.take(tier, failed)
@@ -165,18 +125,33 @@ class Climb:
         needed = self.call.spec.out_bytes
         verdict = Verdict(last.kind, last.reason, self.scope, free, needed)
         VERDICTS.record(tier.name, self.config, verdict)
+        self._write_down(tier, last)
         return None
+
+    def _write_down(self, tier: Tier, found: Classified) -> None:
+        """What holds beyond this process goes into the knowledge; injected faults do not."""
+        if found.kind in (Kind.OUT_OF_MEMORY, Kind.UNSUPPORTED) or faults.active():
+            return
+        if policy.is_trusted(tier.name, self.plan.setting):
+            return
+        verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"
+        name = policy.known_as(tier.name, self.plan.setting)
+        policy.memory_for(self.call.spec.device).put(
+            self.call.spec, name, verdict, detail=found.reason, measured_by="decode"
+        )
 
     def take(self, tier: Tier, failed: list[Exception]) -> None:
         """Books a failure, or raises what the caller has to see. Called outside `except`."""
         error = failed.pop()
         try:
-            found = errors.classify(error)
+            found = self._classify(tier, error)
             if found is not None and found.kind in errors.RETRIED:
                 for error in ask_device(self.call):  # what lies behind it is worse
                     found = errors.classify(error)
             # A lost device is not asked anything (can_retry would), so its kind comes first.
             if found is not None and found.kind not in errors.RETRIED:
+                if found.kind is Kind.DEVICE_LOST:
+                    self._ban(tier, found)
                 self._raise(translate(error, found, self.what, self._places()) or error)
             elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
@@ -190,10 +165,21 @@ class Climb:
         finally:
             del error  # a frame that names the exception it raises is a cycle
 
+    def _classify(self, tier: Tier, error: Exception) -> Classified | None:
+        is_own = tier.name in _OWN and not self.plan.is_fixed
+        return errors.classify_own(error) if is_own else errors.classify(error)
+
+    def _ban(self, tier: Tier, found: Classified) -> None:
+        """The next process shall not run into the same wall. The device is not asked anything."""
+        VERDICTS.record(tier.name, self.config, Verdict(found.kind, found.reason))
+        self._write_down(tier, found)
+
     def _is_for_the_caller(self, tier: Tier, found: Classified) -> bool:
         """Whether an error that could be retried is raised as it is."""
-        if found.kind is Kind.UNSUPPORTED and tier is self.settings.tiers[0]:
-            return True
+        if found.kind is Kind.UNSUPPORTED:
+            # "Not implemented for this dtype" of PyTorch itself is the caller's to know.
+            is_first = tier is self.plan.tiers[0]
+            return is_first and (self.plan.is_fixed or tier.name == "current")
         if found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom:
             return True
         return not can_retry(self.call)
@@ -260,15 +246,13 @@ class Climb:
         result: torch.Tensor | None = None
         start = time.perf_counter()
         try:
-            faults.check(tier.name, self.call)
-            result = tier.run(self.call)
-            check_result(result, self.call, self.settings.synchronize, self.settings.check_finite)
+            result = self._compute(tier)
         except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
-            result = None
         seconds = time.perf_counter() - start
         book(rows, seconds, failed=bool(failed))
         if not failed:
+            self.winner = tier
             self.audience.tell(start, tier.name, self.what, seconds, "ok")
             return result
         outcome, detail = "raised", errors.first_line(failed[0])
@@ -279,9 +263,46 @@ class Climb:
             self.audience.tell(start, tier.name, self.what, seconds, outcome, detail)
         return None
 
+    def _compute(self, tier: Tier) -> torch.Tensor:
+        """The result, checked as far as it has to be."""
+        with self._around(tier):
+            faults.check(tier.name, self.call)
+            result = tier.run(self.call)
+            result = faults.distort(tier.name, self.call, result) if faults.active() else result
+            check_form(result, self.call, self.settings.synchronize)
+            is_first = needs_check(tier, self.config, self.plan) and can_retry(self.call)
+            if is_first or self.settings.check_finite:
+                said = check_values(tier.name, result, self.call, is_first=is_first)
+                if is_first:
+                    VERDICTS.mark_sound(tier.name, self.config)
+                if said and VERDICTS.first_time(("precision", self.config)):
+                    self.audience.say(f"{self.what}: not the back-end's fault: {said}")
+        return result
+
+    @contextlib.contextmanager
+    def _around(self, tier: Tier) -> Iterator[None]:
+        """The first call of the vendor's library: the knowledge says so until it is over, since a
+        driver's reset ends the process. What is over is told by waiting for the device."""
+        setting, spec = self.plan.setting, self.call.spec
+        is_risky = needs_trying(tier, self.config, self.plan)
+        if not is_risky or is_capturing(spec.device):
+            yield
+            return
+        name = policy.known_as(tier.name, setting)
+        known = policy.memory_for(spec.device)
+        start = time.perf_counter()
+        with known.trying(spec, name):
+            yield
+            if spec.device.type == "cuda":
+                torch.cuda.synchronize(spec.device)
+        took = time.perf_counter() - start
+        VERDICTS.mark_sound(f"tried {tier.name}", self.config)
+        if name not in known.records(spec) and not faults.active():
+            known.put(spec, name, "ok", first_seconds=took, measured_by="decode")
+
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""
-        if tier is not self.settings.tiers[0]:
+        if tier.name != self.plan.preferred:
             self.audience.add("recovered")
         for failure in self.failures:
             if failure.tier is tier:
@@ -309,6 +330,7 @@ class Climb:
         """The exception of the first tier that failed, with a note on the others."""
         self.audience.add("raised")
         reasons = dict.fromkeys(f"{t.label(self.call)} was left out: {r}" for t, r in self.skipped)
+        reasons |= dict.fromkeys(f"{t} was left out: {r}" for t, r in self.plan.left_out.items())
         if not self.failures:
             return RuntimeError(f"{self.what}: no tier could run it. " + "; ".join(reasons))
         first, *others = self.failures
@@ -321,66 +343,15 @@ class Climb:
         return first.error
 
 
-def strip(error: Exception) -> Exception:
-    """Drops the frames of an exception that is kept: they hold the call's tensors.
-
-    What the caller was handling before (its context) is the caller's and stays as it is.
-    """
-    outer = sys.exc_info()[1]
-    chain: BaseException | None = error
-    while chain is not None and chain is not outer:
-        chain.__traceback__ = None
-        chain = chain.__cause__ or chain.__context__
-    return error
-
-
-def ask_device(call: ConvCall) -> list[Exception]:
-    """The error of a lost device, if it is lost.
-
-    After a kernel has crashed, cuDNN fails first, with a status that says nothing (seen:
-    CUDNN_STATUS_*, while the next call of the runtime says "device-side assert triggered").
-    """
-    if call.spec.device.type != "cuda" or not memory.gpu_in_use():
-        return []
-    try:
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(call.spec.device)
-    except RuntimeError as error:
-        found = errors.classify(error)
-        if found is not None and found.kind is Kind.DEVICE_LOST:
-            return [error]
-    return []
-
-
-def can_retry(call: ConvCall) -> bool:
-    """Not inside torch.func transforms, forward AD, tracing or a graph capture: a plain retry
-    would lose what they record."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+def needs_check(tier: Tier, config: Hashable, plan: Plan) -> bool:
+    """Whether the tier's next result for this configuration is its first one."""
+    if policy.is_trusted(tier.name, plan.setting):
         return False
-    if torch.autograd.forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
+    return not VERDICTS.is_sound(tier.name, config)
+
+
+def needs_trying(tier: Tier, config: Hashable, plan: Plan) -> bool:
+    """Whether this is the process's first call of the vendor's library for the configuration."""
+    if policy.is_trusted(tier.name, plan.setting) or not plan.setting.calls_vendor(tier.name):
         return False
-    captures = call.spec.device.type == "cuda" and memory.gpu_in_use()
-    return not (captures and torch.cuda.is_current_stream_capturing())
-
-
-def translate(error: Exception, found: Classified, what: Named, places: str) -> Exception | None:
-    """The sentence for a device error, chained to the original; None where there is none."""
-    sentence: Exception | None = None
-    if found.kind is Kind.DEVICE_MISMATCH:
-        sentence = errors.mismatch_error(str(what), places, error)
-    elif found.kind is Kind.DEVICE_LOST:
-        sentence = errors.lost_error(str(what), found.reason, error)
-    if sentence is not None:
-        sentence.__cause__ = error
-    return sentence
-
-
-def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
-    """Counts one attempt."""
-    with LOCK:
-        for row in rows:
-            row.calls += 1
-            row.failures += failed
-            row.seconds += seconds
-            if seconds > row.max_seconds:
-                row.max_seconds = seconds
+    return not VERDICTS.is_sound(f"tried {tier.name}", config)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from hy3d_rocm.conv import selfcheck
 from hy3d_rocm.conv.call import ConvCall, dtype_name, size_text
 from hy3d_rocm.conv.errors import BadResultError
+from hy3d_rocm.conv.selfcheck import Finding
 
 
-def check_result(
-    result: torch.Tensor, call: ConvCall, synchronize: bool, check_finite: bool
-) -> None:
+def check_form(result: torch.Tensor, call: ConvCall, synchronize: bool) -> None:
     """A tier that lies is a tier that failed: BadResultError."""
     spec = call.spec
     if not isinstance(result, torch.Tensor):
@@ -23,14 +23,24 @@ def check_result(
         )
     if synchronize and spec.device.type == "cuda":
         torch.cuda.synchronize(spec.device)
-    if check_finite and not _is_finite(result) and _inputs_are_finite(call):
-        raise BadResultError("it returned NaN or infinity for finite input")
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+def check_values(tier: str, result: torch.Tensor, call: ConvCall, *, is_first: bool) -> str:
+    """BadResultError where the values are the tier's fault; else "" or, where the result's dtype
+    can't hold the values, the sentence about that.
+
+    The first result is compared with exact sums; a later one only looked through for NaN.
+    """
+    if is_first:
+        found = selfcheck.check(tier, call, result)
+    elif bool(torch.isfinite(result).all()):
+        found = selfcheck.SOUND
+    else:
+        found = selfcheck.diagnose(call, result)
+    return _judge(found)
 
 
-def _inputs_are_finite(call: ConvCall) -> bool:
-    tensors = (call.x, call.weight, call.bias)
-    return all(_is_finite(t) for t in tensors if t is not None)
+def _judge(found: Finding) -> str:
+    if found.fault == "tier":
+        raise BadResultError(f"its result is wrong: {found.detail}")
+    return found.detail if found.fault == "precision" else ""

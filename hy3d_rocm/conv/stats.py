@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import torch
+
+from hy3d_rocm.conv.call import dtype_name, size_text
+
+_LOG = logging.getLogger("hy3d_rocm")
 
 # One lock for every counter: a guard may be entered by several threads, and its parents count too.
 LOCK = threading.Lock()
@@ -110,3 +117,65 @@ class Stats:
 
 
 _TOTALS = ("calls", "recovered", "failures", "raised", "passed_through")
+
+
+@dataclass(frozen=True)
+class Named:
+    """The words for a call: 'conv3d', '1x128x19x64x64 -> 128', 'bf16'."""
+
+    op: str
+    shape: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.shape}, {self.dtype}"
+
+
+def named(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> Named:
+    """For any call, well formed or not."""
+    shape = f"{size_text(x.shape)} -> {weight.shape[0] if weight.dim() else '?'}"
+    return Named(f"conv{ndim}d", shape, dtype_name(x.dtype))
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told about a call: the statistics of a guard and of those around it."""
+
+    stats: tuple[Stats, ...]
+    listeners: tuple[OnEvent, ...]
+
+    def rows(self, what: Named, tier: str, predicted: int = 0) -> tuple[Row, ...]:
+        rows = tuple(s.row(what.op, what.shape, what.dtype, tier) for s in self.stats)
+        for row in rows:
+            row.predicted_bytes = max(row.predicted_bytes, predicted)
+        return rows
+
+    def add(self, counter: str) -> None:
+        with LOCK:
+            for stats in self.stats:
+                setattr(stats, counter, getattr(stats, counter) + 1)
+
+    def say(self, line: str) -> None:
+        with LOCK:
+            for stats in self.stats:
+                stats.lines.append(line)
+        _LOG.warning("%s", line)
+
+    def tell(
+        self, start: float, tier: str, what: Named, seconds: float, outcome: str, detail: str = ""
+    ) -> None:
+        if self.listeners:
+            event = Event(start, tier, what.op, what.shape, what.dtype, seconds, outcome, detail)
+            for listener in self.listeners:
+                listener(event)
+
+
+def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
+    """Counts one attempt."""
+    with LOCK:
+        for row in rows:
+            row.calls += 1
+            row.failures += failed
+            row.seconds += seconds
+            if seconds > row.max_seconds:
+                row.max_seconds = seconds

@@ -1,5 +1,7 @@
 """What the process has learnt: which tier failed for which configuration, and what was said.
 
+What holds beyond the process is in hy3d_rocm.conv.knowledge.
+
 A back-end that has no algorithm for a shape will have none at the next call: that is remembered
 for the process. Out of memory is different, since the memory may be free later, while each vain
 attempt makes PyTorch empty its whole cache (the slowness that users see after one OOM). So an
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from hy3d_rocm.conv.errors import Kind
@@ -42,6 +44,7 @@ class Verdicts:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, Hashable], Verdict] = OrderedDict()
         self._said: OrderedDict[Hashable, None] = OrderedDict()
+        self._sound: OrderedDict[tuple[str, Hashable], None] = OrderedDict()
         self.generation = 0
 
     def record(self, tier: str, config: Hashable, verdict: Verdict) -> None:
@@ -68,9 +71,24 @@ class Verdicts:
             self.generation += 1
         return None
 
-    def knows(self, tiers: tuple[str, ...], config: Hashable) -> bool:
-        """Whether anything is remembered about this configuration."""
-        return any((tier, config) in self._known for tier in tiers)
+    def failing(self, tier: str, config: Hashable) -> Verdict | None:
+        """Why the tier can't do this configuration, where that holds for the process."""
+        verdict = self._known.get((tier, config))
+        return None if verdict is None or verdict.kind is Kind.OUT_OF_MEMORY else verdict
+
+    def standing(self, tiers: Iterable[str], config: Hashable) -> tuple[Verdict | None, ...]:
+        """What is remembered of each tier; to see whether anything has changed."""
+        return tuple(self._known.get((tier, config)) for tier in tiers)
+
+    def is_sound(self, tier: str, config: Hashable) -> bool:
+        """Whether the tier's first result for this configuration has been checked."""
+        return (tier, config) in self._sound
+
+    def mark_sound(self, tier: str, config: Hashable) -> None:
+        with self._lock:
+            self._sound[tier, config] = None
+            if len(self._sound) > _CAPACITY:
+                self._sound.popitem(last=False)
 
     def first_time(self, event: Hashable) -> bool:
         """True once for each event: what was logged is not logged again."""
@@ -88,6 +106,7 @@ class Verdicts:
             count = len(self._known)
             self._known.clear()
             self._said.clear()
+            self._sound.clear()
             self.generation += 1
             return count
 

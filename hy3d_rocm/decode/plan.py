@@ -7,13 +7,12 @@ units and sentences. Arrays of three are (T, H, W); sizes in latent units unless
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, overload
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, units
 
 __all__ = [
     "BudgetTooSmallError",
@@ -29,14 +28,6 @@ __all__ = [
 
 Three = tuple[int, int, int]
 Budget = str | int | None
-
-_UNITS = {
-    "": 1,
-    "b": 1,
-    **{f"{prefix}{tail}": 1000 ** (i + 1) for i, prefix in enumerate("kmgt") for tail in ("", "b")},
-    **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
-}
-_BUDGET_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 class BudgetTooSmallError(ValueError):
@@ -225,19 +216,18 @@ def latent_frames_to_video_frames(latent_frames: int, factor: int = 4, causal: b
 def parse_budget(budget: Budget) -> int | None:
     """Bytes of "6GB", "512 MiB", "1.5g", 6000000000 or None (no limit).
 
-    kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024, so that a budget
-    is never taken for more than was meant. ValueError for anything else, zero included.
+    Units are powers of 1024 however they are spelt, as in all that is shown (hy3d_rocm/units.py).
+    ValueError for anything else, zero included.
     """
     if budget is None:
         return None
     if isinstance(budget, str):
-        match = _BUDGET_TEXT.fullmatch(budget)
-        unit = _UNITS.get(match[2].lower()) if match else None
-        if match is None or unit is None:
+        try:
+            count = units.parse_size(budget)
+        except ValueError:
             raise ValueError(
-                f'budget is {budget!r}; write it like "6GB", "512MiB" or a number of bytes'
-            )
-        count = int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+                f'budget is {budget!r}; write it like "6GB", "512MB" or a number of bytes'
+            ) from None
     elif isinstance(budget, bool):
         raise ValueError(f"budget is {budget}; give bytes, a text such as '6GB', or None")
     else:
@@ -253,12 +243,8 @@ def parse_budget(budget: Budget) -> int | None:
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes in the unit that fits, e.g. "6.00 GB" (powers of 1000)."""
-    value, names = float(count), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
-    while value >= 999.995 and len(names) > 1:
-        value /= 1000
-        names.pop(0)
-    return f"{count} B" if names[0] == "B" else f"{value:.2f} {names[0]}"
+    """A number of bytes in the unit that fits, e.g. "6.00 GB" (see hy3d_rocm/units.py)."""
+    return units.size_text(count, 2)
 
 
 def plan_decode(

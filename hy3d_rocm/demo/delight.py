@@ -36,8 +36,9 @@ def run_delight_demo(
 ) -> DelightDemo:
     """Runs `images` (each H x W x 3 uint8) as one batch of size x size, several times, compares.
 
-    size is a multiple of 16, in pixels. Needs diffusers and transformers. Puts the global random
-    states back to where they were.
+    size is a multiple of 16, in pixels. Needs diffusers and transformers. What it runs in "legacy"
+    and as upstream does reseeds the global random states, and leaves torch's as the last picture of
+    that left them; "stream" leaves them as they were, which is one of the facts.
     """
     import torch
 

@@ -5,10 +5,11 @@ No part of this imports torch, diffusers or accelerate before a function is call
 
 from __future__ import annotations
 
-from hy3d_rocm.offload.apply import apply
+from hy3d_rocm.offload.apply import Room, apply
 from hy3d_rocm.offload.components import Mode, components_of, current_mode
-from hy3d_rocm.offload.estimate import estimate
+from hy3d_rocm.offload.estimate import estimate, needed_bytes
 from hy3d_rocm.offload.measure import measuring
+from hy3d_rocm.offload.moves import reporting_moves
 from hy3d_rocm.offload.policy import (
     HEADROOM_BYTES,
     POLICIES,
@@ -17,10 +18,10 @@ from hy3d_rocm.offload.policy import (
     Policy,
     check_policy,
     decide,
-    size_text,
 )
 from hy3d_rocm.offload.scope import Change, Scope, diffusers_changes, offload_scope
 from hy3d_rocm.offload.transfer import Progress, move, reporting_transfers
+from hy3d_rocm.units import size_text
 
 __all__ = [
     "HEADROOM_BYTES",
@@ -31,6 +32,7 @@ __all__ = [
     "Mode",
     "Policy",
     "Progress",
+    "Room",
     "Scope",
     "apply",
     "check_policy",
@@ -41,7 +43,9 @@ __all__ = [
     "estimate",
     "measuring",
     "move",
+    "needed_bytes",
     "offload_scope",
+    "reporting_moves",
     "reporting_transfers",
     "size_text",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,24 @@ from hy3d_rocm.offload.components import (
     unwrapped,
 )
 from hy3d_rocm.offload.estimate import estimate
-from hy3d_rocm.offload.policy import Decision, Policy, check_policy, decide
+from hy3d_rocm.offload.policy import (
+    HEADROOM_BYTES,
+    Decision,
+    Estimate,
+    Policy,
+    check_policy,
+    decide,
+)
 from hy3d_rocm.offload.transfer import Progress, move
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger("hy3d_rocm")
+
+# room(needed_bytes): has others give memory back until that much is free on the device, if that can
+# be had; returns the bytes that are free then, None where nobody can tell.
+Room = Callable[[int], int | None]
 
 # What diffusers and accelerate raise where a pipeline cannot be offloaded or moved. Deliberately
 # not Exception: ComfyUI's cancel is one in some versions and must go through.
@@ -40,15 +52,18 @@ def apply(
     free_bytes: int | None,
     total_bytes: int | None,
     progress: Progress | None = None,
+    room: Room | None = None,
 ) -> Decision:
     """Decides for this pipeline on `device`, and enables or removes its offload hooks.
 
     free_bytes: free on `device` now, as the driver and the allocator say; what the pipeline
-    itself has there is added. Returns what holds afterwards, with the reason. Left as they are,
-    with a sentence: pipelines on a CPU, compiled ones, ones without model offload, with a device
-    map or group offload, and sequential offload under "auto". Does not raise for a pipeline that
-    cannot be changed: it is put back as it was, and the sentence says what the matter is. What
-    `progress` raises goes on, after the pipeline is put back.
+    itself has there is added. It may count what others would give back: `room` then makes them,
+    before weights move there, and "auto" decides again if less came of it. Returns what holds
+    afterwards, with the reason. Left as they are, with a sentence: pipelines on a CPU, compiled
+    ones, ones without model offload, with a device map or group offload, and sequential offload
+    under "auto". Does not raise for a pipeline that cannot be changed: it is put back as it was,
+    and the sentence says what the matter is. What `progress` and `room` raise goes on, after the
+    pipeline is put back.
     """
     check_policy(policy)
     target, pipeline = indexed(device), unwrapped(pipeline)
@@ -56,10 +71,14 @@ def apply(
     left_alone = _why_not(pipeline, policy, target, mode)
     if left_alone is not None:
         return Decision(mode != "resident", left_alone)
-    modules = components_of(pipeline)
+    known, held = estimate(pipeline), bytes_on(components_of(pipeline), target)
     if free_bytes is not None:
-        free_bytes += bytes_on(modules, target)
-    decision = decide(policy, estimate(pipeline), free_bytes, total_bytes)
+        free_bytes += held
+    decision = decide(policy, known, free_bytes, total_bytes)
+    if room is not None and known.parameter_bytes and not decision.offload:
+        freed = _free_with(room, known, held)
+        if policy == "auto" and freed is not None and free_bytes is not None and freed < free_bytes:
+            decision = decide(policy, known, freed, total_bytes)
     refusal = _carry_out(pipeline, decision.offload, target, progress)
     if refusal is None:
         return decision
@@ -71,10 +90,16 @@ def apply(
     return Decision(current_mode(pipeline) != "resident", f"{refusal}: the pipeline is as it was")
 
 
+def _free_with(room: Room, known: Estimate, held_bytes: int) -> int | None:
+    """What the pipeline could get once `room` has freed what a resident one needs beside `held`."""
+    free = room(max(known.resident_bytes + HEADROOM_BYTES - held_bytes, 0))
+    return None if free is None else free + held_bytes
+
+
 def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) -> str | None:
     """Why the pipeline is left as it is; None: it is not."""
     name = type(pipeline).__name__
-    if not _is_accelerator(device):
+    if not components.is_accelerator(device):
         return f"{name} runs on {device}: there is no accelerator to offload from, left as it is"
     compiled = compiled_components(pipeline)
     if compiled:
@@ -94,10 +119,6 @@ def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) ->
             "its weights resident or moved by whole components"
         )
     return None
-
-
-def _is_accelerator(device: torch.device) -> bool:
-    return device.type != "cpu"
 
 
 def _in_words(mode: Mode) -> str:

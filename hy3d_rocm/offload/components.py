@@ -161,6 +161,11 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     return tensor.device
 
 
+def is_accelerator(device: torch.device) -> bool:
+    """Whether there is a difference between lying there and in main memory."""
+    return device.type != "cpu"
+
+
 def indexed(device: torch.device | str) -> torch.device:
     """`device` with its number: "cuda" is the current CUDA (or HIP) device."""
     import torch

@@ -8,12 +8,12 @@ all weights and the activations at once. "auto" is resident where that fits:
 
 Headroom is what neither figure counts. Its parts, added up in HEADROOM_BYTES:
 
-* 600 MiB for other programs and the driver: what ComfyUI itself keeps free for them
-  (EXTRA_RESERVED_VRAM in comfy/model_management.py: 400 MiB, on Windows 600 MiB).
-* 400 MiB for what torch's allocator takes and the counters of live tensors do not show: blocks are
-  cut from segments of 2 MiB, 20 MiB and multiples of 2 MiB, and a segment's rest may be too small
+* 600 MB for other programs and the driver: what ComfyUI itself keeps free for them
+  (EXTRA_RESERVED_VRAM in comfy/model_management.py: 400 MB, on Windows 600 MB).
+* 400 MB for what torch's allocator takes and the counters of live tensors do not show: blocks are
+  cut from segments of 2 MB, 20 MB and multiples of 2 MB, and a segment's rest may be too small
   for the next tensor; there are two pools and a pipeline uses both. That has no useful proven
-  bound; 400 MiB is 20 segments of the middle size.
+  bound; 400 MB is 20 segments of the middle size.
 
 Activations that were never measured are taken to be as large as all weights. That is a rule of
 caution and no estimate; the first measured call replaces it.
@@ -24,11 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hy3d_rocm.units import MB, size_text
+
 Policy = Literal["off", "auto", "on"]
 POLICIES: tuple[Policy, ...] = ("off", "auto", "on")
 
-MIB = 1 << 20
-HEADROOM_BYTES = (600 + 400) * MIB
+HEADROOM_BYTES = (600 + 400) * MB
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,3 @@ def _need(estimate: Estimate) -> str:
     if estimate.activation_bytes is None:
         return f"{weights} + as much again for activations (not measured yet)"
     return f"{weights} + {size_text(estimate.activation_bytes)} of activations ({estimate.source})"
-
-
-def size_text(count: int | None, digits: int = 1) -> str:
-    """3_400_000_000 -> '3.4 GB' (decimal units); None -> 'unknown'."""
-    if count is None:
-        return "unknown"
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        # What would be rounded up to 1000 of a unit is 1 of the next.
-        if count >= size * (1 - 0.5 * 10.0 ** (-digits - 3)):
-            return f"{count / size:.{digits}f} {unit}"
-    return f"{count} B"

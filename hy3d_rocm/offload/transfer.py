@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.offload import components, hooks
 from hy3d_rocm.offload.components import distinct_tensors, indexed, memory_key, size_bytes
-from hy3d_rocm.offload.policy import size_text
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def move(
     gradients) are moved by their own `to` in one step. what: the module's name for people.
     """
     target, name = indexed(device), what or type(module).__name__
-    if not _is_plain(module):
+    if not is_plain(module):
         return _move_by_itself(module, target, progress, name)
     groups = _groups_elsewhere(module, target)
     total = sum(size_bytes(owners[0].get()) for owners in groups)
@@ -118,7 +118,7 @@ def move(
     return total
 
 
-def _is_plain(module: torch.nn.Module) -> bool:
+def is_plain(module: torch.nn.Module) -> bool:
     """Whether moving its tensors one by one is all that the module's own `to` would do."""
     import torch
 

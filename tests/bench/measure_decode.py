@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-MB = 1e6
+MB = 2**20
 
 
 def build_vae(job: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
-"""The acceptance of the ComfyUI side, in the real ComfyUI with upstream's real pack, on the CPU.
+"""The acceptance of the ComfyUI side, in the real ComfyUI with upstream's real pack.
 
     python tests/comfyui/run.py --comfyui DIR [--comfyui DIR2] --wrapper DIR [--python PYTHON]
+                                [--device cuda]
 
 DIR is a checkout of ComfyUI, --wrapper one of ComfyUI-Hunyuan3DWrapper, PYTHON the interpreter
 that has ComfyUI's packages (README.md beside this file). One line a check, counts at the end, exit
@@ -10,6 +11,7 @@ code 1 if a check failed. Models are tiny, of random weights, made here; nothing
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,7 @@ sys.path.insert(0, str(HERE))
 
 from comfy_harness.context import Context  # noqa: E402
 from comfy_harness.report import Report  # noqa: E402
-from comfy_harness.scenarios import SCENARIOS  # noqa: E402
+from comfy_harness.scenarios import GPU_SCENARIOS, SCENARIOS  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
@@ -31,9 +33,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wrapper", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pack", type=Path, default=HERE.parents[1], help="our pack (this one)")
-    names = f"one of {', '.join(SCENARIOS)}; may be repeated"
-    parser.add_argument("--only", action="append", choices=list(SCENARIOS), help=names)
-    kept = "leave the logs of failed runs in DIR, which must be new"
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: what needs a GPU is run"
+    )
+    site = "a folder of packages that PYTHON lacks; may be repeated"
+    parser.add_argument("--site", type=Path, action="append", default=[], help=site)
+    known = {**SCENARIOS, **GPU_SCENARIOS}
+    names = f"one of {', '.join(known)}; may be repeated"
+    parser.add_argument("--only", action="append", choices=list(known), help=names)
+    kept = "leave all logs, and the folders of broken runs, in DIR, which must be new"
     parser.add_argument("--keep", type=Path, metavar="DIR", help=kept)
     given = parser.parse_args()
     for folder, file in [(given.wrapper, "nodes.py"), *((c, "main.py") for c in given.comfyui)]:
@@ -46,7 +54,10 @@ def make_models(given: argparse.Namespace, work: Path) -> Path:
     """The tiny models, made by the interpreter that has torch and diffusers."""
     models = work / "models"
     command = [given.python, str(HERE / "tiny_models.py"), str(models), str(given.wrapper)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(at.resolve()) for at in given.site)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=environ
+    )
     if done.returncode:
         raise SystemExit(f"the tiny models were not made:\n{done.stderr[-3000:]}")
     return models
@@ -57,13 +68,14 @@ def run_core(
 ) -> None:
     context = Context(
         core.resolve(), given.wrapper.resolve(), given.pack.resolve(), given.python, work, models,
-        report,
+        report, given.device, tuple(at.resolve() for at in given.site),
     )  # fmt: skip
-    for name in given.only or SCENARIOS:
+    known = {**SCENARIOS, **GPU_SCENARIOS}
+    for name in given.only or (SCENARIOS if given.device == "cpu" else GPU_SCENARIOS):
         report.stage = f"{core.name} {name}"
         started = time.monotonic()
         try:
-            SCENARIOS[name](context)
+            known[name](context)
         except Exception as error:  # noqa: BLE001  (the other scenarios still run)
             report.failed("the scenario ends", error)
             traceback.print_exc()

@@ -158,7 +158,7 @@ def offload(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """A double of hy3d_rocm.offload: the calls of `apply` it got."""
     calls: list[tuple[Any, ...]] = []
 
-    def apply(*arguments: Any) -> Any:
+    def apply(*arguments: Any, room: Any = None) -> Any:
         calls.append(arguments)
         return SimpleNamespace(offload=True, reason="because of the test")
 

@@ -19,7 +19,6 @@ CPU = torch.device("cpu")
 ACCELERATOR = torch.device("cpu:0")
 
 # The package's functions have the modules' names, so the modules are fetched by their full ones.
-apply_module = importlib.import_module("hy3d_rocm.offload.apply")
 components_module = importlib.import_module("hy3d_rocm.offload.components")
 transfer_module = importlib.import_module("hy3d_rocm.offload.transfer")
 
@@ -41,7 +40,7 @@ class SimulatedAccelerator:
     def install(self, patch: pytest.MonkeyPatch) -> SimulatedAccelerator:
         patch.setattr(components_module, "device_of", self.device_of)
         patch.setattr(transfer_module, "_copy", self.copy)
-        patch.setattr(apply_module, "_is_accelerator", lambda device: device == ACCELERATOR)
+        patch.setattr(components_module, "is_accelerator", lambda device: device == ACCELERATOR)
         patch.setattr(torch.nn.Module, "to", self._module_to(torch.nn.Module.to))
         return self
 
@@ -155,3 +154,9 @@ def hooked(pipeline: Any) -> list[str]:
         for name, module in components_module.components_of(pipeline).items()
         if hasattr(module, "_hf_hook")
     ]
+
+
+def all_on(sim: SimulatedAccelerator, module: torch.nn.Module, device: torch.device) -> bool:
+    """Whether all of a module lies on `device`."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return all(sim.is_on(tensor, device) for tensor in tensors if tensor.numel())

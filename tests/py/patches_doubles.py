@@ -25,14 +25,27 @@ class InterruptAsException(Exception):  # noqa: N818  (as it is called there)
 
 
 class Comfy(SimpleNamespace):
-    """What ComfyUI is told and asked. interrupt: what its cancel raises, if not None."""
+    """What ComfyUI is told and asked. interrupt: what its cancel raises, if not None.
+
+    freed: what free_memory was called with; free_error: what it raises. unloaded: how often
+    unload_all_models was called.
+    """
 
     interrupt: BaseException | None = None
+    free_error: BaseException | None = None
     unloaded = 0
     freed: Any = None
     bar: Any = None
     texts: Any = None
     opened: Any = None
+
+    def free_memory(self, count: int, device: Any) -> None:
+        self.freed.append((count, device))
+        if self.free_error is not None:
+            raise self.free_error
+
+    def unload_all(self) -> None:
+        self.unloaded += 1
 
     def throw(self) -> None:
         if self.interrupt is not None:
@@ -70,9 +83,10 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
         throw_exception_if_processing_interrupted=state.throw,
         get_total_memory=lambda device: 64 * 2**30,
         get_free_memory=lambda device: 32 * 2**30,
-        free_memory=lambda count, device: state.freed.append((count, device)),
+        free_memory=state.free_memory,
+        InterruptProcessingException=InterruptAsException,
         current_loaded_models=[],
-        unload_all_models=lambda: None,
+        unload_all_models=state.unload_all,
         soft_empty_cache=lambda: None,
         EXTRA_RESERVED_VRAM=400 * 2**20,
         steps_of_upstream=lambda pipeline, step, timestep, values: state.bar.append("upstream's"),

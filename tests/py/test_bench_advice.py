@@ -15,8 +15,9 @@ from hy3d_rocm.bench.advice import (
     precision_advice,
     resolution_advice,
 )
-from hy3d_rocm.bench.timing import GB, Measured
+from hy3d_rocm.bench.timing import Measured
 from hy3d_rocm.offload.policy import HEADROOM_BYTES
+from hy3d_rocm.units import GB
 
 
 def row(

@@ -25,7 +25,7 @@ from hy3d_rocm.offload import apply, components_of, current_mode, estimate
 apply_module = importlib.import_module("hy3d_rocm.offload.apply")
 measure = importlib.import_module("hy3d_rocm.offload.measure")
 transfer = importlib.import_module("hy3d_rocm.offload.transfer")
-GB = 10**9
+GB = 2**30
 NAMES = ["vae", "text_encoder", "unet"]
 
 

@@ -15,7 +15,7 @@ from hy3d_rocm.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import current_mode, diffusers_changes, offload_scope
 from hy3d_rocm.offload.scope import current_scope, scoped
 
-GB = 10**9
+GB = 2**30
 
 
 def plenty() -> tuple[int, int]:

@@ -86,6 +86,13 @@ def test_the_user_s_word_comes_before_the_gpu_and_without_torch(
     assert should_patch(environ)[0] is expected
 
 
+def test_switched_off_says_by_what_and_how_to_switch_it_on() -> None:
+    assert should_patch({"HY3D_ROCM_PATCH": "off"})[1] == (
+        "HY3D_ROCM_PATCH=off switches its corrections off; set it to auto or on and restart "
+        "ComfyUI to have them"
+    )
+
+
 KNOWN = ("delight", "vae-decode")
 GOOD = ["", "auto", "on", "off", "on,", ",on", "On , -Delight", "-delight", "-delight,-vae-decode"]
 BAD = [

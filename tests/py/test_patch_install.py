@@ -210,10 +210,12 @@ def test_a_patch_named_in_the_variable_is_left_out_and_the_others_are_not(
     core.server.start()
     assert not hasattr(table["Hy3DDelightImage"].process, "__wrapped__")
     assert decoded(table) == PATCHED
-    name = "hy3d_rocm: ComfyUI-Hunyuan3DWrapper:"
+    name, value = "hy3d_rocm: ComfyUI-Hunyuan3DWrapper:", "HY3D_ROCM_PATCH=on,-delight,-multiview"
     assert said() == [
-        f"{name} delight is left alone: HY3D_ROCM_PATCH",
-        f"{name} multiview is left alone: HY3D_ROCM_PATCH",
+        f'{name} delight is left alone: switched off by "-delight" in {value}; take that out of '
+        "the variable and restart ComfyUI to have it corrected",
+        f'{name} multiview is left alone: switched off by "-multiview" in {value}; take that out '
+        "of the variable and restart ComfyUI to have it corrected",
         f"{name} vae-decode run on the right device (HY3D_ROCM_PATCH=off leaves them alone)",
     ]
 

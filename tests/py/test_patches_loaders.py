@@ -15,7 +15,7 @@ from patches_doubles import InterruptAsBase, patched, run, settings_are
 fake_comfy, wrapper = patches_doubles.fake_comfy, patches_doubles.wrapper
 
 LOADERS = ["DownloadAndLoadHy3DDelightModel", "DownloadAndLoadHy3DPaintModel"]
-GB = 10**9
+GB = 2**30
 
 
 @pytest.fixture
@@ -26,7 +26,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, wrapper: Any) -> list[Any]:
     seen: list[Any] = []
 
     @contextmanager
-    def scope(policy: str, device: Any, memory: Any, progress: Any = None) -> Iterator[None]:
+    def scope(
+        policy: str, device: Any, memory: Any, progress: Any = None, room: Any = None
+    ) -> Iterator[None]:
         seen.append((policy, torch.device(device), memory(), progress))
         yield
 
@@ -94,7 +96,6 @@ def test_what_comfyui_would_unload_counts_as_free_and_never_beyond_the_total(
     wrapper: Any, fake_comfy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hy3d_rocm.comfy import memory
-    from hy3d_rocm.comfy.patches.loaders import available
 
     gpu = torch.device("cuda", 0)
 
@@ -105,9 +106,9 @@ def test_what_comfyui_would_unload_counts_as_free_and_never_beyond_the_total(
     fake_comfy.management.current_loaded_models += [
         entry(gpu, 3 * GB), entry(torch.device("cpu"), 50 * GB), entry(gpu, 50 * GB, None),
     ]  # fmt: skip
-    assert available(gpu) == (7 * GB, 16 * GB)
+    assert memory.counted_free(gpu) == (7 * GB, 16 * GB)
     fake_comfy.management.current_loaded_models.append(entry(gpu, 30 * GB))
-    assert available(gpu) == (16 * GB, 16 * GB)
+    assert memory.counted_free(gpu) == (16 * GB, 16 * GB)
 
 
 def test_transfers_move_the_bar_in_bytes_and_end_in_one_line(
@@ -190,6 +191,8 @@ def test_nodes_that_upstream_may_have_are_wrapped_too_and_may_be_missing(
     bake = table["Hy3DBakeFromMultiview"]
     with patched(wrapper, "render"):
         (out,) = bake().process(torch.ones(2), renderer(wrapper)())
+        assert torch.equal(out, torch.full((2,), 2.0))
+        (out,) = table["Hy3DNvdiffrastRenderer"]().render(torch.ones(2))
         assert torch.equal(out, torch.full((2,), 2.0))
     del table["Hy3DBakeFromMultiview"]
     process = bake.process

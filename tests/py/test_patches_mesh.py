@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import patches_doubles
 import pytest
 import torch
+from offload_doubles import ACCELERATOR, SimulatedAccelerator
 from patches_doubles import InterruptAsBase, InterruptAsException, patched, run, settings_are
 
 fake_comfy, wrapper = patches_doubles.fake_comfy, patches_doubles.wrapper
@@ -205,3 +207,41 @@ def test_what_is_no_pipeline_is_a_sentence(wrapper: Any, monkeypatch: pytest.Mon
     settings_are(monkeypatch)
     with patched(wrapper, "mesh"), pytest.raises(TypeError, match="cannot be called"):
         mesh(wrapper, SimpleNamespace(main_device="cpu"))
+
+
+class ShapeOfModules(Shape):
+    """As upstream's: `to` moves its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.conditioner = torch.nn.Linear(4, 4), torch.nn.Linear(2, 2)
+
+    def to(self, device: Any = None, dtype: Any = None) -> None:
+        super().to(device)
+        for module in (self.model, self.conditioner):
+            module.to(device)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("node", ["Hy3DGenerateMesh", "Hy3DGenerateMeshMultiView"])
+def test_the_models_way_is_shown_in_bytes_and_nothing_of_ours_stays(
+    wrapper: Any, fake_comfy: Any, monkeypatch: pytest.MonkeyPatch, node: str, fails: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    settings_are(monkeypatch)
+    SimulatedAccelerator().install(monkeypatch)
+    fake_comfy.management.get_torch_device = lambda: ACCELERATOR
+    fake_comfy.management.unet_offload_device = lambda: "cpu"
+    pipe, inputs = ShapeOfModules(), {}
+    before = [set(vars(pipe.model)), set(vars(pipe.conditioner))]
+    if node == "Hy3DGenerateMesh":
+        inputs["image"] = torch.zeros(1, 4, 4, 3)
+    pipe.error = RuntimeError("HIP out of memory") if fails else None
+    expected = pytest.raises(RuntimeError) if fails else nullcontext()
+    with patched(wrapper, "mesh"), caplog.at_level("INFO", "hy3d_rocm"), expected:
+        run(wrapper, node, pipeline=pipe, steps=2, seed=3, **inputs)
+    assert fake_comfy.bar[:2] == [(80, 80), (24, 24)]  # 4x4 + 4 and 2x2 + 2 floats
+    assert [set(vars(pipe.model)), set(vars(pipe.conditioner))] == before
+    back = node == "Hy3DGenerateMeshMultiView" and not fails  # upstream itself moves it back
+    line = f"{node}: models moved {4 if back else 2} times, {208 if back else 104} B in all"
+    assert line in caplog.messages

@@ -332,7 +332,7 @@ def test_without_the_c_core_the_line_says_how_to_get_it(
     broken = [Fault("current"), Fault("native", text=faults.CPU_OOM)]
     with (
         inject_faults(broken),
-        protect(),
+        protect(tiers=["current", "native", "cpu"]),
         pytest.raises(RuntimeError, match="No suitable algorithm") as caught,
     ):
         F.conv3d(x, integers(3, 2, 3, 3, 3))
@@ -346,7 +346,7 @@ def test_without_a_blas_library_the_c_tier_is_left_out_with_the_reason(
     monkeypatch.setattr(_native, "blas_info", lambda: {"available": False, "error": "no file"})
     with (
         inject_faults([Fault("current"), Fault("native")]),
-        protect(),
+        protect(tiers=["current", "native", "cpu"]),
         pytest.raises(RuntimeError, match="No suitable algorithm") as caught,
     ):
         F.conv3d(x, integers(3, 2, 3, 3, 3))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from router_doubles import guarded, integers, one_thread
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults, parse
+from hy3d_rocm.conv.tiers import TIER_NAMES
 
 X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 
@@ -170,6 +174,45 @@ def test_wrong_arguments_of_the_injector_get_a_sentence() -> None:
         pass
     with pytest.raises(ValueError, match="op 'conv1d'"):
         Fault(op="conv1d")
+    with pytest.raises(ValueError, match="effect 'explode'"):
+        Fault(effect="explode")
+
+
+def test_a_fault_may_let_a_tier_lie_or_dawdle_protected_or_not() -> None:
+    expected = F.conv3d(X, W)
+    with inject_faults(Fault(effect="wrong")):
+        assert bool((F.conv3d(X, W) != expected).any())
+    with inject_faults(Fault(effect="nan")):
+        assert bool(F.conv3d(X, W).isnan().all())
+    with inject_faults(Fault(effect="slow")):
+        start = time.perf_counter()
+        assert torch.equal(F.conv3d(X, W), expected)
+        assert time.perf_counter() - start >= 0.05
+    for effect in ("wrong", "nan"):
+        forget()
+        with inject_faults(Fault(effect=effect)), guarded() as guard:
+            assert torch.equal(F.conv3d(X, W), expected)
+        assert guard.stats.recovered == 1
+
+
+def test_the_environment_knows_every_tier_and_the_lies() -> None:
+    read = parse("triton:*:*:nan;gemm:conv3d:1x2x*:wrong,count=1;vendor:*:*:slow,every=2")
+    assert [(f.tier, f.effect) for f in read] == [
+        ("triton", "nan"), ("gemm", "wrong"), ("vendor", "slow"),
+    ]  # fmt: skip
+    assert all(parse(f"{tier}:*:*:hip_oom") for tier in TIER_NAMES)
+
+
+def test_the_injector_knows_nothing_of_the_router() -> None:
+    names = {"router", "mode", "ladder", "policy"}
+    tree = ast.parse(Path(faults.__file__).read_text())
+    imported = {
+        alias.name.rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in [*node.names, ast.alias(getattr(node, "module", None) or "")]
+    }
+    assert not names & imported
 
 
 def test_every_text_of_the_injector_is_retried_or_a_sentence() -> None:

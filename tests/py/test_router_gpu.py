@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,10 +17,14 @@ import torch
 import torch.nn.functional as F
 from router_doubles import cpu_tier, guarded, integers, one_thread
 
-from hy3d_rocm.conv import forget, memory
+from hy3d_rocm.conv import forget, memory, policy
+from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
+from hy3d_rocm.conv.knowledge import Store
+from hy3d_rocm.conv.policy import StoreMemory
 from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.selfcheck import SOUND, check
 from hy3d_rocm.conv.tiers import NativeTier
 
 pytestmark = pytest.mark.skipif(
@@ -45,8 +50,10 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
+    known = StoreMemory(GPU, Store.open(":memory:"))
+    monkeypatch.setattr(policy, "_memories", {GPU: known})
     with one_thread(), torch.inference_mode():
         yield
     forget()
@@ -172,3 +179,81 @@ def test_channels_last_stays_channels_last() -> None:
     assert out.is_contiguous(memory_format=torch.channels_last_3d)
     assert guard.stats.recovered == 1
     assert math.prod(out.shape) > 0
+
+
+def tiers_of(guard: Any) -> dict[str, int]:
+    rows = guard.stats.as_dict()["rows"]
+    return {r["tier"]: r["calls"] - r["failures"] for r in rows if r["calls"] > r["failures"]}
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="on AMD nothing is trusted unproven")
+def test_a_healthy_machine_runs_what_it_would_run_anyway() -> None:
+    x, weight = integers(1, 16, 5, 32, 32).to(GPU), integers(16, 16, 3, 3, 3).to(GPU)
+    expected = F.conv3d(x, weight)
+    with protect() as guard:
+        for _ in range(20):
+            assert torch.equal(F.conv3d(x, weight), expected)
+    assert tiers_of(guard) == {"current": 20}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_with_the_library_off_a_layer_is_computed_without_im2col_and_measured(
+    dtype: torch.dtype,
+) -> None:
+    x = integers(1, 64, 9, 64, 64, high=1).to(GPU, dtype)
+    weight = integers(64, 64, 3, 3, 3, high=1, seed=1).to(GPU, dtype)
+    call = call_of(x, weight)
+    # At most 64 * 27 products of ones: whole numbers that float32 sums hold, rounded once.
+    expected = F.conv3d(x.double(), weight.double()).to(dtype)
+    with torch.backends.cudnn.flags(enabled=False), protect() as guard:
+        for _ in range(400):
+            got = F.conv3d(x, weight)
+        torch.cuda.synchronize()
+        F.conv3d(x, weight)
+    assert check("triton", call, got) == SOUND
+    assert torch.equal(got, expected)
+    first = guard.stats.as_dict()["rows"][0]
+    assert first["tier"] != "native", guard.stats.table()
+    known = policy.memory_for(GPU).records(call.spec)
+    assert first["tier"] in known, "it was measured in passing"
+    assert guard.stats.raised == guard.stats.failures == 0, guard.stats.lines
+
+
+def call_of(x: torch.Tensor, weight: torch.Tensor) -> ConvCall:
+    spec = make_spec((x, weight, None, 1, 0, 1, 1), weight.dim() - 2)
+    assert spec is not None
+    function: Any = F.conv3d if spec.ndim == 3 else F.conv2d
+    return ConvCall(spec, x, weight, None, lambda: function(x, weight))
+
+
+def test_the_self_check_counts_beyond_2_to_the_31() -> None:
+    if (memory.free_bytes(GPU) or 0) < 16 << 30:
+        pytest.skip("less GPU memory than the case needs")
+    x = torch.ones(1, 8, 18, 4096, 4096, device=GPU, dtype=torch.bfloat16)
+    x[:, :, -1] = 2  # beyond element 2^31 of each channel's view of the whole
+    weight = torch.ones(8, 8, 1, 1, 1, device=GPU, dtype=torch.bfloat16)
+    assert x.numel() > 2**31
+    call, result = call_of(x, weight), torch.full_like(x, 8)
+    result[:, :, -1] = 16
+    assert check("triton", call, result) == SOUND
+    result[:, :, -1] = 8
+    picker = Random(0)  # of 64 places, 3.5 are expected in the last of 18 frames
+    assert check("triton", call, result, picker).fault == "tier"
+    result[0, 7, 17, 4095, 4094] = float("nan")
+    assert "(0, 7, 17, 4095, 4094)" in check("triton", call, result, Random(1)).detail
+
+
+def test_a_graph_is_captured_with_the_tier_that_was_chosen() -> None:
+    x, weight = integers(1, 16, 5, 16, 16).to(GPU), integers(16, 16, 3, 3, 3).to(GPU)
+    expected = F.conv3d(x, weight)
+    with torch.backends.cudnn.flags(enabled=False), protect() as guard:
+        for _ in range(3):
+            F.conv3d(x, weight)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = F.conv3d(x, weight)
+        graph.replay()
+        torch.cuda.synchronize()
+    assert torch.equal(got, expected)
+    assert guard.stats.raised == 0

@@ -22,10 +22,10 @@ from router_doubles import (
 from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm.conv import faults, forget, memory
-from hy3d_rocm.conv import tiers as tiers_module
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.tiers import NativeTier
+from hy3d_rocm.conv.tiers import base as tiers_base
 
 
 @pytest.fixture(autouse=True)
@@ -156,14 +156,15 @@ def test_an_exception_that_leaves_protect_is_in_no_cycle(monkeypatch: pytest.Mon
         gc.enable()
 
 
-def test_the_native_tier_is_left_out_where_its_buffer_does_not_fit(
+def test_the_native_tier_is_left_out_where_not_even_one_row_fits(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
     weight = integers(3, 2, 3, 3, 3)
     out = F.conv3d(x, weight, padding=1)
-    # One sample's im2col, the result of one sample at a time, and the output.
-    columns = 2 * 27 * 4 * 6 * 6 * 4
-    need = columns + 2 * out.numel() * 4
+    # Cut down to one output row: its im2col, its padded window twice (the operator copies it), its
+    # result; and the output.
+    row = 2 * 27 * 6 + 2 * (2 * 3 * 3 * 8) + 3 * 6
+    need = row * 4 + out.numel() * 4
     with inject_faults(Fault("current")):
         for budget, fits in ((need, True), (need - 1, False)):
             forget()
@@ -176,7 +177,7 @@ def test_the_native_tier_is_left_out_where_its_buffer_does_not_fit(
         for free, fits in ((2 * need, True), (2 * need - 1, False)):
             forget()
             monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
-            monkeypatch.setattr(tiers_module, "_SMALL_BYTES", 0)
+            monkeypatch.setattr(tiers_base, "SMALL_BYTES", 0)
             with guarded(memory_threshold=0.5) as guard:
                 F.conv3d(x, weight, padding=1)
             assert ("free is less" in guard.stats.lines[0]) == (not fits)
@@ -215,7 +216,7 @@ def test_the_cpu_tier_is_left_out_where_the_host_has_no_room(
 ) -> None:
     weight = integers(3, 2, 3, 3, 3)
     need = F.conv3d(x, weight).numel() * 4
-    monkeypatch.setattr(tiers_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(tiers_base, "SMALL_BYTES", 0)
     for free, fits in ((2 * need, True), (2 * need - 1, False)):
         monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
         with protect(tiers=[cpu_tier()], memory_threshold=0.5) as guard:

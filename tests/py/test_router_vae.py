@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import check_router
 import pytest
 import torch
 from router_doubles import guarded, one_thread
@@ -76,3 +78,13 @@ def test_without_faults_protect_changes_no_bit(vae: Any, latents: torch.Tensor) 
     assert torch.equal(frames, plain)
     assert guard.stats.calls > 20
     assert guard.stats.recovered == 0
+
+
+def test_faults_of_every_kind_at_random_tiers_and_calls_lose_no_call() -> None:
+    """A share of tests/bench/check_router.py, which runs all of them."""
+    seed = random.randrange(2**32)
+    outcome = check_router.check(quick=30, seed=seed)
+    assert outcome.said == [], f"seed {seed}"
+    assert outcome.lost == 0, f"seed {seed}"
+    assert outcome.fired > 0
+    assert outcome.worst_share_of_bound <= 1

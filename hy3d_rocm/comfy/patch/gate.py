@@ -20,6 +20,12 @@ _MODES: tuple[str, ...] = get_args(Mode)
 _AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
 
 
+_OFF = (
+    f"{VARIABLE}=off switches its corrections off; set it to auto or on and restart ComfyUI to "
+    "have them"
+)
+
+
 class Choice(NamedTuple):
     """What the user wrote: the mode, the names to leave out, and what was wrong with it."""
 
@@ -53,6 +59,14 @@ def read_choice(text: str, known: Collection[str] = ()) -> Choice:
     return Choice(mode, left_out, None)
 
 
+def why_left_out(name: str, text: str) -> str:
+    """What is said of the patch `name` that `text`, the variable's value, leaves out."""
+    return (
+        f'switched off by "-{name}" in {VARIABLE}={text.strip()}; take that out of the variable '
+        "and restart ComfyUI to have it corrected"
+    )
+
+
 def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
     """Whether to patch, and the reason as the rest of a sentence ("there is no AMD GPU here ...").
 
@@ -63,7 +77,7 @@ def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
         return False, "HY3D_ROCM=off"
     mode = read_choice(environ.get(VARIABLE, "")).mode
     if mode != "auto":
-        return mode == "on", f"{VARIABLE}={mode}"
+        return mode == "on", f"{VARIABLE}={mode}" if mode == "on" else _OFF
     found, reason = amd_gpu()
     return found, reason if found else f"{reason}; {VARIABLE}=on patches it all the same"
 

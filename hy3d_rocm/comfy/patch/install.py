@@ -188,18 +188,18 @@ class Installation:
             self._say(logging.WARNING, "%s is left alone: its nodes are no V1 classes", name)
             return
         specs = self.specs()
-        choice = gate.read_choice(
-            self._environ.get(gate.VARIABLE, ""), [spec.name for spec in specs]
-        )
+        text = self._environ.get(gate.VARIABLE, "")
+        choice = gate.read_choice(text, [spec.name for spec in specs])
         if choice.problem is not None:
             self._say(logging.WARNING, "%s", choice.problem)
         applied = []
         for spec in specs:
-            reason = gate.VARIABLE if spec.name in choice.left_out else _apply(spec, copy)
+            left_out = spec.name in choice.left_out
+            reason = gate.why_left_out(spec.name, text) if left_out else _apply(spec, copy)
             if reason is None:
                 applied.append(spec.name)
                 continue
-            level = logging.INFO if reason is gate.VARIABLE else logging.WARNING
+            level = logging.INFO if left_out else logging.WARNING
             self._say(level, "%s: %s is left alone: %s", name, spec.name, reason)
         if applied:
             self._say(

@@ -2,7 +2,7 @@
 
 Upstream puts the images on ComfyUI's device, which under offload is not always where the VAE's
 weights will be, and calls torch.manual_seed(seed) before each image, so that all images of a batch
-get the same noise.
+get the same noise. It makes no room for itself either, so ComfyUI is asked for what it needs.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Any
 
 from hy3d_rocm.comfy.patch import PatchSpec
 from hy3d_rocm.comfy.patches.common import Call, NodePatch, differs_first, node_changes
+from hy3d_rocm.comfy.patches.room import make_room
 from hy3d_rocm.comfy.patches.sampling import sampling
 
 
 def _around(call: Call) -> Any:
     size = (call.argument("height"), call.argument("width"))
     images = _count(call.argument("image"))
+    make_room(call, call.argument("delight_pipe"), size)
     with sampling(call, call.argument("delight_pipe"), images, size) as proxy:
         return call.run(delight_pipe=proxy)
 

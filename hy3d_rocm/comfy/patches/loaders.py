@@ -1,15 +1,14 @@
 """The loaders of the delight and the paint model: whether, and to which device, they offload.
 
 Upstream calls enable_model_cpu_offload() without a device: accelerate then takes GPU 0, whichever
-ComfyUI computes on, and on a machine without a GPU diffusers raises.
+ComfyUI computes on, and on a machine without a GPU diffusers raises. Nor does it make room: what
+ComfyUI's own models hold counts as free here, and ComfyUI is asked for it before weights move.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
-
-import torch
 
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, settings
@@ -25,22 +24,17 @@ def _around(call: Call) -> Any:
     try:
         with (
             cuda_literals(call.device),
-            offload.offload_scope(policy, call.device, partial(available, call.device), transfers),
+            offload.offload_scope(
+                policy,
+                call.device,
+                partial(memory.counted_free, call.device),
+                transfers,
+                partial(memory.make_room, device=call.device),
+            ),
         ):
             return call.run()
     finally:
         transfers.summary()
-
-
-def available(device: torch.device) -> tuple[int, int]:
-    """Free bytes on `device`, with what ComfyUI would unload for us, and the most there can be."""
-    import comfy.model_management as management
-
-    free, total = memory.free_and_total(device)
-    for loaded in list(management.current_loaded_models):
-        if loaded.device == device and loaded.model is not None:
-            free += int(loaded.model_loaded_memory())
-    return min(free, total), total
 
 
 def _loader(node: str, stage: str) -> NodePatch:

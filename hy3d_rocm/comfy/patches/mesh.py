@@ -2,7 +2,8 @@
 
 Upstream seeds the global generator of the process; `force_offload` of Hy3DGenerateMesh does the
 contrary of what its tooltip says (True leaves the model on the GPU); after a failure the model
-stays there; and a memory report that torch refuses costs the finished mesh.
+stays there; its models move without a word; and a memory report that torch refuses costs the
+finished mesh.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, settings
 from hy3d_rocm.comfy.patch import Change, PatchSpec, Upstream
 from hy3d_rocm.comfy.patches.common import (
@@ -21,6 +23,7 @@ from hy3d_rocm.comfy.patches.common import (
     node_changes,
     off_the_gpu,
 )
+from hy3d_rocm.comfy.patches.progress import Transfers
 from hy3d_rocm.comfy.patches.sampling import sampling
 from hy3d_rocm.pipeline import unwrap
 
@@ -29,6 +32,8 @@ logger = logging.getLogger("hy3d_rocm")
 
 def _around(call: Call) -> Any:
     real = unwrap(call.argument("pipeline"))
+    transfers = Transfers(call.patch.node, bar=True)
+    memory.unload_models(call.device)  # upstream's first lines, before it is measured
     replaced: dict[str, Any] = {}
     afterwards = False
     if call.has("force_offload"):
@@ -37,11 +42,16 @@ def _around(call: Call) -> Any:
         replaced["force_offload"] = True
         afterwards = bool(call.argument("force_offload")) and settings.current().offload != "off"
     try:
-        with sampling(call, call.argument("pipeline")) as proxy:
+        with (
+            sampling(call, call.argument("pipeline")) as proxy,
+            offload.reporting_moves(real, transfers),
+        ):
             result = call.run(pipeline=proxy, **replaced)
     except BaseException:
         off_the_gpu(real)
         raise
+    finally:
+        transfers.summary()
     if afterwards:
         off_the_gpu(real)
     return result

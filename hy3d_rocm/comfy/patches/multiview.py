@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from hy3d_rocm.comfy import memory
 from hy3d_rocm.comfy.patch import PatchSpec
 from hy3d_rocm.comfy.patches.common import Call, NodePatch, differs_first, node_changes
 from hy3d_rocm.comfy.patches.sampling import sampling
@@ -20,6 +21,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 def _around(call: Call) -> Any:
     view_size = call.argument("view_size")
+    memory.unload_models(call.device)  # upstream's first lines, before it is measured
     with sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
         result = call.run(pipeline=proxy)
     _let_go(unwrap(call.argument("pipeline")))

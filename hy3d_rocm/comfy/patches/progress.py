@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from hy3d_rocm.offload import size_text
+from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -52,6 +52,8 @@ NODES = (
 OPTIONAL_NODES = (
     _literal("Hy3DBakeFromMultiview", "Bake"),
     _literal("Hy3DBPT", "BPT", "bpt"),
+    # Its cameras go to plain "cuda", its mesh to ComfyUI's device: two places on a second GPU.
+    _literal("Hy3DNvdiffrastRenderer", "Nvdiffrast Render", "render"),
     _literal("Hy3D_2_1SimpleMeshGen", "Mesh 2.1", "loadmodel"),
 )
 

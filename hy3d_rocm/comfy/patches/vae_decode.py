@@ -1,6 +1,7 @@
 """Hy3DVAEDecode: latents on the device of the VAE, and the VAE off the GPU after a failure.
 
-Upstream moves the VAE to ComfyUI's device and leaves the latents where the node before left them.
+Upstream moves the VAE to ComfyUI's device, whatever ComfyUI's models leave free there, and leaves
+the latents where the node before left them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy.patch import PatchSpec
 from hy3d_rocm.comfy.patches.common import (
     Call,
@@ -17,6 +19,8 @@ from hy3d_rocm.comfy.patches.common import (
     node_changes,
     off_the_gpu,
 )
+from hy3d_rocm.comfy.patches.progress import Transfers
+from hy3d_rocm.comfy.patches.room import make_room
 from hy3d_rocm.scopes import cuda_literals
 
 
@@ -24,12 +28,16 @@ def _around(call: Call) -> Any:
     vae, latents = call.argument("vae"), call.argument("latents")
     if isinstance(latents, torch.Tensor) and not latents.is_meta:
         latents = latents.to(call.device)
+    make_room(call, vae)
+    transfers = Transfers(call.patch.node, bar=True)
     try:
-        with cuda_literals(call.device):
+        with cuda_literals(call.device), offload.reporting_moves(vae, transfers):
             return call.run(latents=latents)
     except BaseException:
         off_the_gpu(vae)
         raise
+    finally:
+        transfers.summary()
 
 
 NODES = (

@@ -133,7 +133,7 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
 
 
 def uses_descriptors(arch: str) -> bool:
-    """Whether blocks of rows are loaded through tensor descriptors, which Hopper has hardware for."""
+    """Whether rows are loaded through tensor descriptors, which Hopper has hardware for."""
     return arch.startswith("sm_") and int(arch[3:]) >= 90
 
 

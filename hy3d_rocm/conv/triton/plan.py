@@ -7,7 +7,7 @@ is rows ("direct"), or a workspace that `to_rows` fills box by box.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Triple = tuple[int, int, int]
 
-# Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for are 32 to 96 MB (a wave of
-# programs reads each row 27 times); beyond that a larger box only saves halo.
+# Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for
+# are 32 to 96 MB (a wave of programs reads each row 27 times); a larger box would only save halo.
 WORKSPACE_BYTES = 56 << 20
 # Partial sums of split convolutions, which are small ones.
 SPLIT_BYTES = 16 << 20
@@ -266,6 +266,6 @@ def is_aligned(address: int, channels: int, itemsize: int) -> bool:
     return address % _VECTOR_BYTES == 0 and channels * itemsize % _VECTOR_BYTES == 0
 
 
-def _triple(values: object) -> Triple:
-    t, h, w = values  # type: ignore[misc]
+def _triple(values: Iterable[int]) -> Triple:
+    t, h, w = values
     return (t, h, w)

@@ -95,7 +95,7 @@ class _Maker:
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
         self.target, self.config, self.limit = target, config, limit_bytes
         total = p.outputs * p.groups
-        self.narrow = p.is_flat and p.merged and 1 < p.kernel[2] and total * p.kernel[2] <= _NARROW
+        self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and total * p.kernel[2] <= _NARROW
         self.descriptors = configs.uses_descriptors(target.arch) and p.is_flat and p.groups == 1
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
@@ -251,7 +251,8 @@ class _Maker:
                 p.taps,
             ),
             (
-                chunks, p.kernel[1], 1 if p.merged else p.kernel[2], length % c.block_k == 0, p.is_flat, self.descriptors,
+                chunks, p.kernel[1], 1 if p.merged else p.kernel[2],
+                length % c.block_k == 0, p.is_flat, self.descriptors,
                 self.has_bias and not split, last, vector, split and not narrow, p.groups > 1,
                 self.precision, c.block_p, c.block_n, c.block_k, c.group,
             ),

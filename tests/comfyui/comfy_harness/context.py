@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,11 @@ class Context:
     work: Path
     models: Path
     report: Report
+    device: str = "cpu"
+    site: tuple[Path, ...] = ()
+    cpu_noise: list[str] | None = None
+    # What upstream alone makes with a pipeline placed in some way, by "stage kind".
+    alone: dict[str, list[str]] = field(default_factory=dict)
     _baseline: Baseline | None = None
     _runs: int = field(default=0)
 
@@ -41,19 +46,26 @@ class Context:
         packs: Mapping[str, Path] | None = None,
         base: Path | None = None,
         rasterizer: bool = False,
+        cpu: bool = False,
+        flags: Sequence[str] = (),
     ) -> Iterator[Server]:
         """ComfyUI with upstream, the test nodes and, if given, our pack; `packs` replaces these.
 
         base: one that `new_base` made and the caller has changed; it stays. Others are removed,
         but not after an error: then the log stays to be read.
+        cpu: ComfyUI computes on the CPU though there is a GPU; pipelines may be on the GPU.
         """
         if packs is None:
             packs = {UPSTREAM: self.wrapper, **({} if ours is None else {OURS: ours})}
         at = self.new_base(packs) if base is None else base
-        modules = (HARNESS / "stand_ins",) if rasterizer else ()
-        with Server(self.core, at, self.python, environ, modules) as server:
+        modules = ((HARNESS / "stand_ins",) if rasterizer else ()) + self.site
+        flags = (("--cpu",) if cpu or self.device == "cpu" else ()) + tuple(flags)
+        environ = {"HY3D_HARNESS_DEVICE": self.device, **(environ or {})}
+        with Server(self.core, at, self.python, environ, modules, flags) as server:
             yield server
         if base is None:
+            (self.work / "logs").mkdir(exist_ok=True)
+            shutil.copy(server.log, self.work / "logs" / f"{at.name}.log")
             shutil.rmtree(at)
 
     @contextmanager
@@ -84,24 +96,26 @@ class Context:
         """Hashes of upstream's own pictures, made once for each core without our pack."""
         if self._baseline is None:
             with self.server() as server:
-                self._baseline = measure_baseline(server)
+                self._baseline = measure_baseline(server, self.device)
         return self._baseline
 
 
-def measure_baseline(server: Server) -> Baseline:
-    """Upstream unpatched; its multiview literal "cuda" read as the CPU by a test-only stand-in."""
+def measure_baseline(server: Server, device: str = "cpu") -> Baseline:
+    """Upstream unpatched; on a CPU its multiview literal "cuda" is read as the CPU by a test-only
+    stand-in. The shape stage is looked at on the CPU only."""
     found: Baseline = {}
+    paint = graphs.harness_pipe("paint", "cuda means cpu" if device == "cpu" else "plain")
     for count in graphs.BATCHES:
         prompts = {
             f"delight {count}": graphs.delight(graphs.harness_pipe("delight"), count),
-            f"multiview {count}": graphs.multiview(
-                graphs.harness_pipe("paint", "cuda means cpu"), count
-            ),
+            f"multiview {count}": graphs.multiview(paint, count),
         }
         for name, prompt in prompts.items():
             found[name] = expect(server, name, prompt)
     alike = graphs.delight(graphs.harness_pipe("delight"), 3, alike=True)
     found["delight alike"] = expect(server, "delight alike", alike)
+    if device != "cpu":
+        return found
     found["mesh"] = expect(server, "mesh", graphs.mesh())
     found["mesh multiview"] = expect(server, "mesh multiview", graphs.mesh_multiview())
     return found

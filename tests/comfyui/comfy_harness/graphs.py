@@ -169,6 +169,17 @@ def with_kind(prompt: Prompt) -> Prompt:
     return {**prompt, "kind": node("HarnessKind", value=["pipe", 0])}
 
 
+def memory(grab_bytes: int = 0, pipe: dict[str, Any] | None = None) -> Prompt:
+    """A look at the memory, after `pipe` if there is one: "memory" shows it."""
+    if pipe is None:
+        return {"memory": node("HarnessMemory", grab_bytes=grab_bytes)}
+    return {
+        "pipe": pipe,
+        "memory": node("HarnessMemory", grab_bytes=grab_bytes, value=["pipe", 0]),
+        "kind": node("HarnessKind", value=["pipe", 0]),
+    }
+
+
 def prefixed(prefix: str, prompt: Prompt) -> Prompt:
     """`prompt` with other node names, to be put beside another in one prompt."""
     renamed = {}

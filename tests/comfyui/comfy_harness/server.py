@@ -19,6 +19,8 @@ from typing import Any
 HARNESS = Path(__file__).resolve().parent.parent
 START_S = 180.0
 PROMPT_S = 240.0
+# Of the caller's environment; the last two are how some machines find the GPU's driver.
+KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME")
 Prompt = dict[str, dict[str, Any]]
 
 
@@ -106,9 +108,10 @@ class Server:
         python: str,
         environ: Mapping[str, str] | None = None,
         modules: tuple[Path, ...] = (),
+        flags: Sequence[str] = ("--cpu",),
     ) -> None:
         self.core, self.base, self.python = core, base, python
-        self.environ, self.modules = dict(environ or {}), modules
+        self.environ, self.modules, self.flags = dict(environ or {}), modules, flags
         self.port = _free_port()
         self.log = base / "server.log"
         self.record_file = base / "records.jsonl"
@@ -117,8 +120,9 @@ class Server:
     def __enter__(self) -> Server:
         self.record_file.write_text("")
         command = [
-            self.python, str(self.core / "main.py"), "--cpu", "--base-directory", str(self.base),
-            "--port", str(self.port), "--front-end-root", str(self.base / "web"),
+            self.python, str(self.core / "main.py"), *self.flags,
+            "--base-directory", str(self.base), "--port", str(self.port),
+            "--front-end-root", str(self.base / "web"),
             "--database-url", "sqlite:///:memory:", "--disable-auto-launch",
             "--disable-api-nodes",
         ]  # fmt: skip
@@ -237,7 +241,7 @@ class Server:
             "HY3D_HARNESS_RECORDS": str(self.record_file),
             "HY3D_HARNESS_SIGNALS": str(self.base / "signals"),
         }
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         return {**kept, **own, **self.environ}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
-from .probes import HarnessHash, HarnessKind, HarnessRandomStates
+from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates
 from .stand_ins import HarnessStandIn
 
 _NODES = (
@@ -12,6 +12,7 @@ _NODES = (
     HarnessImages,
     HarnessKind,
     HarnessLoad,
+    HarnessMemory,
     HarnessRandomStates,
     HarnessSeedGlobals,
     HarnessShape,

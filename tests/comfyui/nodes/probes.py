@@ -68,13 +68,59 @@ class HarnessKind(Probe):
     def look(self, value: Any) -> dict[str, Any]:
         hooks = [name for name, part in parts(value) if hasattr(part, "_hf_hook")]
         kind = {"class": type(value).__name__, "hooks": hooks, "device": _device(value)}
-        return {"ui": {"kind": [kind]}}
+        places = {name: _places(part) for name, part in parts(value)}
+        return {"ui": {"kind": [{**kind, "places": places}]}}
+
+
+class HarnessMemory(Probe):
+    """How ComfyUI and torch see the device's memory, and whether `grab_bytes` more can be had.
+
+    Never cached: what it looks at is no input.
+    """
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        grab = ("INT", {"default": 0, "min": 0, "max": 2**62})
+        return {"required": {"grab_bytes": grab}, "optional": {"value": (ANY,)}}
+
+    def look(self, grab_bytes: int, value: Any = None) -> dict[str, Any]:
+        import comfy.model_management as management
+
+        device = management.get_torch_device()
+        on_gpu = device.type == "cuda"
+        memory = {
+            "device": str(device),
+            "grabbed": _grab(grab_bytes, device),
+            "allocated": torch.cuda.memory_allocated(device) if on_gpu else 0,
+            "reserved_by_comfyui": int(management.extra_reserved_memory()),
+            "free": int(management.get_free_memory(device)),
+            "total": int(management.get_total_memory(device)),
+        }
+        return {"ui": {"memory": [memory]}}
+
+    @classmethod
+    def IS_CHANGED(cls, grab_bytes: int, value: Any = None) -> float:
+        return float("nan")
 
 
 def parts(pipeline: Any) -> list[tuple[str, torch.nn.Module]]:
     """The torch modules among a diffusers pipeline's components."""
     components = getattr(pipeline, "components", {})
     return [(name, part) for name, part in components.items() if isinstance(part, torch.nn.Module)]
+
+
+def _places(module: torch.nn.Module) -> list[str]:
+    tensors = [*module.parameters(), *module.buffers()]
+    return sorted({str(tensor.device) for tensor in tensors})
+
+
+def _grab(count: int, device: torch.device) -> str:
+    """Allocates `count` bytes and gives them back; the error's text, "" if there was none."""
+    try:
+        torch.empty(count, dtype=torch.uint8, device=device).fill_(1)
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
@@ -89,6 +135,8 @@ def random_states() -> dict[str, str]:
         "python": repr(random.getstate()).encode(),
         "numpy": repr([np.asarray(part).tolist() for part in np.random.get_state()]).encode(),
     }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        texts["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
     return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}
 
 

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from .probes import parts
 
 SLOW_STEP_S = 0.05
+BALLAST_BYTES = 4 << 30
 CUDA_WORDS = ("cuda", torch.device("cuda"))
 
 
@@ -35,7 +36,13 @@ class CudaMeansCpu(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+def target() -> torch.device:
+    """Where the pipelines compute: --device of the harness, whatever ComfyUI computes on."""
+    return torch.device(os.environ.get("HY3D_HARNESS_DEVICE", "cpu"))
+
+
 def _plain(pipeline: Any) -> dict[str, Any]:
+    pipeline.to(target())
     return {}
 
 
@@ -50,30 +57,40 @@ def _cuda_means_cpu(pipeline: Any) -> dict[str, Any]:
 
 
 def _device_says(device: str | None) -> Callable[[Any], dict[str, Any]]:
-    """Executes on the CPU and says another device, as under offload; None: raises."""
+    """Executes on `target()` and says another device, as under offload; None: raises."""
 
     def said(self: Any) -> torch.device:
         if device is None:
             raise RuntimeError("this pipeline does not say its device")
         return torch.device(device)
 
-    executes = property(lambda self: torch.device("cpu"))
-    return lambda pipeline: {"device": property(said), "_execution_device": executes}
+    def odd(pipeline: Any) -> dict[str, Any]:
+        _plain(pipeline)
+        executes = property(lambda self: target())
+        return {"device": property(said), "_execution_device": executes}
+
+    return odd
 
 
 def _sequential(pipeline: Any) -> dict[str, Any]:
-    """What enable_sequential_cpu_offload does, with the CPU as execution device."""
+    """enable_sequential_cpu_offload; on a CPU what it does, as diffusers refuses it there."""
     from accelerate import cpu_offload
 
+    if target().type != "cpu":
+        pipeline.enable_sequential_cpu_offload(device=target())
+        return {}
     for _name, part in parts(pipeline):
         cpu_offload(part, torch.device("cpu"), offload_buffers=len(part._parameters) > 0)
     return {}
 
 
 def _model_hooks(pipeline: Any) -> dict[str, Any]:
-    """What enable_model_cpu_offload does, with the CPU as execution device."""
+    """enable_model_cpu_offload; on a CPU what it does, as diffusers refuses it there."""
     from accelerate import cpu_offload_with_hook
 
+    if target().type != "cpu":
+        pipeline.enable_model_cpu_offload(device=target())
+        return {}
     pipeline._all_hooks, hook = [], None
     for _name, part in parts(pipeline):
         _part, hook = cpu_offload_with_hook(part, torch.device("cpu"), prev_module_hook=hook)
@@ -83,19 +100,65 @@ def _model_hooks(pipeline: Any) -> dict[str, Any]:
 
 def _compiled(pipeline: Any) -> dict[str, Any]:
     """torch.compile without a compiler: the module in the pipeline is an OptimizedModule."""
+    _plain(pipeline)
     pipeline.vae = torch.compile(pipeline.vae, backend="eager")
     return {}
+
+
+def _heavy(pipeline: Any) -> dict[str, Any]:
+    """BALLAST_BYTES more weights in the network, so that a transfer takes long enough to see."""
+    piece = 128 << 20
+    for number in range(BALLAST_BYTES // piece):
+        ballast = torch.zeros(piece, dtype=torch.uint8)
+        pipeline.unet.register_buffer(f"ballast_{number}", ballast, persistent=False)
+    return {}
+
+
+def _float32_offloaded(pipeline: Any) -> dict[str, Any]:
+    """Model offload in float32, and a call that encodes its image where it was given.
+
+    Upstream's paint pipeline does that itself; diffusers' delight pipeline moves the image first.
+    """
+    pipeline.to(torch.float32)
+    _model_hooks(pipeline)
+    kind = type(pipeline)
+    if not hasattr(pipeline, "prepare_image_latents"):
+        return {}
+
+    def call(self: Any, *args: Any, image: torch.Tensor, **kwargs: Any) -> Any:
+        batch = image if image.ndim == 4 else image[None]
+        with torch.no_grad():
+            self.vae.encode(batch.to(self.vae.dtype) * 2 - 1)
+        return kind.__call__(self, *args, image=image, **kwargs)
+
+    return {"__call__": call}
+
+
+def _float32_slow_convolution(pipeline: Any) -> dict[str, Any]:
+    """The same where neither cuDNN (MIOpen) nor oneDNN convolves, as in ComfyUI on RDNA3."""
+    inner = _float32_offloaded(pipeline).get("__call__", type(pipeline).__call__)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mkldnn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
+        with mkldnn.flags(enabled=False), cudnn.flags(enabled=False):
+            return inner(self, *args, **kwargs)
+
+    return {"__call__": call}
 
 
 KINDS = {
     "plain": _plain,
     "cuda means cpu": _cuda_means_cpu,
+    "device says cpu": _device_says("cpu"),
     "device says cuda": _device_says("cuda:0"),
     "device says meta": _device_says("meta"),
     "device raises": _device_says(None),
     "sequential offload": _sequential,
     "model offload": _model_hooks,
     "compiled": _compiled,
+    "heavy": _heavy,
+    "float32 offload": _float32_offloaded,
+    "float32 offload, slow convolution": _float32_slow_convolution,
 }
 
 

@@ -180,6 +180,18 @@ class Hy3DBakeFromMultiview:
         return (images.to("cuda") + renderer.drawn(images),)
 
 
+class Hy3DNvdiffrastRenderer:
+    FUNCTION = "render"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return inputs(names=["trimesh"])
+
+    def render(self, trimesh):
+        cameras = torch.ones(2).cuda()  # upstream's utils.py
+        return (trimesh.to(mm.get_torch_device()) + cameras,)
+
+
 NODE_CLASS_MAPPINGS = {
     value.__name__: value
     for value in list(globals().values())

@@ -10,6 +10,10 @@ from comfy_harness.scenarios import (
     changed,
     devices,
     endurance,
+    gpu_cap,
+    gpu_errors,
+    gpu_kinds,
+    gpu_offload,
     loading,
     modes,
     removal,
@@ -26,5 +30,13 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "endurance": endurance.run,
     "removal": removal.run,
     "render": render.run,
+    "workflows": workflows.run,
+}
+# On a GPU: what the CPU cannot show, and the workflows once more.
+GPU_SCENARIOS: dict[str, Callable[[Context], None]] = {
+    "gpu-errors": gpu_errors.run,
+    "gpu-kinds": gpu_kinds.run,
+    "gpu-offload": gpu_offload.run,
+    "gpu-cap": gpu_cap.run,
     "workflows": workflows.run,
 }

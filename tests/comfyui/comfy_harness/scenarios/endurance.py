@@ -65,7 +65,7 @@ def _failed(
     signal.unlink(missing_ok=True)
     wanted = "the harness wanted this step to fail" in result.error
     context.report.check(f"{stage}, {kind}: a step fails", wanted, result.seen())
-    _right(context, server, stage, pipe, f"{stage}, {kind}: the prompt after a failed one is right")
+    _right(context, server, stage, pipe, kind, "failed")
 
 
 def _cancelled(
@@ -92,7 +92,7 @@ def _cancelled(
     claim = f"{stage}, {kind}: within its steps, not at their end"
     report.check(claim, steps < LONG_STEPS, f"{steps} steps")
     report.note(f"    {seconds:.2f} s after the request, at step {steps} of {LONG_STEPS}")
-    _right(context, server, stage, pipe, f"{stage}, {kind}: the prompt after a cancelled one")
+    _right(context, server, stage, pipe, kind, "cancelled")
 
 
 def steps_made(log: str, total: int = LONG_STEPS) -> int:
@@ -101,9 +101,11 @@ def steps_made(log: str, total: int = LONG_STEPS) -> int:
 
 
 def _right(
-    context: Context, server: Server, stage: str, pipe: dict[str, object], claim: str
+    context: Context, server: Server, stage: str, pipe: dict[str, object], kind: str, which: str
 ) -> None:
     """Runs with another seed in between, so that the right picture is not one from the cache."""
     server.run(_prompt(stage, pipe, seed=int(time.monotonic() * 1000) % 2**31))
     result = server.run(_prompt(stage, pipe))
-    context.report.equal(claim, result.items() or result.seen(), context.baseline()[f"{stage} 3"])
+    expected = context.alone.get(f"{stage} {kind}") or context.baseline()[f"{stage} 3"]
+    claim = f"{stage}, {kind}: the prompt after a {which} one is right"
+    context.report.equal(claim, result.items() or result.seen(), expected)

@@ -12,6 +12,7 @@ from comfy_harness.layout import copy_pack, new_files, snapshot
 from comfy_harness.server import Prompt
 
 INSIDE = f"custom_nodes/{OURS}/"
+PREVIEWS = "temp/"  # ComfyUI empties it at its start, and at its end if it is not killed
 
 
 def run(context: Context) -> None:
@@ -58,7 +59,7 @@ def _use_the_pack(context: Context) -> tuple[Path, list[str]]:
             context.report.check("a workflow runs with the pack", result.ok, result.seen())
         context.quiet(server)
     made = new_files(before, snapshot(base))
-    return base, [name for name in made if not name.startswith(INSIDE)]
+    return base, [name for name in made if not name.startswith((INSIDE, PREVIEWS))]
 
 
 def _prompts() -> list[Prompt]:

@@ -1,0 +1,212 @@
+"""Opening the database file, whatever is the matter with it. Runs in the writer's thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hy3d_rocm.conv.knowledge import place, schema
+from hy3d_rocm.conv.knowledge.records import Row
+from hy3d_rocm.conv.knowledge.schema import APPLICATION_ID, CorruptError, UnusableError
+from hy3d_rocm.conv.knowledge.worker import is_busy
+
+_log = logging.getLogger("hy3d_rocm")
+
+# 20,000 rows of 600 bytes, and room for free pages: 64 MiB in pages of 4 KiB.
+MOST_PAGES = 16384
+_BUSY_S = 5.0
+_PATIENCE_S = 10.0  # of two hosts that make the file at once, one waits for the other
+_HEADER = b"SQLite format 3\0"
+_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+
+_PERM, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 3, 8, 10, 11, 13, 14, 26
+_DAMAGED = (_CORRUPT, _NOTADB)
+_NO_WRITING = (_PERM, _READONLY, _CANTOPEN)
+_REASONS = {
+    _PERM: "it may not be opened",
+    _READONLY: "it or its folder is read-only",
+    _IOERR: "the disk reports an error",
+    _CORRUPT: "it is damaged",
+    _FULL: "the disk is full",
+    _CANTOPEN: "it can't be opened or made there (is the folder read-only?)",
+    _NOTADB: "it is damaged",
+}
+
+
+class ReadOnlyError(UnusableError):
+    """It can be read, not written: `rows` are what it holds."""
+
+    def __init__(self, reason: str, rows: list[Row]) -> None:
+        super().__init__(reason)
+        self.rows = rows
+
+
+def open_for_writing(path: Path, most_pages: int = MOST_PAGES) -> sqlite3.Connection:
+    """A connection to the checked or newly made file; a damaged one is moved aside first.
+
+    Raises UnusableError with the reason in words.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UnusableError(f"its folder can't be made ({reason})") from error
+    disk = place.network_disk(path.parent)
+    if disk is not None:
+        raise UnusableError(f"it is on a network disk ({disk}), where SQLite's log can't work")
+    try:
+        return _prepared(path, most_pages)
+    except CorruptError as error:
+        with _moving(path):
+            return _in_place_of_damaged(path, most_pages, str(error))
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """For a file that open_for_writing has accepted. Readers never wait for a writer there."""
+    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a file can't be used, for the middle of a sentence."""
+    if isinstance(error, UnusableError):
+        return str(error)
+    if is_busy(error):
+        return "another process holds it locked"
+    known = _REASONS.get(_code(error))
+    return f"{known} ({error})" if known else f"{type(error).__name__}: {error}"
+
+
+def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
+    """Raises CorruptError where the damaged file is ours to move, else UnusableError."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        connection = None
+        try:
+            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+            connection.execute(f"PRAGMA max_page_count = {most_pages}")
+            connection.execute("PRAGMA journal_size_limit = 4194304")
+            schema.prepare(connection)
+            return connection
+        except (sqlite3.Error, UnusableError) as error:
+            if connection is not None:
+                connection.close()
+            if not is_busy(error) or time.monotonic() > end:
+                raise _judged(path, error) from error
+        time.sleep(0.02)
+
+
+def _judged(path: Path, error: Exception) -> UnusableError:
+    code = _code(error)
+    if code in _DAMAGED or isinstance(error, CorruptError):
+        if is_ours(path):
+            return CorruptError(reason_of(error))
+        return UnusableError("it is no database of hy3d_rocm, and was left as it is")
+    if isinstance(error, UnusableError):
+        return error
+    if code in _NO_WRITING and path.is_file():
+        return ReadOnlyError(reason_of(error), _read_anyway(path))
+    return UnusableError(reason_of(error))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a damaged file may be moved: it has our mark, or no head at all but a database's
+    name. A file that the variable names by mistake is not touched."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(72)
+    except OSError:
+        return False
+    if head.startswith(_HEADER):
+        return int.from_bytes(head[68:72], "big") == APPLICATION_ID
+    return path.suffix in _SUFFIXES
+
+
+def _read_anyway(path: Path) -> list[Row]:
+    """The rows of a file that nobody can write, such as one in a container's image.
+
+    immutable=1 takes no locks, so it is only for a file without a log beside it.
+    """
+    if path.with_name(path.name + "-wal").exists():
+        return []
+    try:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                return []
+            if connection.execute("PRAGMA user_version").fetchone()[0] != schema.VERSION:
+                return []
+            return schema.read_rows(connection)
+    except (sqlite3.Error, OSError):
+        return []
+
+
+def _in_place_of_damaged(path: Path, most_pages: int, reason: str) -> sqlite3.Connection:
+    """Called with the lock: another host may have moved the damaged file already."""
+    try:
+        return _prepared(path, most_pages)
+    except CorruptError:
+        aside = _move_aside(path)
+    _log.warning(
+        "knowledge of convolutions: %s: %s; it was moved to %s and a new one begins",
+        path, reason, aside.name,
+    )  # fmt: skip
+    return _prepared(path, most_pages)
+
+
+def _move_aside(path: Path) -> Path:
+    """Renames the file, and the log that belongs to it, to the first name that is free."""
+    day = time.strftime("%Y%m%d-%H%M%S")
+    number = 0
+    while True:
+        tail = f"-{number}" if number else ""
+        aside = path.with_name(f"{path.name}.damaged-{day}{tail}")
+        if not aside.exists():
+            break
+        number += 1
+    for suffix in ("-wal", "-shm", ""):
+        source = path.with_name(path.name + suffix)
+        try:
+            os.replace(source, aside.with_name(aside.name + suffix))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise UnusableError(f"it is damaged and can't be moved aside ({reason})") from error
+    return aside
+
+
+@contextlib.contextmanager
+def _moving(path: Path) -> Iterator[None]:
+    """One process at a time: the second would move the new file of the first."""
+    if sys.platform == "win32":
+        yield  # Windows refuses to rename a file that another process has open
+        return
+    import fcntl
+
+    try:
+        lock = path.with_name(path.name + ".lock").open("ab")
+    except OSError as error:
+        raise UnusableError("it is damaged and its folder is read-only") from error
+    with lock:
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise UnusableError("it is damaged, and being moved aside") from error
+            time.sleep(0.02)
+        yield
+
+
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

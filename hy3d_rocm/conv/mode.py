@@ -1,0 +1,392 @@
+"""The TorchFunctionMode of one entered protect(): reads a call, and sends it to a tier.
+
+What costs time (reading the arguments, asking tiers, knowledge and memory) is done once for each
+call signature and kept in an _Entry; after that a call goes straight to the chosen tier.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hy3d_rocm.conv import errors, faults, policy
+from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
+from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.ladder import Climb, Settings, needs_check, needs_trying
+from hy3d_rocm.conv.passing import Purse, Step
+from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
+from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
+from hy3d_rocm.conv.results import check_form
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, Row, Stats, named
+from hy3d_rocm.conv.tiers import CurrentTier, Tier
+from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
+from hy3d_rocm.conv.watching import Watching
+
+# Parameters behave like tensors; anything else (FakeTensor, quantised or functorch wrappers)
+# brings its own rules and is left alone.
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+# Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
+_MAX_ENTRIES = 4096
+
+
+class Local(threading.local):
+    """What belongs to a thread."""
+
+    def __init__(self) -> None:
+        self.modes: list[RouterMode] = []  # innermost last
+        self.busy = False  # an inner router handles the call that an outer one sees
+
+
+LOCAL = Local()
+
+
+class Scope(Protocol):
+    """What a mode needs of a router.Guard."""
+
+    settings: Settings
+    stats: Stats
+    tiers: tuple[Tier, ...]
+    planner: Planner | None
+
+
+@dataclass
+class _Entry:
+    """What a mode knows about one call signature: read once, used at every call.
+
+    fast: the tier that calls go straight to; None where the ladder has to look at each.
+    """
+
+    spec: ConvSpec | None
+    what: Named
+    config: Hashable
+    plan: Plan | None = None
+    generation: int = -1
+    expires: float = math.inf
+    standing: tuple[Verdict | None, ...] = ()
+    fast: Tier | None = None
+    is_current: bool = False
+    recovers: bool = False
+    rows: tuple[Row, ...] = ()
+    watching: Watching | None = None
+
+
+def _backend_flags() -> tuple[bool, bool]:
+    """The switches that decide what "current" means (ComfyUI flips the first on RDNA3+)."""
+    return torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
+
+
+def _autocast(kind: str) -> Hashable:
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _key(values: tuple[Any, ...], ndim: int) -> Hashable:
+    x, weight, bias, stride, padding, dilation, groups = values
+    return (
+        ndim, x.shape, x.stride(), x.dtype, x.device, weight.shape, weight.stride(), weight.dtype,
+        weight.device, None if bias is None else (bias.shape, bias.dtype, bias.device),
+        tuple(stride) if type(stride) is list else stride,
+        tuple(padding) if type(padding) is list else padding,
+        tuple(dilation) if type(dilation) is list else dilation,
+        groups, torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled(),
+        _autocast(x.device.type) if torch._C._is_any_autocast_enabled() else None,
+    )  # fmt: skip
+
+
+class RouterMode(TorchFunctionMode):
+    """The mode of one entered guard. Made anew at every entry."""
+
+    def __init__(self, guard: Scope, outer: Sequence[RouterMode]) -> None:
+        super().__init__()
+        self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
+        around = [g for mode in outer for g in mode.guards]
+        self.guards: tuple[Scope, ...] = tuple(dict.fromkeys((guard, *around)))
+        listeners = (g.settings.on_event for g in self.guards)
+        self.audience = Audience(
+            tuple(g.stats for g in self.guards), tuple(f for f in listeners if f is not None)
+        )
+        self.scope: object = outer[0].scope if outer else object()
+        self.is_nested = bool(outer)
+        self.entries: dict[Hashable, _Entry] = {}
+        self.purse = Purse(time.perf_counter)
+        self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # The fast path: every function of torch comes through here.
+        try:
+            signature = SIGNATURES.get(func)
+        except TypeError:  # a callable that can't be hashed is none of ours
+            signature = None
+        if signature is None or torch.compiler.is_compiling() or LOCAL.busy:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if not self.is_nested:
+            return self._route(signature, func, args, kwargs or {})
+        LOCAL.busy = True  # the modes around this one would route the same call again
+        try:
+            return self._route(signature, func, args, kwargs or {})
+        finally:
+            LOCAL.busy = False
+
+    def _route(
+        self, signature: Signature, func: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        values = read_arguments(signature, args, kwargs)
+        if values is None:
+            return func(*args, **kwargs)
+        x, weight, bias = values[:3]
+        if type(x) not in _PLAIN_TYPES or type(weight) not in _PLAIN_TYPES:
+            return func(*args, **kwargs)
+        if bias is not None and type(bias) not in _PLAIN_TYPES:
+            return func(*args, **kwargs)
+        ndim = signature.ndim or weight.dim() - 2
+        if ndim not in (2, 3):
+            return func(*args, **kwargs)
+        if torch.is_grad_enabled() and (
+            x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        ):
+            self.audience.add("passed_through")
+            return func(*args, **kwargs)
+        try:
+            entry = self._entry(values, ndim)
+        except (TypeError, AttributeError, RuntimeError):
+            return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
+        return self._run(entry, values, func, args, kwargs)
+
+    def _entry(self, values: tuple[Any, ...], ndim: int) -> _Entry:
+        key = _key(values, ndim)
+        entry = self.entries.get(key)
+        if entry is None:
+            if len(self.entries) >= _MAX_ENTRIES:
+                self.entries.clear()
+            spec = make_spec(values, ndim)
+            what = named(values[0], values[1], ndim)
+            entry = self.entries[key] = _Entry(spec, what, (spec, _backend_flags()))
+        return entry
+
+    def _run(
+        self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        if entry.spec is None:
+            return self._run_foreign(entry, values, func, args, kwargs)
+        if entry.generation != VERDICTS.generation or entry.expires < time.monotonic():
+            self._refresh(entry, self._call(entry.spec, values, func, args, kwargs))
+        if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
+            return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
+        if faults.active():
+            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
+        step = None if entry.watching is None else self._next_step(entry)
+        if step is not None:
+            return self._timed(entry, step, self._call(entry.spec, values, func, args, kwargs))
+        if entry.fast is None:
+            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
+        failed: list[Exception] = []
+        start = time.perf_counter()
+        try:
+            if entry.is_current:
+                result = func(*args, **kwargs)
+            else:
+                call = self._call(entry.spec, values, func, args, kwargs)
+                result = entry.fast.run(call)
+                check_form(result, call, synchronize=False)
+        except Exception as error:  # noqa: BLE001  # the ladder raises again what is not ours
+            failed.append(error)
+        else:
+            self._tell(entry, start, "ok", "")
+            return result
+        self._tell_failure(entry, start, failed[0])
+        return self._climb(entry, self._call(entry.spec, values, func, args, kwargs), failed)
+
+    def _call(
+        self, spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> ConvCall:  # fmt: skip
+        run_current = functools.partial(func, *args, **kwargs)
+        return ConvCall(spec, values[0], values[1], values[2], run_current, self.settings.limits)
+
+    def _climb(
+        self, entry: _Entry, call: ConvCall, failed: list[Exception] | None = None,
+        plan: Plan | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The ladder; `failed` has what the first tier's own attempt has just raised."""
+        if failed is None:
+            failed = []
+            self.audience.add("calls")
+        plan = plan or entry.plan
+        assert plan is not None
+        settings, audience = self.settings, self.audience
+        widen = None
+        if plan.is_brief and self.planner is not None:
+            widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
+        climb = Climb(call, entry.what, entry.config, plan, settings, audience, self.scope, widen)
+        result = climb.run(failed)
+        if entry.fast is None:
+            self._look_for_fast(entry)
+        if entry.watching is not None and climb.winner is not plan.tiers[0]:
+            entry.watching.failed(plan.tiers[0].name)
+        return result
+
+    def _refresh(self, entry: _Entry, call: ConvCall) -> None:
+        """The plan, made anew if anything that it hangs on has changed."""
+        generation = VERDICTS.generation
+        standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
+        is_late = entry.expires < time.monotonic()
+        if entry.plan is None or is_late or standing != entry.standing:
+            if self.planner is None:
+                entry.plan = entry.plan or fixed_plan(self.tiers, call)
+            else:
+                entry.plan = self._make_plan(self.planner, entry, call)
+            entry.expires = entry.plan.expires
+            entry.recovers = bool(
+                entry.plan.tiers and entry.plan.tiers[0].name != entry.plan.preferred
+            )
+            entry.watching = None
+            if entry.plan.unmeasured and len(entry.plan.tiers) > 1:
+                entry.watching = Watching(entry.plan, call.spec, self.purse)
+        entry.generation, entry.standing = generation, standing
+        self._look_for_fast(entry)
+
+    def _make_plan(self, planner: Planner, entry: _Entry, call: ConvCall) -> Plan:
+        plan = planner.plan(call, entry.config)
+        tier = plan.probe
+        if tier is None or is_recording() or is_capturing(call.spec.device):
+            return plan
+        if not VERDICTS.first_time(("probe", tier, entry.config)):
+            return plan
+        self.audience.say(
+            f"{entry.what}: a child process tries the vendor library first (at most"
+            f" {policy.PROBE_SECONDS:.0f} s; hy3d-rocm tune does that ahead)"
+        )
+
+        def cancel() -> None:  # what a listener raises ends the probe and the call
+            self.audience.tell(time.perf_counter(), tier, entry.what, 0.0, "probing")
+
+        policy.prove(call.spec, tier, cancel)
+        return planner.plan(call, entry.config)
+
+    def _look_for_fast(self, entry: _Entry) -> None:
+        """Whether calls may go straight to the first tier of the plan."""
+        plan, config = entry.plan, entry.config
+        entry.fast, entry.is_current = None, False
+        if plan is None or not plan.tiers or not self.is_plain or entry.spec is None:
+            return
+        first = plan.tiers[0]
+        is_current = isinstance(first, CurrentTier)
+        if plan.is_fixed and not is_current:
+            return
+        if any(VERDICTS.standing((first.name,), config)) or first.name == "cpu":
+            return
+        if needs_check(first, config, plan) or needs_trying(first, config, plan):
+            return
+        if not (is_current or plan.is_roomy):
+            return  # it is asked at each call whether it still fits
+        entry.fast, entry.is_current = first, is_current
+        entry.rows = self.audience.rows(entry.what, first.name, first.workspace_bytes(entry.spec))
+
+    def _next_step(self, entry: _Entry) -> Step | None:
+        """What to time at this call of a layer that is measured in passing; mostly nothing."""
+        watching = entry.watching
+        if watching is None or entry.spec is None or is_capturing(entry.spec.device):
+            return None
+        if watching.collect():
+            entry.generation = -1  # better known now: chosen anew at the next call
+            entry.standing = ()
+        elif watching.is_done:
+            entry.watching = None
+        step = watching.next_step()
+        return step if step.timed else None
+
+    def _timed(self, entry: _Entry, step: Step, call: ConvCall) -> torch.Tensor:
+        """The call, computed by the tier that is to be measured if that can."""
+        watching, plan = entry.watching, entry.plan
+        assert watching is not None
+        assert plan is not None
+        if step.tier != plan.tiers[0].name:
+            tier = next(t for t in plan.tiers if t.name == step.tier)
+            others = tuple(t for t in plan.tiers if t is not tier)
+            plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
+        with watching.timing(step.tier):
+            return self._climb(entry, call, plan=plan)
+
+    def _tell(self, entry: _Entry, start: float, outcome: str, detail: str) -> None:
+        """Books a call and its first attempt in one go."""
+        seconds = time.perf_counter() - start
+        audience = self.audience
+        with LOCK:
+            for stats in audience.stats:
+                stats.calls += 1
+                stats.recovered += entry.recovers and not detail
+            for row in entry.rows:
+                row.calls += 1
+                row.seconds += seconds
+                if seconds > row.max_seconds:
+                    row.max_seconds = seconds
+                if detail:
+                    row.failures += 1
+        if audience.listeners:
+            tier = "current" if entry.fast is None else entry.fast.name
+            audience.tell(start, tier, entry.what, seconds, outcome, detail)
+
+    def _tell_failure(self, entry: _Entry, start: float, error: Exception) -> None:
+        found = errors.classify(error)
+        is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
+        self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
+
+    def _run_foreign(
+        self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call that is not for the ladder: PyTorch's result, or PyTorch's words."""
+        if not entry.rows and self.tiers[0].name == "current":
+            entry.rows = self.audience.rows(entry.what, "current")
+        start = time.perf_counter()
+        failed: list[Exception] = []
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            self._tell_failure(entry, start, error)
+            if errors.classify(error) is None:
+                self.audience.add("raised")
+                raise
+            failed.append(error)
+        else:
+            self._tell(entry, start, "ok", "")
+            return result
+        self._raise_foreign(entry, values, failed)
+        return None
+
+    def _raise_foreign(
+        self, entry: _Entry, values: tuple[Any, ...], failed: list[Exception]
+    ) -> None:
+        """The error of a call that is not for the ladder: in a sentence if about devices."""
+        error = failed.pop()
+        self.audience.add("raised")
+        found = errors.classify(error)
+        tensors = [t for t in values[:3] if t is not None]
+        names = ("input", "weight", "bias")
+        places = ", ".join(
+            f"{n} on {t.device}" for n, t in zip(names, values, strict=False) if t is not None
+        )
+        is_spread = len({t.device for t in tensors}) > 1
+        if found is not None and found.kind is Kind.UNSUPPORTED and is_spread:
+            # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
+            # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
+        try:
+            raise (found and translate(error, found, entry.what, places)) or error
+        finally:
+            del error

@@ -1,0 +1,148 @@
+"""Measuring other tiers in passing, on layers that run many times.
+
+Pure: no torch, and the caller brings the clock.
+
+A Watch belongs to one call signature within one protect(). It says, call by call, which tier to
+run and whether to time it: the chosen tier, and now and then another one in its place (its result
+is as good and is used). What that costs more than the chosen tier would have taken is the price,
+and the prices of a scope stay within a share of the time that it has lasted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+SHARE = 0.02
+# A layer is one that "runs many times" from this call on.
+_FIRST_CALL = 4
+# The first run of a tier compiles, searches and is checked: it is not timed.
+_WARM_UP = 1
+_SAMPLES = 3
+
+
+class Purse:
+    """What one scope may still spend on measuring, over all its layers. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float], share: float = SHARE) -> None:
+        self._clock = clock
+        self._share = share
+        self._start = clock()
+        self._lock = threading.Lock()
+        self.spent = 0.0
+
+    def allows(self, seconds: float) -> bool:
+        """Whether an outlay of `seconds` stays within the share of the time so far."""
+        with self._lock:
+            lasted = self._clock() - self._start
+            return self.spent + seconds <= self._share * lasted
+
+    def spend(self, seconds: float) -> None:
+        """Books an outlay; a negative one gives back what was reserved in vain."""
+        with self._lock:
+            self.spent += seconds
+
+
+@dataclass
+class _Trial:
+    tier: str
+    guess: float | None
+    runs: int = 0
+    times: list[float] = field(default_factory=list)
+    gone: bool = False
+    reserved: float | None = None  # a run is under way whose time is not known yet
+
+    @property
+    def is_done(self) -> bool:
+        return self.gone or len(self.times) >= _SAMPLES
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do at one call: run `tier`; tell the watch its time if `timed`."""
+
+    tier: str
+    timed: bool
+
+
+class Watch:
+    """Which tier runs at each call of one layer, until every tier has been measured."""
+
+    def __init__(
+        self,
+        purse: Purse,
+        chosen: str,
+        others: Sequence[tuple[str, float | None]],
+        chosen_seconds: float | None = None,
+    ) -> None:
+        """others: (tier, estimated seconds) of those worth measuring, best first. chosen_seconds:
+        where the chosen tier has been measured before."""
+        self._purse = purse
+        self._known = chosen_seconds
+        self._chosen = _Trial(chosen, None, gone=chosen_seconds is not None)
+        self._others = [_Trial(tier, guess) for tier, guess in others]
+        self._calls = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._chosen.is_done and all(t.is_done for t in self._others)
+
+    def next_step(self) -> Step:
+        """The tier for this call."""
+        self._calls += 1
+        if self._calls < _FIRST_CALL:
+            return Step(self._chosen.tier, timed=False)
+        if not self._chosen.is_done:
+            return Step(self._chosen.tier, timed=True)
+        for trial in self._others:
+            if trial.is_done or trial.reserved is not None:
+                continue
+            price = self._price(trial)
+            if self._purse.allows(price):
+                trial.reserved = price
+                self._purse.spend(price)
+                return Step(trial.tier, timed=True)
+        return Step(self._chosen.tier, timed=False)
+
+    def _price(self, trial: _Trial) -> float:
+        """What one more run is expected to cost beyond the chosen tier's time.
+
+        A tier that nobody knows anything about is taken to need ten times as long.
+        """
+        usual = self.seconds(self._chosen.tier) or 0.0
+        known = statistics.median(trial.times) if trial.times else trial.guess
+        price = 9 * usual if known is None else known - usual
+        # The run that is not timed compiles or searches: as long again, at the least.
+        return max(0.0, price) + (usual if trial.runs < _WARM_UP else 0.0)
+
+    def told(self, tier: str, seconds: float) -> None:
+        """The time of a timed step."""
+        trial = next(t for t in (self._chosen, *self._others) if t.tier == tier)
+        trial.runs += 1
+        if trial is not self._chosen:
+            paid = max(0.0, seconds - (self.seconds(self._chosen.tier) or 0.0))
+            self._purse.spend(paid - (trial.reserved or 0.0))
+            trial.reserved = None
+            if trial.runs <= _WARM_UP:
+                return
+        trial.times.append(seconds)
+
+    def failed(self, tier: str) -> None:
+        """A tier that failed or was refused is not asked again."""
+        for trial in (self._chosen, *self._others):
+            if trial.tier == tier:
+                trial.gone = True
+
+    def seconds(self, tier: str) -> float | None:
+        """The median of what was measured, None before that."""
+        for trial in (self._chosen, *self._others):
+            if trial.tier == tier and trial.times:
+                return statistics.median(trial.times)
+        return self._known if tier == self._chosen.tier else None
+
+    def finished(self) -> dict[str, float]:
+        """Tier -> median seconds, of those with all their samples."""
+        done = [t for t in (self._chosen, *self._others) if len(t.times) >= _SAMPLES]
+        return {t.tier: statistics.median(t.times) for t in done}

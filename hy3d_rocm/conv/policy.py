@@ -1,0 +1,335 @@
+"""From a call to its plan: what is asked of the tiers, the knowledge and the device, and chosen.
+
+choice.py decides; this module gathers. Everything a test wants to replace is one function here:
+all_tiers (which tiers there are), setting_of (what the machine is), memory_for (the knowledge).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from hy3d_rocm.conv import memory, tiers
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
+from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
+from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.estimate import Rates, Work
+from hy3d_rocm.conv.tiers import Limits, Tier
+from hy3d_rocm.conv.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.knowledge import Store
+    from hy3d_rocm.conv.probe import Outcome
+
+_LOG = logging.getLogger("hy3d_rocm")
+
+# The order between equals; on a CPU it is the order itself.
+_NAMES = ("current", "vendor", "triton", "native", "gemm", "conv2d", "cpu")
+TIER_NAMES = tuple(name for name in _NAMES if name in tiers.TIER_NAMES)
+# A workspace that always fits: reading the free memory takes longer than it is worth.
+_SMALL_BYTES = 1 << 20
+# A tier that fits this many times over is not asked again at each call.
+_ROOMY = 4
+# Where something lacked memory the plan is made anew after this time.
+_CRAMPED_SECONDS = 1.0
+# One shape of the vendor library during a decode; `hy3d-rocm tune` has patience.
+PROBE_SECONDS = 30.0
+_MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
+
+
+class Memory(Protocol):
+    """What is known beyond this process about a device's convolutions."""
+
+    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
+        """By tier."""
+
+    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
+        """Adds a record; fields as in knowledge.Record."""
+
+    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        """Around the first call of a tier that may take the process with it."""
+
+
+class NoMemory:
+    """For a CPU, where nothing hangs, and where the knowledge is not there."""
+
+    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
+        return {}
+
+    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
+        return None
+
+    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class StoreMemory:
+    """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
+
+    def __init__(self, device: torch.device, store: Store | None = None) -> None:
+        from hy3d_rocm.conv.knowledge import Record, make_key, this_machine
+        from hy3d_rocm.conv.knowledge.store import store as own_store
+
+        self._record, self._make_key = Record, make_key
+        self._machine = this_machine(device)
+        self._store = own_store() if store is None else store
+
+    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
+        return self._store.records(self._make_key(spec, self._machine))
+
+    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
+        self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
+
+    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        return self._store.try_(self._make_key(spec, self._machine), tier)
+
+
+_NO_MEMORY = NoMemory()
+_memories: dict[torch.device, Memory] = {}
+_rates: dict[torch.device, Rates] = {}
+
+
+def memory_for(device: torch.device) -> Memory:
+    """The knowledge about a device: the store for a GPU, nothing for the rest."""
+    if device.type != "cuda":
+        return _NO_MEMORY
+    if device not in _memories:
+        _memories[device] = StoreMemory(device)
+    return _memories[device]
+
+
+def all_tiers(**cpu_options: Any) -> tuple[Tier, ...]:
+    """Every tier that there is, in the order that decides between equals."""
+    return tuple(tiers.make_tier(name, **cpu_options) for name in TIER_NAMES)
+
+
+def setting_of(call: ConvCall) -> Setting:
+    """Whose code PyTorch would run for this call as it is set up."""
+    if call.spec.device.type != "cuda":
+        return Setting(on_gpu=False)
+    vendor_on = torch._C._get_cudnn_enabled()
+    chosen = tiers.select_backend(_cheap(call))
+    if "Miopen" in chosen or "Cudnn" in chosen:
+        current = "vendor"
+    elif "Slow" in chosen:
+        current = "native"
+    elif chosen == "unknown":  # padding that PyTorch applies itself before it chooses
+        current = "vendor" if vendor_on else "native"
+    else:
+        current = "other"
+    is_rocm = torch.version.hip is not None
+    return Setting(on_gpu=True, is_rocm=is_rocm, current=current, vendor_on=vendor_on)
+
+
+def _cheap(call: ConvCall) -> ConvCall:
+    """The call with an input of no bytes where autocast would copy it to be asked about."""
+    spec = call.spec
+    if call.x.dtype == spec.dtype:
+        return call
+    empty = torch.empty(1, dtype=spec.dtype, device=spec.device).expand(call.x.shape)
+    return replace(call, x=empty)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of tiers for one configuration, while nothing changes.
+
+    preferred: the tier that would be first, had none failed in this process. left_out: why each
+    other tier is not in `tiers`. probe: see Choice. unmeasured: tiers worth measuring in passing,
+    with their estimated seconds. spare: tiers that failed before and get another chance before a
+    call is given up. expires: time.monotonic().
+    """
+
+    tiers: tuple[Tier, ...]
+    setting: Setting
+    preferred: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    probe: str | None = None
+    unmeasured: tuple[tuple[str, float | None], ...] = ()
+    spare: tuple[Tier, ...] = ()
+    first_seconds: float | None = None  # measured, of the first tier
+    is_roomy: bool = True  # the first tier would fit several times over
+    expires: float = math.inf
+    is_fixed: bool = False  # protect(tiers=...): the order is the caller's
+    is_brief: bool = False  # only the first tier: the others have not been asked yet
+
+
+def is_trusted(tier: str, setting: Setting) -> bool:
+    """PyTorch as it is set up on a GPU that is not AMD's: neither checked nor recorded."""
+    return tier == "current" and setting.on_gpu and setting.trusts_vendor
+
+
+def known_as(tier: str, setting: Setting) -> str:
+    """The name under which the knowledge has what this tier calls."""
+    if tier == "current" and setting.on_gpu and setting.current in ("vendor", "native"):
+        return setting.current
+    return tier
+
+
+def fixed_plan(given: Sequence[Tier], call: ConvCall) -> Plan:
+    """protect(tiers=...): as given."""
+    return Plan(tuple(given), setting_of(call), given[0].name, is_fixed=True)
+
+
+class Planner:
+    """Makes plans for one protect(policy=...)."""
+
+    def __init__(self, policy: Policy, given: Sequence[Tier], limits: Limits) -> None:
+        self.policy = policy
+        self.tiers = tuple(given)
+        self._limits = limits
+
+    def plan(self, call: ConvCall, config: Hashable, *, in_full: bool = False) -> Plan:
+        """Asks every tier, the knowledge and the device; some 0.1 ms. On a healthy machine that is
+        not AMD's nobody is asked (importing Triton takes a second) unless `in_full`."""
+        setting, spec = setting_of(call), call.spec
+        if not in_full and self._needs_no_other(setting, config):
+            return Plan(self._current(), setting, "current", is_brief=True)
+        work = work_of(spec)
+        rates = _rates.setdefault(spec.device, Rates())
+        records = memory_for(spec.device).records(spec)
+        for name, record in records.items():
+            if record.seconds is not None and record.verdict == "ok":
+                rates.learn(name, work, record.seconds)
+        room = _Room(spec, self._limits)
+        candidates = [
+            self._candidate(tier, call, config, setting, records, rates.seconds(tier.name, work),
+                            room)
+            for tier in self.tiers
+        ]  # fmt: skip
+        choice = choose(self.policy, candidates, setting)
+        by_name = {tier.name: tier for tier in self.tiers}
+        order = tuple(by_name[name] for name in choice.order)
+        preferred = choice.order[0] if choice.order else ""
+        if any(c.failed for c in candidates):
+            # Its record is of that failure.
+            unharmed = [replace(c, failed=None, record=None) if c.failed else c for c in candidates]
+            preferred = choose(self.policy, unharmed, setting).order[0]
+        expires = time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf
+        return Plan(
+            order, setting, preferred, choice.reasons, choice.probe,
+            _unmeasured(choice.order, candidates, setting), tuple(self._spare(config, setting)),
+            next((c.seconds for c in candidates if choice.order[:1] == (c.tier,)), None),
+            bool(order) and room.has_room(order[0], None, _ROOMY), expires,
+        )  # fmt: skip
+
+    def _current(self) -> tuple[Tier, ...]:
+        return tuple(tier for tier in self.tiers if tier.name == "current")
+
+    def _needs_no_other(self, setting: Setting, config: Hashable) -> bool:
+        return (
+            self.policy.name in ("auto", "vendor-first")
+            and setting.current == "vendor"
+            and is_trusted("current", setting)
+            and VERDICTS.failing("current", config) is None
+        )
+
+    def _candidate(
+        self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,
+        records: Mapping[str, Known], estimate: float | None, room: _Room,
+    ) -> Candidate:  # fmt: skip
+        refused = tier.refusal(call, self._limits)
+        record = records.get(known_as(tier.name, setting))
+        # The host's memory is another one; what it lacks is asked for at each call.
+        fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
+        failed = VERDICTS.failing(tier.name, config)
+        said = None if failed is None else failed.reason
+        return Candidate(tier.name, refused, record, estimate, fits, said)
+
+    def _spare(self, config: Hashable, setting: Setting) -> Iterator[Tier]:
+        """Tiers that failed in this process, not by a wrong result, and can't hang."""
+        for tier in self.tiers:
+            failed = VERDICTS.failing(tier.name, config)
+            risky = setting.calls_vendor(tier.name) and not setting.trusts_vendor
+            if failed is not None and failed.kind in _MAY_RECOVER and not risky:
+                yield tier
+
+
+class _Room:
+    """Whether bytes fit; the device is asked once, and only where it matters."""
+
+    def __init__(self, spec: ConvSpec, limits: Limits) -> None:
+        self._spec, self._limits = spec, limits
+        self._bytes: float | None = None
+
+    def has_room(self, tier: Tier, record: Known | None, times: int = 1) -> bool:
+        """By what was measured, else by what the tier predicts; `times` over."""
+        workspace = tier.workspace_bytes(self._spec)
+        if record is not None and record.peak_bytes is not None:
+            workspace = max(workspace, record.peak_bytes)
+        need = workspace + self._spec.out_bytes
+        if self._limits.budget is not None and need > self._limits.budget:
+            return False
+        return workspace <= _SMALL_BYTES or times * need <= self._allowance()
+
+    def _allowance(self) -> float:
+        if self._bytes is None:
+            free = memory.free_bytes(self._spec.device)
+            self._bytes = math.inf if free is None else free * self._limits.memory_threshold
+        return self._bytes
+
+
+def _unmeasured(
+    order: Sequence[str], candidates: Sequence[Candidate], setting: Setting
+) -> tuple[tuple[str, float | None], ...]:
+    """Tiers of the order that nobody measured and that could be the best, the best guess first."""
+    known = {c.tier: c for c in candidates}
+    ranked = [known[t] for t in order if t != "cpu" and known[t].fits]
+    if not setting.on_gpu or not ranked or is_trusted(ranked[0].tier, setting):
+        return ()
+    best = ranked[0].seconds or ranked[0].estimate_seconds or 0.0
+    return tuple(
+        (c.tier, c.estimate_seconds)
+        for c in ranked
+        if c.seconds is None
+        and (c is ranked[0] or c.estimate_seconds is None or c.estimate_seconds < 3 * best)
+    )
+
+
+def work_of(spec: ConvSpec) -> Work:
+    """The size of a convolution, as estimate.py wants it."""
+    size = spec.dtype.itemsize
+    numbers = math.prod(spec.x_size) + math.prod(spec.weight_size) + math.prod(spec.out_size)
+    columns = 0 if spec.is_view else spec.column_elems() * spec.x_size[0] * spec.groups
+    return Work(
+        dtype_name(spec.dtype), float(spec.flops), float(numbers * size), float(spec.out_bytes),
+        float(columns * size), math.prod(spec.kernel),
+        spec.kernel[0] if spec.ndim == 3 else 1, spec.weight_size[1],
+    )  # fmt: skip
+
+
+def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
+    """Lets a child process try the shape, and records what it says; the verdict.
+
+    "ok", "slow-find", "hang", "error", or what is no verdict: "oom", "not-run".
+    """
+    from hy3d_rocm.conv import probe
+
+    outcome = probe.probe([probe.Case(tier, spec)], limit_s=PROBE_SECONDS, cancel=cancel)[0]
+    if not outcome.is_verdict:
+        _LOG.warning("a probe of %s said nothing: %s", tier, outcome.detail or outcome.verdict)
+    keep(spec, outcome, "probe")
+    return outcome.verdict
+
+
+def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
+    """Writes a probe's outcome into the knowledge, where it is a verdict. `measured_by`: "probe" or
+    "tune"."""
+    if not outcome.is_verdict:
+        return
+    peak = outcome.peak_bytes
+    memory_for(spec.device).put(
+        spec, outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
+        first_seconds=outcome.first_seconds,
+        # The probe counts the output too, the knowledge only what comes on top of it.
+        peak_bytes=None if peak is None else max(0, peak - spec.out_bytes),
+        detail=outcome.detail, measured_by=measured_by,
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""The real thing in the child: tensors of its own, a tier of hy3d_rocm, synchronised times."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from hy3d_rocm.conv import call as calls
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
+from hy3d_rocm.conv.tiers import Limits, make_tier
+
+spec_from_json: Any = getattr(calls, "spec_from_json", None)
+
+# What the first convolution of a process may take more: the vendor library reads its kernels and
+# data bases (cuDNN's alone are half a gigabyte). That is no find.
+_LOADING_S = 2.0
+
+
+class RefusedError(Exception):
+    """The tier can't take the shape, and says so itself: nothing was tried."""
+
+
+def _set_flags(flags: dict[str, bool]) -> None:
+    for name, value in flags.items():
+        try:
+            getattr(torch._C, f"_set_{name}")(value)
+        except (AttributeError, RuntimeError):
+            continue
+
+
+class Bench:
+    """Runs tiers on the devices it was made for.
+
+    Making it brings each device up (context, one elementwise kernel), so that this is neither
+    counted as a find nor taken for a fault of the first shape. No convolution is run for that:
+    the first one of a process may be what hangs.
+    """
+
+    def __init__(self, devices: list[str], flags: dict[str, bool]) -> None:
+        self.loading_s = _LOADING_S if any(name != "cpu" for name in devices) else 0.0
+        _set_flags(flags)
+        for name in devices:
+            device = torch.device(name)
+            torch.zeros(1, device=device).add_(1)
+            self._synchronise(device)
+
+    def prepare(self, tier: str, spec: Any) -> tuple[Callable[[], None], Callable[[], int | None]]:
+        """(one synchronised call, peak bytes of the calls so far)."""
+        conv = spec_from_json(spec)
+        call = make_call(conv)
+        chosen = make_tier(tier)
+        refused = chosen.refusal(call, Limits())
+        if refused is not None:
+            raise RefusedError(refused)
+        device = conv.device
+        self._synchronise(device)
+        before = 0
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # Triton launches on the current one
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+
+        def run() -> None:
+            with torch.inference_mode():
+                chosen.run(call)
+            self._synchronise(device)
+
+        def peak() -> int | None:
+            if device.type != "cuda":
+                return None
+            most = int(torch.cuda.max_memory_allocated(device))
+            return int(max(most - before - conv.out_bytes, 0))
+
+        return run, peak
+
+    @staticmethod
+    def _synchronise(device: torch.device) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    @staticmethod
+    def release() -> None:
+        """The next shape finds the memory that this one found."""
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+
+def make_call(spec: ConvSpec) -> ConvCall:
+    """A call of this spec on numbers in [-1, 1)."""
+    x_size = spec.x_size if spec.batched else spec.x_size[1:]
+    x = _numbers(x_size, spec)
+    weight = _numbers(spec.weight_size, spec)
+    bias = _numbers(spec.weight_size[:1], spec) if spec.has_bias else None
+    if spec.channels_last and spec.batched:
+        x = x.contiguous(memory_format=spec.memory_format)
+    return ConvCall(spec, x, weight, bias, lambda: _current(spec, x, weight, bias))
+
+
+def _numbers(size: tuple[int, ...], spec: ConvSpec) -> torch.Tensor:
+    return torch.empty(size, dtype=spec.dtype, device=spec.device).uniform_(-1, 1)
+
+
+def _current(
+    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """What PyTorch as it is set up would be asked for."""
+    modes = getattr(spec, "pad_modes", ("zeros",) * spec.ndim)
+    pads = spec.pad_before
+    if spec.pad_before != spec.pad_after or any(mode != "zeros" for mode in modes):
+        for axis in reversed(range(spec.ndim)):
+            sides = [0, 0] * (spec.ndim - 1 - axis)
+            sides += [spec.pad_before[axis], spec.pad_after[axis]]
+            x = F.pad(x, sides, mode="constant") if modes[axis] == "zeros" else _edge(x, axis, spec)
+        pads = (0,) * spec.ndim
+    conv = F.conv3d if spec.ndim == 3 else F.conv2d
+    return conv(x, weight, bias, spec.stride, pads, spec.dilation, spec.groups)
+
+
+def _edge(x: torch.Tensor, axis: int, spec: ConvSpec) -> torch.Tensor:
+    """Replicates the first and last slice along one axis."""
+    dim = x.dim() - spec.ndim + axis
+    before, after = spec.pad_before[axis], spec.pad_after[axis]
+    ends = x.narrow(dim, 0, 1), x.narrow(dim, x.shape[dim] - 1, 1)
+    parts = [ends[0]] * before + [x] + [ends[1]] * after
+    return torch.cat(parts, dim) if len(parts) > 1 else x

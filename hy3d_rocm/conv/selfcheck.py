@@ -1,0 +1,251 @@
+"""A tier's first result held against float64 sums at some random outputs.
+
+A kernel that is wrong (a miscompiled one, a race, a driver's fault) gives a picture, not an error.
+So the first result of each tier, shape and dtype is compared at SAMPLES random positions: the
+input windows and weight rows are gathered on the device and summed in float64. The bound is that
+of docs/numerics.md. Nothing here touches a global generator.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
+
+SAMPLES = 64
+# Tiers whose algorithm a library chooses: Winograd is one of MIOpen's and cuDNN's, and a BLAS
+# library may add the parts of a long sum in the data's own type.
+_FREE_ALGORITHM = frozenset({"current", "vendor", "conv2d", "native"})
+_UNIT = {
+    torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}  # fmt: skip
+_TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}  # half the smallest spacing
+# Matrix units of GPUs add with truncation, not to nearest: twice the unit roundoff (Fasi, Higham,
+# Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, 2021).
+_GPU_SUM_UNIT = 2.0**-23
+# TF32 keeps ten bits of each factor; cut off, not rounded, at worst.
+_TF32_UNIT = 2.0**-10
+# Row sums of |B|, |G| and |A| of Winograd's F(2, 3) are 2, 3/2 and 3; their product, squared for
+# two dimensions, is how much it may magnify the rounding of its transformed operands.
+_WINOGRAD = 81.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check says. fault: "" (sound), "tier" (wrong result) or "precision" (the value itself
+    does not fit into the result's dtype: no other tier would do better)."""
+
+    fault: str = ""
+    detail: str = ""
+
+
+SOUND = Finding()
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """At the sampled positions, float64 on the CPU: the result, the exact sum, sum |x w| + |b|,
+    sqrt of sum (x w)^2."""
+
+    got: torch.Tensor
+    exact: torch.Tensor
+    size: torch.Tensor
+    norm: torch.Tensor
+
+
+def check(
+    tier: str, call: ConvCall, result: torch.Tensor, picker: random.Random | None = None
+) -> Finding:
+    """Compares `result` (of `tier`, for `call`) at SAMPLES positions, and looks for NaN in it all.
+
+    Waits for the device. Takes about 64 * prod(weight size) / Cout * 24 bytes of it.
+    """
+    spec = call.spec
+    if not result.numel():
+        return SOUND
+    whole = result if spec.batched else result.unsqueeze(0)
+    places = _random_places(spec, picker or random.Random())
+    with torch.no_grad():
+        finding = _compare(tier, call, _sums(call, whole, places))
+        if finding.fault or _is_finite(whole):
+            return finding
+        return diagnose(call, result)
+
+
+def diagnose(call: ConvCall, result: torch.Tensor) -> Finding:
+    """Whose fault it is that `result` is not finite: the input's (then it is sound), the
+    precision's or the tier's."""
+    tensors = (call.x, call.weight, call.bias)
+    if not all(_is_finite(t) for t in tensors if t is not None):
+        return SOUND
+    whole = result if call.spec.batched else result.unsqueeze(0)
+    places = _places_that_are_not_finite(whole)
+    sums = _sums(call, whole, places)
+    largest = torch.finfo(call.spec.dtype).max
+    overflows = (sums.exact.abs() + _slack(call, sums)) > largest
+    position, value = places[0], float(sums.exact[0])
+    if bool(overflows.all()):
+        return Finding(
+            "precision",
+            f"output {position} is {value:.4g}, more than {call.spec.dtype} can hold"
+            f" ({largest:.4g}); use bfloat16 or float32",
+        )
+    index = int((~overflows).nonzero()[0])
+    return Finding(
+        "tier",
+        f"output {places[index]} is {float(sums.got[index])} instead of"
+        f" {float(sums.exact[index]):.6g}, from finite input",
+    )
+
+
+def _compare(tier: str, call: ConvCall, sums: _Sums) -> Finding:
+    bound = _bound(call, sums)
+    error = (sums.got - sums.exact).abs()
+    # An input that is not finite makes exact values that are not: nothing to compare there.
+    judged = sums.exact.isfinite() & (sums.exact.abs() <= torch.finfo(call.spec.dtype).max)
+    wrong = judged & ~(error <= bound)  # NaN is wrong
+    if not bool(wrong.any()) or (tier in _FREE_ALGORITHM and _within_winograd(call, sums, judged)):
+        return SOUND
+    if not bool(sums.got[wrong].isfinite().all()):
+        return SOUND  # check() goes on to diagnose()
+    worst = int(torch.where(wrong, error, torch.zeros_like(error)).argmax())
+    return Finding(
+        "tier",
+        f"{int(wrong.sum())} of {len(error)} outputs are wrong; one is {float(sums.got[worst]):.6g}"
+        f" instead of {float(sums.exact[worst]):.6g} (bound {float(bound[worst]):.2g})",
+    )
+
+
+def _slack(call: ConvCall, sums: _Sums) -> torch.Tensor:
+    """|sum in the tier's arithmetic - exact|, before the last rounding; plus our own error."""
+    spec = call.spec
+    count = math.prod(spec.weight_size[1:]) + 1
+    unit = _UNIT[torch.float64]
+    if spec.dtype is not torch.float64:
+        unit = _GPU_SUM_UNIT if spec.device.type != "cpu" else _UNIT[torch.float32]
+    factor = _gamma(count, unit) + _gamma(count, _UNIT[torch.float64])
+    if spec.dtype is torch.float32 and _may_use_tf32(spec):
+        factor += 2 * _TF32_UNIT + _TF32_UNIT**2
+    return factor * sums.size
+
+
+def _bound(call: ConvCall, sums: _Sums) -> torch.Tensor:
+    """docs/numerics.md: S, and for f16 and bf16 the rounding of the result."""
+    slack = _slack(call, sums)
+    if call.spec.dtype not in _TINY:
+        return slack
+    unit = _UNIT[call.spec.dtype]
+    return slack + unit * (sums.exact.abs() + slack) + _TINY[call.spec.dtype]
+
+
+def _within_winograd(call: ConvCall, sums: _Sums, judged: torch.Tensor) -> bool:
+    """Whether the root mean square error is what a transform in the data's type may cause.
+
+    A bound for each output would need the whole tile; rounding errors of different terms are as
+    good as independent, so over many outputs the mean square is what tells noise from a fault.
+    """
+    unit = _UNIT[call.spec.dtype]
+    if call.spec.dtype is torch.float32 and _may_use_tf32(call.spec):
+        unit = _TF32_UNIT
+    error = torch.where(judged, sums.got - sums.exact, torch.zeros_like(sums.got))
+    allowed = _WINOGRAD * unit * torch.where(judged, sums.norm, torch.zeros_like(sums.norm))
+    return bool(error.square().sum() <= allowed.square().sum())
+
+
+def _gamma(count: int, unit: float) -> float:
+    return count * unit / (1 - count * unit)
+
+
+def _may_use_tf32(spec: ConvSpec) -> bool:
+    """Whether PyTorch's settings let a tier round float32 factors to TF32."""
+    if spec.device.type != "cuda":
+        return False
+    try:
+        library = bool(torch.backends.cudnn.allow_tf32)
+        return library or torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # the user has chosen by fp32_precision, which forbids the older names
+        return True
+
+
+_Place = tuple[int, ...]
+
+
+def _random_places(spec: ConvSpec, picker: random.Random) -> list[_Place]:
+    """SAMPLES positions (n, channel, [t,] h, w); the corners' padding is met by the last two."""
+    places = [tuple(picker.randrange(n) for n in spec.out_size) for _ in range(SAMPLES - 2)]
+    channel = picker.randrange(spec.out_size[1])
+    last = tuple(n - 1 for n in spec.out_size[2:])
+    return [*places, (0, channel, *(0,) * spec.ndim), (spec.out_size[0] - 1, channel, *last)]
+
+
+def _places_that_are_not_finite(whole: torch.Tensor) -> list[_Place]:
+    """Up to SAMPLES of them, found sample by sample so that the mask stays small."""
+    places: list[_Place] = []
+    for n in range(whole.shape[0]):
+        for c in range(whole.shape[1]):
+            part = whole[n, c]
+            if _is_finite(part):
+                continue
+            rows = (~part.isfinite()).nonzero()[: SAMPLES - len(places)].tolist()
+            places += [(n, c, *row) for row in rows]
+            if len(places) >= SAMPLES:
+                return places
+    return places
+
+
+def _sums(call: ConvCall, whole: torch.Tensor, places: list[_Place]) -> _Sums:
+    """The three sums at `places`, and what the tier gave there."""
+    spec, device = call.spec, call.spec.device
+    x = call.x if spec.batched else call.x.unsqueeze(0)
+    weight, bias = call.weight, call.bias
+    at = torch.tensor(places, device=device)  # (P, 2 + ndim)
+    n, channel = at[:, 0], at[:, 1]
+    cin, cout = spec.weight_size[1], spec.weight_size[0] // spec.groups
+    first = torch.div(channel, cout, rounding_mode="floor") * cin
+    channels = first[:, None] + torch.arange(cin, device=device)
+    ones = (1,) * spec.ndim
+    index = [n.view(-1, 1, *ones), channels.view(-1, cin, *ones)]
+    inside: torch.Tensor | None = None
+    for d in range(spec.ndim):
+        length = spec.x_size[2 + d]
+        start = at[:, 2 + d] * spec.stride[d] - spec.pad_before[d]
+        taps = torch.arange(spec.kernel[d], device=device) * spec.dilation[d]
+        row = start[:, None] + taps  # (P, k)
+        shape = (len(places), 1, *(spec.kernel[d] if e == d else 1 for e in range(spec.ndim)))
+        if spec.pad_modes[d] == "zeros":
+            here = ((row >= 0) & (row < length)).view(shape)
+            inside = here if inside is None else inside & here
+        index.append(row.clamp(0, length - 1).view(shape))
+    window = x[tuple(index)]
+    if inside is not None:
+        window = torch.where(inside, window, torch.zeros_like(window))
+    # As operands(): in the dtype of the computation (autocast), but of what was gathered only.
+    factors = (_wide(t.to(spec.dtype)) for t in (window, weight[channel]))
+    products = torch.mul(*factors).flatten(1)
+    addend = products.new_zeros(())
+    if bias is not None:
+        addend = _wide(bias[channel].to(spec.dtype))
+    exact, size = products.sum(1) + addend, products.abs().sum(1) + addend.abs()
+    norm = products.square().sum(1).sqrt()
+    got = _wide(whole[tuple(at.T)])
+    return _Sums(*torch.stack([got, exact, size, norm]).cpu())
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64: on the device where that has it, else on the CPU."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        tensor = tensor.cpu()
+    return tensor.double()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """One pass without a mask of the tensor's size: NaN and infinity show in the extremes."""
+    if not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor.detach())
+    return math.isfinite(float(low)) and math.isfinite(float(high))

@@ -1,0 +1,56 @@
+"""The tiers of the ladder: one way each to compute a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hy3d_rocm.conv.call import Limits
+from hy3d_rocm.conv.tiers.base import Tier
+from hy3d_rocm.conv.tiers.conv2d import Conv2dTier
+from hy3d_rocm.conv.tiers.cpu import CpuTier
+from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
+from hy3d_rocm.conv.tiers.direct import conv_on_tier, make_call
+from hy3d_rocm.conv.tiers.gemm import GemmTier
+from hy3d_rocm.conv.tiers.native import NativeTier
+from hy3d_rocm.conv.tiers.triton import TritonTier
+from hy3d_rocm.conv.tiers.vendor import VendorTier
+
+__all__ = [
+    "TIER_NAMES",
+    "Conv2dTier",
+    "CpuTier",
+    "CurrentTier",
+    "GemmTier",
+    "Limits",
+    "NativeTier",
+    "Tier",
+    "TritonTier",
+    "VendorTier",
+    "backend_label",
+    "conv_on_tier",
+    "make_call",
+    "make_tier",
+    "select_backend",
+]
+
+_MAKERS: dict[str, Callable[[], Tier]] = {
+    "current": CurrentTier,
+    "vendor": VendorTier,
+    "triton": TritonTier,
+    "gemm": GemmTier,
+    "conv2d": Conv2dTier,
+    "native": NativeTier,
+}
+TIER_NAMES = (*_MAKERS, "cpu")
+
+
+def make_tier(name: str, **cpu_options: Any) -> Tier:
+    """The tier of that name (TIER_NAMES), with `cpu_options` for "cpu"; a sentence for another."""
+    if name == "cpu":
+        return CpuTier(**cpu_options)
+    maker = _MAKERS.get(name)
+    if maker is None:
+        *others, last = (repr(n) for n in TIER_NAMES)
+        raise ValueError(f"tiers: {name!r} is no tier; use {', '.join(others)} or {last}")
+    return maker()

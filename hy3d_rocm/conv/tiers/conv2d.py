@@ -1,0 +1,148 @@
+"""conv3d by 2D convolutions of the vendor library, with the time taps folded into the channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+import torch.nn.functional as F
+
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.tiers import products, vendor, windows
+from hy3d_rocm.conv.tiers.base import empty_result, shortage
+from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
+
+_PIECE_BYTES = 512 << 20
+_OWN_BYTES = 64 << 20
+_MAX_ELEMS = (1 << 31) - 1
+
+
+class Conv2dTier:
+    """A conv3d is the sum over kT of 2D convolutions of shifted frames. Summing three results of a
+    half type would round each; the frames t, t + 1, t + 2 laid behind each other as channels give
+    the same sum inside one 2D convolution, in its own f32 sums. Frames are the batch.
+    """
+
+    name = "conv2d"
+
+    def label(self, call: ConvCall) -> str:
+        gpu = call.spec.device.type == "cuda"
+        return f"2D convolutions of {vendor.library_name() if gpu else 'PyTorch'}"
+
+    def workspace_bytes(self, spec: ConvSpec) -> int:
+        shape = geometry(spec)
+        steps = _steps(spec)
+        if min(spec.out_size) == 0 or steps is None:
+            return 0
+        own = _OWN_BYTES if spec.device.type == "cuda" else 0
+        return _piece_bytes(shape, _itemsize(spec), steps) + _weight_bytes(spec) + own
+
+    def refusal(self, call: ConvCall, limits: Limits) -> str | None:
+        spec = call.spec
+        if spec.ndim != 3:
+            return "it is a way to compute conv3d"
+        if spec.device.type != "cpu":
+            reason = vendor.library_refusal(spec.device, spec.dtype)
+            if reason is not None:
+                return reason
+            spread = any(d != 1 for d in spec.dilation[1:])
+            if torch.version.hip is not None and spec.groups > 1 and spread:
+                return "MIOpen has no dilated convolution in groups"
+        if min(spec.out_size) > 0 and _steps(spec) is None:
+            return "not even one output row's frames fit its workspace"
+        need = self.workspace_bytes(spec) + spec.out_bytes
+        return shortage(need, limits, spec.device, "its frames and output")
+
+    def run(self, call: ConvCall) -> torch.Tensor:
+        spec = call.spec
+        out = empty_result(spec)
+        if out.numel():
+            x, weight, bias = (None if t is None else t.detach() for t in call.operands())
+            assert x is not None
+            assert weight is not None
+            work = products.work_dtype(spec.device, spec.dtype)
+            folded = _fold(spec, weight.to(work))
+            addend = None if bias is None else bias.to(work).view(-1, 1, 1)
+            steps = _steps(spec)
+            assert steps is not None, "refusal() is asked first"
+            shape = geometry(spec)
+            for n in range(shape.batch):
+                for box in windows.boxes(shape.box, steps):
+                    frames = _frames(spec, shape, x[n], box, work)
+                    got = _convolve(spec, frames, folded)
+                    del frames
+                    # (C, T, H, W) of the output as (T, C, H, W)
+                    place = windows.target(out[n : n + 1], box)[0].transpose(0, 1)
+                    if addend is None:
+                        place.copy_(got)
+                    else:
+                        torch.add(got, addend, out=place)
+                    del got
+        return windows.lowered(out, spec)
+
+
+def _itemsize(spec: ConvSpec) -> int:
+    return products.work_dtype(spec.device, spec.dtype).itemsize
+
+
+def _weight_bytes(spec: ConvSpec) -> int:
+    """The folded weight, and the library's copy of it."""
+    return 3 * math.prod(spec.weight_size) * _itemsize(spec)
+
+
+def _piece_bytes(shape: Geometry, itemsize: int, steps: Sizes) -> int:
+    """Frames and result of a box, and the library's copies of both in a layout of its own."""
+    _, h, w = shape.window_sizes(steps)
+    frames = steps[0] * shape.kernel[0] * shape.cin * h * w
+    return 2 * (frames + shape.cout * math.prod(steps)) * itemsize
+
+
+def _steps(spec: ConvSpec) -> Sizes | None:
+    shape, itemsize = geometry(spec), _itemsize(spec)
+    # With a stride in time the frames of a box are no range of the input: one at a time.
+    frames = 1 if shape.stride[0] > 1 else shape.out[0]
+    most = dataclasses.replace(shape, out=(frames, *shape.out[1:]))
+    limit = min(_PIECE_BYTES, 2 * _MAX_ELEMS * itemsize)
+    return windows.steps_that_fit(
+        most, lambda steps: _piece_bytes(shape, itemsize, steps), limit, cut_width=True
+    )
+
+
+def _fold(spec: ConvSpec, weight: torch.Tensor) -> torch.Tensor:
+    """(Cout, C, kT, kH, kW) as (Cout, kT x C, kH, kW)."""
+    outputs, cin, kt, kh, kw = weight.shape
+    folded = weight.transpose(1, 2).reshape(outputs, kt * cin, kh, kw)
+    kept = torch.channels_last if spec.channels_last else torch.contiguous_format
+    return folded.contiguous(memory_format=kept)
+
+
+def _frames(
+    spec: ConvSpec, shape: Geometry, x: torch.Tensor, box: Box, work: torch.dtype
+) -> torch.Tensor:
+    """(T, groups x kT x C, H, W) of a box, padded, from x (groups x C, T, H, W)."""
+    counts = (box[0][1] - box[0][0], box[1][1] - box[1][0], box[2][1] - box[2][0])
+    _, h, w = shape.window_sizes(counts)
+    groups, kt, cin = shape.groups, shape.kernel[0], shape.cin // shape.groups
+    if spec.channels_last:
+        sizes, order, tap_axis = (counts[0], h, w, groups, kt, cin), (3, 4, 0, 1, 2), 4
+    else:
+        sizes, order, tap_axis = (counts[0], groups, kt, cin, h, w), (1, 2, 0, 3, 4), 2
+    frames = torch.empty(sizes, dtype=work, device=x.device)
+    source = x.view(groups, cin, *x.shape[1:])
+    for tap in range(kt):
+        first = shape.before[0] - tap * shape.dilation[0]
+        one = dataclasses.replace(
+            shape, kernel=(1, *shape.kernel[1:]), before=(first, *shape.before[1:])
+        )
+        windows.fill(frames.select(tap_axis, tap).permute(order), source, one, box)
+    if spec.channels_last:
+        return frames.view(counts[0], h, w, groups * kt * cin).permute(0, 3, 1, 2)
+    return frames.view(counts[0], groups * kt * cin, h, w)
+
+
+def _convolve(spec: ConvSpec, frames: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    stride, dilation = spec.stride[1:], spec.dilation[1:]
+    if spec.device.type == "cpu":
+        return F.conv2d(frames, weight, None, stride, 0, dilation, spec.groups)
+    return vendor.convolution(frames, weight, stride, (0, 0), dilation, spec.groups)

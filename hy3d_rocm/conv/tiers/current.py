@@ -1,0 +1,52 @@
+"""The tier that does what untouched code would do."""
+
+from __future__ import annotations
+
+import torch
+
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+
+
+class CurrentTier:
+    """PyTorch as it is set up: MIOpen, cuDNN, oneDNN, or its native code where those are off."""
+
+    name = "current"
+
+    def label(self, call: ConvCall) -> str:
+        return backend_label(call)
+
+    def workspace_bytes(self, spec: ConvSpec) -> int:
+        return 0
+
+    def refusal(self, call: ConvCall, limits: Limits) -> str | None:
+        return None
+
+    def run(self, call: ConvCall) -> torch.Tensor:
+        return call.run_current()
+
+
+def select_backend(call: ConvCall) -> str:
+    """The name of the back-end that PyTorch itself would choose ("Miopen", "Slow3d", ...)."""
+    spec = call.spec
+    if spec.pad_before != spec.pad_after:
+        return "unknown"
+    x, weight, bias = call.operands()
+    flat = (spec.stride, spec.pad_before, spec.dilation, False, (0,) * spec.ndim, spec.groups)
+    try:
+        chosen = torch._C._select_conv_backend(x, weight, bias, *flat)
+    except RuntimeError:
+        return "unknown"
+    return str(chosen.name)
+
+
+def backend_label(call: ConvCall) -> str:
+    chosen = select_backend(call)
+    for part, label in (
+        ("Miopen", "MIOpen"),
+        ("Cudnn", "cuDNN"),
+        ("Mkldnn", "oneDNN"),
+        ("Slow", "PyTorch native"),
+    ):
+        if part in chosen:
+            return label
+    return "the current back-end"

@@ -1,0 +1,195 @@
+"""PyTorch's own operators, by name, in pieces whose im2col buffer fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.tiers import base, windows
+from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
+from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
+
+# What pieces are cut to where more would fit: past this size a larger one is no faster.
+_PIECE_BYTES = 2 << 30
+# The depthwise kernels count in 32 bits; the others don't.
+_INDEX_ELEMS = 1 << 31
+_NEVER = 1 << 62
+
+
+class NativeTier:
+    """PyTorch's own im2col operators, called by name: no MIOpen, no cuDNN, no oneDNN.
+
+    No flag is flipped. The operators exist for CPU and CUDA/HIP. The im2col buffer of one sample
+    and one group is prod(kernel) times the input (27x for 3x3x3), so the output is cut over T, then
+    H, until it fits; each value is still one operator's sum over all of its products. On the CPU
+    PyTorch would build the buffer for the whole batch at once, so samples go one at a time here.
+    """
+
+    name = "native"
+
+    def label(self, call: ConvCall) -> str:
+        return "PyTorch native"
+
+    def workspace_bytes(self, spec: ConvSpec) -> int:
+        steps = _steps(spec, _PIECE_BYTES)
+        return _need(spec, geometry(spec).out if steps is None else steps)
+
+    def refusal(self, call: ConvCall, limits: Limits) -> str | None:
+        spec = call.spec
+        if spec.device.type not in ("cpu", "cuda"):
+            return f"PyTorch has no native convolution for {spec.device.type}"
+        small = self.workspace_bytes(spec) + spec.out_bytes <= base.SMALL_BYTES
+        if small and limits.budget is None:
+            return None
+        steps = _steps(spec, _piece_limit(spec, limits))
+        if steps is not None:
+            return None
+        need = _need(spec, (1, 1, geometry(spec).out[2])) + spec.out_bytes
+        what = "the im2col buffer of one output row, and the output,"
+        return shortage(need, limits, spec.device, what)
+
+    def run(self, call: ConvCall) -> torch.Tensor:
+        spec = call.spec
+        if spec.x_size[0] == 0:
+            return empty_result(spec)
+        shape = geometry(spec)
+        steps = _steps(spec, _piece_limit(spec, call.limits))
+        steps = steps or (1, 1, shape.out[2])
+        x, weight, bias = call.operands()
+        if _is_whole(spec, steps):
+            out = _operator(spec, x, weight, bias, spec.pad_before)
+            out = out.contiguous(memory_format=spec.memory_format)
+        else:
+            out = empty_result(spec)
+            _write_pieces(spec, steps, windows.lifted(out), (x, weight, bias))
+        return windows.lowered(out, spec)
+
+
+def _is_depthwise(spec: ConvSpec) -> bool:
+    """A kernel of its own on a GPU, without a buffer."""
+    return spec.device.type == "cuda" and spec.groups == spec.x_size[1] > 1
+
+
+def _needs_index(spec: ConvSpec) -> bool:
+    """Padding that the operators don't have: different by side, or not of zeros."""
+    pads = zip(spec.pad_before, spec.pad_after, spec.pad_modes, strict=True)
+    return any(a != b or (mode != "zeros" and a + b) for a, b, mode in pads)
+
+
+def _is_whole(spec: ConvSpec, steps: Sizes) -> bool:
+    """One operator call on the operands as they are."""
+    parts = 1 if _is_depthwise(spec) else spec.groups * spec.x_size[0]
+    return steps == geometry(spec).out and parts == 1 and not _needs_index(spec)
+
+
+def _need(spec: ConvSpec, steps: Sizes) -> int:
+    """Predicted bytes of a call cut into boxes of `steps`."""
+    if _is_whole(spec, steps):
+        return _whole_need(spec)
+    shape = geometry(spec)
+    channels, outputs = spec.weight_size[1], shape.cout // shape.groups
+    columns = spec.weight_size[1] * shape.taps * math.prod(steps)
+    if _is_depthwise(spec):
+        channels, outputs, columns = shape.cin, shape.cout, 0
+    # The operator makes what it is given contiguous: a window, padded or not.
+    read = channels * math.prod(shape.window_sizes(steps))
+    written = outputs * math.prod(steps)
+    if _is_depthwise(spec) and max(read, written) >= _INDEX_ELEMS:
+        return _NEVER
+    copies = 2 if shape.is_padded else 1
+    return (columns + copies * read + written) * spec.dtype.itemsize
+
+
+def _whole_need(spec: ConvSpec) -> int:
+    sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
+    if _is_depthwise(spec) and max(sizes) >= _INDEX_ELEMS:
+        return _NEVER
+    # The operators know no channels-last: operands and result are copied.
+    elems = sum(sizes) + math.prod(spec.weight_size) if spec.channels_last else 0
+    # The dilated operators fill a buffer even where the input is its own matrix.
+    is_dilated = any(d != 1 for d in spec.dilation)
+    fills = is_dilated or (spec.ndim == 3 and spec.device.type == "cuda")
+    if not _is_depthwise(spec) and (fills or not spec.is_view):
+        elems += spec.column_elems()
+    return elems * spec.dtype.itemsize
+
+
+def _steps(spec: ConvSpec, limit: int) -> Sizes | None:
+    shape = geometry(spec)
+    if min(spec.out_size) == 0:
+        return shape.out
+    if _need(spec, shape.out) <= limit:
+        return shape.out
+    return windows.steps_that_fit(shape, lambda steps: _need(spec, steps), limit)
+
+
+def _piece_limit(spec: ConvSpec, limits: Limits) -> int:
+    """Bytes for the workspace of one piece: what the limits leave beside the output."""
+    allowed = allowance(limits, spec.device)
+    return _PIECE_BYTES if allowed is None else min(_PIECE_BYTES, allowed - spec.out_bytes)
+
+
+def _write_pieces(
+    spec: ConvSpec,
+    steps: Sizes,
+    out: torch.Tensor,
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+) -> None:
+    """One operator call for each sample, group and box."""
+    x, weight, bias = operands
+    shape, x = geometry(spec), windows.lifted(x)
+    groups = 1 if _is_depthwise(spec) else spec.groups
+    cin, cout = shape.cin // groups, shape.cout // groups
+    for n in range(shape.batch):
+        for g in range(groups):
+            rows = slice(g * cout, (g + 1) * cout)
+            source = x[n : n + 1, g * cin : (g + 1) * cin]
+            part = (weight[rows], None if bias is None else bias[rows])
+            for box in windows.boxes(shape.box, steps):
+                _write_piece(spec, shape, box, source, part, out[n : n + 1, rows])
+
+
+def _write_piece(
+    spec: ConvSpec,
+    shape: Geometry,
+    box: Box,
+    source: torch.Tensor,
+    part: tuple[torch.Tensor, torch.Tensor | None],
+    out: torch.Tensor,
+) -> None:
+    piece = windows.window(source, shape, box)
+    if spec.ndim == 2:
+        piece = piece.squeeze(2)
+    got = _operator(spec, piece, *part, (0,) * spec.ndim)
+    windows.target(out, box).copy_(windows.lifted(got))
+
+
+def _operator(
+    spec: ConvSpec,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    padding: tuple[int, ...],
+) -> torch.Tensor:
+    """One operator call: one group (or all of a depthwise one), padding the same on both sides."""
+    aten = torch.ops.aten
+    # self, weight, kernel_size, bias, stride, padding: the order that all of them share.
+    head = (x, weight, spec.kernel, bias, spec.stride, padding)
+    operator: Callable[..., Any]
+    dilated = any(d != 1 for d in spec.dilation)
+    tail: tuple[Any, ...] = (spec.dilation,)
+    if _is_depthwise(spec):
+        operator = aten.conv_depthwise3d if spec.ndim == 3 else aten._conv_depthwise2d
+    elif spec.ndim == 2 and not dilated:
+        operator, tail = aten._slow_conv2d_forward, ()
+    elif spec.ndim == 3 and not dilated and spec.device.type == "cpu":
+        operator, tail = aten.slow_conv3d, ()  # exists for the CPU only
+    else:
+        operator = aten.slow_conv_dilated3d if spec.ndim == 3 else aten.slow_conv_dilated2d
+    result = operator(*head, *tail)
+    assert isinstance(result, torch.Tensor)
+    return result

@@ -1,0 +1,169 @@
+"""MIOpen on AMD, cuDNN on NVIDIA: by their operators, whatever the process' switches say."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.tiers import products, windows
+from hy3d_rocm.conv.tiers.base import empty_result, shortage
+from hy3d_rocm.conv.tiers.windows import Sizes, geometry
+
+# Both libraries have kernels that count in 32 bits; larger tensors are cut.
+_MAX_ELEMS = (1 << 31) - 1
+# What a library takes beside its copies of the operands in a layout of its own (seen: 20 MB).
+_OWN_BYTES = 64 << 20
+
+
+class VendorTier:
+    """aten.miopen_convolution or aten.cudnn_convolution.
+
+    `torch.backends.cudnn.enabled = False`, which ComfyUI sets on RDNA3 and newer, does not matter
+    here, and is not changed. benchmark, deterministic and allow_tf32 are passed on as they are set.
+    """
+
+    name = "vendor"
+
+    def label(self, call: ConvCall) -> str:
+        return library_name()
+
+    def workspace_bytes(self, spec: ConvSpec) -> int:
+        """An estimate: both libraries choose their workspace themselves. What they usually take is
+        a copy of input, output and weights in another layout; a padded copy is ours."""
+        if min(spec.out_size) == 0:
+            return 0
+        steps = _steps(spec)
+        lanes = 8 if products.is_half(spec.dtype) else 1
+        read = math.prod(spec.x_size[2:]) * spec.x_size[0]
+        wrote = math.prod(spec.out_size[2:]) * spec.x_size[0]
+        elems = read * _padded(spec.x_size[1], lanes) + wrote * _padded(spec.out_size[1], lanes)
+        elems += 2 * math.prod(spec.weight_size)
+        return (elems + _copied_elems(spec, steps)) * spec.dtype.itemsize + _OWN_BYTES
+
+    def refusal(self, call: ConvCall, limits: Limits) -> str | None:
+        spec = call.spec
+        reason = library_refusal(spec.device, spec.dtype)
+        if reason is not None or min(spec.out_size) == 0:
+            return reason
+        dilated = any(d != 1 for d in spec.dilation)
+        if torch.version.hip is not None and spec.groups > 1 and dilated:
+            return "MIOpen has no dilated convolution in groups"
+        steps = _steps(spec)
+        if steps is None:
+            return "one output row of it is more than 2^31 elements"
+        must = _copied_elems(spec, steps) * spec.dtype.itemsize + spec.out_bytes
+        return shortage(must, limits, spec.device, "its padded input and output")
+
+    def run(self, call: ConvCall) -> torch.Tensor:
+        spec = call.spec
+        if min(spec.out_size) == 0:
+            return empty_result(spec) if spec.batched else empty_result(spec).squeeze(0)
+        x, weight, bias = (None if t is None else t.detach() for t in call.operands())
+        assert x is not None
+        assert weight is not None
+        steps = _steps(spec)
+        shape = geometry(spec)
+        if _is_whole(spec, steps):
+            out = _biased(_operator(spec, x, weight, spec.pad_before), bias)
+            return windows.lowered(out.contiguous(memory_format=spec.memory_format), spec)
+        assert steps is not None, "refusal() is asked first"
+        out = empty_result(spec)
+        for n in range(shape.batch):
+            source = windows.lifted(x)[n : n + 1]
+            for box in windows.boxes(shape.box, steps):
+                piece = windows.window(source, shape, box)
+                piece = piece.squeeze(2) if spec.ndim == 2 else piece
+                got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
+                windows.target(windows.lifted(out)[n : n + 1], box).copy_(windows.lifted(got))
+                del piece, got
+        return windows.lowered(out, spec)
+
+
+def library_name() -> str:
+    return "MIOpen" if torch.version.hip is not None else "cuDNN"
+
+
+def library_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the vendor's library can't be used on this device with this dtype at all, or None."""
+    if device.type != "cuda":
+        return f"MIOpen and cuDNN run on GPUs, and the call is on {device.type}"
+    # MIOpen answers to this name, too. torch leaves it unannotated.
+    if not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+        return f"this PyTorch was built without {library_name()}"
+    if torch.version.hip is not None and dtype is torch.float64:
+        return "MIOpen has no float64"
+    return None
+
+
+def _padded(count: int, lanes: int) -> int:
+    return -(-count // lanes) * lanes
+
+
+def _needs_index(spec: ConvSpec) -> bool:
+    """Padding that the libraries don't have: different by side, or not of zeros."""
+    pads = zip(spec.pad_before, spec.pad_after, spec.pad_modes, strict=True)
+    return any(a != b or (mode != "zeros" and a + b) for a, b, mode in pads)
+
+
+def _steps(spec: ConvSpec) -> Sizes | None:
+    """The largest box whose input and output stay below 2^31 elements."""
+    shape = geometry(spec)
+
+    def need(steps: Sizes) -> int:
+        read = shape.cin * math.prod(shape.window_sizes(steps))
+        return max(read, shape.cout * math.prod(steps))
+
+    return windows.steps_that_fit(shape, need, _MAX_ELEMS)
+
+
+def _is_whole(spec: ConvSpec, steps: Sizes | None) -> bool:
+    sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
+    return steps == geometry(spec).out and max(sizes) <= _MAX_ELEMS and not _needs_index(spec)
+
+
+def _copied_elems(spec: ConvSpec, steps: Sizes | None) -> int:
+    """Elements of one padded window and its result, where the call is cut or padded by index."""
+    if steps is None or _is_whole(spec, steps):
+        return 0
+    shape = geometry(spec)
+    read = shape.cin * math.prod(shape.window_sizes(steps)) if shape.is_padded else 0
+    return read + shape.cout * math.prod(steps)
+
+
+def _allows_tf32() -> bool:
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # the user has chosen by fp32_precision, which forbids the older name
+        settings = getattr(torch.backends.cudnn, "conv", None)
+        return getattr(settings, "fp32_precision", "none") == "tf32"
+
+
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, stride: tuple[int, ...], padding: tuple[int, ...],
+    dilation: tuple[int, ...], groups: int,
+) -> torch.Tensor:  # fmt: skip
+    """One call of the vendor library's 2D or 3D convolution, without bias."""
+    aten, switches = torch.ops.aten, torch.backends.cudnn
+    exact = bool(switches.deterministic) or torch.are_deterministic_algorithms_enabled()
+    shared = (padding, stride, dilation, groups, bool(switches.benchmark), exact)
+    if torch.version.hip is None:
+        result = aten.cudnn_convolution(x, weight, *shared, _allows_tf32())
+    elif groups == x.shape[1] > 1 and weight.shape[0] % groups == 0:
+        result = aten.miopen_depthwise_convolution(x, weight, None, *shared)
+    else:
+        result = aten.miopen_convolution(x, weight, None, *shared)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def _operator(
+    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, padding: tuple[int, ...]
+) -> torch.Tensor:
+    return convolution(x, weight, spec.stride, padding, spec.dilation, spec.groups)
+
+
+def _biased(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """In place, as PyTorch's own door does it."""
+    return out if bias is None else out.add_(bias.view(-1, *(1,) * (out.dim() - 2)))

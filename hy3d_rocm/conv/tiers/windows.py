@@ -1,0 +1,238 @@
+"""Cutting a convolution into boxes of its output, and the input that each box reads.
+
+Every convolution is 3D here: a 2D one has T = 1. Padding is made by index, for one box at a time,
+so no tier needs a padded copy of the whole input.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from hy3d_rocm.conv.call import ConvSpec
+
+Range = tuple[int, int]  # first, one past the last
+Box = tuple[Range, Range, Range]  # T, H, W of the output
+Sizes = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A ConvSpec in three dimensions; triples are (T, H, W)."""
+
+    batch: int
+    cin: int
+    cout: int
+    groups: int
+    size: Sizes
+    out: Sizes
+    kernel: Sizes
+    stride: Sizes
+    dilation: Sizes
+    before: Sizes
+    after: Sizes
+    modes: tuple[str, str, str]
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    @property
+    def box(self) -> Box:
+        """The whole output."""
+        t, h, w = self.out
+        return (0, t), (0, h), (0, w)
+
+    def span(self, axis: int, part: Range) -> Range:
+        """The input that outputs `part` of an axis read; outside of 0 .. size is padding."""
+        first = part[0] * self.stride[axis] - self.before[axis]
+        last = (part[1] - 1) * self.stride[axis] - self.before[axis]
+        return first, last + (self.kernel[axis] - 1) * self.dilation[axis] + 1
+
+    def window_sizes(self, counts: Sizes) -> Sizes:
+        """T, H, W of the input window of a box of so many outputs."""
+        t, h, w = (
+            (c - 1) * s + (k - 1) * d + 1
+            for c, s, k, d in zip(counts, self.stride, self.kernel, self.dilation, strict=True)
+        )
+        return t, h, w
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.before) or any(self.after)
+
+
+@functools.lru_cache(maxsize=4096)
+def geometry(spec: ConvSpec) -> Geometry:
+    """The same for every call of a shape, so remembered."""
+
+    def three(values: tuple[int, ...], fill: int) -> Sizes:
+        t, h, w = values if len(values) == 3 else (fill, *values)
+        return t, h, w
+
+    modes = (*("zeros",) * (3 - spec.ndim), *spec.pad_modes)
+    return Geometry(
+        batch=spec.x_size[0], cin=spec.x_size[1], cout=spec.weight_size[0], groups=spec.groups,
+        size=three(spec.x_size[2:], 1), out=three(spec.out_size[2:], 1),
+        kernel=three(spec.kernel, 1), stride=three(spec.stride, 1),
+        dilation=three(spec.dilation, 1), before=three(spec.pad_before, 0),
+        after=three(spec.pad_after, 0), modes=(modes[0], modes[1], modes[2]),
+    )  # fmt: skip
+
+
+def lifted(tensor: torch.Tensor) -> torch.Tensor:
+    """(N, C, H, W) as (N, C, 1, H, W); five dimensions as they are."""
+    return tensor.unsqueeze(2) if tensor.dim() == 4 else tensor
+
+
+def lowered(tensor: torch.Tensor, spec: ConvSpec) -> torch.Tensor:
+    """The way back: without T for a 2D call, without N where the caller had none."""
+    tensor = tensor.squeeze(2) if spec.ndim == 2 and tensor.dim() == 5 else tensor
+    return tensor if spec.batched else tensor.squeeze(0)
+
+
+def is_inside(shape: Geometry, box: Box) -> bool:
+    """Whether the box reads no padding."""
+    spans = [shape.span(axis, part) for axis, part in enumerate(box)]
+    return all(a >= 0 and b <= n for (a, b), n in zip(spans, shape.size, strict=True))
+
+
+def window(x: torch.Tensor, shape: Geometry, box: Box) -> torch.Tensor:
+    """The input of a box, x being (N, C, T, H, W): a view where it reads no padding, else a copy
+    with the padding in it, in the memory format of x."""
+    spans = [shape.span(axis, part) for axis, part in enumerate(box)]
+    if is_inside(shape, box):
+        for axis, (first, last) in enumerate(spans):
+            x = x.narrow(axis + 2, first, last - first)
+        return x
+    sizes = (*x.shape[:2], *(b - a for a, b in spans))
+    last_first = x.is_contiguous(memory_format=torch.channels_last_3d) and not x.is_contiguous()
+    kept = torch.channels_last_3d if last_first else torch.contiguous_format
+    into = torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=kept)
+    fill(into, x, shape, box)
+    return into
+
+
+def fill(into: torch.Tensor, x: torch.Tensor, shape: Geometry, box: Box) -> None:
+    """Writes the input of a box, padding included, into `into` (N, C, T, H, W of any strides).
+
+    The real values are copied first; then each axis' padding from what lies beside it, W first, so
+    that a corner is zero where one of its axes pads zeros, and the nearest value otherwise.
+    """
+    real: list[Range] = []
+    source = x
+    for axis, part in enumerate(box):
+        first, last = shape.span(axis, part)
+        size = shape.size[axis]
+        # A box may lie in the padding as a whole: then the nearest edge stands for its data.
+        start = min(max(first, 0), size - 1)
+        stop = max(min(last, size), start + 1)
+        source = source.narrow(axis + 2, start, stop - start)
+        inside = min(max(start - first, 0), last - first - 1)
+        real.append((inside, inside + stop - start))
+    target = into
+    for axis, (start, stop) in enumerate(real):
+        target = target.narrow(axis + 2, start, stop - start)
+    target.copy_(source)
+    for axis in (2, 1, 0):
+        band = into
+        for other in range(axis):
+            band = band.narrow(other + 2, real[other][0], real[other][1] - real[other][0])
+        _pad_axis(band, shape, axis, real[axis], box)
+
+
+def _pad_axis(band: torch.Tensor, shape: Geometry, axis: int, real: Range, box: Box) -> None:
+    dim, length = axis + 2, band.shape[axis + 2]
+    is_zeros = shape.modes[axis] == "zeros"
+    first, last = shape.span(axis, box[axis])
+    if is_zeros and (last <= 0 or first >= shape.size[axis]):
+        band.zero_()  # what stands for data here is none
+        return
+    for start, stop, edge in ((0, real[0], real[0]), (real[1], length, real[1] - 1)):
+        if start < stop:
+            slab = band.narrow(dim, start, stop - start)
+            if is_zeros:
+                slab.zero_()
+            else:
+                slab.copy_(band.narrow(dim, edge, 1).expand_as(slab))
+
+
+def cut(count: int, step: int) -> Iterator[Range]:
+    """count in parts of about equal size, none above step."""
+    parts = -(-count // step)
+    for index in range(parts):
+        yield index * count // parts, (index + 1) * count // parts
+
+
+def boxes(box: Box, steps: Sizes) -> Iterator[Box]:
+    """The box in smaller ones of at most `steps` outputs."""
+    for t in cut(box[0][1] - box[0][0], steps[0]):
+        for h in cut(box[1][1] - box[1][0], steps[1]):
+            for w in cut(box[2][1] - box[2][0], steps[2]):
+                (t0, t1), (h0, h1), (w0, w1) = (
+                    (base + a, base + b) for (base, _), (a, b) in zip(box, (t, h, w), strict=True)
+                )
+                yield (t0, t1), (h0, h1), (w0, w1)
+
+
+def largest(count: int, fits: Callable[[int], bool]) -> int:
+    """The largest number of 1 .. count that fits, 0 if none does; what fits stays so if smaller."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def steps_that_fit(
+    shape: Geometry, need: Callable[[Sizes], int], limit: int, *, cut_width: bool = False
+) -> Sizes | None:
+    """The largest boxes whose need(T, H, W of the box) stays within limit, cut over T first, then H
+    (then W); None where not even the smallest box does."""
+    t, h, w = shape.out
+    steps = largest(t, lambda n: need((n, h, w)) <= limit)
+    if steps:
+        return steps, h, w
+    steps = largest(h, lambda n: need((1, n, w)) <= limit)
+    if steps:
+        return 1, steps, w
+    steps = largest(w, lambda n: need((1, 1, n)) <= limit) if cut_width else 0
+    return (1, 1, steps) if steps else None
+
+
+def least_halo(
+    shape: Geometry, width: int, need: Callable[[Sizes], int], limit: int, within: Sizes, *,
+    planes: bool = False,
+) -> Sizes | None:  # fmt: skip
+    """The box of at most `limit` bytes whose window is smallest for what it gives."""
+    best: tuple[float, Sizes] | None = None
+    for t in range(1, within[0] + 1):
+        count = largest(within[1], functools.partial(_fits, need, limit, t, width))
+        if count == 0:
+            break
+        t, h = _even(within[0], t), _even(within[1], count)
+        read = shape.window_sizes((t, h, width))
+        waste = read[0] / t * (1.0 if planes else read[1] / h)
+        # Of two that waste alike the larger one: fewer, longer products.
+        if best is None or (waste, -t * h) < (best[0], -best[1][0] * best[1][1]):
+            best = waste, (t, h, width)
+    return best and best[1]
+
+
+def _fits(need: Callable[[Sizes], int], limit: int, t: int, width: int, h: int) -> bool:
+    return need((t, h, width)) <= limit
+
+
+def _even(count: int, step: int) -> int:
+    return -(-count // -(-count // step))
+
+
+def target(out: torch.Tensor, box: Box) -> torch.Tensor:
+    """The part of out (N, C, T, H, W) that a box writes."""
+    for axis, (start, stop) in enumerate(box):
+        out = out.narrow(axis + 2, start, stop - start)
+    return out

@@ -1,0 +1,71 @@
+"""A layer that is measured in passing: passing.Watch with a GPU's clock, and where results go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hy3d_rocm.conv import policy
+from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.passing import Purse, Step, Watch
+from hy3d_rocm.conv.policy import Plan
+
+
+class Watching:
+    """The watch of one call signature. Not shared between threads."""
+
+    def __init__(self, plan: Plan, spec: ConvSpec, purse: Purse) -> None:
+        first = plan.tiers[0].name
+        others = [(tier, guess) for tier, guess in plan.unmeasured if tier != first]
+        self._watch = Watch(purse, first, others, plan.first_seconds)
+        self._setting, self._spec = plan.setting, spec
+        self._written: set[str] = set()
+        self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
+
+    def next_step(self) -> Step:
+        """What to do at this call."""
+        return self._watch.next_step()
+
+    @contextlib.contextmanager
+    def timing(self, tier: str) -> Iterator[None]:
+        """Around a timed call. Does not wait for the device: its time is known some calls later."""
+        if self._spec.device.type != "cuda":
+            start = time.perf_counter()
+            yield
+            self._watch.told(tier, time.perf_counter() - start)
+            return
+        make: Any = torch.cuda.Event  # torch has no annotation
+        first, last = (make(enable_timing=True) for _ in range(2))
+        first.record()
+        yield
+        last.record()
+        self._late.append((tier, first, last))
+
+    def failed(self, tier: str) -> None:
+        """It did not compute the call that it was given."""
+        self._late = [row for row in self._late if row[0] != tier]
+        self._watch.failed(tier)
+
+    def collect(self) -> bool:
+        """Takes in what has been measured meanwhile; whether the knowledge has grown."""
+        while self._late and self._late[0][2].query():
+            tier, first, last = self._late.pop(0)
+            self._watch.told(tier, first.elapsed_time(last) / 1e3)
+        grown = False
+        for tier, seconds in self._watch.finished().items():
+            if tier not in self._written:
+                self._written.add(tier)
+                name = policy.known_as(tier, self._setting)
+                policy.memory_for(self._spec.device).put(
+                    self._spec, name, "ok", seconds=seconds, measured_by="passing"
+                )
+                grown = True
+        return grown
+
+    @property
+    def is_done(self) -> bool:
+        return self._watch.is_done

@@ -1,0 +1,49 @@
+"""Sizes of memory as people read and type them. Pure: no torch.
+
+1 kB is 2**10 bytes, 1 MB 2**20, 1 GB 2**30, in all that is shown and in all that may be typed; the
+spellings KiB, MiB and GiB mean the same. So does the rest of what a user sees: torch's
+out-of-memory errors ("15.92 GiB"), ComfyUI's "Total VRAM 24564 MB" and `--reserve-vram`, the size
+on a card's box. A budget copied from any of these lines is the budget that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+
+KB, MB, GB, TB = 2**10, 2**20, 2**30, 2**40
+
+_SHOWN = (("TB", TB), ("GB", GB), ("MB", MB), ("kB", KB))
+_TYPED = {
+    **dict.fromkeys(("", "b"), 1),
+    **{
+        f"{prefix}{tail}": size
+        for prefix, size in zip("kmgt", (KB, MB, GB, TB), strict=True)
+        for tail in ("", "b", "ib")
+    },
+}
+_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def size_text(count: int | None, digits: int = 1) -> str:
+    """Bytes in the unit that fits: "18.2 GB", "340.0 MB", "12 B"; "unknown" for None."""
+    if count is None:
+        return "unknown"
+    for unit, size in _SHOWN:
+        # What would be rounded up to 1024 of a unit is 1 of the next.
+        if count >= size * (1 - 0.5 * 10.0**-digits / 1024):
+            return f"{count / size:.{digits}f} {unit}"
+    return f"{count} B"
+
+
+def short_text(count: int) -> str:
+    """Bytes as "20GB" or "19.5GB": one digit after the point where it is not 0."""
+    return f"{round(count / GB, 1):g}GB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "6GB", "512 MiB", "1.5g" or "6000000000"; ValueError for anything else."""
+    match = _TEXT.fullmatch(text)
+    unit = _TYPED.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f'{text!r} is no size; write it like "6GB", "512MB" or a number of bytes')
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit

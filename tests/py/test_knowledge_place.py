@@ -1,0 +1,301 @@
+"""Where the knowledge file lies, and every place where it can't be kept: one line, then memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from knowledge_doubles import finish, key, record, start, tables
+from knowledge_fixtures import patience  # noqa: F401
+
+from hy3d_rocm.conv.knowledge import opening, place, schema
+from hy3d_rocm.conv.knowledge.store import Store
+
+MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+40 27 0:30 / /home rw - nfs4 server:/home rw,vers=4.2
+41 40 0:31 / /home/me/local rw - btrfs /dev/sdb rw
+42 27 0:32 / /mnt/with\040blank rw - cifs //nas/share rw
+43 27 0:33 / /mnt/c rw - 9p drvfs rw
+44 27 0:34 / /mnt/over rw - ext4 /dev/sdc rw
+45 44 0:35 / /mnt/over rw - fuse.sshfs me@host: rw
+a line that makes no sense
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/work", "ext4"),
+        ("/home/me/.local/share", "nfs4"),
+        ("/home/me/local", "btrfs"),
+        ("/home/me/local/share", "btrfs"),
+        ("/home/me/localised", "nfs4"),
+        ("/homeless", "ext4"),
+        ("/mnt/with blank/x", "cifs"),
+        ("/mnt/over/x", "fuse.sshfs"),
+        ("/mnt/c/Users/me", "9p"),
+        ("/", "ext4"),
+    ],
+)
+def test_the_kernels_table_tells_the_file_system(folder: str, kind: str) -> None:
+    assert place.file_system(MOUNTS, folder) == kind
+
+
+def test_network_disks_are_told_from_local_ones() -> None:
+    remote = "nfs nfs4 cifs smb3 9p virtiofs ceph lustre afs fuse fuse.sshfs fuse.rclone fuse.s3fs"
+    local = "ext4 xfs btrfs tmpfs overlay zfs f2fs vfat fuseblk fuse.gocryptfs fuse.mergerfs"
+    assert all(map(place.is_network, remote.split()))
+    assert not any(map(place.is_network, [*local.split(), ""]))
+
+
+@pytest.mark.parametrize(
+    ("path", "remote"),
+    [
+        (r"\\server\share\hy3d_rocm", True),
+        ("//server/share/hy3d_rocm", True),
+        (r"\\?\UNC\server\share", True),
+        (r"\\?\unc\server\share", True),
+        (r"\\wsl.localhost\Ubuntu\home", True),
+        (r"C:\Users\me", False),
+        (r"\\?\C:\Users\me", False),
+        (r"\\.\C:", False),
+        (r"relative\path", False),
+    ],
+)
+def test_windows_servers_are_known_by_their_path(path: str, remote: bool) -> None:
+    assert place.is_unc(path) is remote
+
+
+@pytest.mark.parametrize(
+    ("environ", "windows", "expected"),
+    [
+        ({}, False, "/home/me/.local/share/hy3d_rocm/knowledge.db"),
+        ({"XDG_DATA_HOME": "/data"}, False, "/data/hy3d_rocm/knowledge.db"),
+        ({"XDG_DATA_HOME": "not/absolute"}, False, "/home/me/.local/share/hy3d_rocm/knowledge.db"),
+        ({"XDG_DATA_HOME": "/data", "HY3D_ROCM_DB": "/x/y.db"}, False, "/x/y.db"),
+        ({"HY3D_ROCM_DB": ":memory:"}, True, ":memory:"),
+        ({"LOCALAPPDATA": r"D:\Local"}, True, r"D:\Local\hy3d_rocm\knowledge.db"),
+        ({"XDG_DATA_HOME": "/data"}, True, r"\home\me\AppData\Local\hy3d_rocm\knowledge.db"),
+    ],
+)
+def test_default_path(environ: dict[str, str], windows: bool, expected: str) -> None:
+    assert place.default_path(environ, "/home/me", windows=windows) == expected
+
+
+# The trouble, the file it is about, and the one line.
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
+
+
+def works_in_memory(store: Store) -> None:
+    store.put(key(1), record())
+    with store.try_(key(2), "vendor"):
+        pass
+    assert store.records(key(1))["triton"] == record()
+    assert record() in [row.record for row in store.rows()]
+    assert not store.flush()
+    assert store.left_trying() == []
+    store.close()
+
+
+def expect_one_line(path: Path, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store.open(path)
+    works_in_memory(store)
+    [line] = lines(caplog)
+    assert words in line
+    assert str(path) in line
+
+
+def test_network_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(place, "network_disk", lambda folder: "nfs4")
+    path = tmp_path / "knowledge.db"
+    expect_one_line(path, "it is on a network disk (nfs4)", caplog)
+    assert not path.exists()
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    expect_one_line(tmp_path / "file" / "knowledge.db", "its folder can't be made", caplog)
+
+
+def test_a_path_that_is_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expect_one_line(tmp_path, "can't be opened", caplog)
+
+
+def test_a_newer_schema_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "knowledge.db"
+    Store.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    expect_one_line(path, "made by a newer version of hy3d_rocm (schema 2, this one", caplog)
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "places.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE places (x)")
+    connection.close()
+    before = path.read_bytes()
+    expect_one_line(path, "it is a database of another program", caplog)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"my notes " * 1000)
+    expect_one_line(path, "it is no database of hy3d_rocm, and was left as it is", caplog)
+    assert path.read_bytes() == b"my notes " * 1000
+
+
+def filled(path: Path) -> bytes:
+    store = Store.open(path)
+    for number in range(200):
+        store.put(key(number), record())
+    store.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["head", "middle", "truncated"])
+def test_a_damaged_file_is_moved_aside_and_a_new_one_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    path = tmp_path / "knowledge.db"
+    whole = filled(path)
+    broken = {
+        "head": b"garbage!" * 64 + whole[512:],
+        "middle": whole[:4096] + os.urandom(8192) + whole[12288:],
+        "truncated": whole[: len(whole) // 2 - 100],
+    }[damage]
+    path.write_bytes(broken)
+    store = Store.open(path)
+    assert store.trouble is None
+    store.put(key(1), record("gemm"))
+    store.close()
+    [aside] = tmp_path.glob("knowledge.db.damaged-*")
+    assert aside.read_bytes() == broken
+    [line] = lines(caplog)
+    assert aside.name in line
+    assert len(tables(path)["records"]) == 1
+
+
+def test_damage_that_shows_later_ends_in_memory_not_in_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "knowledge.db"
+    filled(path)
+    store = Store.open(path)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(1 << 16))
+    for number in range(200):
+        store.records(key(number))
+        store.put(key(number), record("gemm"))
+    store.flush()
+    store.put(key(5), record("cpu"))
+    assert store.records(key(5))["cpu"] == record("cpu")
+    store.rows()
+    store.forget()
+    store.close()
+    assert len(lines(caplog)) <= 1
+
+
+def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "knowledge.db"
+    store = Store.open(path, most_pages=20)
+    for number in range(500):
+        store.put(key(number), record())
+    store.flush()
+    assert store.records(key(499)) == {"triton": record()}
+    works_in_memory(store)
+    [line] = lines(caplog)
+    assert "the disk is full" in line
+    assert path.stat().st_size <= 20 * 4096
+    tables(path)
+
+
+# Root may write anywhere: the child becomes nobody, once it has imported what root's Python has.
+_READ_ONLY = """
+import logging, os, sys
+from knowledge_doubles import key, record
+from hy3d_rocm.conv.knowledge.store import Store
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+store = Store.open(sys.argv[1])
+store.put(key(1), record("gemm"))
+print(sorted(store.records(key(1))), store.flush())
+store.close()
+"""
+
+
+@pytest.fixture
+def locked_folder() -> Iterator[Path]:
+    """A folder that every user can reach; the tests make it read-only."""
+    folder = Path(tempfile.mkdtemp(prefix="hy3d-read-only-"))
+    yield folder
+    folder.chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["no file", "a file"])
+def test_a_read_only_folder(locked_folder: Path, existing: bool) -> None:
+    path = locked_folder / "knowledge.db"
+    if existing:
+        filled(path)
+        path.chmod(0o444)
+    locked_folder.chmod(0o555)
+    child = start(_READ_ONLY, path)
+    [line, result] = finish(child).splitlines()
+    assert "read-only" in line
+    assert "memory only" in line
+    # What a file has that nobody can write is known all the same.
+    assert result == ("['gemm', 'triton'] False" if existing else "['gemm'] False")
+    assert [p.name for p in locked_folder.iterdir()] == ["knowledge.db"] * existing
+
+
+def test_hosts_that_meet_a_damaged_file_move_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "knowledge.db"
+    path.write_bytes(b"garbage " * 4096)
+    code = (
+        "import sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store import"
+        " Store; print('ready', flush=True); sys.stdin.readline(); s = Store.open(sys.argv[1]);"
+        " s.put(key(int(sys.argv[2])), record()); assert s.flush(), s.trouble; s.close()"
+    )
+    children = [start(code, path, number) for number in range(4)]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        finish(child)
+    assert len(list(tmp_path.glob("*.damaged-*"))) == 1
+    assert len(tables(path)["records"]) == 4
+
+
+def test_reasons_are_words() -> None:
+    with pytest.raises(sqlite3.Error) as caught:
+        sqlite3.connect("/nowhere/at/all/x.db")
+    assert "can't be opened" in opening.reason_of(caught.value)
+    assert opening.reason_of(RuntimeError("x")) == "RuntimeError: x"

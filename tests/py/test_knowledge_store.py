@@ -1,0 +1,409 @@
+"""The knowledge store: what was put is found again, by others too, and nothing waits for a disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from knowledge_doubles import finish, key, record, start, tables
+from knowledge_fixtures import patience  # noqa: F401
+
+from hy3d_rocm.conv.knowledge import opening, worker
+from hy3d_rocm.conv.knowledge import store as store_module
+from hy3d_rocm.conv.knowledge.store import Store
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new folder" / "knowledge.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    one = Store.open(path)
+    assert one.trouble is None
+    yield one
+    one.close()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
+
+
+def test_a_record_is_there_at_once_and_after_reopening(path: Path, store: Store) -> None:
+    full = record(peak_bytes=2**62, first_seconds=31.5, detail="naïve\n\0 text", seconds=None)
+    store.put(key(1), full)
+    store.put(key(1), record("gemm", "error"))
+    assert store.records(key(1)) == {"triton": full, "gemm": record("gemm", "error")}
+    assert store.records(key(2)) == {}
+    store.close()
+    again = Store.open(path)
+    assert again.records(key(1)) == {"triton": full, "gemm": record("gemm", "error")}
+    again.close()
+
+
+def test_any_change_of_machine_or_version_starts_new_rows(store: Store) -> None:
+    store.put(key(1), record())
+    for name in ("architecture", "driver", "torch", "vendor", "ours", "dtype", "layout", "op"):
+        assert store.records(key(1, **{name: "other"})) == {}, name
+
+
+def test_generation_changes_with_every_change(store: Store) -> None:
+    seen = [store.generation]
+    store.put(key(1), record())
+    seen.append(store.generation)
+    store.put(key(1), record(seconds=0.002))
+    seen.append(store.generation)
+    store.forget(tier="triton")
+    seen.append(store.generation)
+    assert len(set(seen)) == 4
+    assert store.records(key(1)) == {}
+
+
+def test_rows_of_another_process_are_noticed(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "POLL_S", 0.05)
+    store._next_poll = 0.0
+    assert store.records(key(1)) == {}
+    before = store.generation
+    code = (
+        "import sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store import"
+        " Store; s = Store.open(sys.argv[1]); s.put(key(1), record('gemm')); s.close()"
+    )
+    finish(start(code, path))
+    end = time.monotonic() + 10
+    while store.records(key(1)) == {} and time.monotonic() < end:
+        time.sleep(0.01)
+    assert store.records(key(1)) == {"gemm": record("gemm")}
+    assert store.generation != before
+
+
+def test_memory_only_store_knows_what_it_was_told() -> None:
+    store = Store.open(":memory:")
+    store.put(key(1), record())
+    with store.try_(key(1), "vendor"):
+        pass
+    assert store.records(key(1)) == {"triton": record()}
+    assert [row.record for row in store.rows()] == [record()]
+    assert (store.forget(), store.rows(), store.left_trying()) == (1, [], [])
+    assert not os.path.exists(":memory:")
+    store.close()
+
+
+def test_threads_lose_nothing(path: Path, store: Store) -> None:
+    errors: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for number in range(100):
+                store.put(key(number), record(f"tier{thread}"))
+                assert f"tier{thread}" in store.records(key(number))
+                with store.try_(key(number), "vendor") if number % 20 == 0 else threading.Lock():
+                    pass
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for number in range(100):
+        assert len(store.records(key(number))) == 8
+    store.close()
+    found = tables(path)
+    assert len(found["records"]) == 800
+    assert found["trying"] == []
+
+
+def test_oldest_rows_make_room(path: Path) -> None:
+    store = Store.open(path, most_rows=300)
+    for number in range(1000):
+        store.put(key(number), record(when=1e9 + number))
+    store.close()
+    store = Store.open(path)
+    rows = store.rows()
+    store.close()
+    # Looked at every 256 rows, and then cut to 95 %.
+    assert 285 <= len(rows) <= 300 + 256
+    assert {row.record.when for row in rows} == {1e9 + n for n in range(1000 - len(rows), 1000)}
+
+
+def test_bad_values_are_refused_with_a_sentence_and_harm_nothing(path: Path, store: Store) -> None:
+    with pytest.raises(ValueError, match="none of ok, slow-find, error, hang, wrong"):
+        record(verdict="fine")
+    with pytest.raises(ValueError, match="no time"):
+        record(seconds=float("nan"))
+    with pytest.raises(ValueError, match="number of bytes"):
+        record(peak_bytes=2**63)
+    store.put(key(1, driver="\udcff"), record())
+    store.put(key(2), record(detail="\udcff" * 9999))
+    assert store.flush()
+    assert store.trouble is None
+    assert len(tables(path)["records"]) == 1
+    assert len(store.records(key(2))["triton"].detail) == 500
+
+
+def test_try_row_is_on_the_disk_before_the_call_and_gone_after(path: Path, store: Store) -> None:
+    with store.try_(key(1), "vendor"):
+        row = tables(path)["trying"][0]
+        assert (row[2], row[10], row[12]) == (key(1).shape, "vendor", os.getpid())
+    assert store.flush()
+    assert tables(path)["trying"] == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
+def test_an_exception_passes_and_clears_the_try_row(
+    path: Path, store: Store, error: type[BaseException]
+) -> None:
+    with pytest.raises(error), store.try_(key(1), "vendor"):
+        raise error
+    store.close()
+    assert tables(path)["trying"] == []
+
+
+_DIES = """
+import os, sys
+from knowledge_doubles import key, record
+from hy3d_rocm.conv.knowledge.store import Store
+store = Store.open(sys.argv[1])
+with store.try_(key(7), "vendor"):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_first_call_that_its_process_did_not_survive_is_recorded_as_hang(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = start(_DIES, path)
+    assert child.wait(30) == -9
+    store = Store.open(path)
+    [(suspect, tier, when)] = store.left_trying()
+    assert (suspect, tier) == (key(7), "vendor")
+    assert abs(when - time.time()) < 60
+    found = store.records(key(7))["vendor"]
+    assert found.verdict == "hang"
+    assert f"process {child.pid} ended during its first call" in found.detail
+    assert len([line for line in lines(caplog) if "ended during the call" in line]) == 1
+    store.close()
+    later = Store.open(path)
+    assert later.left_trying() == []
+    assert later.records(key(7))["vendor"] == found
+    later.close()
+
+
+def test_try_rows_of_living_processes_are_left_alone(path: Path) -> None:
+    code = _DIES.replace("os.kill(os.getpid(), 9)", "print('in', flush=True); sys.stdin.read()")
+    child = start(code, path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "in\n"
+    store = Store.open(path)
+    assert store.left_trying() == []
+    assert store.records(key(7)) == {}
+    store.close()
+    finish(child)
+    assert tables(path) == {"records": [], "trying": []}
+
+
+def attempts(path: Path, changes: dict[str, Any]) -> Store:
+    """A store that finds an attempt of this process, changed as said, in its file."""
+    Store.open(path).close()
+    connection = sqlite3.connect(path)
+    from hy3d_rocm.conv.knowledge import process, schema
+
+    me = process.myself()._replace(**{k: v for k, v in changes.items() if k != "when"})
+    when = changes.get("when", time.time())
+    with connection:
+        schema.write_trying(connection, schema.Attempt("token", key(7), "vendor", when, me))
+    connection.close()
+    return Store.open(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "suspected"),
+    [
+        ({}, False),
+        ({"start": "1"}, True),  # the number was given again
+        ({"boot": "another"}, True),
+        ({"numbering": "another container"}, False),
+        ({"numbering": "another container", "when": 1e9}, True),
+        ({"start": ""}, False),
+    ],
+)
+def test_processes_are_told_apart(path: Path, changes: dict[str, Any], suspected: bool) -> None:
+    store = attempts(path, changes)
+    assert bool(store.left_trying()) is suspected
+    assert bool(store.records(key(7))) is suspected
+    store.close()
+
+
+def test_a_newer_measurement_is_not_overwritten_by_a_suspicion(path: Path) -> None:
+    store = Store.open(path)
+    store.put(key(7), record("vendor", when=2e9))
+    store.close()
+    store = attempts(path, {"boot": "another", "when": 1e9})
+    assert len(store.left_trying()) == 1
+    assert store.records(key(7))["vendor"].verdict == "ok"
+    store.close()
+
+
+def test_a_slow_disk_holds_nobody_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = threading.Event()
+    real = opening.open_for_writing
+
+    def slow(*arguments: Any) -> sqlite3.Connection:
+        gate.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(opening, "open_for_writing", slow)
+    monkeypatch.setattr(store_module, "TRY_S", 0.1)
+    begin = time.monotonic()
+    store = Store.open(path, patience_s=0.1)
+    store.put(key(1), record())
+    assert store.records(key(1)) == {"triton": record()}
+    with store.try_(key(2), "vendor"):
+        pass
+    assert time.monotonic() - begin < 5
+    assert sum("the disk is slow" in line for line in lines(caplog)) == 1
+    gate.set()
+    assert store.flush(10)
+    store.close()
+    assert len(tables(path)["records"]) == 1
+
+
+def test_a_read_that_does_not_come_back_is_waited_for_once(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(key(1), record())
+    assert store.flush()
+    store._known.clear()
+    gate = threading.Event()
+    monkeypatch.setattr(store_module, "READ_S", 0.2)
+    real = store_module.schema.read_records
+
+    def stuck(*arguments: Any) -> Any:
+        gate.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(store_module.schema, "read_records", stuck)
+    begin = time.monotonic()
+    for number in range(50):
+        assert store.records(key(number)) == {}
+    assert time.monotonic() - begin < 0.2 * 10
+    assert sum("the disk is slow" in line for line in lines(caplog)) == 1
+    gate.set()
+    end = time.monotonic() + 10
+    while not store.records(key(1)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert store.records(key(1)) == {"triton": record()}
+
+
+def test_a_lock_that_is_never_given_back_ends_in_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "_BUSY_S", 0.05)
+    monkeypatch.setattr(worker, "_LOCK_PATIENCE_S", 0.2)
+    store = Store.open(path)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    store.put(key(1), record())
+    assert not store.flush(10)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert store.records(key(1)) == {"triton": record()}
+    assert [row.key for row in store.rows()] == [key(1)]
+    [line] = lines(caplog)
+    assert "another process holds it locked" in line
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise RuntimeError('x')", "os.fork()"])
+def test_what_was_put_outlives_a_process_that_does_not_close(path: Path, end: str) -> None:
+    code = (
+        "import os, sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store"
+        " import store\nfor n in range(200):\n    store().put(key(n), record())\n" + end
+    )
+    child = start(f"import os, sys; os.environ['HY3D_ROCM_DB'] = sys.argv[1]\n{code}", path)
+    child.communicate(timeout=60)
+    assert len(tables(path)["records"]) == 200
+
+
+def test_a_path_may_begin_at_home_or_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("~/one/k.db", "two/k.db"):
+        store = Store.open(text)
+        monkeypatch.chdir("/")
+        store.put(key(1), record())
+        store.close()
+        monkeypatch.chdir(tmp_path)
+    assert all(tables(tmp_path / name / "k.db")["records"] for name in ("one", "two"))
+
+
+def test_without_threads_there_is_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    store = Store.open(path)
+    store.put(key(1), record())
+    with store.try_(key(1), "vendor"):
+        pass
+    assert store.records(key(1)) == {"triton": record()}
+    assert not store.flush(0.1)
+    assert len(lines(caplog)) == 1
+    store.close()
+
+
+def test_reads_do_not_wait_for_a_writer(path: Path, store: Store) -> None:
+    store.put(key(1), record())
+    assert store.flush()
+    store._known.clear()
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    begin = time.monotonic()
+    assert store.records(key(1)) == {"triton": record()}
+    store.put(key(2), record())
+    assert store.records(key(2)) == {"triton": record()}
+    # Else these would have been waited for, for nothing.
+    assert time.monotonic() - begin < store_module.READ_S
+    assert not store.flush(0.1)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert store.flush(10)
+    assert len(tables(path)["records"]) == 2
+
+
+def test_the_file_outlives_a_fork(path: Path, store: Store) -> None:
+    store.put(key(1), record())
+    assert store.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store.put(key(2), record("gemm"))
+            known = store.records(key(2)) == {"gemm": record("gemm")}
+            known &= store.rows() != [] and not store.flush()
+            with store.try_(key(3), "vendor"):
+                pass
+            store.close()
+            os._exit(0 if known else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    store.put(key(4), record())
+    assert store.flush()
+    assert store.trouble is None
+    assert len(tables(path)["records"]) == 2

@@ -1,0 +1,244 @@
+"""What a healthy machine is spared, what is measured in passing, and what fits into memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from router_doubles import integers, one_thread, raising
+from router_world import Row, World
+from torch.overrides import _get_current_function_mode_stack
+
+from hy3d_rocm.conv import faults, forget, memory, selfcheck
+from hy3d_rocm.conv.call import make_spec
+from hy3d_rocm.conv.choice import Setting
+from hy3d_rocm.conv.passing import Purse
+from hy3d_rocm.conv.policy import Plan
+from hy3d_rocm.conv.stats import Event
+from hy3d_rocm.conv.watching import Watching
+
+X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
+ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
+ROCM_OFF = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
+NVIDIA = Setting(on_gpu=True, current="vendor")
+NVIDIA_OFF = Setting(on_gpu=True, current="native", vendor_on=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    forget()
+    with one_thread(), torch.inference_mode():
+        yield
+    forget()
+    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, ROCM)
+
+
+def conv() -> torch.Tensor:
+    return F.conv3d(X, W)
+
+
+EXPECTED = conv()
+
+
+def test_a_healthy_nvidia_machine_runs_what_it_would_run_anyway_unchecked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trap(*args: Any) -> Any:
+        raise AssertionError("was checked")
+
+    monkeypatch.setattr(selfcheck, "check", trap)
+    world.setting = NVIDIA
+    with world.protect() as guard:
+        for _ in range(10):
+            assert torch.equal(conv(), EXPECTED)
+    assert world.calls() == {"current": 10}
+    assert world.memory.log == ["run current"] * 10
+    assert guard.stats.as_dict()["rows"][0]["tier"] == "current"
+
+
+def test_on_a_healthy_nvidia_machine_no_other_tier_is_asked_until_one_is_needed(
+    world: World,
+) -> None:
+    def trap(*args: Any) -> Any:
+        raise AssertionError("was asked")
+
+    world.setting = NVIDIA
+    others = [tier for name, tier in world.tiers.items() if name != "current"]
+    plain = others[0].refusal
+    for tier in others:
+        tier.refusal = trap  # type: ignore[method-assign]
+    for policy in ("auto", "vendor-first"):
+        with world.protect(policy):
+            assert torch.equal(conv(), EXPECTED)
+    for tier in others:
+        tier.refusal = plain  # type: ignore[method-assign]
+    act, errors = world.tiers["current"].act, [faults.NO_ENGINE, faults.CUDA_OOM]
+    for text in errors:
+        forget()
+        world.tiers["current"].act = raising(lambda text=text: RuntimeError(text))
+        with world.protect() as guard:
+            for _ in range(3):
+                assert torch.equal(conv(), EXPECTED)
+        assert guard.stats.recovered == 3
+        assert world.memory.verdicts().get("vendor", "ok") == "ok", "cuDNN itself has not failed"
+        assert "current" not in world.memory.verdicts()
+        world.tiers["current"].act = act
+
+
+def test_with_the_library_switched_off_nvidia_too_goes_to_our_kernel(world: World) -> None:
+    world.setting = NVIDIA_OFF
+    with world.protect():
+        conv()
+    assert world.calls() == {"triton": 1}
+
+
+def test_after_the_first_call_nothing_is_asked_any_more(world: World) -> None:
+    asked: list[str] = []
+    for tier in world.tiers.values():
+        plain = tier.refusal
+        tier.refusal = lambda call, limits, plain=plain, tier=tier: (  # type: ignore[method-assign]
+            asked.append(tier.name), plain(call, limits),
+        )[1]  # fmt: skip
+    world.memory.usual = {n: Row(seconds=1.0) for n in world.tiers}
+    world.memory.usual["triton"] = Row(seconds=0.5)
+    with world.protect() as guard:
+        conv()
+        asked.clear()
+        for _ in range(5):
+            conv()
+    assert asked == []
+    assert guard.stats.calls == 6
+    assert sum(r["calls"] for r in guard.stats.as_dict()["rows"]) == 6
+
+
+def test_layers_that_run_often_are_measured_and_the_faster_tier_takes_over(world: World) -> None:
+    naps = {"triton": 0.004, "native": 0.001}
+
+    def act(call: Any, name: str) -> torch.Tensor:
+        time.sleep(naps[name])
+        result: torch.Tensor = call.run_current()
+        return result
+
+    for name in naps:
+        world.tiers[name].act = lambda call, name=name: act(call, name)
+    world.tiers["gemm"].refuse = "not here"
+    measured: dict[str, Row] = {}
+    end = time.monotonic() + 30
+    with world.protect():
+        while len(measured) < 2 and time.monotonic() < end:
+            assert torch.equal(conv(), EXPECTED)
+            measured = {
+                tier: row
+                for (_, tier), row in world.memory.rows.items()
+                if row.measured_by == "passing"
+            }
+    assert set(measured) == {"triton", "native"}
+    assert (measured["native"].seconds or 9) < (measured["triton"].seconds or 0)
+    before = world.tiers["triton"].calls
+    with world.protect():
+        conv()
+    assert world.tiers["triton"].calls == before
+    assert "vendor" not in world.calls()
+
+
+def test_a_tier_that_fails_while_it_is_measured_costs_no_call(world: World) -> None:
+    world.tiers["native"].act = raising(lambda: RuntimeError(faults.NO_ENGINE))
+    with world.protect() as guard:
+        end = time.monotonic() + 30
+        while not world.tiers["native"].calls and time.monotonic() < end:
+            assert torch.equal(conv(), EXPECTED)
+        for _ in range(20):
+            time.sleep(0.01)
+            assert torch.equal(conv(), EXPECTED)
+    assert (guard.stats.raised, guard.stats.failures) == (0, 1)
+    assert world.tiers["native"].calls == 1
+
+
+def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Event:
+        """Passes once `now` is two records further; counts seconds by records."""
+
+        now = 0
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            Event.now += 1
+            self.at = Event.now
+
+        def query(self) -> bool:
+            return Event.now >= self.at + 2
+
+        def elapsed_time(self, other: Event) -> float:
+            return 1000.0 * (other.at - self.at)
+
+        def synchronize(self) -> None:
+            raise AssertionError("waited")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
+    assert spec is not None
+    spec = replace(spec, device=torch.device("cuda"))
+    tiers = (world.tiers["triton"], world.tiers["gemm"])
+    plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
+    watching = Watching(plan, spec, Purse(lambda: 1e6 * Event.now))
+    ran = []
+    while not watching.is_done and len(ran) < 100:
+        watching.collect()
+        step = watching.next_step()
+        ran.append(step.tier)
+        if step.timed:
+            with watching.timing(step.tier):
+                pass
+        else:
+            Event.now += 1
+    watching.collect()
+    assert {t: r.seconds for (_, t), r in world.memory.rows.items()} == {"triton": 1, "gemm": 1}
+    assert len(ran) < 30
+
+
+def test_what_does_not_fit_is_passed_over_until_memory_is_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 1 << 20
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    monkeypatch.setattr("hy3d_rocm.conv.policy._CRAMPED_SECONDS", 0.05)
+    big = world.tiers["triton"]
+    big.workspace_bytes = lambda spec: 16 << 20  # type: ignore[method-assign]
+    with world.protect():
+        conv()
+        assert world.calls() == {"native": 1}
+        free = 1 << 30
+        conv()
+        assert world.calls() == {"native": 2}, "the plan holds for a moment"
+        time.sleep(0.06)
+        conv()
+        conv()
+    assert world.calls() == {"native": 2, "triton": 2}
+    forget()
+    with world.protect(budget=1 << 20):
+        conv()
+    assert world.calls() == {"native": 3, "triton": 2}
+
+
+def test_measured_bytes_count_where_a_tier_predicts_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 30)
+    world.memory.usual["vendor"] = Row(seconds=1e-9, peak_bytes=2 << 30)
+    with world.protect():
+        conv()
+    assert "vendor" not in world.calls()

@@ -1,0 +1,408 @@
+"""The tiers one by one, without a GPU: numerics, cutting, refusals, and what they leave alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import differential_tiers as differential
+import pytest
+import torch
+import torch.nn.functional as F
+from router_doubles import cpu_tier, fake_conv3d, integers, one_thread
+
+from hy3d_rocm import _native
+from hy3d_rocm.conv import memory
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, spec_from_json
+from hy3d_rocm.conv.tiers import (
+    TIER_NAMES,
+    CpuTier,
+    GemmTier,
+    Limits,
+    NativeTier,
+    base,
+    columns,
+    columns_plan,
+    conv_on_tier,
+    cpu,
+    make_call,
+    make_tier,
+    native,
+    products,
+    spread,
+    staging,
+    windows,
+)  # fmt: skip
+
+SHAPES = Path(__file__).resolve().parents[1] / "shapes" / "video_vae_layers.json"
+COUNT, SEED = 150, 5
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with one_thread(), torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv2d", "native", "cpu", "staged"])
+def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
+    """Replay: python tests/bench/differential_tiers.py --tiers NAME --seed 5 --first INDEX."""
+    if name in ("cpu", "staged") and not _native.available:
+        pytest.skip("the C core is not built")
+    result = differential.run(name, "cpu", SEED, 0, COUNT)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["ran"] >= 100
+    assert 0 < result["worst"] <= 1
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    total += torch.bmm(a.float(), b.float())
+
+
+def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch has products of half types into f32."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    monkeypatch.setattr(products, "_wide_product", lambda a, b: torch.bmm(a.float(), b.float()))
+    monkeypatch.setattr(products, "_add_wide_product", add_wide)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["ran"] >= 80
+
+
+def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU whose PyTorch gives half types only: products with the bias in them."""
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(differential, "is_whole", lambda tier, device: True)
+    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["worst"] == 0
+    assert result["ran"] >= 80
+
+
+def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = []
+    x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
+    real = columns.Columns._turned_by_product
+    monkeypatch.setattr(columns, "BY_PRODUCT", (torch.float32,))
+    monkeypatch.setattr(
+        columns.Columns, "_turned_by_product",
+        lambda self, *given: turned.append(real(self, *given)) or turned[-1],
+    )  # fmt: skip
+    assert torch.equal(conv_on_tier(GemmTier(), x, weight), F.conv3d(x, weight))
+    assert torch.equal(
+        conv_on_tier(GemmTier(), x, weight, None, 1, 1), F.conv3d(x, weight, padding=1)
+    )
+    assert turned == [True, False]  # padding is made by copies
+
+
+def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
+    x, weight = torch.empty(1, 4, 6, 7, 8), torch.empty(6, 2, 3, 3, 3)
+    padding = ((2, 0), (1, 1), (0, 1))
+    modes = ("replicate", "zeros", "zeros")
+    spec = make_call(x, weight, None, 2, padding, 1, 2, pad_modes=modes).spec
+    return dataclasses.replace(spec, device=torch.device(device), **changes)
+
+
+def test_a_spec_survives_json_and_nonsense_is_a_sentence() -> None:
+    for spec in (some_spec(), some_spec("cuda:1", dtype=torch.bfloat16, channels_last=True)):
+        data = json.loads(json.dumps(spec.to_json()))
+        assert spec_from_json(data) == spec
+        assert hash(spec_from_json(data)) == hash(spec)
+    with pytest.raises(ValueError, match="strange"):
+        spec_from_json({**data, "strange": 1})
+    with pytest.raises(ValueError, match="dtype 'i8'"):
+        spec_from_json({**data, "dtype": "i8"})
+
+
+def test_flops_are_two_a_product() -> None:
+    spec = make_call(torch.empty(2, 4, 5, 5, 5), torch.empty(6, 2, 3, 3, 3), groups=2).spec
+    assert spec.flops == 2 * (2 * 6 * 3 * 3 * 3) * (2 * 27)
+    assert spec.pad_modes == ("zeros",) * 3
+
+
+def test_every_tier_has_a_name_and_an_unknown_one_is_a_sentence() -> None:
+    assert [make_tier(name).name for name in TIER_NAMES] == list(TIER_NAMES)
+    with pytest.raises(ValueError, match=r"'quick' is no tier; use 'current', .* or 'cpu'"):
+        make_tier("quick")
+
+
+@pytest.mark.parametrize("name", ["vendor", "triton"])
+def test_gpu_tiers_refuse_the_cpu_in_words(name: str) -> None:
+    call = make_call(torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 3, 3, 3))
+    reason = make_tier(name).refusal(call, Limits())
+    assert reason is not None
+    assert "GPU" in reason
+    with pytest.raises(RuntimeError, match=f"the tier '{name}' can't take this convolution: .*GPU"):
+        conv_on_tier(make_tier(name), call.x, call.weight)
+
+
+def test_arguments_that_make_no_convolution_are_sentences() -> None:
+    x, weight = torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 3, 3, 3)
+    for options, said in (
+        ({"pad_modes": "reflect"}, "'zeros' or 'replicate'"),
+        ({"pad_modes": ("zeros", "zeros")}, "one each for T, H, W"),
+        ({"padding": ((1, 1), (1, 1))}, "a pair"),
+        ({"padding": -1}, "none below zero"),
+        ({"groups": 3}, "make no convolution"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            make_call(x, weight, **options)
+
+
+def test_the_current_tier_takes_padding_that_pytorch_has_no_words_for() -> None:
+    x, weight = integers(1, 2, 4, 5, 6), integers(3, 2, 3, 3, 3, seed=1)
+    modes = ("replicate", "zeros", "replicate")
+    got = conv_on_tier(make_tier("current"), x, weight, None, 1, ((2, 0), (1, 0), (1, 1)),
+                       pad_modes=modes)  # fmt: skip
+    padded = F.pad(F.pad(x, (0, 0, 1, 0)), (1, 1, 0, 0, 2, 0), mode="replicate")
+    assert torch.equal(got, F.conv3d(padded, weight))
+
+
+def test_a_window_is_the_padded_input_cut_out() -> None:
+    """Random padding, modes and boxes; replay by the printed index."""
+    for index in range(300):
+        rng = random.Random(index)
+        case = dataclasses.replace(differential.random_case(SEED, index), dtype=torch.float32)
+        if len(case.size) == 2 or case.batch == 0:
+            continue
+        x, weight, _ = differential.make_tensors(case, SEED, whole=True)
+        x = x if x.dim() == 5 else x[None]
+        spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups,
+                         pad_modes=case.modes).spec  # fmt: skip
+        shape = windows.geometry(spec)
+        whole = x
+        for axis, pair in enumerate(case.pads):
+            pad = [0] * 6
+            pad[2 * (2 - axis) : 2 * (3 - axis)] = pair
+            mode = "replicate" if case.modes[axis] == "replicate" else "constant"
+            whole = F.pad(whole, pad, mode=mode)
+        box = tuple(sorted((rng.randrange(n), rng.randrange(n) + 1)) for n in shape.out)
+        box = tuple((a, max(b, a + 1)) for a, b in box)
+        expected = whole
+        for axis, part in enumerate(box):
+            first, last = shape.span(axis, part)
+            expected = expected.narrow(axis + 2, first + shape.before[axis], last - first)
+        assert torch.equal(windows.window(x, shape, box), expected), (index, case, box)
+
+
+def test_boxes_cover_the_output_once() -> None:
+    for steps in itertools.product((1, 2, 3, 7), repeat=3):
+        seen = torch.zeros(5, 7, 3)
+        for (t0, t1), (h0, h1), (w0, w1) in windows.boxes(((0, 5), (0, 7), (0, 3)), steps):
+            assert t1 - t0 <= steps[0]
+            assert h1 - h0 <= steps[1]
+            assert w1 - w0 <= steps[2]
+            seen[t0:t1, h0:h1, w0:w1] += 1
+        assert bool((seen == 1).all())
+
+
+def layer_specs() -> Iterator[ConvSpec]:
+    """Each layer of the video VAEs, as if on a GPU, without its tensors."""
+    one = torch.empty(1)
+    for entry in json.loads(SHAPES.read_text(encoding="utf-8")).values():
+        for layer in entry["layers"]:
+            x, weight = one.expand(layer["input"]), one.expand(layer["weight"])
+            spec = make_call(x, weight, None, layer["stride"], layer["padding"]).spec
+            for dtype in (torch.bfloat16, torch.float32):
+                yield dataclasses.replace(spec, device=torch.device("cuda"), dtype=dtype)
+
+
+@pytest.mark.parametrize("widens", [True, False])
+def test_gemm_needs_less_than_256_mb_for_every_layer_of_the_vaes(
+    monkeypatch: pytest.MonkeyPatch, widens: bool
+) -> None:
+    def half(device: torch.device, dtype: torch.dtype) -> bool:
+        return widens and products.is_half(dtype)
+
+    monkeypatch.setattr(products, "can_widen", half)
+    for spec in layer_specs():
+        assert GemmTier().workspace_bytes(spec) < 256e6, spec
+        assert columns_plan.plan(spec) is not None, spec
+
+
+def test_gemm_takes_products_first_where_few_channels_come_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    for spec in layer_specs():
+        wide, narrow = columns_plan.plan(spec), spread.plan(spec)
+        if wide is not None and narrow is not None and spec.kernel == (3, 3, 3):
+            assert (narrow.traffic < wide.traffic) == (spec.weight_size[0] == 3), spec
+
+
+def test_native_is_cut_to_the_budget_and_gives_the_same_sums() -> None:
+    x, weight = integers(1, 4, 6, 20, 20), integers(5, 4, 3, 3, 3, seed=1)
+    expected = F.conv3d(x, weight, padding=1)
+    call = make_call(x, weight, None, 1, 1)
+    whole = NativeTier().workspace_bytes(call.spec)
+    tried = set()
+    for share in (1, 2, 5, 20, 60):
+        limits = Limits(budget=call.spec.out_bytes + whole // share)
+        call = make_call(x, weight, None, 1, 1, limits=limits)
+        assert NativeTier().refusal(call, limits) is None
+        tried.add(native._steps(call.spec, whole // share))
+        assert torch.equal(NativeTier().run(call), expected)
+    assert len(tried) == 5
+    limits = Limits(budget=call.spec.out_bytes + whole // 1000)
+    assert "one output row" in str(NativeTier().refusal(call, limits))
+
+
+def flags() -> dict[str, Any]:
+    cudnn = torch.backends.cudnn
+    return {
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
+        "mkldnn": torch._C._get_mkldnn_enabled(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+    }
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv2d", "native", "cpu"])
+def test_no_flag_of_the_process_changes(name: str) -> None:
+    tier = cpu_tier() if name == "cpu" else make_tier(name)
+    x, weight = integers(1, 4, 4, 9, 9, high=1), integers(3, 4, 3, 3, 3, high=1, seed=1)
+    before, seen = flags(), []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        """Looks at the flags at each operator that the tier calls."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(flags() == before)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        got = conv_on_tier(tier, x, weight, None, 1, 1)
+    assert torch.equal(got, F.conv3d(x, weight, padding=1))
+    assert seen
+    assert all(seen)
+    assert flags() == before
+
+
+class LateLanes:
+    """Copies happen as late as they may: when somebody waits for them, or when all are joined."""
+
+    def __init__(self) -> None:
+        self.pending: list[Callable[[], None]] = []
+        self.log: list[str] = []
+        self.elems = 0
+
+    def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
+        self.elems += elems
+        return torch.full((elems,), float("nan"), dtype=dtype)
+
+    def _later(self, kind: str, copy: Callable[[], Any]) -> Callable[[], None]:
+        def act() -> None:
+            if act in self.pending:
+                self.pending.remove(act)
+                self.log.append(f"{kind} ends")
+                copy()
+
+        self.pending.append(act)
+        self.log.append(f"{kind} starts")
+        return act
+
+    def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Callable[[], None]:
+        return self._later("fetch", lambda: into.copy_(make()))
+
+    def store(self, values: torch.Tensor, place: torch.Tensor) -> Callable[[], None]:
+        return self._later("store", lambda: place.copy_(values))
+
+    def join(self) -> None:
+        for act in list(self.pending):
+            act()
+
+
+def test_copies_overlap_the_computing_and_may_be_as_late_as_they_like() -> None:
+    x, weight = integers(2, 3, 7, 8, 9), integers(4, 3, 3, 3, 3, seed=1)
+    call = make_call(x, weight, None, 1, 1)
+    out = torch.full(call.spec.out_size, float("nan"))
+    lanes = LateLanes()
+
+    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
+        lanes.log.append("compute")
+        fake_conv3d(window, weight, None, 1, 0, 1, 1, out=result)
+
+    steps = (2, 8, 9)
+    staging.run(call.spec, x, out, steps, lanes, compute)
+    assert torch.equal(out, F.conv3d(x, weight, padding=1))
+    assert lanes.elems * 4 == staging.buffer_bytes(call.spec, steps)
+    assert lanes.log.count("compute") == 8
+    for index, step in enumerate(lanes.log):
+        if step == "compute" and "compute" in lanes.log[index + 1 :]:
+            before = lanes.log[:index]
+            assert before.count("fetch starts") == before.count("compute") + 2
+
+
+def test_copies_are_joined_where_the_computing_fails() -> None:
+    x, weight = integers(1, 3, 7, 8, 9), integers(4, 3, 3, 3, 3, seed=1)
+    call = make_call(x, weight)
+    lanes = LateLanes()
+
+    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        staging.run(call.spec, x, torch.empty(call.spec.out_size), (1, 6, 7), lanes, compute)
+    assert not lanes.pending
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> ConvCall:
+    """A call as if on a GPU, with so many bytes free on each device."""
+    call = make_call(torch.empty(1, 8, 9, 90, 90), torch.empty(8, 8, 3, 3, 3))
+    monkeypatch.setattr(base, "SMALL_BYTES", 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
+    return dataclasses.replace(
+        call, spec=dataclasses.replace(call.spec, device=torch.device("cuda"))
+    )
+
+
+def test_the_cpu_tier_takes_smaller_pieces_and_then_refuses_where_the_host_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 1 << 40}
+    call = on_gpu(monkeypatch, free)
+    whole = staging.buffer_bytes(call.spec, (7, 88, 88))
+    least = staging.buffer_bytes(call.spec, (1, 1, 1))
+    limits, steps = Limits(memory_threshold=0.5), []
+    for free["cpu"] in (2 * whole, 2 * whole - 1, whole // 10, 2 * least):
+        assert tier.refusal(call, limits) is None
+        steps.append(cpu._steps(call.spec, limits))
+        assert 2 * staging.buffer_bytes(call.spec, steps[-1]) <= free["cpu"]
+    assert steps[0] == (7, 88, 88)
+    assert steps[1] == (6, 88, 88)
+    assert steps[3] == (1, 1, 1)
+    free["cpu"] = 2 * least - 1
+    assert "staging buffers on the host need" in str(tier.refusal(call, limits))
+
+
+def test_the_cpu_tier_takes_smaller_pieces_where_the_device_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 0}
+    call = on_gpu(monkeypatch, free)
+    monkeypatch.setattr(cpu, "_LEAST_DEVICE_BYTES", 1 << 20)
+    for share in (1, 2, 5):
+        free["cuda"] = call.spec.out_bytes + tier.workspace_bytes(call.spec) // share
+        limits = Limits(memory_threshold=1.0)
+        assert tier.refusal(call, limits) is None
+        steps = cpu._steps(call.spec, limits)
+        assert (steps == (7, 88, 88)) == (share == 1)
+        assert staging.device_bytes(call.spec, steps) <= free["cuda"] - call.spec.out_bytes
+    free["cuda"] = 0  # nobody can tell how much a full device will give: it is tried
+    assert tier.refusal(call, limits) is None
