@@ -74,8 +74,8 @@ def conv_rows(
     x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
     w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
     contiguous with CHANNELS_LAST (then the other strides are in units of VECTOR, which tells the
-    compiler how stores are aligned; tl.multiple_of does not outlive AMD's buffer addressing), else w
-    contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
+    compiler how stores are aligned: tl.multiple_of does not outlive AMD's buffer addressing), else
+    w contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
     P: positions (FLAT: rows of the input up to the last one that has an output).
     """
     N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
@@ -158,8 +158,8 @@ def to_rows(
 ):  # fmt: skip
     """Copies a box of x into rows: y[(t, h, w), c] = x[c, t + t0, h + h0, w + w0].
 
-    VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides, which
-    come in units of VECTOR so that the compiler knows.
+    VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
+    which come in units of VECTOR so that the compiler knows.
 
     Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
     replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
