@@ -74,7 +74,7 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     )
     aligned = x.data_ptr() % 16 == 0
     noted = ("triton", x.stride(), aligned, torch.backends.cudnn.allow_tf32, config)
-    found = spec.notes.get(noted)
+    found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
         layout = Layout(_strides(x), _strides(out), aligned)
@@ -82,10 +82,10 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
         made = make_steps(p, layout, _NAMES[spec.dtype], bias is not None, target, config)
         found = spec.notes[noted] = (p, made)
     if spec.device.index == torch.cuda.current_device():
-        _carry_out(*found, x, weight, bias, out)
+        _carry_out(found[0], found[1], x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            _carry_out(*found, x, weight, bias, out)
+            _carry_out(found[0], found[1], x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
 
 

@@ -69,7 +69,8 @@ def is_points(p: Problem, layout: Layout) -> bool:
     )
     plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
     whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
-    strided = layout.x[1] % 8 == 0 and layout.out[1] % 8 == 0
+    first = 0 if p.batch > 1 else 1  # the distance of samples counts where there are two
+    strided = all(s % 8 == 0 for s in (*layout.x[first:2], *layout.out[first:2]))
     return dense and plain and whole and strided and layout.aligned
 
 
@@ -152,6 +153,8 @@ class _Maker:
         p, x = self.p, self.layout.x
         wide = p.padded[2]
         block_w, block_c = copy_block(p, x[1] == 1)
+        whole = p.row_channels == p.channels * p.groups
+        vector = 8 if x[1] == 1 and whole and all(s % 8 == 0 for s in (x[0], *x[2:])) else 1
         programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
         origin = (
             box.t0 * p.stride[0] - p.pad_before[0], box.h0 * p.stride[1] - p.pad_before[1],
@@ -159,8 +162,9 @@ class _Maker:
         )  # fmt: skip
         return Launch(
             "to_rows", (programs, 1, 1), (("x", box.n * x[0]), ("rows", 0)),
-            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin, *x[1:]),
-            (*p.replicate, p.is_padded, x[4] == 1, block_w, block_c), 4, 1,
+            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
+             x[1], *(s // vector for s in x[2:])),
+            (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c), 4, 1,
         )  # fmt: skip
 
     def _conv(
@@ -237,6 +241,8 @@ class _Maker:
         per = -(-p.taps * chunks // parts)
         vector = 8 if outputs % 8 == 0 and not narrow else 1
         last = split or self.channels_last
+        if last:
+            strides = tuple(s if k == 1 else s // vector for k, s in enumerate(strides))
         blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
         if self.descriptors:
             count = batch * ti * hi * wi - (length // p.row_channels - 1)
@@ -252,7 +258,7 @@ class _Maker:
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
                 p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2],
-                *strides[:5], strides[5] // vector, per,
+                *strides, per,
                 p.taps,
             ),
             (
