@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+
 GPU_BENCHES = ("gpu", "decode")
-_NO_GPU = (
-    "PyTorch sees no GPU here (torch.cuda.is_available() is False), and this compares GPU"
-    " back-ends; on a ROCm machine use the Python that runs ComfyUI"
-)
 _GPU_TEXT = """\
 For each layer, in one run and in turn: PyTorch's default call (MIOpen or cuDNN) and each tier, with
 NCDHW and with channels-last tensors. float32 is computed without TF32. The targets at the end are
@@ -73,7 +71,7 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.models import BenchError
 
     try:
-        device = _device(arguments.device)
+        device = find_gpu(arguments.device)
         text, data = (_gpu if arguments.bench == "gpu" else _decode)(arguments, device)
     except NoGpuError as error:
         _say(str(error))
@@ -94,26 +92,6 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     if data["interrupted"]:
         return 130
     return 0 if data["measured"] else 1
-
-
-class NoGpuError(Exception):
-    """There is no such GPU; the text says what to do."""
-
-
-def _device(text: str) -> Any:
-    import torch
-
-    try:
-        device: Any = torch.device(text)
-    except RuntimeError as error:
-        raise NoGpuError(f'--device {text!r} is no device; write "cuda" or "cuda:1"') from error
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise NoGpuError(_NO_GPU)
-    if device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    if device.index >= torch.cuda.device_count():
-        raise NoGpuError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
-    return device
 
 
 def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any]]:

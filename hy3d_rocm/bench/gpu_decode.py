@@ -41,7 +41,8 @@ def hunyuan_vae(device: torch.device) -> Any:
     with seeded_on(device, 0):
         vae = AutoencoderKLHunyuanVideo()
     vae.encoder = None
-    return vae.to(torch.bfloat16).eval().requires_grad_(False)
+    # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
+    return torch.nn.Module.to(vae, torch.bfloat16).eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class Lab:
         tiles: Tiles = triton_tiles,
     ) -> None:  # fmt: skip
         self._watch, self._make, self._tiles = watch, make, tiles
+        # Whose first calls are under way: who is to blame if the device is lost.
+        self.running = ""
 
     def measure(self, spec: ConvSpec, tiers: Sequence[str]) -> dict[str, Measured]:
         """By tier. Raises what a lost device and Ctrl-C raise."""
@@ -82,7 +84,9 @@ class Lab:
                 return dict.fromkeys(tiers, Measured("oom", detail=f"the input alone: {why}"))
             candidates = [c for name in tiers for c in self._candidates(name, call, found)]
             for candidate in candidates:
+                self.running = candidate.tier
                 _look(candidate, call, watch)
+            self.running = ""
             sound = {str(i): c for i, c in enumerate(candidates) if c.timed.reason is None}
             sound = {name: c for name, c in sound.items() if not c.wrong}
             interleave(

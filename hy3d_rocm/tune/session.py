@@ -20,8 +20,10 @@ from hy3d_rocm.tune.words import outcome_line, shape_line
 class Measuring(Protocol):
     """What tune.measure.Lab does."""
 
+    running: str
+
     def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
-        """By tier."""
+        """By tier. If it raises, `running` says whose call that was, if it is known."""
 
 
 Probe = Callable[..., Sequence[probing.Outcome]]
@@ -68,7 +70,8 @@ def run_tune(settings: TuneSettings) -> TuneReport:
     except KeyboardInterrupt:
         report.interrupted = True
     except RuntimeError as error:  # only a lost device gets here: see gpu_timing.attempt
-        report.fault = f"{error}".partition("\n")[0]
+        said = f"{error}".partition("\n")[0]
+        report.fault = f"{said}; nothing works on the GPU now, so start this command again"
     report.records = [dict(settings.memory.records(s.spec)) for s in settings.shapes]
     report.seconds = settings.clock() - session.started
     return report
@@ -105,13 +108,13 @@ class _Session:
             cases = late.pop(limit)
             fitting = max(1, int(room / limit))
             for shape, tier in cases[fitting:]:
-                self._leave(shape, tier, f"it hung; another {limit:.0f} s were not left")
+                self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
             cases = cases[:fitting]
             for shape, tier, waited in self._probe(cases, room, limit):
                 self._postpone(late, shape, tier, waited)
         for limit, cases in late.items():
             for shape, tier in cases:
-                self._leave(shape, tier, f"it hung; another {limit:.0f} s were not left")
+                self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
 
     def _cases(self, wanted: Task) -> list[tuple[Shape, str]]:
         pairs = zip(self.settings.shapes, self.todo, strict=True)
@@ -131,7 +134,7 @@ class _Session:
         """Records each outcome as it comes; those that hung, with the seconds they were given."""
         if limit_s <= 0:
             for shape, tier in cases:
-                self._leave(shape, tier, "no time was left for a child process")
+                self._leave(shape, [tier], "no time was left for a child process")
             return []
         hung: list[tuple[Shape, str, float]] = []
         done = iter(cases)
@@ -158,7 +161,7 @@ class _Session:
             if outcome.verdict == "oom":
                 self.report.reasons[shape, tier] = f"out of memory: {outcome.detail}"
             else:
-                self._leave(shape, tier, outcome.detail)
+                self._leave(shape, [tier], outcome.detail)
             return
         self.report.measured += 1
         self.settings.memory.put(
@@ -167,9 +170,9 @@ class _Session:
             detail=outcome.detail, measured_by="probe",
         )  # fmt: skip
 
-    def _leave(self, shape: Shape, tier: str, why: str) -> None:
-        self.report.reasons[shape, tier] = why
-        self.report.left_out.append(f"{shape_line(shape)}, {tier}: {why}")
+    def _leave(self, shape: Shape, tiers: Sequence[str], why: str) -> None:
+        self.report.reasons.update({(shape, tier): why for tier in tiers})
+        self.report.left_out.append(f"{shape_line(shape)}, {', '.join(tiers)}: {why}")
 
     # In this process.
 
@@ -182,15 +185,25 @@ class _Session:
             if not wanted:
                 continue
             if self.left_s() <= 0:
-                self._leave(shape, ", ".join(wanted), "the time was up before")
+                self._leave(shape, wanted, "the time was up before")
                 continue
-            assert self.settings.lab is not None
-            found = self.settings.lab.measure(shape.spec, wanted)
+            found = self._measure(shape, wanted)
             for tier, one in found.items():
                 self._book(shape, tier, one)
             done += 1
             spent = self.settings.clock() - begun
             self._tell(done, total, spent, shape, found)
+
+    def _measure(self, shape: Shape, wanted: Sequence[str]) -> Mapping[str, Measured]:
+        lab = self.settings.lab
+        assert lab is not None
+        try:
+            return lab.measure(shape.spec, wanted)
+        except RuntimeError as error:
+            if lab.running:
+                text = f"the GPU was lost: {error}".partition("\n")[0]
+                self._book(shape, lab.running, Measured("error", detail=text))
+            raise
 
     def _book(self, shape: Shape, tier: str, one: Measured) -> None:
         if one.verdict in ("refused", "oom"):

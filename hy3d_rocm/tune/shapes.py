@@ -62,7 +62,8 @@ def load_vae(name: str, dtype: torch.dtype) -> Any:
     options = {k: v for k, v in config.items() if not k.startswith("_")}
     with torch.device("meta"):
         vae = kind(**options)
-    return vae.to(dtype).eval()
+    # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
+    return torch.nn.Module.to(vae, dtype).eval()
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -83,10 +84,11 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def latent_size(vae: Any, width: int, height: int, frames: int) -> tuple[int, ...]:
-    """(1, C, T, H, W) of the latents; TuneError for sizes that no latents have."""
+def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
+    """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
     from hy3d_rocm.decode.vaes import adapter_for
 
+    width, height = size
     adapter = adapter_for(vae)
     time, space = adapter.factor
     for name, pixels in (("width", width), ("height", height)):
@@ -113,7 +115,8 @@ def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) 
         z = torch.empty(latent, dtype=dtype, device="meta")
         with torch.no_grad(), _Notes(torch.device(device)) as notes:
             vae.decode(z)
-        return notes.specs
+        found: Counter[ConvSpec] = notes.specs
+        return found
 
     # protect() and autocast of the caller belong to its thread: here the shapes meet neither.
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-tune-shapes") as worker:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from router_doubles import one_thread
 
 from hy3d_rocm import cli
 from hy3d_rocm.bench import gpu_command
@@ -67,7 +68,8 @@ class Lab:
             layers or (SMALL,), CPU, clock=self.clock, watch=self, make=self.make,
             **{"dtypes": ("f32",), **options},
         )  # fmt: skip
-        return run_gpu(settings)
+        with one_thread():
+            return run_gpu(settings)
 
 
 class ScriptedTier:
@@ -297,7 +299,7 @@ def test_the_sweep_says_what_the_guess_lost() -> None:
 
 @pytest.fixture
 def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_command, "_device", lambda text: CPU)
+    monkeypatch.setattr(gpu_command, "find_gpu", lambda text: CPU)
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
@@ -309,7 +311,8 @@ def test_the_command_runs_real_tiers_and_writes_json(
     shapes.write_text(json.dumps({"mine": {"layers": [layer]}}))
     words = ["bench", "gpu", "--shapes", str(shapes), "--sets", "mine", "--min-gflop", "1e-6"]
     words += ["--dtypes", "f32", "--tiers", "gemm,native,triton", "--json", str(out)]
-    assert cli.main(words) == 0
+    with one_thread():
+        assert cli.main(words) == 0
     said = capsys.readouterr()
     assert "Targets:" in said.out
     assert SMALL.text in said.err
