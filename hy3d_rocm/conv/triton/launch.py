@@ -72,15 +72,21 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
     )
+    aligned = x.data_ptr() % 16 == 0
+    noted = ("triton", x.stride(), aligned, torch.backends.cudnn.allow_tf32, config)
+    found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
+    if found is None:
+        p = plan.problem(spec)
+        layout = Layout(_strides(x), _strides(out), aligned)
+        target = target_of(spec.device)
+        made = make_steps(p, layout, _NAMES[spec.dtype], bias is not None, target, config)
+        found = spec.notes[noted] = (p, made)
     if spec.device.index == torch.cuda.current_device():
-        convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+        _carry_out(found[0], found[1], x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+            _carry_out(found[0], found[1], x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
-
-
-_problem = functools.lru_cache(maxsize=1024)(plan.problem)
 
 
 def convolve(
@@ -90,9 +96,15 @@ def convolve(
 ) -> None:  # fmt: skip
     """out = x * weight + bias, where w or c is contiguous in out. 4- or 5-dimensional."""
     layout = Layout(_strides(x), _strides(out), x.data_ptr() % 16 == 0)
-    made = make_steps(
-        p, layout, _NAMES[out.dtype], bias is not None, target, config, limit_bytes
-    )  # fmt: skip
+    dtype = _NAMES[out.dtype]
+    made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
+    _carry_out(p, made, x, weight, bias, out)
+
+
+def _carry_out(
+    p: plan.Problem, made: Steps, x: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None, out: torch.Tensor,
+) -> None:  # fmt: skip
     packed = pack(weight, p, made)
     tensors = {"x": x, "out": out, "weight": packed}
     tensors["bias"] = packed if bias is None else bias.contiguous()

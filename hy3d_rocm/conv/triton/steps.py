@@ -103,7 +103,8 @@ class _Maker:
 
     def steps(self) -> Steps:
         p = self.p
-        if is_points(p, self.layout):
+        # Three TF32 products split both operands; those of rows are split at less cost.
+        if self.precision != "tf32x3" and is_points(p, self.layout):
             return Steps((self._points(),), 0, 0, False)
         # Together with the packed weight the workspace stays below what the plan allows.
         room = max(self.limit - p.weight_bytes, self.limit // 4)
@@ -211,11 +212,20 @@ class _Maker:
         return batch * to * ho * wo
 
     def _choose(self, positions: int) -> Config:
-        p = self.p
+        if self.config is not None:
+            return self.config
+        p, units = self.p, self.target.units
         every = configs.offered(self.target.arch, self.dtype)
-        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
-        length = p.row_channels if self.narrow else p.tap_length
-        return self.config or configs.guess(every, positions, outputs, length, self.target.units)
+        if self.narrow:
+            outputs = p.outputs * p.kernel[2]
+            return configs.guess(every, positions, outputs, p.row_channels, units, p.taps)
+
+        def parts(config: Config, tiles: int) -> int:
+            steps = p.taps * -(-p.tap_length // config.block_k)
+            total = p.outputs * p.groups
+            return plan.splits(tiles * p.groups, steps, total, positions, units)
+
+        return configs.guess(every, positions, p.outputs, p.tap_length, units, p.taps, parts)
 
     def _rows(
         self, source: str, start: int, batch: int, size: Triple, out_size: Triple,
@@ -247,7 +257,8 @@ class _Maker:
             (
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
-                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per,
+                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2],
+                *strides, per,
                 p.taps,
             ),
             (
