@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+
 GPU_BENCHES = ("gpu", "decode")
-_NO_GPU = (
-    "PyTorch sees no GPU here (torch.cuda.is_available() is False), and this compares GPU"
-    " back-ends; on a ROCm machine use the Python that runs ComfyUI"
-)
 _GPU_TEXT = """\
 For each layer, in one run and in turn: PyTorch's default call (MIOpen or cuDNN) and each tier, with
 NCDHW and with channels-last tensors. float32 is computed without TF32. The targets at the end are
@@ -50,8 +48,8 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode = _parser(kinds, "decode", "a whole video decode with and without the vendor library",
                      _DECODE_TEXT)  # fmt: skip
     decode.add_argument("--policy", default="auto", help='of protect() (default "auto")')
-    decode.add_argument("--repeats", type=_count, default=3, metavar="N",
-                        help="timed decodes after the first (default 3)")  # fmt: skip
+    decode.add_argument("--repeats", type=_count, default=5, metavar="N",
+                        help="timed decodes after the first (default 5)")  # fmt: skip
     decode.add_argument("--skip-large", action="store_true", help="without 768x1280")
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
@@ -73,7 +71,7 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.models import BenchError
 
     try:
-        device = _device(arguments.device)
+        device = find_gpu(arguments.device)
         text, data = (_gpu if arguments.bench == "gpu" else _decode)(arguments, device)
     except NoGpuError as error:
         _say(str(error))
@@ -96,26 +94,6 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     return 0 if data["measured"] else 1
 
 
-class NoGpuError(Exception):
-    """There is no such GPU; the text says what to do."""
-
-
-def _device(text: str) -> Any:
-    import torch
-
-    try:
-        device: Any = torch.device(text)
-    except RuntimeError as error:
-        raise NoGpuError(f'--device {text!r} is no device; write "cuda" or "cuda:1"') from error
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise NoGpuError(_NO_GPU)
-    if device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    if device.index >= torch.cuda.device_count():
-        raise NoGpuError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
-    return device
-
-
 def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any]]:
     from hy3d_rocm.bench.gpu import DEFAULT_TIERS, GpuSettings, run_gpu
     from hy3d_rocm.bench.gpu_cells import DTYPES
@@ -127,10 +105,13 @@ def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any
     usual = 540.0 if arguments.sweep else 225.0
     settings = GpuSettings(
         load_layers(arguments.shapes, arguments.sets or DEFAULT_SETS, arguments.min_gflop),
+        device,
         _known(arguments.dtypes or tuple(DTYPES), tuple(DTYPES), "--dtypes"),
         _known(arguments.tiers or DEFAULT_TIERS, others, "--tiers"),
-        arguments.seconds or usual, arguments.sweep, device, _say,
-    )  # fmt: skip
+        arguments.seconds or usual,
+        arguments.sweep,
+        _say,
+    )
     report = run_gpu(settings)
     return gpu_text(report), {**gpu_dict(report), "measured": bool(report.cells)}
 

@@ -64,11 +64,16 @@ def _summary(tier: str, dtype: str, layout: str, cells: Sequence[Cell], peak: Pe
         tier, dtype, layout, len(timed),
         tuple((c.layer.text, c.figures[tier].reason or "not timed") for c in cells
               if c.figures[tier].seconds is None),
-        geomean(r for r, _ in ratios), max(ratios, default=None), max(extra, default=None),
-        max(rms, default=None), geomean(worst),
+        geomean(r for r, _ in ratios), _worst(ratios), max(extra, default=None), _worst(rms),
+        geomean(worst),
         sum(c.layer.flops for c, _ in timed) / sum(s for _, s in timed) if timed else None,
         geomean(share),
     )  # fmt: skip
+
+
+def _worst(rows: Sequence[tuple[float, str]]) -> tuple[float, str] | None:
+    """NaN is worse than anything."""
+    return max(rows, key=lambda row: (math.isnan(row[0]), row[0]), default=None)
 
 
 def geomean(values: Iterable[float]) -> float | None:

@@ -26,7 +26,7 @@ def gpu_text(report: GpuReport) -> str:
         lines += ["Tiles (ms):", *(f"  {c.text}: {sweep_text(c)}" for c in report.cells if c.sweep)]
         lines.append("")
     lines += [*aligned([_SUM, *map(_summary_row, summaries)]), ""]
-    lines += ["geomean, worst, rms, max: time, error over those of the default call in that layout;",
+    lines += ["geomean, worst, rms, max: time and error over the default call's in that layout;",
               "of peak: least possible over measured time (arithmetic or memory)", ""]  # fmt: skip
     lines += _gaps(report, summaries)
     found = checks(summaries)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, jit, plan
+from hy3d_rocm.conv.triton import configs, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
 
@@ -67,6 +67,8 @@ def target_of(device: torch.device) -> Target:
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     """The convolution, in the layout of the call. config: instead of the tuned or guessed one."""
     spec = call.spec
+    if config is None:
+        config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     x, weight, bias = call.operands()
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from hy3d_rocm.conv.knowledge.keys import make_key
+from hy3d_rocm.conv.knowledge.machine import this_machine
+from hy3d_rocm.conv.knowledge.store import store
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, is_points, make_steps
@@ -80,8 +83,6 @@ _TUNED = Tuned()
 
 def config_for(spec: ConvSpec, arch: str, dtype: str) -> Config | None:
     """The tuned tile of a convolution on a GPU of `arch`, or None: the guess then serves."""
-    from hy3d_rocm.conv.knowledge import make_key, this_machine
-    from hy3d_rocm.conv.knowledge.store import store
 
     def key() -> Any:
         return make_key(spec, this_machine(spec.device))
