@@ -36,6 +36,7 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     Tier,
     columns_plan,
     conv2d,
+    gemm,
     make_call,
     make_tier,
     native,
@@ -50,7 +51,8 @@ FINAL = {torch.float16: (2.0**-11, 2.0**-25), torch.bfloat16: (2.0**-8, 2.0**-13
 # What a tier's pieces are cut to, and what of it a case gets where they are to be tiny.
 PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
           (spread, "_PIECE_BYTES", 4), (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
-          (vendor, "_MAX_ELEMS", 1), (columns_plan, "_WEIGHT_BYTES", 1))  # fmt: skip
+          (vendor, "_MAX_ELEMS", 1), (columns_plan, "_WEIGHT_BYTES", 1),
+          (gemm, "_SUM_BYTES", 1))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from hy3d_rocm.conv.tiers import (
     columns_plan,
     conv_on_tier,
     cpu,
+    gemm,
     make_call,
     make_tier,
     native,
@@ -78,6 +79,42 @@ def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
     result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["ran"] >= 80
+
+
+@pytest.mark.parametrize("layout", ["plain", "last"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
+    groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library may round the parts of a product to its result's type: no half result is asked."""
+    sums: list[torch.Tensor] = []
+
+    def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        sums.append(plain_bmm(a.float(), b.float()))
+        return sums[-1]
+
+    def narrow(*args: Any, **options: Any) -> None:
+        raise AssertionError("a product into a half type")
+
+    plain_bmm = torch.bmm
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    monkeypatch.setattr(products, "_wide_product", wide)
+    monkeypatch.setattr(gemm, "_SUM_BYTES", 4 * 24 * 300)
+    for name in ("mm", "addmm", "bmm", "baddbmm"):
+        monkeypatch.setattr(torch, name, narrow)
+    x, weight = integers(2, 32, 3, 20, 17), integers(48, 32 // groups, 1, 1, 1, seed=1)
+    bias, half = integers(48, seed=2), torch.bfloat16
+    if layout == "last":
+        x = x.to(memory_format=torch.channels_last_3d)
+    call = make_call(x.to(half), weight.to(half), bias.to(half), groups=groups)
+    got = GemmTier().run(call)
+    assert torch.equal(got, F.conv3d(x, weight, bias, groups=groups).to(half))
+    assert got.is_contiguous(memory_format=call.spec.memory_format)
+    # No positions in a piece but 256 or 128: two samples, all groups.
+    assert {t.numel() * groups // 48 for t in sums} <= {256, 1020 % 256, 128, 1020 % 128}
+    assert len(sums) == (2 * 2 * 4 if groups == 2 else 2 * 8)
+    assert max(t.numel() for t in sums) * 4 <= gemm._SUM_BYTES
 
 
 def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(

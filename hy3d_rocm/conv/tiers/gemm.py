@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
@@ -12,8 +14,11 @@ from hy3d_rocm.conv.tiers.windows import geometry
 
 # What the BLAS library may take for itself through PyTorch's allocator (32 MiB on Hopper).
 _BLAS_BYTES = 33 << 20
-# Results below this are summed in f32 and rounded after, since libraries split such sums.
-_SMALL_RESULT = 1 << 21
+# Sums of a 1x1x1 in f32 at a time: about what a card's last-level cache holds, since they are read
+# back at once to be rounded.
+_SUM_BYTES = 32 << 20
+# Slices start at multiples of this many positions, as fast products want it.
+_SLICE = 128
 
 
 class GemmTier:
@@ -37,7 +42,7 @@ class GemmTier:
             return 0
         found = [p.bytes for p in (spread.plan(spec), columns_plan.plan(spec)) if p is not None]
         blas = _BLAS_BYTES if spec.device.type == "cuda" else 0
-        return max(found, default=0) + blas
+        return max(*found, _view_bytes(spec), 0) + blas
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
@@ -104,14 +109,46 @@ def _product(
     rows: torch.Tensor, source: torch.Tensor, bias: torch.Tensor | None, place: torch.Tensor
 ) -> None:
     """place (Cout, P) = rows (Cout, C) @ source (C, P) + bias, rounded once."""
-    if place.numel() < _SMALL_RESULT:
-        addend = None if bias is None else bias.view(1, -1, 1)
-        total = products.multiply(rows[None], source[None], addend)[0]
-        if bias is None or products.bias_is_in(place.device, place.dtype):
-            place.copy_(total)
-        else:
-            torch.add(total, bias.to(total.dtype)[:, None], out=place)
+    if products.can_widen(place.device, place.dtype):
+        _product_in_slices(rows, source, bias, place)
     elif bias is None:
         torch.mm(rows, source, out=place)
     else:
         torch.addmm(bias[:, None], rows, source, out=place)
+
+
+def _product_in_slices(
+    rows: torch.Tensor, source: torch.Tensor, bias: torch.Tensor | None, place: torch.Tensor
+) -> None:
+    """The same through f32 sums of a few positions at a time.
+
+    A product of half types into a half type may be split by the library, whose parts are rounded to
+    that type before they are added (allow_bf16_reduced_precision_reduction, on by default).
+    """
+    addend = None if bias is None else bias.float()[:, None]
+    by_channel = place.stride(0) == 1 and place.shape[0] > 1
+    size = _slice_size(*place.shape)
+    for first in range(0, place.shape[1], size):
+        part = slice(first, min(first + size, place.shape[1]))
+        if by_channel:
+            total = products.multiply(source[None, :, part].mT, rows[None].mT)[0].mT
+        else:
+            total = products.multiply(rows[None], source[None, :, part])[0]
+        if addend is None:
+            place[:, part].copy_(total)
+        else:
+            torch.add(total, addend, out=place[:, part])
+        del total  # so that the next one is written to the same memory
+
+
+def _slice_size(outputs: int, positions: int) -> int:
+    most = _SUM_BYTES // (4 * outputs)
+    return min(positions, max(most // _SLICE * _SLICE, _SLICE))
+
+
+def _view_bytes(spec: ConvSpec) -> int:
+    """What the products of a 1x1x1 take for their sums."""
+    if not _may_be_view(spec) or not products.can_widen(spec.device, spec.dtype):
+        return 0
+    outputs, positions = spec.weight_size[0] // spec.groups, math.prod(spec.out_size[2:])
+    return 4 * outputs * (_slice_size(outputs, positions) + 1)

@@ -14,9 +14,13 @@ def is_half(dtype: torch.dtype) -> bool:
 
 
 def work_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """What operands are copied as: on the CPU half types go to f32, since some of its kernels for
-    them round in between."""
-    return torch.float32 if device.type == "cpu" and is_half(dtype) else dtype
+    """What operands are copied as: half types go to f32 where sums of them would be rounded in
+    between. Some kernels of the CPU do that, and cuBLAS where it can't be asked for f32 results; on
+    ROCm the libraries keep the parts of a split sum in f32."""
+    if not is_half(dtype):
+        return dtype
+    rounds = device.type == "cpu" or (torch.version.hip is None and not can_widen(device, dtype))
+    return torch.float32 if rounds else dtype
 
 
 def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

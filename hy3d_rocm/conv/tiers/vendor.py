@@ -132,7 +132,8 @@ def _copied_elems(spec: ConvSpec, steps: Sizes | None) -> int:
     return read + shape.cout * math.prod(steps)
 
 
-def _allows_tf32() -> bool:
+def allows_tf32() -> bool:
+    """PyTorch's switch for TF32 in convolutions, as it is now."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # the user has chosen by fp32_precision, which forbids the older name
@@ -149,7 +150,7 @@ def convolution(
     exact = bool(switches.deterministic) or torch.are_deterministic_algorithms_enabled()
     shared = (padding, stride, dilation, groups, bool(switches.benchmark), exact)
     if torch.version.hip is None:
-        result = aten.cudnn_convolution(x, weight, *shared, _allows_tf32())
+        result = aten.cudnn_convolution(x, weight, *shared, allows_tf32())
     elif groups == x.shape[1] > 1 and weight.shape[0] % groups == 0:
         result = aten.miopen_depthwise_convolution(x, weight, None, *shared)
     else:

@@ -270,7 +270,8 @@ def conv_points(
 ):  # fmt: skip
     """1x1x1 on NCDHW as it lies: out[n] (N, P) = w (N, 8 * C8) @ x[n] (8 * C8, P) + bias.
 
-    PV, x_c and s_c (positions and the distances between channels) are in units of VECTOR.
+    PV (positions) and all distances are in units of VECTOR, so that the compiler knows how wide it
+    may read and write.
     """
     P = PV * VECTOR
     pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
@@ -280,9 +281,7 @@ def conv_points(
     o = pid_n * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     inside = (p < P)[None, :]
-    x_at = (
-        x + tl.multiple_of(n * x_n, VECTOR) + k.to(tl.int64)[:, None] * (x_c * VECTOR) + p[None, :]
-    )
+    x_at = x + n * (x_n * VECTOR) + k.to(tl.int64)[:, None] * (x_c * VECTOR) + p[None, :]
     w_at = w + (tl.minimum(o, N - 1).to(tl.int64)[:, None] * C + k[None, :])
     acc = tl.zeros((BN, BP), dtype=tl.float32)
     for k0 in range(0, C, BK):
@@ -297,10 +296,5 @@ def conv_points(
         x_at += BK * (x_c * VECTOR)
     if BIAS:
         acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[:, None]
-    at = (
-        out
-        + tl.multiple_of(n * s_n, VECTOR)
-        + o.to(tl.int64)[:, None] * (s_c * VECTOR)
-        + p[None, :]
-    )
+    at = out + n * (s_n * VECTOR) + o.to(tl.int64)[:, None] * (s_c * VECTOR) + p[None, :]
     tl.store(at, acc.to(out.dtype.element_ty), mask=(o < N)[:, None] & inside)

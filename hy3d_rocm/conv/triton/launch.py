@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
@@ -30,14 +31,12 @@ def refusal(spec: ConvSpec) -> str | None:
     arch = architecture(spec.device)
     if not configs.offered(arch, name):
         return f"no configuration for {name} on {arch} runs without spilling registers"
-    return plan.refusal(plan.problem(spec))
+    return plan.refusal(plan.problem(spec)) if min(spec.out_size) else None
 
 
 def workspace_bytes(spec: ConvSpec) -> int:
     """Bytes beside input, weight and output: rows, packed weight, partial sums. An upper bound."""
-    p = plan.problem(spec)
-    rows = plan.make_plan(p, False, max(plan.WORKSPACE_BYTES - p.weight_bytes, 1))
-    return rows.workspace_bytes + p.weight_bytes + plan.SPLIT_BYTES
+    return plan.most_bytes(plan.problem(spec)) if min(spec.out_size) else 0
 
 
 @functools.cache
@@ -62,7 +61,7 @@ def _units(device: torch.device) -> int:
 
 def target_of(device: torch.device) -> Target:
     """The Target of a GPU, with PyTorch's switch for TF32 as it is now."""
-    return Target(architecture(device), _units(device), bool(torch.backends.cudnn.allow_tf32))
+    return Target(architecture(device), _units(device), allows_tf32())
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
@@ -74,8 +73,10 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
     )
+    if not out.numel():
+        return out if spec.batched else out.squeeze(0)
     aligned = x.data_ptr() % 16 == 0
-    noted = ("triton", x.stride(), aligned, torch.backends.cudnn.allow_tf32, config)
+    noted = ("triton", x.stride(), aligned, allows_tf32(), config)
     found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)

@@ -21,6 +21,9 @@ Triple = tuple[int, int, int]
 WORKSPACE_BYTES = 56 << 20
 # Partial sums of split convolutions, which are small ones.
 SPLIT_BYTES = 16 << 20
+# Outputs times kernel columns that are computed as one narrow block of 16.
+NARROW = 16
+GRID_LIMIT = 65535  # programs along y and z
 _ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
 _VECTOR_BYTES = 16
 
@@ -170,6 +173,8 @@ def refusal(p: Problem) -> str | None:
     rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
     if min(rows, smallest_box_rows(p)) >= _ROW_LIMIT:
         return f"{rows} rows of input do not fit 32-bit row numbers"
+    if p.taps * p.tap_length >= _ROW_LIMIT or p.groups > GRID_LIMIT:
+        return "one output's weights, or the groups, are more than 32-bit numbers count"
     if any(r and n == 0 for r, n in zip(p.replicate, p.size, strict=True)):
         return "an empty input has nothing to replicate"
     return None
@@ -178,6 +183,20 @@ def refusal(p: Problem) -> str | None:
 def smallest_box_rows(p: Problem) -> int:
     """Rows that one frame and one line of output need."""
     return _reach(1, p, 0) * _reach(1, p, 1) * p.padded[2]
+
+
+def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
+    """Bytes of a box: together with the packed weight the workspace stays below the limit."""
+    return max(limit_bytes - p.weight_bytes, limit_bytes // 4)
+
+
+def most_bytes(p: Problem) -> int:
+    """Bytes of rows, packed weight and sums: no plan takes more, whatever the input's strides."""
+    row = p.row_channels * p.itemsize
+    whole = _reach(p.out[0], p, 0) * _reach(p.out[1], p, 1) * p.padded[2] * row
+    rows = max(smallest_box_rows(p) * row, min(whole, rows_room(p)))
+    line_sums = 4 * NARROW * p.padded[2]
+    return rows + p.weight_bytes + max(SPLIT_BYTES, line_sums)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ itself or boxes of it that `to_rows` copies. Two forms go through a float32 work
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,8 +18,6 @@ from hy3d_rocm.conv.triton.jit import Launch
 from hy3d_rocm.conv.triton.plan import Problem, Triple
 
 Strides = tuple[int, int, int, int, int]
-# Outputs times kernel columns that are computed as one narrow block of 16.
-_NARROW = 16
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,15 @@ def make_steps(
 
 def is_points(p: Problem, layout: Layout) -> bool:
     """Whether `conv_points` computes this: 1x1x1, dense NCDHW, whole vectors."""
+    if p.batch > plan.GRID_LIMIT:
+        return False
     t, h, w = p.size
     dense = all(
         s[2:] == (h * w, w, 1) or (t == 1 and s[3:] == (w, 1)) for s in (layout.x, layout.out)
     )
     plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
     whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
-    first = 0 if p.batch > 1 else 1  # the distance of samples counts where there are two
-    strided = all(s % 8 == 0 for s in (*layout.x[first:2], *layout.out[first:2]))
+    strided = all(s[1] % 8 == 0 and (p.batch == 1 or s[0] % 8 == 0) for s in (layout.x, layout.out))
     return dense and plain and whole and strided and layout.aligned
 
 
@@ -95,7 +95,8 @@ class _Maker:
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
         self.target, self.config, self.limit = target, config, limit_bytes
         total = p.outputs * p.groups
-        self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and total * p.kernel[2] <= _NARROW
+        few = total * p.kernel[2] <= plan.NARROW
+        self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and few
         self.descriptors = configs.uses_descriptors(target.arch) and p.is_flat and p.groups == 1
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
@@ -106,8 +107,7 @@ class _Maker:
         # Three TF32 products split both operands; those of rows are split at less cost.
         if self.precision != "tf32x3" and is_points(p, self.layout):
             return Steps((self._points(),), 0, 0, False)
-        # Together with the packed weight the workspace stays below what the plan allows.
-        room = max(self.limit - p.weight_bytes, self.limit // 4)
+        room = plan.rows_room(p, self.limit)
         if self.narrow:
             sums = 4 * p.outputs * p.kernel[2]
             room = min(room, plan.SPLIT_BYTES // sums * p.row_channels * p.itemsize)
@@ -127,15 +127,19 @@ class _Maker:
         if not self.narrow:
             yield from self._conv("x", 0, p.batch, p.size, p.out, 0)
             return
-        per_frame = p.size[1] * p.size[2]
-        frames = max(1, plan.SPLIT_BYTES // (4 * per_frame * p.outputs * p.kernel[2]))
-        for n in range(p.batch):
-            for t0 in range(0, p.out[0], frames):
-                count = min(frames, p.out[0] - t0)
-                size = (count + p.dilation[0] * (p.kernel[0] - 1), *p.size[1:])
-                start = (n * p.size[0] + t0) * per_frame * p.row_channels
-                at = n * self.layout.out[0] + t0 * self.layout.out[2]
-                yield from self._conv("x", start, 1, size, (count, *p.out[1:]), at)
+        out, (_, high, wide) = self.layout.out, p.size
+        fit = plan.SPLIT_BYTES // (4 * wide * p.outputs * p.kernel[2])  # lines whose sums fit
+        lines = min(p.out[1], max(1, fit))
+        frames = max(1, fit // high)
+        parts = itertools.product(
+            range(p.batch), range(0, p.out[0], frames), range(0, p.out[1], lines)
+        )
+        for n, t0, h0 in parts:
+            count, tall = min(frames, p.out[0] - t0), min(lines, p.out[1] - h0)
+            size = (count + p.dilation[0] * (p.kernel[0] - 1), high, wide)
+            start = (((n * p.size[0] + t0) * high) + h0) * wide * p.row_channels
+            at = n * out[0] + t0 * out[2] + h0 * out[3]
+            yield from self._conv("x", start, 1, size, (count, tall, p.out[2]), at)
 
     def _boxes(self, made: plan.Plan) -> Iterator[Launch]:
         p, out = self.p, self.layout.out
@@ -175,7 +179,7 @@ class _Maker:
         total = p.outputs * p.groups
         if self.narrow:
             columns, wide = total * p.kernel[2], size[2]
-            rows = batch * size[0] * size[1] * wide
+            rows = self._positions(batch, size, (to, ho, wide))
             self.sums = max(self.sums, rows * columns)
             strides = (*_rows_strides(size, columns), 0)
             yield self._rows(source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1)
@@ -245,7 +249,9 @@ class _Maker:
             strides = tuple(s if k == 1 else s // vector for k, s in enumerate(strides))
         blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
         if self.descriptors:
-            count = batch * ti * hi * wi - (length // p.row_channels - 1)
+            # Rows from the first to the last that a position reads; the input may end there.
+            taps = zip(p.kernel, p.dilation, (hi * wi, wi, 0 if p.merged else 1), strict=True)
+            count = positions + sum((k - 1) * d * step for k, d, step in taps)
             blocks = (
                 ([count, length], [p.row_channels, 1], [c.block_p, c.block_k]),
                 ([outputs, p.taps * length], [p.taps * length, 1], [c.block_n, c.block_k]),
@@ -289,7 +295,10 @@ class _Maker:
         return Launch(
             "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),
             (("x", 0), ("weight", 0), ("bias", 0), ("out", 0)),
-            (points // 8, p.outputs, p.channels // 8, x[0], x[1] // 8, out[0], out[1] // 8),
+            (
+                points // 8, p.outputs, p.channels // 8,
+                x[0] // 8, x[1] // 8, out[0] // 8, out[1] // 8,
+            ),
             (
                 p.channels % c.block_k == 0, self.has_bias, 8, self.precision,
                 c.block_p, c.block_n, c.block_k, c.group,

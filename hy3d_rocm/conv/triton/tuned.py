@@ -83,6 +83,7 @@ _TUNED = Tuned()
 
 def config_for(spec: ConvSpec, arch: str, dtype: str) -> Config | None:
     """The tuned tile of a convolution on a GPU of `arch`, or None: the guess then serves."""
+
     def key() -> Any:
         return make_key(spec, this_machine(spec.device))
 
