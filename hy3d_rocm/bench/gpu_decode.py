@@ -159,7 +159,7 @@ class _Run:
         if not kept or self._is_late("PSNR"):
             return
         z, self.z = self.z, self.z.float()
-        self.vae.float()
+        torch.nn.Module.float(self.vae)
         try:
             # Where the library may hang, float32 too is computed without it.
             is_on, guard = self.settings.has_library, self.guards[PROTECTED]
@@ -167,7 +167,7 @@ class _Run:
             with exact_float32():
                 rows, is_interrupted = interleave([exact], 0, self.meter, self.settings.say)
         finally:
-            self.vae.to(torch.bfloat16)
+            torch.nn.Module.to(self.vae, torch.bfloat16)
             self.z = z
         self.report.rows[EXACT] = rows[0]
         self.meter.release()

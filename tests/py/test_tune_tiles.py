@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from router_doubles import one_thread
 
+from hy3d_rocm.bench.gpu_cells import Cell
+from hy3d_rocm.bench.gpu_layers import Layer
+from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
+from hy3d_rocm.bench.gpu_timing import DeviceWatch
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.knowledge import Record, Store, make_key
 from hy3d_rocm.conv.knowledge.machine import Machine
 from hy3d_rocm.conv.tiers import make_call
-from hy3d_rocm.conv.triton import configs, tuned
+from hy3d_rocm.conv.triton import configs, launch, tuned
 from hy3d_rocm.conv.triton.steps import Target
+from hy3d_rocm.tune.measure import MORE_TILES, triton_tiles
 
 MACHINE = Machine("gfx1100", "driver", "torch", "hip", "ours")
 OFFERED = configs.offered("gfx1100", "bf16")
@@ -55,10 +61,10 @@ def test_what_names_no_offered_tile_is_left_alone(detail: str) -> None:
 
 def test_a_tile_is_read_once_and_anew_when_the_knowledge_changes() -> None:
     store, spec = Store.open(":memory:"), call(64, 128, 3).spec
-    key, found, reads = make_key(spec, MACHINE), tuned.Tuned(), []
+    key, reads = make_key(spec, MACHINE), list[int]()
 
     def get() -> Any:
-        return found.get(spec, store, lambda: reads.append(1) or key, OFFERED)
+        return tuned.tile_of(spec, store, lambda: reads.append(1) or key, OFFERED)
 
     assert get() is None
     assert get() is None
@@ -71,3 +77,61 @@ def test_a_tile_is_read_once_and_anew_when_the_knowledge_changes() -> None:
     assert get() is None
     store.forget()
     assert get() is None
+
+
+@pytest.fixture
+def paper_gpu(monkeypatch: pytest.MonkeyPatch) -> list[configs.Config | None]:
+    """A Triton tier for gfx1100 on CPU tensors: PyTorch computes, the tiles asked for are noted."""
+    asked: list[configs.Config | None] = []
+
+    def run(one: ConvCall, config: configs.Config | None = None) -> torch.Tensor:
+        asked.append(config)
+        return one.run_current()
+
+    monkeypatch.setattr(launch, "refusal", lambda spec: None)
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
+    monkeypatch.setattr(launch, "run", run)
+    return asked
+
+
+def test_a_sweep_times_every_tile_and_names_the_guess(
+    paper_gpu: list[configs.Config | None],
+) -> None:
+    one = call(16, 32, 3)
+    cell = Cell(Layer("s", *[(1,)] * 5, 1, 1), "bf16", "NCDHW")
+    with one_thread():
+        sweep(cell, one, DeviceWatch(torch.device("cpu")), 1e-3)
+    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")
+    assert set(cell.sweep) == {"", *map(str, every)}
+    assert set(paper_gpu) == {None, *every}
+    assert cell.chosen_tiles == (str(every[0]),)
+    assert str(every[0]) in sweep_text(cell)
+
+
+def test_tuning_tries_the_guess_and_the_next_best(paper_gpu: list[configs.Config | None]) -> None:
+    one = call(16, 32, 3)
+    tiles = triton_tiles(one)
+    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")[: 1 + MORE_TILES]
+    assert [words for words, _ in tiles] == [tuned.detail_of(config) for config in every]
+    for _, run in tiles:
+        run()
+    assert tuple(paper_gpu) == every
+
+
+def test_the_tier_takes_the_tuned_tile_and_an_explicit_one_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, one = Store.open(":memory:"), call(16, 32, 3)
+    store.put(make_key(one.spec, MACHINE), Record("triton", "ok", 1.0, detail=f"tile {OFFERED[1]}"))
+    taken: list[Any] = []
+    monkeypatch.setattr(tuned, "store", lambda: store)
+    monkeypatch.setattr(tuned, "this_machine", lambda device: MACHINE)
+    monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
+    monkeypatch.setattr(
+        launch, "_carry_out", lambda p, made, *tensors: taken.extend(tuned.tiles_of(made))
+    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    launch.run(one)
+    launch.run(one, OFFERED[0])
+    assert taken == [OFFERED[1], OFFERED[0]]

@@ -7,7 +7,7 @@ offered on the architecture any more (it would spill, or a new version dropped i
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -26,7 +26,6 @@ TIER = "triton"
 _HEAD = "tile "
 # Kernels whose constants end in block_p, block_n, block_k, group.
 _TILED = frozenset({"conv_rows", "conv_points"})
-_MOST = 4096
 
 
 class Known(Protocol):
@@ -57,28 +56,19 @@ def config_of(detail: str, offered: Sequence[Config]) -> Config | None:
     return next((c for c in offered if c == wanted), None)
 
 
-class Tuned:
-    """Tiles by spec, read anew when the knowledge has changed."""
-
-    def __init__(self) -> None:
-        self._generation: int | None = None
-        self._found: dict[ConvSpec, Config | None] = {}
-
-    def get(
-        self, spec: ConvSpec, store: Known, key: Any, offered: Sequence[Config]
-    ) -> Config | None:
-        """The tile for `spec`, or None where none was tuned. `key`: called only if not cached."""
-        generation = store.generation
-        if generation != self._generation or len(self._found) >= _MOST:
-            self._generation, self._found = generation, {}
-        if spec not in self._found:
-            record = store.records(key()).get(TIER)
-            detail = "" if record is None or record.verdict != "ok" else str(record.detail)
-            self._found[spec] = config_of(detail, offered)
-        return self._found[spec]
-
-
-_TUNED = Tuned()
+def tile_of(
+    spec: ConvSpec, store: Known, key: Callable[[], Any], offered: Sequence[Config]
+) -> Config | None:
+    """The tile that `store` has for `spec`, or None; noted at the spec while nothing changes."""
+    noted: tuple[Known, int, Config | None] | None = spec.notes.get("tile")
+    generation = store.generation
+    if noted is not None and noted[0] is store and noted[1] == generation:
+        return noted[2]
+    record = store.records(key()).get(TIER)
+    detail = "" if record is None or record.verdict != "ok" else str(record.detail)
+    found = config_of(detail, offered)
+    spec.notes["tile"] = (store, generation, found)
+    return found
 
 
 def config_for(spec: ConvSpec, arch: str, dtype: str) -> Config | None:
@@ -87,7 +77,7 @@ def config_for(spec: ConvSpec, arch: str, dtype: str) -> Config | None:
     def key() -> Any:
         return make_key(spec, this_machine(spec.device))
 
-    return _TUNED.get(spec, store(), key, configs.offered(arch, dtype))
+    return tile_of(spec, store(), key, configs.offered(arch, dtype))
 
 
 def candidates(call: ConvCall, target: Target, dtype: str) -> tuple[Config, ...]:
@@ -104,8 +94,9 @@ def candidates(call: ConvCall, target: Target, dtype: str) -> tuple[Config, ...]
     else:
         positions = p.batch * p.out[0] * p.padded[1] * p.padded[2]
         pick = functools.partial(
-            configs.guess, positions=positions, channels=outputs, length=length, units=target.units
-        )
+            configs.guess, positions=positions, channels=outputs, length=length, units=target.units,
+            taps=p.taps,
+        )  # fmt: skip
     left = configs.fitting(every, outputs, length)
     ordered: list[Config] = list(tiles_of(made))
     left = tuple(c for c in left if c not in ordered)
