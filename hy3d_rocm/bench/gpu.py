@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.bench.gpu_cells import DTYPES, Cell, exact_float32, measure_layer
+from hy3d_rocm.bench.gpu_cells import DTYPES, Banned, Cell, exact_float32, measure_layer
 from hy3d_rocm.bench.gpu_layers import Layer
+from hy3d_rocm.bench.gpu_prove import unproven
 from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
 from hy3d_rocm.bench.gpu_timing import DeviceWatch, Watch
 from hy3d_rocm.conv import memory
@@ -37,6 +38,8 @@ class GpuSettings:
     clock: Callable[[], float] = time.perf_counter
     watch: Watch | None = None
     make: Callable[[str], Tier] = make_tier
+    prove: Callable[..., Banned] = unproven
+    is_rocm: bool = torch.version.hip is not None
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,12 @@ def run_gpu(settings: GpuSettings) -> GpuReport:
 def _cells(
     settings: GpuSettings, watch: Watch, started: float, left_out: list[str]
 ) -> Iterator[Cell]:
+    banned: Banned = {}
+    if settings.is_rocm:
+        banned = settings.prove(
+            settings.layers, settings.dtypes, settings.tiers, settings.device,
+            settings.seconds / 2, settings.say,
+        )  # fmt: skip
     first = [name for name in settings.tiers if name in TARGETED]
     second = [name for name in settings.tiers if name not in TARGETED]
     for names in filter(None, (first, second)):
@@ -115,7 +124,7 @@ def _cells(
                     left_out.append(f"{layer.text}, {dtype}: {', '.join(names)}")
                     continue
                 yield from measure_layer(
-                    layer, dtype, tiers, settings.device, watch, _SERIES_S, also
+                    layer, dtype, tiers, settings.device, watch, _SERIES_S, also, banned
                 )
                 pace.learn(layer, settings.clock() - begun)
 

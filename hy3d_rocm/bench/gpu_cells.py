@@ -7,22 +7,25 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from hy3d_rocm.bench.gpu_errors import Reference, reference
 from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_timing import Timed, Watch, attempt, interleave
 from hy3d_rocm.conv import memory
-from hy3d_rocm.conv.call import ConvCall
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Tier, make_call
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 LAYOUTS = ("NCDHW", "channels-last")
 # PyTorch's own function with the library as it is set up.
 DEFAULT = "default"
+# (tier, spec) -> why it is not to be called; the default call is the tier "vendor" there.
+Banned = Mapping[tuple[str, ConvSpec], str]
 
 
 @dataclass
@@ -105,8 +108,10 @@ def measure_layer(
     watch: Watch,
     series_s: float,
     also: Callable[[Cell, ConvCall], None] | None = None,
+    banned: Banned | None = None,
 ) -> Iterator[Cell]:
-    """A cell for each layout. `also` adds to a cell what else its call is wanted for."""
+    """A cell for each layout. `also` adds to a cell what else its call is wanted for; what is
+    `banned` is not called, for the reason given there."""
     generator = torch.Generator(device).manual_seed(1)
 
     def values(shape: tuple[int, ...], scale: float) -> torch.Tensor:
@@ -121,12 +126,13 @@ def measure_layer(
         if layout == LAYOUTS[1]:
             last = torch.channels_last if layer.ndim == 2 else torch.channels_last_3d
             x, weight = (t.contiguous(memory_format=last) for t in (x, weight))
-        call = make_call(
-            x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups
-        )  # fmt: skip
+        options = (layer.stride, layer.padding, layer.dilation, layer.groups)
+        call = make_call(x, weight, bias, *options)
+        conv = F.conv2d if layer.ndim == 2 else F.conv3d
+        call = replace(call, run_current=functools.partial(conv, x, weight, bias, *options))
         truth = truth or reference(call)
         cell = Cell(layer, dtype, layout)
-        _measure(cell, call, tiers, watch, truth, series_s)
+        _measure(cell, call, _functions(cell, call, tiers, banned or {}), watch, truth, series_s)
         if also is not None:
             also(cell, call)
         yield cell
@@ -135,22 +141,31 @@ def measure_layer(
     memory.release(device)
 
 
+def _functions(
+    cell: Cell, call: ConvCall, tiers: Mapping[str, Tier], banned: Banned
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """What is to be timed; the cell has why the others are not."""
+    functions: dict[str, Callable[[], torch.Tensor]] = {DEFAULT: call.run_current}
+    functions.update({n: functools.partial(tier.run, call) for n, tier in tiers.items()})
+    for name in list(functions):
+        why = banned.get(("vendor" if name == DEFAULT else name, call.spec))
+        if why is None and name != DEFAULT:
+            refusal = tiers[name].refusal(call, call.limits)
+            why = refusal and f"refused: {refusal}"
+        cell.figures[name] = Figure(reason=why)
+        if why is not None:
+            del functions[name]
+    return functions
+
+
 def _measure(
-    cell: Cell, call: ConvCall, tiers: Mapping[str, Tier], watch: Watch, truth: Reference,
-    series_s: float,
+    cell: Cell, call: ConvCall, functions: Mapping[str, Callable[[], torch.Tensor]],
+    watch: Watch, truth: Reference, series_s: float,
 ) -> None:  # fmt: skip
     device = call.spec.device
-    functions: dict[str, Callable[[], torch.Tensor]] = {DEFAULT: call.run_current}
-    cell.figures[DEFAULT] = Figure()
-    for name, tier in tiers.items():
-        refusal = tier.refusal(call, call.limits)
-        if refusal is None:
-            functions[name] = functools.partial(tier.run, call)
-        else:
-            cell.figures[name] = Figure(reason=f"refused: {refusal}")
     timed = {name: Timed() for name in functions}
     for name, function in functions.items():
-        figure = cell.figures.setdefault(name, Figure())
+        figure = cell.figures[name]
         for is_first in (True, False):
             _look(figure, timed[name], function, watch, truth if is_first else None, device)
     running = {n: f for n, f in functions.items() if timed[n].reason is None}

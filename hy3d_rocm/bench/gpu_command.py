@@ -15,14 +15,15 @@ GPU_BENCHES = ("gpu", "decode")
 _GPU_TEXT = """\
 For each layer, in one run and in turn: PyTorch's default call (MIOpen or cuDNN) and each tier, with
 NCDHW and with channels-last tensors. float32 is computed without TF32. The targets at the end are
-set for an NVIDIA H200; on other cards they are for comparison. Close other programs that use the
-GPU first. Ctrl-C ends it early with the figures so far.
+set for an NVIDIA H200; on other cards they are for comparison. On AMD cards MIOpen's calls are
+tried in a child process first, since they may hang; that may take half of the time. Close other
+programs that use the GPU first. Ctrl-C ends it early with the figures so far.
 """
 _DECODE_TEXT = """\
 Decodes 33 frames of 640x608 with HunyuanVideo's VAE at full width (random weights), diffusers'
 framewise default: by the vendor library, with it switched off, and so under protect(). Then 33
 frames of 768x1280 under protect() alone. diffusers is needed, and some 25 GB of GPU memory; what
-does not fit is said.
+does not fit is said. On AMD cards MIOpen may hang, so it is left out unless --library is given.
 """
 
 
@@ -50,6 +51,8 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode.add_argument("--policy", default="auto", help='of protect() (default "auto")')
     decode.add_argument("--repeats", type=_count, default=5, metavar="N",
                         help="timed decodes after the first (default 5)")  # fmt: skip
+    decode.add_argument("--library", action="store_true",
+                        help="on AMD: by MIOpen too, in this process; it may hang")  # fmt: skip
     decode.add_argument("--skip-large", action="store_true", help="without 768x1280")
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
@@ -117,12 +120,16 @@ def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any
 
 
 def _decode(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any]]:
+    import torch
+
     from hy3d_rocm.bench.gpu_decode import DecodeSettings, run_decode
     from hy3d_rocm.bench.gpu_decode_text import decode_dict, decode_text
 
     settings = DecodeSettings(
         device, arguments.policy, arguments.repeats, arguments.seconds,
-        has_large=not arguments.skip_large, say=_say,
+        has_large=not arguments.skip_large,
+        has_library=arguments.library or torch.version.hip is None,
+        say=_say,
     )  # fmt: skip
     report = run_decode(settings)
     return decode_text(report), decode_dict(report)

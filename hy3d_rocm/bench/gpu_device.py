@@ -15,7 +15,8 @@ class NoGpuError(Exception):
 
 
 def find_gpu(text: str) -> Any:
-    """The torch.device, with its index. NoGpuError with a sentence where there is none."""
+    """The torch.device, with its index; it is made the current one, on which events are recorded
+    and Triton launches. NoGpuError with a sentence where there is none."""
     import torch
 
     try:
@@ -24,8 +25,8 @@ def find_gpu(text: str) -> Any:
         raise NoGpuError(f'--device {text!r} is no device; write "cuda" or "cuda:1"') from error
     if device.type != "cuda" or not torch.cuda.is_available():
         raise NoGpuError(_NONE)
-    if device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    if device.index >= torch.cuda.device_count():
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
         raise NoGpuError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
-    return device
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

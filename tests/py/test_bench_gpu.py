@@ -21,12 +21,14 @@ from hy3d_rocm.bench.gpu import GpuReport, GpuSettings, Peak, run_gpu
 from hy3d_rocm.bench.gpu_cells import LAYOUTS, Cell, Figure, exact_float32
 from hy3d_rocm.bench.gpu_errors import reference
 from hy3d_rocm.bench.gpu_layers import DEFAULT_SETS, SHIPPED, Layer, load_layers
+from hy3d_rocm.bench.gpu_prove import spec_of, unproven
 from hy3d_rocm.bench.gpu_summary import Check, checks, geomean, summarise
 from hy3d_rocm.bench.gpu_sweep import sweep_text
 from hy3d_rocm.bench.gpu_text import gpu_dict, gpu_text
 from hy3d_rocm.bench.gpu_timing import share
 from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.probe import Case, Outcome
 from hy3d_rocm.conv.tiers import make_call
 
 CPU = torch.device("cpu")
@@ -204,6 +206,40 @@ def test_what_the_time_does_not_allow_is_listed() -> None:
     text = gpu_text(report)
     assert all(f"  {line}" in text for line in report.left_out)
     assert "not all layers were measured" in text
+
+
+def test_on_rocm_the_library_is_called_only_where_a_child_came_back() -> None:
+    """In order of layers, dtypes, layouts: the first of the four calls hung."""
+    lab = Lab(gemm=2.0, conv2d=3.0)
+    asked: list[Case] = []
+
+    def probe(cases: list[Case], **options: Any) -> list[Outcome]:
+        asked.extend(cases)
+        return [Outcome(c, "hang" if i == 0 else "ok", detail="gone") for i, c in enumerate(cases)]
+
+    def prove(*arguments: Any) -> Any:
+        return unproven(*arguments, probe)
+
+    report = lab.run(tiers=("gemm", "conv2d"), is_rocm=True, prove=prove)
+    assert [case.tier for case in asked] == ["vendor", "conv2d"] * 2
+    hung = [cell for cell in report.cells if cell.layout == LAYOUTS[0]]
+    assert all(c.figures["default"].reason == "not called: hang in a child: gone" for c in hung)
+    assert [c.ratio("gemm") for c in report.cells if "gemm" in c.figures] == [None, 2.0]
+    assert [c.figures["conv2d"].seconds for c in report.cells if "conv2d" in c.figures] == [
+        3e-3
+    ] * 2
+    assert "no figure, default: not called: hang" in gpu_text(report)
+
+
+@pytest.mark.parametrize("layer", [SMALL, FLAT])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layers_spec_is_that_of_its_call(layer: Layer, layout: str) -> None:
+    x, weight = torch.zeros(layer.input), torch.zeros(layer.weight)
+    if layout == LAYOUTS[1]:
+        last = torch.channels_last if layer.ndim == 2 else torch.channels_last_3d
+        x, weight = (t.to(memory_format=last) for t in (x, weight))
+    call = make_call(x, weight, torch.zeros(layer.weight[0]), layer.stride, layer.padding)
+    assert spec_of(layer, "f32", layout, CPU) == call.spec
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:

@@ -64,6 +64,13 @@ def test_every_way_is_decoded_compared_and_reported() -> None:
     assert json.loads(json.dumps(decode_dict(report)))["measured"]
 
 
+def test_a_library_that_may_hang_is_not_called() -> None:
+    report = run_decode(settings(has_library=False, has_large=False))
+    assert list(report.rows) == [PROTECTED, EXACT, BARE]
+    assert report.psnr[PROTECTED] > 30
+    assert {c.verdict for c in decode_checks(report)} == {"no figure"}
+
+
 def test_what_the_time_does_not_allow_is_said() -> None:
     times = iter([0.0, 1.0, *[100.0] * 9])
     report = run_decode(settings(clock=lambda: next(times), seconds=50.0))
