@@ -15,6 +15,7 @@ from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_prove import unproven
 from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
 from hy3d_rocm.bench.gpu_timing import DeviceWatch, Watch
+from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.conv import memory
 from hy3d_rocm.conv.tiers import Tier, make_tier
 
@@ -58,13 +59,15 @@ class Peak:
 
 @dataclass
 class GpuReport:
-    """All cells by round of tiers; what time did not allow; whether Ctrl-C ended it."""
+    """All cells by round of tiers; what time did not allow; whether Ctrl-C, or which fault of the
+    device, ended it."""
 
     facts: list[str]
     peak: Peak
     cells: list[Cell] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     interrupted: bool = False
+    fault: str = ""
     seconds: float = 0.0
     has_sweep: bool = False
 
@@ -98,6 +101,8 @@ def run_gpu(settings: GpuSettings) -> GpuReport:
                 settings.say(_progress(cell))
         except KeyboardInterrupt:
             report.interrupted = True
+        except RuntimeError as error:  # a lost device: see gpu_timing.attempt
+            report.fault = first_line(error)
     report.seconds = settings.clock() - started
     return report
 

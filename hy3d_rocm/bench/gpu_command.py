@@ -70,7 +70,8 @@ def _parser(kinds: Any, name: str, text: str, description: str) -> argparse.Argu
 
 
 def run_gpu_command(arguments: argparse.Namespace) -> int:
-    """Exit code: 0; 1 if nothing was measured; 2 without a GPU; 130 after Ctrl-C."""
+    """Exit code: 0; 1 if nothing was measured or the device was lost; 2 without a GPU; 130 after
+    Ctrl-C."""
     from hy3d_rocm.bench.models import BenchError
 
     try:
@@ -116,7 +117,10 @@ def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any
         _say,
     )
     report = run_gpu(settings)
-    return gpu_text(report), {**gpu_dict(report), "measured": bool(report.cells)}
+    return gpu_text(report), {
+        **gpu_dict(report),
+        "measured": bool(report.cells) and not report.fault,
+    }
 
 
 def _decode(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any]]:

@@ -40,7 +40,8 @@ def _verdict(report: GpuReport, found: Sequence[Check]) -> str:
     empty = sum(check.verdict == "no figure" for check in found)
     text = f"{len(found)} targets: {len(found) - failed - empty} met, {failed} missed"
     text += f", {empty} without a figure" if empty else ""
-    return text + (" (not all layers were measured)" if report.left_out else "")
+    is_whole = not (report.left_out or report.interrupted or report.fault)
+    return text + ("" if is_whole else " (not all layers were measured)")
 
 
 def _gaps(report: GpuReport, summaries: Sequence[Summary]) -> list[str]:
@@ -55,6 +56,8 @@ def _gaps(report: GpuReport, summaries: Sequence[Summary]) -> list[str]:
     if report.left_out:
         lines += ["", "Left out for want of time (--seconds):"]
         lines += [f"  {text}" for text in report.left_out]
+    if report.fault:
+        lines += ["", f"Ended early, these are the figures so far: {report.fault}"]
     if report.interrupted:
         lines += ["", "Interrupted: these are the figures so far."]
     return lines
@@ -112,6 +115,7 @@ def gpu_dict(report: GpuReport) -> dict[str, Any]:
         "targets": [{**dataclasses.asdict(c), "verdict": c.verdict} for c in checks(summaries)],
         "left_out": report.left_out,
         "interrupted": report.interrupted,
+        "fault": report.fault,
         "seconds": report.seconds,
     }
 
