@@ -342,11 +342,9 @@ def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
     "tune"."""
     if not outcome.is_verdict:
         return
-    peak = outcome.peak_bytes
     memory_for(spec.device).put(
         spec, outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
         first_seconds=outcome.first_seconds,
-        # The probe counts the output too, the knowledge only what comes on top of it.
-        peak_bytes=None if peak is None else max(0, peak - spec.out_bytes),
+        peak_bytes=outcome.peak_bytes,
         detail=outcome.detail, measured_by=measured_by,
     )  # fmt: skip

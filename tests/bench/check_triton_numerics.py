@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -203,14 +204,11 @@ def compute(config: Config, x: Any, weight: Any, bias: Any) -> Any:
     spec = make_spec(config, x, weight)
     call = ConvCall(spec, x, weight, bias, lambda: x)
     target = launch.Target("gfx1100", config.units)
-    plain, problem = launch.make_steps, plan.problem(spec)
+    problem, plain = plan.problem(spec), launch.make_steps
     sample = math.prod(problem.padded) * problem.row_channels * problem.itemsize
     limit = int(config.room * sample) + problem.weight_bytes
-
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs, limit_bytes=limit)
-
-    with replaced(launch, "make_steps", limited), replaced(launch, "target_of", lambda _: target):
+    cut = functools.partial(plain, limit_bytes=limit)
+    with replaced(launch, "make_steps", cut), replaced(launch, "target_of", lambda _: target):
         out = launch.run(call, configs.Config.parse(config.tile))
     return out.unsqueeze(2) if config.ndim == 2 else out
 
