@@ -123,3 +123,7 @@ def test_other_text_and_other_architectures_are_sentences() -> None:
         isa.parse("s_endpgm", shared_bytes=0, num_warps=4)
     with pytest.raises(ValueError, match=r"no register limits for 'gfx803'"):
         isa.register_file("gfx803")
+
+
+def test_a_card_without_limits_can_be_checked_all_the_same() -> None:
+    assert kernel("gfx1250").waves == 0

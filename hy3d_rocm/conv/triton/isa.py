@@ -139,7 +139,9 @@ class Isa:
 
     @property
     def waves(self) -> int:
-        """Waves a SIMD holds, by registers and LDS."""
+        """Waves a SIMD holds, by registers and LDS; 0 where the limits of the card aren't known."""
+        if self.arch not in _REGISTER_FILES:
+            return 0
         limits = register_file(self.arch)
         return min(self.waves_by_registers, limits.waves_by_lds(self.lds_bytes, self.num_warps))
 
