@@ -1,4 +1,4 @@
-"""Command line: `hy3d-rocm demo`, `doctor`, `bench` and `db` (also `python -m hy3d_rocm`)."""
+"""Command line: `hy3d-rocm demo`, `doctor`, `bench`, `tune`, `db` (also `python -m hy3d_rocm`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
+from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -31,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
     add_bench_parser(commands)
+    add_tune_parser(commands)
     add_db_parser(commands)
     return parser
 
@@ -65,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_demo_command(arguments)
     if arguments.command == "bench":
         return run_bench_command(arguments)
+    if arguments.command == "tune":
+        return run_tune_command(arguments)
     if arguments.command == "db":
         return run_db_command(arguments)
     return run_doctor_command(arguments)

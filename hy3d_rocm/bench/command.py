@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from hy3d_rocm.bench.gpu_command import GPU_BENCHES, add_gpu_parsers, run_gpu_command
 from hy3d_rocm.units import GB
 
 _EPILOG = """\
@@ -28,9 +29,9 @@ def add_bench_parser(
 ) -> None:
     bench = commands.add_parser(
         "bench",
-        help="measure offload, compile, precision or resolution here; ends in a recommendation",
+        help="measure here: offload, compile, precision, resolution, gpu (tiers), decode",
         description="Measures the delight pipeline on this machine and recommends a setting from "
-        "the figures.",
+        "the figures; or the GPU's convolutions and a whole video decode.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,6 +49,7 @@ def add_bench_parser(
             one.add_argument(
                 "--backend", default="inductor", help="torch.compile's backend (default inductor)"
             )
+    add_gpu_parsers(kinds)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +91,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0, 1 if nothing could be measured, 130 after Ctrl-C."""
+    if arguments.bench in GPU_BENCHES:
+        return run_gpu_command(arguments)
     from hy3d_rocm.bench.benches import BENCHES
     from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.bench.session import Settings

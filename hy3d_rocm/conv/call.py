@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import torch
@@ -102,6 +102,10 @@ class ConvSpec:
     device: torch.device
     channels_last: bool
     pad_modes: tuple[str, ...] = ()
+    # What tiers worked out for this call and look up at the next one. Not part of its value.
+    notes: dict[Hashable, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False, hash=False
+    )
 
     def __post_init__(self) -> None:
         if not self.pad_modes:
@@ -146,14 +150,14 @@ class ConvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain types only (lists, numbers, strings), so that another process can rebuild it."""
-        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
         return {**plain, "dtype": dtype_name(self.dtype), "device": str(self.device)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The spec that to_json gave; ValueError for names that are missing or unknown."""
-        names = {field.name for field in fields(cls)}
+        names = {f.name for f in fields(cls) if f.init}
         if data.keys() != names or data["dtype"] not in _DTYPES:
             wrong = ", ".join(sorted(data.keys() ^ names)) or f"dtype {data['dtype']!r}"
             raise ValueError(f"this is no convolution's spec (look at: {wrong}); use to_json's")

@@ -73,6 +73,7 @@ class _Entry:
     standing: tuple[Verdict | None, ...] = ()
     fast: Tier | None = None
     is_current: bool = False
+    is_straight: bool = False  # is_current, and nothing is measured or expires
     recovers: bool = False
     rows: tuple[Row, ...] = ()
     watching: Watching | None = None
@@ -181,26 +182,28 @@ class RouterMode(TorchFunctionMode):
         self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
         args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
-        if entry.spec is None:
+        spec = entry.spec
+        if spec is None:
             return self._run_foreign(entry, values, func, args, kwargs)
-        if entry.generation != VERDICTS.generation or entry.expires < time.monotonic():
-            self._refresh(entry, self._call(entry.spec, values, func, args, kwargs))
-        if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
-            return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
-        if faults.active():
-            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
-        step = None if entry.watching is None else self._next_step(entry)
-        if step is not None:
-            return self._timed(entry, step, self._call(entry.spec, values, func, args, kwargs))
-        if entry.fast is None:
-            return self._climb(entry, self._call(entry.spec, values, func, args, kwargs))
+        is_straight = entry.is_straight and entry.generation == VERDICTS.generation
+        if not is_straight or faults.active():
+            if entry.generation != VERDICTS.generation or entry.expires < time.monotonic():
+                self._refresh(entry, self._call(spec, values, func, args, kwargs))
+            if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
+                return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
+            step = None if faults.active() else self._next_step(entry)
+            if step is not None:
+                return self._timed(entry, step, self._call(spec, values, func, args, kwargs))
+            if entry.fast is None or faults.active():
+                return self._climb(entry, self._call(spec, values, func, args, kwargs))
         failed: list[Exception] = []
         start = time.perf_counter()
         try:
             if entry.is_current:
                 result = func(*args, **kwargs)
             else:
-                call = self._call(entry.spec, values, func, args, kwargs)
+                call = self._call(spec, values, func, args, kwargs)
+                assert entry.fast is not None
                 result = entry.fast.run(call)
                 check_form(result, call, synchronize=False)
         except Exception as error:  # noqa: BLE001  # the ladder raises again what is not ours
@@ -209,7 +212,7 @@ class RouterMode(TorchFunctionMode):
             self._tell(entry, start, "ok", "")
             return result
         self._tell_failure(entry, start, failed[0])
-        return self._climb(entry, self._call(entry.spec, values, func, args, kwargs), failed)
+        return self._climb(entry, self._call(spec, values, func, args, kwargs), failed)
 
     def _call(
         self, spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any],
@@ -281,7 +284,7 @@ class RouterMode(TorchFunctionMode):
     def _look_for_fast(self, entry: _Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""
         plan, config = entry.plan, entry.config
-        entry.fast, entry.is_current = None, False
+        entry.fast, entry.is_current, entry.is_straight = None, False, False
         if plan is None or not plan.tiers or not self.is_plain or entry.spec is None:
             return
         first = plan.tiers[0]
@@ -295,6 +298,7 @@ class RouterMode(TorchFunctionMode):
         if not (is_current or plan.is_roomy):
             return  # it is asked at each call whether it still fits
         entry.fast, entry.is_current = first, is_current
+        entry.is_straight = is_current and entry.watching is None and entry.expires == math.inf
         entry.rows = self.audience.rows(entry.what, first.name, first.workspace_bytes(entry.spec))
 
     def _next_step(self, entry: _Entry) -> Step | None:

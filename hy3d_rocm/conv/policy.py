@@ -38,6 +38,8 @@ TIER_NAMES = tuple(name for name in _NAMES if name in tiers.TIER_NAMES)
 _SMALL_BYTES = 1 << 20
 # A tier that fits this many times over is not asked again at each call.
 _ROOMY = 4
+# A tier that may take more than this is measured by `tune` only.
+_PASSING_BYTES = 1 << 30
 # Where something lacked memory the plan is made anew after this time.
 _CRAMPED_SECONDS = 1.0
 # One shape of the vendor library during a decode; `hy3d-rocm tune` has patience.
@@ -214,12 +216,20 @@ class Planner:
             unharmed = [replace(c, failed=None, record=None) if c.failed else c for c in candidates]
             preferred = choose(self.policy, unharmed, setting).order[0]
         expires = time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf
+        # A measurement in passing shall not raise the peak that a decode is known for.
+        modest = {t.name for t in order if _bytes_at_most(t, spec, work) <= _PASSING_BYTES}
         return Plan(
-            order, setting, preferred, choice.reasons, choice.probe,
-            _unmeasured(choice.order, candidates, setting), tuple(self._spare(config, setting)),
-            next((c.seconds for c in candidates if choice.order[:1] == (c.tier,)), None),
-            bool(order) and room.has_room(order[0], None, _ROOMY), expires,
-        )  # fmt: skip
+            order,
+            setting,
+            preferred,
+            left_out=choice.reasons,
+            probe=choice.probe,
+            unmeasured=_unmeasured(choice.order, candidates, setting, modest),
+            spare=tuple(self._spare(config, setting)),
+            first_seconds=next((c.seconds for c in candidates if c.tier in choice.order[:1]), None),
+            is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
+            expires=expires,
+        )
 
     def _current(self) -> tuple[Tier, ...]:
         return tuple(tier for tier in self.tiers if tier.name == "current")
@@ -277,8 +287,14 @@ class _Room:
         return self._bytes
 
 
+def _bytes_at_most(tier: Tier, spec: ConvSpec, work: Work) -> float:
+    """What the tier may take: native predicts the least, and takes what it gets."""
+    predicted = tier.workspace_bytes(spec)
+    return max(predicted, work.column_bytes) if tier.name == "native" else predicted
+
+
 def _unmeasured(
-    order: Sequence[str], candidates: Sequence[Candidate], setting: Setting
+    order: Sequence[str], candidates: Sequence[Candidate], setting: Setting, modest: set[str]
 ) -> tuple[tuple[str, float | None], ...]:
     """Tiers of the order that nobody measured and that could be the best, the best guess first."""
     known = {c.tier: c for c in candidates}
@@ -290,6 +306,7 @@ def _unmeasured(
         (c.tier, c.estimate_seconds)
         for c in ranked
         if c.seconds is None
+        and (c is ranked[0] or c.tier in modest)
         and (c is ranked[0] or c.estimate_seconds is None or c.estimate_seconds < 3 * best)
     )
 
@@ -325,11 +342,9 @@ def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
     "tune"."""
     if not outcome.is_verdict:
         return
-    peak = outcome.peak_bytes
     memory_for(spec.device).put(
         spec, outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
         first_seconds=outcome.first_seconds,
-        # The probe counts the output too, the knowledge only what comes on top of it.
-        peak_bytes=None if peak is None else max(0, peak - spec.out_bytes),
+        peak_bytes=outcome.peak_bytes,
         detail=outcome.detail, measured_by=measured_by,
     )  # fmt: skip

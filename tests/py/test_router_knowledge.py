@@ -110,7 +110,7 @@ def test_a_probes_outcome_becomes_a_record(monkeypatch: pytest.MonkeyPatch, path
 
     def fake(cases: list[probe.Case], **options: Any) -> list[probe.Outcome]:
         said.append((cases, options))
-        return [probe.Outcome(cases[0], verdict, 2.0, 0.5, spec.out_bytes + 7, "text")]
+        return [probe.Outcome(cases[0], verdict, 2.0, 0.5, 7, "text")]
 
     monkeypatch.setattr(probe, "probe", fake, raising=False)
     store = Store.open(path)

@@ -242,3 +242,15 @@ def test_measured_bytes_count_where_a_tier_predicts_none(
     with world.protect():
         conv()
     assert "vendor" not in world.calls()
+
+
+def test_what_may_take_much_memory_is_not_measured_in_passing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hy3d_rocm.conv.policy._PASSING_BYTES", 1000)
+    world.tiers["gemm"].workspace_bytes = lambda spec: 1001  # type: ignore[method-assign]
+    with world.protect():
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            conv()
+    assert {"triton"} == world.calls().keys(), "native's columns are 27 times the input"

@@ -89,3 +89,31 @@ def test_a_tile_that_spills_is_a_failed_line(tmp_path: Path) -> None:
     plain = [v for v in found if v.function == "conv_rows" and v.is_plain][:1]
     (line,) = check_gfx.check([("gfx1030", plain[0])], workers=1, cache=tmp_path)
     assert any("registers spill" in words for words in line.wrong)
+
+
+def test_memory_is_read_and_written_by_vectors_where_the_layout_allows(tmp_path: Path) -> None:
+    tile = configs.Config.parse("64x64x32w4s2g8")
+    found = [v for v in variants.variants("gfx942", "f16", tiles=[tile]) if v.form == "small"]
+
+    def first(function: str, **constants: object) -> variants.Variant:
+        wanted = constants.items()
+        return next(v for v in found if v.function == function and wanted <= v.constexprs.items())
+
+    asked = {
+        "points": first("conv_points", EVEN_K=True),
+        "copy": first("to_rows", VECTOR=8, PADDED=True),
+        "rows": first("conv_rows", EVEN_K=True, CHANNELS_LAST=True, VECTOR=8, SPLIT=False),
+    }
+    jobs = [compiling.make_job(variant, "gfx942") for variant in asked.values()]
+    done = {
+        done.job.function: done.isa()
+        for done in compiling.compile_all(jobs, workers=2, cache_dir=tmp_path)
+    }
+    points, copy, rows = done["conv_points"], done["to_rows"], done["conv_rows"]
+    assert points.loop is not None
+    assert rows.loop is not None
+    assert set(points.loop.loads) == {16}
+    assert set(copy.body.loads) == set(copy.body.stores) == {16}
+    assert set(rows.loop.loads) == {16}
+    # An MFMA leaves four neighbouring outputs in a lane.
+    assert set(rows.body.stores) == {8}

@@ -7,6 +7,7 @@ it stays if nobody tunes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -60,6 +61,7 @@ _NVIDIA_HALF = (
     Config(128, 128, 16, 4, 3, rate=400),
     Config(128, 64, 16, 4, 3, rate=300),
     Config(256, 16, 64, 8, 3, rate=170),
+    Config(256, 16, 32, 4, 4, rate=150),
     Config(256, 16, 16, 4, 3, rate=110),
 )
 _NVIDIA_FLOAT = (
@@ -70,7 +72,9 @@ _NVIDIA_FLOAT = (
     Config(128, 16, 32, 4, 3, rate=45),
     Config(128, 16, 16, 4, 3, rate=35),
 )
-# RDNA: waves of 32, WMMA 16x16x16, 64 KB of LDS a work-group, 256 VGPRs a thread.
+# AMD: what compiles there without spilling in every variant (docs/triton.md has what did not).
+# RDNA: waves of 32, WMMA 16x16x16, 256 VGPRs a lane. Its sums alone take 64 of them in a 128 x 128
+# tile of eight waves; twice that spills on RDNA3.
 _RDNA_HALF = (
     Config(128, 128, 32, 8, 2),
     Config(128, 64, 32, 4, 2),
@@ -80,13 +84,14 @@ _RDNA_HALF = (
     Config(64, 64, 16, 4, 2),
     Config(128, 16, 16, 4, 2),
 )
+# Plain FMA. Eight waves halve the registers of four, which came close to all 256.
 _RDNA_FLOAT = (
-    Config(64, 64, 16, 4, 2),
+    Config(64, 64, 16, 8, 2),
     Config(64, 32, 16, 4, 2),
     Config(64, 16, 16, 4, 2),
 )
-# RDNA2 has no matrix units: v_dot2 for f16, plain FMA for f32, nothing for bf16.
-_GFX1030_HALF = (
+# RDNA2 has no matrix units: v_dot2 for f16, plain FMA for f32, and for bf16 after widening it.
+_RDNA2_HALF = (
     Config(64, 64, 16, 8, 2),
     Config(64, 32, 16, 4, 2),
     Config(64, 16, 16, 4, 2),
@@ -103,6 +108,7 @@ _CDNA_HALF = (
     Config(128, 16, 16, 4, 2),
 )
 _CDNA_FLOAT = (
+    Config(128, 128, 16, 8, 2),
     Config(128, 64, 16, 4, 2),
     Config(64, 64, 16, 4, 2),
     Config(64, 16, 16, 4, 2),
@@ -128,7 +134,7 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     if arch.startswith(_WMMA):
         return _RDNA_HALF if half else _RDNA_FLOAT
     if arch in _RDNA2:
-        return {"f16": _GFX1030_HALF, "f32": _RDNA_FLOAT}.get(dtype, ())
+        return _RDNA2_HALF if half else _RDNA_FLOAT
     return ()
 
 
@@ -159,15 +165,30 @@ def fitting(configs: tuple[Config, ...], channels: int, length: int) -> tuple[Co
 
 
 def guess(
-    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int
-) -> Config:
+    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
+    taps: int = 1, parts: Callable[[Config, int], int] | None = None,
+) -> Config:  # fmt: skip
     """The configuration with the least predicted time: waves of tiles, times the time of one.
 
-    units: compute units (or multiprocessors).
+    length: elements of a tap; units: compute units (or multiprocessors); parts(config, tiles): in
+    how many parts the sum would be cut.
     """
-    return min(
-        fitting(configs, channels, length), key=lambda c: _cost(c, positions, channels, units)
-    )
+
+    def cost(config: Config) -> float:
+        tiles = -(-positions // config.block_p) * -(-channels // config.block_n)
+        cut = 1 if parts is None else parts(config, tiles)
+        # Tiles that share a unit share its rate, so a last one alone takes as long as a wave.
+        waves = -(-tiles * cut // units)
+        operations = 2 * taps * length / cut + (_PART_OPERATIONS if cut > 1 else 0)
+        area = config.block_p * config.block_n
+        return waves * area * operations / (config.rate or _unmeasured_rate(config))
+
+    return min(fitting(configs, channels, length), key=cost)
+
+
+# What it costs to write and read an element of a float32 partial sum: 8 bytes, in operations that
+# a card does meanwhile (some 200 a byte; it only weighs splitting against not splitting).
+_PART_OPERATIONS = 8 * 200
 
 
 def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Config:
@@ -175,14 +196,6 @@ def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Con
     small = [c for c in fitting(configs, channels, length) if c.block_p <= 64]
     every = small or list(fitting(configs, channels, length))
     return max(every, key=lambda c: min(c.block_n, channels))
-
-
-def _cost(config: Config, positions: int, channels: int, units: int) -> float:
-    area = config.block_p * config.block_n
-    tiles = -(-positions // config.block_p) * -(-channels // config.block_n)
-    # Few waves come whole; many, and tiles that share a unit, flow.
-    waves = -(-tiles // units) if tiles < 2 * units else tiles / units
-    return waves * area / (config.rate or _unmeasured_rate(config))
 
 
 def _unmeasured_rate(config: Config) -> float:

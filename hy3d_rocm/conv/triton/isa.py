@@ -64,16 +64,16 @@ class RegisterFile:
 # prints the same number as "; Occupancy:". A compute unit of CDNA has 64 KiB of LDS for four SIMDs;
 # a work-group processor of RDNA has 128 KiB for four (two compute units).
 _CDNA = RegisterFile(512, 8, 8, 64 * 1024, 4)
+_CDNA4 = RegisterFile(512, 8, 8, 160 * 1024, 4)
 _RDNA2 = RegisterFile(1024, 16, 16, 128 * 1024, 4)
 _RDNA3_LARGE = RegisterFile(1536, 24, 16, 128 * 1024, 4)
-_RDNA3_SMALL = RegisterFile(1024, 16, 16, 128 * 1024, 4)
-_REGISTER_FILES = {
-    "gfx90a": _CDNA, "gfx942": _CDNA,
-    "gfx1030": _RDNA2, "gfx1031": _RDNA2, "gfx1032": _RDNA2,
-    "gfx1100": _RDNA3_LARGE, "gfx1101": _RDNA3_LARGE, "gfx1102": _RDNA3_SMALL,
-    "gfx1103": _RDNA3_SMALL, "gfx1150": _RDNA3_SMALL, "gfx1151": _RDNA3_LARGE,
-    "gfx1200": _RDNA3_LARGE, "gfx1201": _RDNA3_LARGE,
-}  # fmt: skip
+_REGISTER_FILES = dict.fromkeys(("gfx90a", "gfx942"), _CDNA)
+_REGISTER_FILES["gfx950"] = _CDNA4
+_REGISTER_FILES |= {f"gfx103{k}": _RDNA2 for k in range(7)}
+_REGISTER_FILES |= dict.fromkeys(("gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1153"), _RDNA2)
+_REGISTER_FILES |= dict.fromkeys(
+    ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201"), _RDNA3_LARGE
+)
 
 
 def register_file(arch: str) -> RegisterFile:

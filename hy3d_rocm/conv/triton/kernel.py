@@ -73,8 +73,9 @@ def conv_rows(
 
     x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
     w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
-    contiguous with CHANNELS_LAST (then all other strides are multiples of VECTOR), else w
-    contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
+    contiguous with CHANNELS_LAST (then the other strides are in units of VECTOR, which tells the
+    compiler how stores are aligned: tl.multiple_of does not outlive AMD's buffer addressing), else
+    w contiguous; with SPLIT float32 partial sums, `s_split` apart. N is VECTOR * NV.
     P: positions (FLAT: rows of the input up to the last one that has an output).
     """
     N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
@@ -135,14 +136,15 @@ def conv_rows(
     o = group * N + channel
     if BIAS:
         acc += tl.load(bias + o, mask=channel < N, other=0.0).to(tl.float32)[None, :]
-    at = on.to(tl.int64) * s_n + ot.to(tl.int64) * s_t + oh.to(tl.int64) * s_h
     if CHANNELS_LAST:
-        at = tl.multiple_of(at + ow.to(tl.int64) * s_w, VECTOR)
+        at = on.to(tl.int64) * (s_n * VECTOR) + ot.to(tl.int64) * (s_t * VECTOR)
+        at += oh.to(tl.int64) * (s_h * VECTOR) + ow.to(tl.int64) * (s_w * VECTOR)
         at2 = at[:, None] + o[None, :]
     else:
+        at = on.to(tl.int64) * s_n + ot.to(tl.int64) * s_t + oh.to(tl.int64) * s_h
         at2 = (at + ow)[:, None] + o.to(tl.int64)[None, :] * s_c
     if SPLIT:
-        at2 += tl.program_id(2).to(tl.int64) * s_split
+        at2 += tl.program_id(2).to(tl.int64) * (s_split * VECTOR)
     tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & (channel < N)[None, :])
 
 
@@ -151,9 +153,13 @@ def to_rows(
     x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
     REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
-    PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, BW: tl.constexpr, BC: tl.constexpr,
+    PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
+    BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Copies a box of x into rows: y[(t, h, w), c] = x[c, t + t0, h + h0, w + w0].
+
+    VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
+    which come in units of VECTOR so that the compiler knows.
 
     Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
     replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
@@ -170,7 +176,8 @@ def to_rows(
     w = block_w * BW + tl.arange(0, BW)
     c = block_c * BC + tl.arange(0, BC)
     xw = w + w0
-    wanted = (c < C)[:, None] & (w < Wy)[None, :]
+    channels = C8 * 8 if VECTOR == 8 else C
+    wanted = (c < channels)[:, None] & (w < Wy)[None, :]
     if PADDED:
         if REPLICATE_T:
             t = tl.minimum(tl.maximum(t, 0), T - 1)
@@ -180,9 +187,10 @@ def to_rows(
             xw = tl.minimum(tl.maximum(xw, 0), W - 1)
         inside = (t >= 0) & (t < T) & (h >= 0) & (h < H) & (xw >= 0) & (xw < W)
         wanted = wanted & inside[None, :]
-    at = x + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h
-    across = xw[None, :] if W_CONTIGUOUS else xw.to(tl.int64)[None, :] * s_w
-    value = tl.load(at + c.to(tl.int64)[:, None] * s_c + across, mask=wanted, other=0.0)
+    at = x + (t.to(tl.int64) * (s_t * VECTOR) + h.to(tl.int64) * (s_h * VECTOR))
+    across = xw[None, :] if W_CONTIGUOUS else xw.to(tl.int64)[None, :] * (s_w * VECTOR)
+    down = c[:, None] if VECTOR == 8 else c.to(tl.int64)[:, None] * s_c
+    value = tl.load(at + (across + down), mask=wanted, other=0.0)
     row = line.to(tl.int64) * Wy + w
     tl.store(
         y + row[None, :] * (C8 * 8) + c[:, None], value,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, jit, plan
+from hy3d_rocm.conv.triton import configs, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
 
@@ -36,7 +36,7 @@ def refusal(spec: ConvSpec) -> str | None:
 
 def workspace_bytes(spec: ConvSpec) -> int:
     """Bytes beside input, weight and output: rows, packed weight, partial sums. An upper bound."""
-    return plan.most_bytes(_problem(spec)) if min(spec.out_size) else 0
+    return plan.most_bytes(plan.problem(spec)) if min(spec.out_size) else 0
 
 
 @functools.cache
@@ -67,21 +67,29 @@ def target_of(device: torch.device) -> Target:
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     """The convolution, in the layout of the call. config: instead of the tuned or guessed one."""
     spec = call.spec
+    if config is None:
+        config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     x, weight, bias = call.operands()
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
     )
     if not out.numel():
         return out if spec.batched else out.squeeze(0)
+    aligned = x.data_ptr() % 16 == 0
+    noted = ("triton", x.stride(), aligned, allows_tf32(), config)
+    found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
+    if found is None:
+        p = plan.problem(spec)
+        layout = Layout(_strides(x), _strides(out), aligned)
+        target = target_of(spec.device)
+        made = make_steps(p, layout, _NAMES[spec.dtype], bias is not None, target, config)
+        found = spec.notes[noted] = (p, made)
     if spec.device.index == torch.cuda.current_device():
-        convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+        _carry_out(found[0], found[1], x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            convolve(_problem(spec), x, weight, bias, out, target_of(spec.device), config)
+            _carry_out(found[0], found[1], x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
-
-
-_problem = functools.lru_cache(maxsize=1024)(plan.problem)
 
 
 def convolve(
@@ -91,9 +99,15 @@ def convolve(
 ) -> None:  # fmt: skip
     """out = x * weight + bias, where w or c is contiguous in out. 4- or 5-dimensional."""
     layout = Layout(_strides(x), _strides(out), x.data_ptr() % 16 == 0)
-    made = make_steps(
-        p, layout, _NAMES[out.dtype], bias is not None, target, config, limit_bytes
-    )  # fmt: skip
+    dtype = _NAMES[out.dtype]
+    made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
+    _carry_out(p, made, x, weight, bias, out)
+
+
+def _carry_out(
+    p: plan.Problem, made: Steps, x: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None, out: torch.Tensor,
+) -> None:  # fmt: skip
     packed = pack(weight, p, made)
     tensors = {"x": x, "out": out, "weight": packed}
     tensors["bias"] = packed if bias is None else bias.contiguous()

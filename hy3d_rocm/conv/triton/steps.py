@@ -104,7 +104,8 @@ class _Maker:
 
     def steps(self) -> Steps:
         p = self.p
-        if is_points(p, self.layout):
+        # Three TF32 products split both operands; those of rows are split at less cost.
+        if self.precision != "tf32x3" and is_points(p, self.layout):
             return Steps((self._points(),), 0, 0, False)
         room = plan.rows_room(p, self.limit)
         if self.narrow:
@@ -156,6 +157,8 @@ class _Maker:
         p, x = self.p, self.layout.x
         wide = p.padded[2]
         block_w, block_c = copy_block(p, x[1] == 1)
+        whole = p.row_channels == p.channels * p.groups
+        vector = 8 if x[1] == 1 and whole and all(s % 8 == 0 for s in (x[0], *x[2:])) else 1
         programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
         origin = (
             box.t0 * p.stride[0] - p.pad_before[0], box.h0 * p.stride[1] - p.pad_before[1],
@@ -163,8 +166,9 @@ class _Maker:
         )  # fmt: skip
         return Launch(
             "to_rows", (programs, 1, 1), (("x", box.n * x[0]), ("rows", 0)),
-            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin, *x[1:]),
-            (*p.replicate, p.is_padded, x[4] == 1, block_w, block_c), 4, 1,
+            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
+             x[1], *(s // vector for s in x[2:])),
+            (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c), 4, 1,
         )  # fmt: skip
 
     def _conv(
@@ -212,11 +216,20 @@ class _Maker:
         return batch * to * ho * wo
 
     def _choose(self, positions: int) -> Config:
-        p = self.p
+        if self.config is not None:
+            return self.config
+        p, units = self.p, self.target.units
         every = configs.offered(self.target.arch, self.dtype)
-        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
-        length = p.row_channels if self.narrow else p.tap_length
-        return self.config or configs.guess(every, positions, outputs, length, self.target.units)
+        if self.narrow:
+            outputs = p.outputs * p.kernel[2]
+            return configs.guess(every, positions, outputs, p.row_channels, units, p.taps)
+
+        def parts(config: Config, tiles: int) -> int:
+            steps = p.taps * -(-p.tap_length // config.block_k)
+            total = p.outputs * p.groups
+            return plan.splits(tiles * p.groups, steps, total, positions, units)
+
+        return configs.guess(every, positions, p.outputs, p.tap_length, units, p.taps, parts)
 
     def _rows(
         self, source: str, start: int, batch: int, size: Triple, out_size: Triple,
@@ -232,6 +245,8 @@ class _Maker:
         per = -(-p.taps * chunks // parts)
         vector = 8 if outputs % 8 == 0 and not narrow else 1
         last = split or self.channels_last
+        if last:
+            strides = tuple(s if k == 1 else s // vector for k, s in enumerate(strides))
         blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
         if self.descriptors:
             # Rows from the first to the last that a position reads; the input may end there.
@@ -248,7 +263,8 @@ class _Maker:
             (
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
-                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per,
+                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2],
+                *strides, per,
                 p.taps,
             ),
             (

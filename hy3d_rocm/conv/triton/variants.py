@@ -145,7 +145,8 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
 def _copies(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
     """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
     base = _base(dtype)
-    sides = itertools.product((8, 24, 64, 128), (False, True), (0, 1), range(8))
+    widths = (8, 24, 64, 128, 4, 20, 60, 124)  # whole vectors, and not
+    sides = itertools.product(widths, (False, True), (0, 1), range(8))
     for channels, last, pad, bits in sides:
         replicate = (bool(bits & 4), bool(bits & 2), bool(bits & 1))
         p = replace(base, channels=channels, pad_before=(pad,) * 3, replicate=replicate)

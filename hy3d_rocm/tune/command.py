@@ -1,0 +1,162 @@
+"""`hy3d-rocm tune`: arguments, progress on stderr, the table on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+
+_EPILOG = """\
+Run it with the Python that runs ComfyUI, and close ComfyUI first. The convolutions of a decode as
+diffusers does it are measured, so give the size and frames that you use. What is measured is kept
+for this card, driver, PyTorch and library, and protect() goes by it (hy3d-rocm db list shows it).
+On AMD cards MIOpen is only ever tried in a child process, since it may hang. Ctrl-C keeps what was
+measured; run it again to go on. Exit code: 0; 1 for a wrong argument; 2 without a GPU; 130 after
+Ctrl-C.
+"""
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+_DEFAULT_TIERS = ("vendor", "triton", "gemm", "conv2d", "native")
+
+
+def add_tune_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="measure ahead which way of computing each convolution of a decode is best here",
+        description="Measures every convolution of one video VAE decode on this GPU: MIOpen or"
+        " cuDNN, Triton (with its tiles), matrix products, 2D convolutions, PyTorch native.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    tune.add_argument("--vae", required=True, metavar="hunyuan|wan|DIR",
+                      help="HunyuanVideo, Wan, or a folder with config.json")  # fmt: skip
+    tune.add_argument("--size", type=_size, required=True, metavar="WxH", help="pixels, 640x608")
+    tune.add_argument("--frames", type=_count, required=True, metavar="N", help="4 n + 1, as 33")
+    tune.add_argument("--dtype", choices=tuple(_DTYPES), default="bf16", help="default bf16")
+    tune.add_argument("--limit", type=_seconds, default=600.0, metavar="SECONDS",
+                      help="begin nothing after that (default 600)")  # fmt: skip
+    tune.add_argument("--tiers", type=_names, default=_DEFAULT_TIERS, metavar="A,B",
+                      help=f"default {','.join(_DEFAULT_TIERS)}; also cpu")  # fmt: skip
+    tune.add_argument("--retry-hung", action="store_true",
+                      help="give what hung before more time in a child process")  # fmt: skip
+    tune.add_argument("--again", action="store_true", help="measure what is known already, too")
+    tune.add_argument("--probe", action="store_true",
+                      help="try cuDNN in a child process, too, as MIOpen always is")  # fmt: skip
+    tune.add_argument("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE, too")
+
+
+def run_tune_command(arguments: argparse.Namespace) -> int:
+    """Exit code: see the epilog."""
+    from hy3d_rocm.tune.shapes import TuneError
+
+    try:
+        device = find_gpu(arguments.device)
+        report, default = _run(arguments, device)
+    except NoGpuError as error:
+        _say(str(error))
+        return 2
+    except (TuneError, TypeError) as error:  # adapter_for() says with a TypeError what it knows
+        _say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted before anything was measured")
+        return 130
+    from hy3d_rocm.tune.report import tune_dict, tune_text
+
+    sys.stdout.write(tune_text(report, default))
+    if arguments.json is not None:
+        try:
+            text = json.dumps(tune_dict(report, default), indent=1) + "\n"
+            arguments.json.write_text(text, encoding="utf-8")
+        except OSError as error:
+            _say(f"{arguments.json} cannot be written: {error.strerror}")
+            return 1
+    if report.interrupted:
+        return 130
+    return 1 if report.fault else 0
+
+
+def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
+    """The report, and the tier that computes these shapes today."""
+    import torch
+
+    from hy3d_rocm.conv.choice import Setting
+    from hy3d_rocm.conv.knowledge import this_machine
+    from hy3d_rocm.conv.knowledge.store import store
+    from hy3d_rocm.conv.policy import StoreMemory
+    from hy3d_rocm.tune import shapes, tasks
+    from hy3d_rocm.tune.measure import Lab
+    from hy3d_rocm.tune.session import TuneSettings, run_tune
+
+    is_rocm = torch.version.hip is not None
+    tiers = _known_tiers(arguments.tiers)
+    dtype = getattr(torch, _DTYPES[arguments.dtype])
+    vae = shapes.load_vae(arguments.vae, dtype)
+    latent = shapes.latent_size(vae, arguments.size, arguments.frames)
+    found = shapes.collect(vae, latent, dtype, str(device))
+    default = tasks.comfyui_default(
+        this_machine(device).architecture,
+        is_rocm=is_rocm,
+        keeps_miopen=os.environ.get("COMFYUI_ENABLE_MIOPEN") == "1",
+    )
+    setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
+    risky = tasks.risky_tiers(tiers, is_rocm=is_rocm, asked=arguments.probe)
+    wishes = tasks.Wishes(tiers, risky, arguments.again, arguments.retry_hung)
+    _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
+    settings = TuneSettings(
+        found, wishes, StoreMemory(device), setting, arguments.limit, _say, lab=Lab()
+    )
+    report = run_tune(settings)
+    if not store().flush():
+        _say(f"{store().path}: {store().trouble or 'the disk is slow'}; not all of it is kept")
+    return report, default
+
+
+def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:
+    from hy3d_rocm.conv.tiers import TIER_NAMES
+    from hy3d_rocm.tune.shapes import TuneError
+
+    known = [name for name in TIER_NAMES if name != "current"]
+    for name in names:
+        if name not in known:
+            raise TuneError(f"--tiers: {name!r} is none of {', '.join(known)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hy3d-rocm tune: {text}\n")
+    sys.stderr.flush()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 640x608")
+    return int(found[1]), int(found[2])
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value

@@ -1,0 +1,226 @@
+"""One run of tuning: what is known, probes in child processes, measurements here, records kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.conv.choice import Known, Setting
+from hy3d_rocm.conv.policy import Memory
+from hy3d_rocm.tune import tasks
+from hy3d_rocm.tune.measure import Measured, record_fields
+from hy3d_rocm.tune.shapes import Shape
+from hy3d_rocm.tune.tasks import Task, Wishes
+from hy3d_rocm.tune.words import outcome_line, shape_line
+
+
+class Measuring(Protocol):
+    """What tune.measure.Lab does."""
+
+    running: str
+
+    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
+        """By tier. If it raises, `running` says whose call that was, if it is known."""
+
+
+Probe = Callable[..., Sequence[probing.Outcome]]
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """limit_s: seconds in all; nothing is begun after that. memory: the knowledge."""
+
+    shapes: Sequence[Shape]
+    wishes: Wishes
+    memory: Memory
+    setting: Setting
+    limit_s: float = 600.0
+    say: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    lab: Measuring | None = None
+    probe: Probe = probing.probe
+
+
+@dataclass
+class TuneReport:
+    """records: what is known now, by shape. reasons: why a tier has no record, by (shape, tier).
+    left_out: what there was no time for, as lines. fault: the sentence of what ended it early."""
+
+    settings: TuneSettings
+    records: list[Mapping[str, Known]] = field(default_factory=list)
+    reasons: dict[tuple[Shape, str], str] = field(default_factory=dict)
+    measured: int = 0
+    left_out: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    fault: str = ""
+    seconds: float = 0.0
+
+
+def run_tune(settings: TuneSettings) -> TuneReport:
+    """Probes, then measures, the shapes with the most work first; Ctrl-C and a lost device end it
+    early. All that was learnt by then is recorded."""
+    report = TuneReport(settings)
+    session = _Session(settings, report)
+    try:
+        session.probe_all()
+        session.measure_all()
+    except KeyboardInterrupt:
+        report.interrupted = True
+    except RuntimeError as error:  # only a lost device gets here: see gpu_timing.attempt
+        said = f"{error}".partition("\n")[0]
+        report.fault = f"{said}; nothing works on the GPU now, so start this command again"
+    report.records = [dict(settings.memory.records(s.spec)) for s in settings.shapes]
+    report.seconds = settings.clock() - session.started
+    return report
+
+
+class _Session:
+    def __init__(self, settings: TuneSettings, report: TuneReport) -> None:
+        self.settings, self.report = settings, report
+        self.started = settings.clock()
+        self.todo = [
+            tasks.tasks(settings.memory.records(s.spec), settings.wishes) for s in settings.shapes
+        ]
+
+    def left_s(self) -> float:
+        return self.settings.limit_s - (self.settings.clock() - self.started)
+
+    # In child processes.
+
+    def probe_all(self) -> None:
+        """Unproven shapes of the vendor library; what hangs again with more patience."""
+        fresh, hung = self._cases(Task.PROBE), self._cases(Task.RETRY)
+        until = self.left_s() * (1 - tasks.PROBE_SHARE)
+        late: dict[float, list[tuple[Shape, str]]] = {}
+        for shape, tier in hung:
+            record = self.settings.memory.records(shape.spec).get(tier)
+            waited = tasks.hung_for(record.detail if record is not None else "")
+            self._postpone(late, shape, tier, waited)
+        if fresh:
+            for shape, tier, waited in self._probe(fresh, self.left_s() - until, None):
+                self._postpone(late, shape, tier, waited)
+        while late and self.left_s() - until > min(late):
+            limit = min(late)
+            room = self.left_s() - until
+            cases = late.pop(limit)
+            fitting = max(1, int(room / limit))
+            for shape, tier in cases[fitting:]:
+                self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
+            cases = cases[:fitting]
+            for shape, tier, waited in self._probe(cases, room, limit):
+                self._postpone(late, shape, tier, waited)
+        for limit, cases in late.items():
+            for shape, tier in cases:
+                self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
+
+    def _cases(self, wanted: Task) -> list[tuple[Shape, str]]:
+        pairs = zip(self.settings.shapes, self.todo, strict=True)
+        return [(s, tier) for s, todo in pairs for tier, what in todo.items() if what is wanted]
+
+    @staticmethod
+    def _postpone(
+        late: dict[float, list[tuple[Shape, str]]], shape: Shape, tier: str, waited: float
+    ) -> None:
+        limit = probing.next_limit(waited)
+        if limit is not None:
+            late.setdefault(limit, []).append((shape, tier))
+
+    def _probe(
+        self, cases: Sequence[tuple[Shape, str]], limit_s: float, case_limit_s: float | None
+    ) -> list[tuple[Shape, str, float]]:
+        """Records each outcome as it comes; those that hung, with the seconds they were given."""
+        if limit_s <= 0:
+            for shape, tier in cases:
+                self._leave(shape, [tier], "no time was left for a child process")
+            return []
+        hung: list[tuple[Shape, str, float]] = []
+        done = iter(cases)
+
+        def heard(progress: probing.Progress) -> None:
+            outcome = progress.outcome
+            if outcome is None:
+                return
+            shape, tier = next(done)
+            self._keep(shape, tier, outcome)
+            if outcome.verdict == "hang":
+                hung.append((shape, tier, outcome.limit_s or tasks.FIRST_LIMIT_S))
+            self.settings.say(outcome_line(progress.done, progress.total, shape, outcome))
+
+        usual = tasks.FIRST_LIMIT_S if case_limit_s is None else case_limit_s
+        self.settings.probe(
+            [probing.Case(tier, shape.spec) for shape, tier in cases],
+            limit_s=limit_s, case_limit_s=usual, progress=heard,
+        )  # fmt: skip
+        return hung
+
+    def _keep(self, shape: Shape, tier: str, outcome: probing.Outcome) -> None:
+        if not outcome.is_verdict:
+            if outcome.verdict == "oom":
+                self.report.reasons[shape, tier] = f"out of memory: {outcome.detail}"
+            else:
+                self._leave(shape, [tier], outcome.detail)
+            return
+        self.report.measured += 1
+        self.settings.memory.put(
+            shape.spec, tier, outcome.verdict, seconds=outcome.seconds,
+            first_seconds=outcome.first_seconds, peak_bytes=outcome.peak_bytes,
+            detail=outcome.detail, measured_by="probe",
+        )  # fmt: skip
+
+    def _leave(self, shape: Shape, tiers: Sequence[str], why: str) -> None:
+        self.report.reasons.update({(shape, tier): why for tier in tiers})
+        self.report.left_out.append(f"{shape_line(shape)}, {', '.join(tiers)}: {why}")
+
+    # In this process.
+
+    def measure_all(self) -> None:
+        """The tiers that can't hang, shape by shape."""
+        total = sum(Task.MEASURE in todo.values() for todo in self.todo)
+        done, begun = 0, self.settings.clock()
+        for shape, todo in zip(self.settings.shapes, self.todo, strict=True):
+            wanted = [tier for tier, what in todo.items() if what is Task.MEASURE]
+            if not wanted:
+                continue
+            if self.left_s() <= 0:
+                self._leave(shape, wanted, "the time was up before")
+                continue
+            found = self._measure(shape, wanted)
+            for tier, one in found.items():
+                self._book(shape, tier, one)
+            done += 1
+            spent = self.settings.clock() - begun
+            self._tell(done, total, spent, shape, found)
+
+    def _measure(self, shape: Shape, wanted: Sequence[str]) -> Mapping[str, Measured]:
+        lab = self.settings.lab
+        assert lab is not None
+        try:
+            return lab.measure(shape.spec, wanted)
+        except RuntimeError as error:
+            if lab.running:
+                text = f"the GPU was lost: {error}".partition("\n")[0]
+                self._book(shape, lab.running, Measured("error", detail=text))
+            raise
+
+    def _book(self, shape: Shape, tier: str, one: Measured) -> None:
+        if one.verdict in ("refused", "oom"):
+            self.report.reasons[shape, tier] = one.detail
+            return
+        self.report.measured += 1
+        self.settings.memory.put(shape.spec, tier, one.verdict, **record_fields(one))
+
+    def _tell(
+        self, done: int, total: int, spent: float, shape: Shape, found: Mapping[str, Measured]
+    ) -> None:
+        parts = [
+            f"{tier} {one.verdict if one.seconds is None else f'{one.seconds * 1e3:.3g} ms'}"
+            for tier, one in found.items()
+        ]
+        left = min(spent / done * (total - done), max(0.0, self.left_s()))
+        self.settings.say(
+            f"[{done}/{total}] {shape_line(shape)}: {', '.join(parts)}"
+            f" ({spent:.0f} s so far, about {left:.0f} s to go)"
+        )

@@ -1,0 +1,158 @@
+"""The convolutions of one video decode, read from its decoder run on shapes alone.
+
+Nothing is computed and no weights are needed: the model is made on the "meta" device, and every
+convolution that its decode calls is noted with its layout, in the order and number of a real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hy3d_rocm.conv.call import ConvSpec, make_spec
+
+_KNOWN = {"hunyuan": "AutoencoderKLHunyuanVideo", "wan": "AutoencoderKLWan"}
+
+
+class TuneError(Exception):
+    """Tuning is not possible as asked; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution, and how often the decode runs it."""
+
+    spec: ConvSpec
+    count: int
+
+    @property
+    def weight(self) -> int:
+        """Floating-point operations of all its runs."""
+        return self.spec.flops * self.count
+
+
+def load_vae(name: str, dtype: torch.dtype) -> Any:
+    """The VAE on "meta": "hunyuan", "wan" (diffusers' defaults), or a diffusers folder's config.
+
+    TuneError for what is none of these, or without diffusers.
+    """
+    try:
+        import diffusers
+    except ImportError as error:
+        raise TuneError(
+            f"{error.name} is missing; run this with ComfyUI's Python, where diffusers is, or:"
+            " pip install diffusers"
+        ) from error
+    config = {"_class_name": _KNOWN[name]} if name in _KNOWN else _config(Path(name))
+    class_name = str(config.get("_class_name"))
+    if class_name not in _KNOWN.values():
+        raise TuneError(
+            f"{name} is a {class_name}; tune knows {' and '.join(_KNOWN.values())}"
+            f" ({', '.join(_KNOWN)})"
+        )
+    kind = getattr(diffusers, class_name)
+    options = {k: v for k, v in config.items() if not k.startswith("_")}
+    with torch.device("meta"):
+        vae = kind(**options)
+    # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
+    return torch.nn.Module.to(vae, dtype).eval()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder if folder.is_file() else folder / "config.json"
+    if not path.is_file() and (folder / "vae" / "config.json").is_file():
+        path = folder / "vae" / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TuneError(
+            f"{path} can't be read ({error.strerror}); --vae is {', '.join(_KNOWN)}, or a folder"
+            " with the config.json of a diffusers VAE"
+        ) from error
+    except ValueError as error:
+        raise TuneError(f"{path} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise TuneError(f"{path} is no configuration of a model")
+    return config
+
+
+def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
+    """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
+    from hy3d_rocm.decode.vaes import adapter_for
+
+    width, height = size
+    adapter = adapter_for(vae)
+    time, space = adapter.factor
+    for name, pixels in (("width", width), ("height", height)):
+        if pixels % space or pixels < space:
+            low = max(space, pixels // space * space)
+            raise TuneError(
+                f"a {name} of {pixels} is no multiple of {space}, which this VAE makes of one"
+                f" latent; {low} and {low + space} are"
+            )
+    if (frames - 1) % time or frames < 1:
+        low = (max(frames, 1) - 1) // time * time + 1
+        raise TuneError(
+            f"{frames} frames are not {time} n + 1, which this VAE makes of n + 1 latents;"
+            f" {low} and {low + time} are"
+        )
+    return (1, adapter.latent_channels, (frames - 1) // time + 1, height // space, width // space)
+
+
+def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Shape]:
+    """The convolutions that vae.decode(latents) runs, as they would be on `device`; the most work
+    first. The VAE lies on "meta"."""
+
+    def run() -> Counter[ConvSpec]:
+        z = torch.empty(latent, dtype=dtype, device="meta")
+        with torch.no_grad(), _Notes(torch.device(device)) as notes:
+            vae.decode(z)
+        found: Counter[ConvSpec] = notes.specs
+        return found
+
+    # protect() and autocast of the caller belong to its thread: here the shapes meet neither.
+    with ThreadPoolExecutor(1, thread_name_prefix="hy3d-tune-shapes") as worker:
+        specs = worker.submit(run).result()
+    shapes = [Shape(spec, count) for spec, count in specs.items()]
+    return sorted(shapes, key=lambda shape: -shape.weight)
+
+
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts convolutions."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+        self.specs: Counter[ConvSpec] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            spec = _spec(args, self._device)
+            if spec is not None:
+                self.specs[spec] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _spec(args: tuple[Any, ...], device: torch.device) -> ConvSpec | None:
+    """Of aten.convolution's arguments; None for what the router leaves alone."""
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    ndim = weight.dim() - 2
+    if transposed or ndim not in (2, 3):
+        return None
+    # A meta tensor is none that is computed: one element stands for each, without its strides.
+    stand_ins = [None if t is None else torch.empty((), dtype=t.dtype).expand(t.shape)
+                 for t in (x, weight, bias)]  # fmt: skip
+    spec = make_spec((*stand_ins, stride, padding, dilation, groups), ndim)
+    last = torch.channels_last_3d if ndim == 3 else torch.channels_last
+    is_last = any(
+        t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)
+    )
+    return spec and dataclasses.replace(spec, device=device, channels_last=is_last)

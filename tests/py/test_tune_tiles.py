@@ -1,0 +1,137 @@
+"""Tiles from the knowledge, and the candidates that tuning goes through. No GPU, no Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from router_doubles import one_thread
+
+from hy3d_rocm.bench.gpu_cells import Cell
+from hy3d_rocm.bench.gpu_layers import Layer
+from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
+from hy3d_rocm.bench.gpu_timing import DeviceWatch
+from hy3d_rocm.conv.call import ConvCall
+from hy3d_rocm.conv.knowledge import Record, Store, make_key
+from hy3d_rocm.conv.knowledge.machine import Machine
+from hy3d_rocm.conv.tiers import make_call
+from hy3d_rocm.conv.triton import configs, launch, tuned
+from hy3d_rocm.conv.triton.steps import Target
+from hy3d_rocm.tune.measure import MORE_TILES, triton_tiles
+
+MACHINE = Machine("gfx1100", "driver", "torch", "hip", "ours")
+OFFERED = configs.offered("gfx1100", "bf16")
+
+
+def call(cin: int, cout: int, kernel: int, *, is_last: bool = False) -> ConvCall:
+    x = torch.zeros(1, cin, 4, 10, 12, dtype=torch.bfloat16)
+    if is_last:
+        x = x.to(memory_format=torch.channels_last_3d)
+    return make_call(x, torch.zeros(cout, cin, *(kernel,) * 3, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx1100", "gfx942"])
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize(("cin", "cout", "kernel"), [(64, 128, 3), (64, 128, 1), (32, 3, 3)])
+def test_candidates_begin_with_the_guess_and_miss_none(
+    arch: str, is_last: bool, cin: int, cout: int, kernel: int
+) -> None:
+    one, target = call(cin, cout, kernel, is_last=is_last), Target(arch, 96)
+    found = tuned.candidates(one, target, "bf16")
+    guess = tuned.chosen(one, target, "bf16")
+    assert found[: len(guess)] == guess
+    assert len(set(found)) == len(found)
+    assert set(found) <= set(configs.offered(arch, "bf16"))
+    narrow = 3 * cout <= 16 and kernel == 3
+    outputs = 3 * cout if narrow else cout
+    length = cin if narrow or kernel == 1 else 3 * cin
+    assert set(found) >= set(configs.fitting(configs.offered(arch, "bf16"), outputs, length))
+
+
+@pytest.mark.parametrize("config", OFFERED, ids=str)
+def test_a_detail_names_its_tile(config: configs.Config) -> None:
+    assert tuned.config_of(tuned.detail_of(config), OFFERED) is config
+
+
+@pytest.mark.parametrize("detail", ["", "tile ", "tile nonsense", "tile 1x1x1w1s1g1", "slow"])
+def test_what_names_no_offered_tile_is_left_alone(detail: str) -> None:
+    assert tuned.config_of(detail, OFFERED) is None
+
+
+def test_a_tile_is_read_once_and_anew_when_the_knowledge_changes() -> None:
+    store, spec = Store.open(":memory:"), call(64, 128, 3).spec
+    key, reads = make_key(spec, MACHINE), list[int]()
+
+    def get() -> Any:
+        return tuned.tile_of(spec, store, lambda: reads.append(1) or key, OFFERED)
+
+    assert get() is None
+    assert get() is None
+    assert len(reads) == 1
+    store.put(key, Record("triton", "ok", 1e-3, detail=tuned.detail_of(OFFERED[2])))
+    assert get() is OFFERED[2]
+    assert get() is OFFERED[2]
+    assert len(reads) == 2
+    store.put(key, Record("triton", "wrong", detail=tuned.detail_of(OFFERED[2])))
+    assert get() is None
+    store.forget()
+    assert get() is None
+
+
+@pytest.fixture
+def paper_gpu(monkeypatch: pytest.MonkeyPatch) -> list[configs.Config | None]:
+    """A Triton tier for gfx1100 on CPU tensors: PyTorch computes, the tiles asked for are noted."""
+    asked: list[configs.Config | None] = []
+
+    def run(one: ConvCall, config: configs.Config | None = None) -> torch.Tensor:
+        asked.append(config)
+        return one.run_current()
+
+    monkeypatch.setattr(launch, "refusal", lambda spec: None)
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
+    monkeypatch.setattr(launch, "run", run)
+    return asked
+
+
+def test_a_sweep_times_every_tile_and_names_the_guess(
+    paper_gpu: list[configs.Config | None],
+) -> None:
+    one = call(16, 32, 3)
+    cell = Cell(Layer("s", *[(1,)] * 5, 1, 1), "bf16", "NCDHW")
+    with one_thread():
+        sweep(cell, one, DeviceWatch(torch.device("cpu")), 1e-3)
+    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")
+    assert set(cell.sweep) == {"", *map(str, every)}
+    assert set(paper_gpu) == {None, *every}
+    assert cell.chosen_tiles == (str(every[0]),)
+    assert str(every[0]) in sweep_text(cell)
+
+
+def test_tuning_tries_the_guess_and_the_next_best(paper_gpu: list[configs.Config | None]) -> None:
+    one = call(16, 32, 3)
+    tiles = triton_tiles(one)
+    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")[: 1 + MORE_TILES]
+    assert [words for words, _ in tiles] == [tuned.detail_of(config) for config in every]
+    for _, run in tiles:
+        run()
+    assert tuple(paper_gpu) == every
+
+
+def test_the_tier_takes_the_tuned_tile_and_an_explicit_one_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, one = Store.open(":memory:"), call(16, 32, 3)
+    store.put(make_key(one.spec, MACHINE), Record("triton", "ok", 1.0, detail=f"tile {OFFERED[1]}"))
+    taken: list[Any] = []
+    monkeypatch.setattr(tuned, "store", lambda: store)
+    monkeypatch.setattr(tuned, "this_machine", lambda device: MACHINE)
+    monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
+    monkeypatch.setattr(
+        launch, "_carry_out", lambda p, made, *tensors: taken.extend(tuned.tiles_of(made))
+    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    launch.run(one)
+    launch.run(one, OFFERED[0])
+    assert taken == [OFFERED[1], OFFERED[0]]
