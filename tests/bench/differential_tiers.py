@@ -18,6 +18,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -216,6 +217,7 @@ def spawn(
         subprocess.Popen(
             [*command, "--first", str(first + k), "--count", str(count - k)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "HY3D_ROCM_DB": ":memory:"},  # no tuned tiles of this machine
         )
         for k in range(min(workers, count))
     ]  # fmt: skip
