@@ -67,14 +67,14 @@ def target_of(device: torch.device) -> Target:
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     """The convolution, in the layout of the call. config: instead of the tuned or guessed one."""
     spec = call.spec
-    if config is None:
-        config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     x, weight, bias = call.operands()
     out = torch.empty(
         spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
     )
     if not out.numel():
         return out if spec.batched else out.squeeze(0)
+    if config is None:
+        config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     aligned = x.data_ptr() % 16 == 0
     noted = ("triton", x.stride(), aligned, allows_tf32(), config)
     found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
