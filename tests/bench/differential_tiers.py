@@ -70,9 +70,8 @@ def pieces_of(piece: int | None) -> Iterator[None]:
     """Cuts every tier to about `piece` elements."""
     with contextlib.ExitStack() as stack:
         if piece:
-            whole = triton_launch.convolve
-            limited = functools.partial(whole, limit_bytes=piece * 4)
-            stack.enter_context(mock.patch.object(triton_launch, "convolve", limited))
+            cut = functools.partial(triton_launch.make_steps, limit_bytes=piece * 4)
+            stack.enter_context(mock.patch.object(triton_launch, "make_steps", cut))
         for module, name, factor in PIECES if piece else ():
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
