@@ -5,7 +5,8 @@ compiled kernel belongs to its Launch, which fixes constants and types, and depe
 device, on which addresses are 16-byte aligned, and on which tensors are below 2 GiB, since all
 sizes are declared do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets:
 such a kernel must never meet a larger one.) The first launch goes through Triton, which compiles
-the kernel or finds it in its cache; later ones call it with plain addresses.
+the kernel or finds it in its cache; later ones call it with plain addresses, unless this Triton's
+kernels are called in another way: then every launch goes through Triton.
 """
 
 from __future__ import annotations
@@ -25,7 +26,39 @@ _lock = threading.Lock()
 _NOTABLE_SECONDS = 0.5
 # As in HIPBackend.is_within_2gb, which goes by the size of the storage.
 _SMALL_BYTES = 2**31
+# What a launcher of another signature raises before it has launched anything. What a device says
+# (RuntimeError) is none of these: it is not tried again.
+_MISFITS: tuple[type[Exception], ...] = (TypeError, AttributeError)
+_FIRST_MISFITS = (
+    *_MISFITS, ValueError, LookupError, ArithmeticError, AssertionError, NotImplementedError,
+    SystemError,
+)  # fmt: skip
 
+
+class _Direct:
+    """Whether compiled kernels are called directly: yes, until this Triton turns out to be another.
+
+    misfits: what is taken for that; fewer kinds once a direct call has succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.usable = True
+        self.misfits: tuple[type[Exception], ...] = _FIRST_MISFITS
+
+    def succeeded(self) -> None:
+        self.misfits = _MISFITS
+
+    def give_up(self, error: Exception) -> None:
+        if self.usable:
+            self.usable = False
+            logger.warning(
+                "this Triton launches kernels in another way than 3.3 to 3.6 (%s: %s): they go"
+                " through its own launcher from now on, which costs some 100 us a launch",
+                type(error).__name__, error,
+            )  # fmt: skip
+
+
+_direct = _Direct()
 
 Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
 
@@ -62,16 +95,32 @@ def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
         known = known * 4 + 2 * small + (address % 16 == 0)
         addresses.append(address)
     device = tensors["out"].device.index
-    compiled = item.compiled.get((known, device))
-    if compiled is None:
+    compiled = item.compiled.get((known, device)) if _direct.usable else None
+    if compiled is None or not _call(item, compiled, addresses, device):
         _first(item, tensors, known, device)
-        return
-    for i, block in enumerate(item.blocks):
-        addresses[i] = _descriptor(_Base(addresses[i]), block)
-    compiled.run(
-        *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
-        compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
-    )  # fmt: skip
+
+
+def _call(item: Launch, compiled: Any, addresses: list[Any], device: Any) -> bool:
+    """Calls a compiled kernel as Triton's JITFunction.run does; False: not this Triton's way.
+
+    Nothing was launched then. CompiledKernel.run takes (grid x, y, z, stream, function,
+    packed_metadata, launch_metadata, two hooks, *all arguments, constants among them) in Triton
+    3.3 and 3.6, read in their sources; HIPLauncher and CudaLauncher differ in what they put in
+    between for the driver, not in what they are called with, and both take a pointer as an int.
+    """
+    try:
+        for i, block in enumerate(item.blocks):
+            addresses[i] = _descriptor(_Base(addresses[i]), block)
+        compiled.run(
+            *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
+            compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
+        )  # fmt: skip
+    except _direct.misfits as error:
+        _direct.give_up(error)
+        return False
+    if _direct.misfits is not _MISFITS:
+        _direct.succeeded()
+    return True
 
 
 def _first(item: Launch, tensors: dict[str, torch.Tensor], known: int, device: int | None) -> None:
