@@ -5,15 +5,18 @@ Nothing is launched: what would be launched is looked at. Random problems reach 
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from hy3d_rocm.conv.tiers import make_call, vendor
-from hy3d_rocm.conv.triton import plan, steps, variants
+from hy3d_rocm.conv.triton import configs, plan, steps, variants
 from hy3d_rocm.conv.triton.jit import Launch
 from hy3d_rocm.conv.triton.plan import Problem
 
@@ -22,6 +25,7 @@ pytest.importorskip("triton", reason="no triton in this environment")
 COUNT, SEED = 140, 3
 ARCHES = ("sm_90", "gfx1100")
 MOST = 2**31 - 1
+SHAPES = Path(__file__).resolve().parents[1] / "shapes" / "video_vae_layers.json"
 
 
 def random_problem(rng: random.Random) -> Problem:
@@ -53,6 +57,12 @@ def random_problem(rng: random.Random) -> Problem:
         dilation=dilation, pad_before=before, pad_after=after, replicate=(False, padded, False),
         itemsize=rng.choice((2, 4)),
     )  # fmt: skip
+
+
+def arguments(item: Launch) -> dict[str, Any]:
+    """What the launch gives its kernel after the pointers, by name."""
+    names = list(variants._parameters(item.kernel))[len(item.operands) :]
+    return dict(zip(names, (*item.numbers, *item.constants), strict=True))
 
 
 def check_numbers(item: Launch) -> None:
@@ -109,8 +119,7 @@ def test_no_number_overflows_no_row_lies_outside_and_no_byte_is_unforeseen() -> 
         for arch in ARCHES:
             layout = variants._layout(p, rng.random() < 0.4, rng.random() < 0.4)
             made = steps.make_steps(p, layout, dtype, True, steps.Target(arch, units))
-            taken = made.rows_elems * p.itemsize + made.sums_elems * 4 + p.weight_bytes
-            assert taken <= plan.most_bytes(p), (index, arch, p)
+            assert bytes_taken(p, made) <= plan.most_bytes(p), (index, arch, p)
             whole = p.batch * math.prod(p.size) * p.channels * p.groups
             few = len(made.launches) <= 60
             for item in made.launches if few else rng.sample(made.launches, 60):
@@ -120,6 +129,69 @@ def test_no_number_overflows_no_row_lies_outside_and_no_byte_is_unforeseen() -> 
                     most = whole if item.operands[0][0] == "x" else made.rows_elems
                     assert last_row_read(item, p) <= most, (index, arch, p, item)
     assert kernels.keys() == {"conv_rows", "to_rows", "conv_points", "add_splits", "add_columns"}
+
+
+def layers() -> list[tuple[Problem, str]]:
+    """Every distinct convolution of the two video VAEs' decodes, in each dtype."""
+    found: dict[tuple[Problem, str], None] = {}
+    for decode in json.loads(SHAPES.read_text(encoding="utf-8")).values():
+        for layer in decode["layers"]:
+            for dtype in (torch.bfloat16, torch.float32):
+                x = torch.zeros(1, dtype=dtype).expand(layer["input"])
+                weight = torch.zeros(1, dtype=dtype).expand(layer["weight"])
+                options = {k: layer[k] for k in ("stride", "padding", "dilation", "groups")}
+                spec = make_call(x, weight, **options).spec
+                found[plan.problem(spec), variants.DTYPES[2 * (dtype == torch.float32)]] = None
+    return list(found)
+
+
+def bytes_taken(p: Problem, made: steps.Steps) -> int:
+    return made.rows_elems * p.itemsize + made.sums_elems * 4 + p.weight_bytes
+
+
+def test_layers_of_the_video_vaes_take_what_is_foreseen_and_what_the_docs_say() -> None:
+    every = layers()
+    assert len(every) > 30
+    mib = 2**20
+    for (p, dtype), arch, units in itertools.product(every, ARCHES, (16, 132)):
+        for last in (False, True):
+            made = steps.make_steps(
+                p, variants._layout(p, last, last), dtype, True, steps.Target(arch, units)
+            )
+            assert bytes_taken(p, made) <= plan.most_bytes(p)
+            rows = max(56 * mib - p.weight_bytes, 14 * mib)
+            assert made.rows_elems * p.itemsize <= rows
+            assert made.sums_elems * 4 <= 16 * mib
+            assert bytes_taken(p, made) <= 62.1 * mib
+            assert plan.most_bytes(p) <= rows + p.weight_bytes + 16 * mib
+
+
+def test_boxes_of_one_size_have_one_tile_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    guess = configs.guess
+
+    def counted(every: Any, positions: int, *rest: Any) -> configs.Config:
+        asked.append(positions)
+        return guess(every, positions, *rest)
+
+    monkeypatch.setattr(configs, "guess", counted)
+    maker, boxes = steps.make_steps.__wrapped__, 0
+    for (p, dtype), last in itertools.product(layers(), (False, True)):
+        asked.clear()
+        made = maker(p, variants._layout(p, last, last), dtype, True, steps.Target("gfx1100", 96))
+        tiles: dict[int, set[Any]] = {}
+        for item in made.launches:
+            if item.kernel == "conv_rows":
+                values = arguments(item)
+                tile = (*(values[k] for k in ("BP", "BN", "BK", "GROUP")), item.num_warps)
+                tiles.setdefault(values["P"], set()).add(tile)
+                # The parts of a sum were counted in steps of this tile.
+                assert item.grid[2] * values["per_split"] >= values["taps"] * values["CHUNKS"]
+                assert (item.grid[2] - 1) * values["per_split"] < values["taps"] * values["CHUNKS"]
+                boxes += 1
+        assert all(len(found) == 1 for found in tiles.values())
+        assert len(asked) == len(set(asked)) <= len(tiles) + 1
+    assert boxes > 100
 
 
 def few_outputs(last: bool) -> steps.Steps:

@@ -7,13 +7,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, jit, plan, tuned
+from hy3d_rocm.conv.triton import configs, jit, plan, seen, tuned
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
 
@@ -80,13 +81,9 @@ def kernel_problem() -> str | None:
     return None if inspect.isfunction(function) else "the triton that is loaded is not Triton"
 
 
-@functools.cache
 def architecture(device: torch.device) -> str:
     """ "gfx1100" or "sm_90"."""
-    properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        return str(properties.gcnArchName).partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
+    return seen.architecture(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache
@@ -97,6 +94,42 @@ def _units(device: torch.device) -> int:
 def target_of(device: torch.device) -> Target:
     """The Target of a GPU, with PyTorch's switch for TF32 as it is now."""
     return Target(architecture(device), _units(device), allows_tf32())
+
+
+def is_new_kernel(spec: ConvSpec) -> bool:
+    """Whether a first call like this would compile a kernel: none in this process or noted beside
+    Triton's cache. LLVM ends the process on some errors, so a caller may want a `trying` row first.
+
+    As far as one can tell: of an input dense in the layout of the call and aligned. False for what
+    the tier refuses or does not launch anything for.
+    """
+    if refusal(spec) is not None or not min(spec.out_size):
+        return False
+    name = _NAMES[spec.dtype]
+    p = plan.problem(spec)
+    x = torch.empty(spec.x_size, device="meta").to(memory_format=spec.memory_format)
+    out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
+    target = target_of(spec.device)
+    config = tuned.config_for(spec, target.arch, name)
+    layout = Layout(_strides(x), _strides(out), aligned=True)
+    made = make_steps(p, layout, name, spec.has_bias, target, config)
+    elements = {
+        "x": x.numel(), "out": out.numel(), "rows": made.rows_elems, "sums": made.sums_elems,
+        "weight": p.weight_bytes // p.itemsize, "bias": p.outputs * p.groups,
+    }  # fmt: skip
+    if not spec.has_bias:
+        elements["bias"] = elements["weight"]
+    return any(seen.is_new(_kernel_name(item, elements, spec)) for item in made.launches)
+
+
+def _kernel_name(item: jit.Launch, elements: Mapping[str, int], spec: ConvSpec) -> str:
+    """What jit.launch will call the kernel of `item` on tensors of so many elements."""
+    dtypes = [torch.float32 if name == "sums" else spec.dtype for name, _ in item.operands]
+    known = 0
+    for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
+        is_aligned = offset * dtype.itemsize % 16 == 0
+        known = jit.known_with(known, elements[name] * dtype.itemsize, is_aligned)
+    return seen.name_of(item, dtypes, known, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
