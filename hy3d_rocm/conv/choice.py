@@ -18,6 +18,7 @@ POLICIES = ("auto", "safe", "vendor-first", "pin:<tier>")
 VENDOR_TIERS = frozenset({"vendor", "conv2d"})
 # A verdict that keeps a tier away from a shape, and the words for it.
 _BANS = {"hang": "it hung", "wrong": "its result was wrong", "error": "it failed"}
+HEALTHY = frozenset({"ok", "slow-find"})
 # An estimate has to promise this much more than a measurement to be believed.
 _DOUBT = 1.5
 
@@ -115,7 +116,7 @@ class Candidate:
     @property
     def seconds(self) -> float | None:
         """The measured time, where a healthy call was measured."""
-        healthy = self.record is not None and self.record.verdict in ("ok", "slow-find")
+        healthy = self.record is not None and self.record.verdict in HEALTHY
         return self.record.seconds if self.record is not None and healthy else None
 
     @property

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hy3d_rocm.conv.cancels import is_cancel
+
 
 class Kind(enum.Enum):
     """What the router does about an error; the value is the word used in statistics."""
@@ -93,6 +95,13 @@ _OUT_OF_MEMORY = (
         "the GPU runtime is out of memory",
         _PYTORCH + "c10/cuda/CUDAException.cpp",
         "torch.AcceleratorError with error_code 2, or a RuntimeError before torch 2.8",
+    ),
+    Rule(
+        r"Triton Error \[\w+\]:.*out of memory",
+        Kind.OUT_OF_MEMORY,
+        "the GPU is out of memory",
+        "https://github.com/triton-lang/triton/blob/main/third_party/amd/backend/driver.c",
+        "'Triton Error [HIP]:  Code: 2, Messsage: out of memory'",
     ),
     Rule(
         r"BlockAllocator::alloc failed",
@@ -351,16 +360,14 @@ def classify(error: BaseException) -> Classified | None:
 
 
 def classify_own(error: Exception) -> Classified | None:
-    """What an exception means that a GPU tier of ours raised: a call that PyTorch itself takes is
-    lost to our mistake or a compiler's, so another tier has to do it.
-
-    Only for exceptions of Python, torch and Triton: a host's (a cancel is one) pass unchanged.
+    """What an exception means that a tier of ours raised: a call that PyTorch itself takes is
+    lost to our mistake or a compiler's, so another tier has to do it. None for a cancel.
     """
+    if is_cancel(error):
+        return None
     found = classify(error)
     if found is not None or isinstance(error, DeviceMismatchError | DeviceLostError):
         return found
-    if type(error).__module__.partition(".")[0] not in ("builtins", "torch", "triton"):
-        return None
     reason = f"{type(error).__name__}: {first_line(error)}"
     return Classified(_OWN_TIER.kind, reason, _OWN_TIER)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import errors, faults, memory, policy
+from hy3d_rocm.conv import errors, faults, learning, memory, policy
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.policy import Plan
@@ -20,7 +20,7 @@ from hy3d_rocm.conv.tiers import Limits, Tier, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
 
 # Tiers whose every exception is a back-end's failure: PyTorch itself would take the call.
-_OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native"})
+_OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native", "cpu"})
 
 
 @dataclass(frozen=True)
@@ -70,26 +70,35 @@ class Climb:
         `failed` holds what the first tier has already raised, if it was tried; it is emptied, so
         that no frame keeps the exception (and by it the caller's tensors) in a cycle.
         """
-        if not self.plan.tiers:
-            raise self._give_up()
-        first, *_ = self.plan.tiers
-        result = self._resume(first, failed) if failed else self._try_unless_left_out(first)
-        if result is not None:
-            return result
-        for tier in self._others(first):
+        result: torch.Tensor | None = None
+        if self.plan.tiers:
+            first, *_ = self.plan.tiers
+            result = self._resume(first, failed) if failed else self._try_unless_left_out(first)
             if result is not None:
                 return result
-            result = self._try_unless_left_out(tier)
-        # Every tier left was left out because of an earlier call. Rather than give up on what is
-        # only remembered, they get another chance; so the caller also sees a real exception.
-        for tier in (*self.postponed, *self.plan.spare):
-            if result is not None:
-                return result
-            if self._refusal(tier) is None:
-                result = self._try(tier)
+            for tier in self._others(first):
+                result = self._try_unless_left_out(tier)
+                if result is not None:
+                    return result
+        result = self._last_resort()
         if result is not None:
             return result
         raise self._give_up()
+
+    def _last_resort(self) -> torch.Tensor | None:
+        """Every tier left was left out because of an earlier call. Rather than give up on what is
+        only remembered, they get another chance; so the caller also sees a real exception."""
+        tried = {failure.tier.name for failure in self.failures}
+        for tier in dict.fromkeys((*self.postponed, *self.plan.spare)):
+            if tier.name in tried or self._refusal(tier) is not None:
+                continue
+            result = self._try(tier)
+            if result is not None:
+                if not faults.active():
+                    name = policy.known_as(tier.name, self.plan.setting)
+                    learning.recovered(self.call.spec, name)
+                return result
+        return None
 
     def _others(self, first: Tier) -> list[Tier]:
         if self.plan.is_brief and self.widen is not None:
@@ -125,20 +134,14 @@ class Climb:
         needed = self.call.spec.out_bytes
         verdict = Verdict(last.kind, last.reason, self.scope, free, needed)
         VERDICTS.record(tier.name, self.config, verdict)
-        self._write_down(tier, last)
+        self._write_down(tier, last, self.failures[-1].error)
         return None
 
-    def _write_down(self, tier: Tier, found: Classified) -> None:
+    def _write_down(self, tier: Tier, found: Classified, error: Exception) -> None:
         """What holds beyond this process goes into the knowledge; injected faults do not."""
-        if found.kind in (Kind.OUT_OF_MEMORY, Kind.UNSUPPORTED) or faults.active():
-            return
-        if policy.is_trusted(tier.name, self.plan.setting):
-            return
-        verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"
-        name = policy.known_as(tier.name, self.plan.setting)
-        policy.memory_for(self.call.spec.device).put(
-            self.call.spec, name, verdict, detail=found.reason, measured_by="decode"
-        )
+        if not faults.active() and not policy.is_trusted(tier.name, self.plan.setting):
+            name = policy.known_as(tier.name, self.plan.setting)
+            learning.failed(self.call.spec, name, found, error)
 
     def take(self, tier: Tier, failed: list[Exception]) -> None:
         """Books a failure, or raises what the caller has to see. Called outside `except`."""
@@ -151,7 +154,7 @@ class Climb:
             # A lost device is not asked anything (can_retry would), so its kind comes first.
             if found is not None and found.kind not in errors.RETRIED:
                 if found.kind is Kind.DEVICE_LOST:
-                    self._ban(tier, found)
+                    self._ban(tier, found, error)
                 self._raise(translate(error, found, self.what, self._places()) or error)
             elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
@@ -169,10 +172,10 @@ class Climb:
         is_own = tier.name in _OWN and not self.plan.is_fixed
         return errors.classify_own(error) if is_own else errors.classify(error)
 
-    def _ban(self, tier: Tier, found: Classified) -> None:
+    def _ban(self, tier: Tier, found: Classified, error: Exception) -> None:
         """The next process shall not run into the same wall. The device is not asked anything."""
         VERDICTS.record(tier.name, self.config, Verdict(found.kind, found.reason))
-        self._write_down(tier, found)
+        self._write_down(tier, found, error)
 
     def _is_for_the_caller(self, tier: Tier, found: Classified) -> bool:
         """Whether an error that could be retried is raised as it is."""
@@ -297,8 +300,8 @@ class Climb:
                 torch.cuda.synchronize(spec.device)
         took = time.perf_counter() - start
         VERDICTS.mark_sound(f"tried {tier.name}", self.config)
-        if name not in known.records(spec) and not faults.active():
-            known.put(spec, name, "ok", first_seconds=took, measured_by="decode")
+        if not faults.active():
+            learning.worked(spec, name, took)
 
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hy3d_rocm.conv import memory, tiers
+from hy3d_rocm.conv import blame, memory, tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
 from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
 from hy3d_rocm.conv.errors import Kind
@@ -214,7 +214,8 @@ class Planner:
         if any(c.failed for c in candidates):
             # Its record is of that failure.
             unharmed = [replace(c, failed=None, record=None) if c.failed else c for c in candidates]
-            preferred = choose(self.policy, unharmed, setting).order[0]
+            unharmed_order = choose(self.policy, unharmed, setting).order
+            preferred = unharmed_order[0] if unharmed_order else preferred
         expires = time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf
         # A measurement in passing shall not raise the peak that a decode is known for.
         modest = {t.name for t in order if _bytes_at_most(t, spec, work) <= _PASSING_BYTES}
@@ -225,7 +226,7 @@ class Planner:
             left_out=choice.reasons,
             probe=choice.probe,
             unmeasured=_unmeasured(choice.order, candidates, setting, modest),
-            spare=tuple(self._spare(config, setting)),
+            spare=tuple(self._spare(candidates, order, config, setting)),
             first_seconds=next((c.seconds for c in candidates if c.tier in choice.order[:1]), None),
             is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
             expires=expires,
@@ -254,13 +255,45 @@ class Planner:
         said = None if failed is None else failed.reason
         return Candidate(tier.name, refused, record, estimate, fits, said)
 
-    def _spare(self, config: Hashable, setting: Setting) -> Iterator[Tier]:
-        """Tiers that failed in this process, not by a wrong result, and can't hang."""
-        for tier in self.tiers:
+    def _spare(
+        self, candidates: Sequence[Candidate], order: Sequence[Tier], config: Hashable,
+        setting: Setting,
+    ) -> Iterator[Tier]:  # fmt: skip
+        """Tiers for a call that would be given up otherwise: those that failed in this process,
+        those of which a record says so, and PyTorch as it is set up. None that gave a wrong
+        result, hung, or took the device with it."""
+        by_name = {tier.name: tier for tier in self.tiers}
+        for candidate in candidates:
+            tier = by_name[candidate.tier]
             failed = VERDICTS.failing(tier.name, config)
             risky = setting.calls_vendor(tier.name) and not setting.trusts_vendor
-            if failed is not None and failed.kind in _MAY_RECOVER and not risky:
+            if tier in order or risky:
+                continue
+            may_recover = failed is not None and failed.kind in _MAY_RECOVER
+            if may_recover or (failed is None and _may_be_outdated(candidate.record)):
                 yield tier
+        last = next((c for c in candidates if c.tier == "current"), None)
+        if last is not None and by_name["current"] not in order and _is_harmless(last.record):
+            failed = VERDICTS.failing("current", config)
+            if failed is None or failed.kind in _MAY_RECOVER:
+                yield by_name["current"]
+
+
+def _may_be_outdated(record: Known | None) -> bool:
+    """Whether a record's failure is worth another try where nothing else is left."""
+    return record is not None and record.verdict == "error" and _is_harmless(record)
+
+
+def _is_harmless(record: Known | None) -> bool:
+    """Whether nothing is known of the tier that would cost more than this call."""
+    if record is None:
+        return True
+    return record.verdict not in ("hang", "wrong") and not blame.is_fatal(record.detail)
+
+
+def expected_seconds(spec: ConvSpec, tier: str) -> float | None:
+    """The estimate for a warm call, None where there is none."""
+    return _rates.setdefault(spec.device, Rates()).seconds(tier, work_of(spec))
 
 
 class _Room:

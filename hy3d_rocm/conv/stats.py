@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm.conv import cancels
 from hy3d_rocm.conv.call import dtype_name, size_text
 
 _LOG = logging.getLogger("hy3d_rocm")
@@ -166,8 +167,12 @@ class Audience:
     ) -> None:
         if self.listeners:
             event = Event(start, tier, what.op, what.shape, what.dtype, seconds, outcome, detail)
-            for listener in self.listeners:
-                listener(event)
+            try:
+                for listener in self.listeners:
+                    listener(event)
+            except BaseException as error:
+                cancels.mark(error)  # the caller's, wherever it is caught
+                raise
 
 
 def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.conv import policy
+from hy3d_rocm.conv import learning, policy
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.passing import Purse, Step, Watch
 from hy3d_rocm.conv.policy import Plan
@@ -60,9 +60,7 @@ class Watching:
             if tier not in self._written:
                 self._written.add(tier)
                 name = policy.known_as(tier, self._setting)
-                policy.memory_for(self._spec.device).put(
-                    self._spec, name, "ok", seconds=seconds, measured_by="passing"
-                )
+                learning.measured(self._spec, name, seconds)
                 grown = True
         return grown
 

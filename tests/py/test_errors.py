@@ -17,6 +17,7 @@ SEEN = [
     (faults.CUDA_OOM, Kind.OUT_OF_MEMORY),
     ("CUDA error: out of memory", Kind.OUT_OF_MEMORY),
     ("HIP error: out of memory\nSearch for `hipErrorOutOfMemory'", Kind.OUT_OF_MEMORY),
+    ("Triton Error [HIP]:  Code: 2, Messsage: out of memory", Kind.OUT_OF_MEMORY),
     (faults.BLOCK_ALLOCATOR, Kind.OUT_OF_MEMORY),
     ("miopenStatusAllocFailed", Kind.OUT_OF_MEMORY),
     (

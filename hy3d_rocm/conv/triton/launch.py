@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit, plan, seen, tuned
 from hy3d_rocm.conv.triton.configs import Config
@@ -134,16 +135,14 @@ def _kernel_name(item: jit.Launch, elements: Mapping[str, int], spec: ConvSpec) 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     """The convolution, in the layout of the call. config: instead of the tuned or guessed one."""
     spec = call.spec
-    out = torch.empty(
-        spec.out_size, dtype=spec.dtype, device=spec.device, memory_format=spec.memory_format
-    )
-    if not out.numel():
-        return out if spec.batched else out.squeeze(0)
+    if not min(spec.out_size):
+        return empty_result(spec)  # an empty batch
     if config is None:
         config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     x, weight, bias = map(_resolved, call.operands())
     assert x is not None
     assert weight is not None
+    out = empty_result(spec)
     aligned = x.data_ptr() % 16 == 0
     noted = ("triton", x.stride(), aligned, allows_tf32(), config)
     found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)

@@ -110,8 +110,8 @@ class _Maker:
             return Steps((self._points(),), 0, 0, False)
         room = plan.rows_room(p, self.limit)
         if self.narrow:
-            sums = 4 * p.outputs * p.kernel[2]
-            room = min(room, plan.SPLIT_BYTES // sums * p.row_channels * p.itemsize)
+            sums, row = 4 * p.outputs * p.kernel[2], p.row_channels * p.itemsize
+            room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
         made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
         launches = tuple(self._direct(made) if made.direct else self._boxes(made))
         return Steps(launches, made.workspace_bytes // p.itemsize, self.sums, self.narrow)
