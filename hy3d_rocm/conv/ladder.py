@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import errors, faults, learning, memory, policy
+from hy3d_rocm.conv import asking, errors, faults, learning, memory, policy
 from hy3d_rocm.conv.call import ConvCall
+from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recovery import ask_device, can_retry, is_capturing, strip, translate
@@ -21,6 +22,8 @@ from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
 
 # Tiers whose every exception is a back-end's failure: PyTorch itself would take the call.
 _OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native", "cpu"})
+# How often a self-check that failed itself is tried again.
+_CHECKS = 2
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Climb:
                 self._raise(translate(error, found, self.what, self._places()) or error)
             elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
-                    error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
+                    error.add_note(f"hy3d_rocm: raised by {self._label(tier)}{self._history()}")
                 self._raise(error)
             else:
                 self.failures.append(Failure(tier, found, strip(error)))
@@ -198,8 +201,11 @@ class Climb:
     def _places(self) -> str:
         return f"all on {self.call.spec.device} when hy3d_rocm saw them"
 
+    def _label(self, tier: Tier) -> str:
+        return asking.label(tier, self.call)
+
     def _free(self) -> int | None:
-        return memory.free_bytes(self.call.spec.device)
+        return asking.free_bytes(self.call.spec.device)
 
     def _relieve(self) -> None:
         """Empties the allocator, once for each call, and notes whether that freed anything."""
@@ -219,7 +225,7 @@ class Climb:
         return self._refusal(tier) is not None
 
     def _refusal(self, tier: Tier) -> str | None:
-        reason = tier.refusal(self.call, self.settings.limits)
+        reason = asking.refusal(tier, self.call, self.settings.limits)
         if reason is None and tier.name == "native" and self._is_same_as_failed():
             reason = "it is the current back-end, which has just run out of memory"
         if reason is not None:
@@ -235,7 +241,7 @@ class Climb:
 
     def _skip(self, tier: Tier, reason: str) -> None:
         self.skipped.append((tier, reason))
-        predicted = tier.workspace_bytes(self.call.spec)
+        predicted = asking.workspace(tier, self.call.spec)
         with_row = self.audience.rows(self.what, tier.name, predicted)
         with LOCK:
             for row in with_row:
@@ -243,7 +249,7 @@ class Climb:
         self.audience.tell(time.perf_counter(), tier.name, self.what, 0.0, "skipped", reason)
 
     def _attempt(self, tier: Tier) -> torch.Tensor | None:
-        predicted = tier.workspace_bytes(self.call.spec)
+        predicted = asking.workspace(tier, self.call.spec)
         rows = self.audience.rows(self.what, tier.name, predicted)
         failed: list[Exception] = []
         result: torch.Tensor | None = None
@@ -275,12 +281,33 @@ class Climb:
             check_form(result, self.call, self.settings.synchronize)
             is_first = needs_check(tier, self.config, self.plan) and can_retry(self.call)
             if is_first or self.settings.check_finite:
-                said = check_values(tier.name, result, self.call, is_first=is_first)
-                if is_first:
-                    VERDICTS.mark_sound(tier.name, self.config)
-                if said and VERDICTS.first_time(("precision", self.config)):
-                    self.audience.say(f"{self.what}: not the back-end's fault: {said}")
+                self._check(tier, result, is_first)
         return result
+
+    def _check(self, tier: Tier, result: torch.Tensor, is_first: bool) -> None:
+        """Only BadResultError (and a lost device) is a verdict on the result. The check needs
+        memory and operators of its own: where it fails itself, the result stays."""
+        try:
+            said = check_values(tier.name, result, self.call, is_first=is_first)
+        except Exception as error:
+            is_verdict = isinstance(error, errors.BadResultError) or is_cancel(error)
+            if is_verdict or asking.is_lost(error):
+                raise
+            for lost in ask_device(self.call):
+                raise lost from error
+            tries = (("unchecked", tier.name, self.config, n) for n in range(_CHECKS))
+            if not any(VERDICTS.first_time(event) for event in tries):
+                VERDICTS.mark_sound(tier.name, self.config)
+            if VERDICTS.first_time(("unchecked", tier.name, self.config)):
+                self.audience.say(
+                    f"{self.what}: the result of {self._label(tier)} was not checked, since the"
+                    f" check itself failed ({asking.words(error)})"
+                )
+            return
+        if is_first:
+            VERDICTS.mark_sound(tier.name, self.config)
+        if said and VERDICTS.first_time(("precision", self.config)):
+            self.audience.say(f"{self.what}: not the back-end's fault: {said}")
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
@@ -315,29 +342,27 @@ class Climb:
                 continue
             memory_only = kind is Kind.OUT_OF_MEMORY
             when = "until this protect() ends" if memory_only else "from now on"
-            others = "".join(
-                f"; {t.label(self.call)} left out: {reason}" for t, reason in self.refused
-            )
+            others = "".join(f"; {self._label(t)} left out: {reason}" for t, reason in self.refused)
             reason = failure.found.reason
             if memory_only:
-                reason += f" ({failure.tier.label(self.call)})"
-            self.audience.say(f"{self.what}: {reason}; {when}: {tier.label(self.call)}{others}")
+                reason += f" ({self._label(failure.tier)})"
+            self.audience.say(f"{self.what}: {reason}; {when}: {self._label(tier)}{others}")
 
     def _history(self) -> str:
         return "".join(
-            f"; before that {f.tier.label(self.call)} failed: {errors.first_line(f.error)}"
+            f"; before that {self._label(f.tier)} failed: {errors.first_line(f.error)}"
             for f in self.failures
         )
 
     def _give_up(self) -> Exception:
         """The exception of the first tier that failed, with a note on the others."""
         self.audience.add("raised")
-        reasons = dict.fromkeys(f"{t.label(self.call)} was left out: {r}" for t, r in self.skipped)
+        reasons = dict.fromkeys(f"{self._label(t)} was left out: {r}" for t, r in self.skipped)
         reasons |= dict.fromkeys(f"{t} was left out: {r}" for t, r in self.plan.left_out.items())
         if not self.failures:
             return RuntimeError(f"{self.what}: no tier could run it. " + "; ".join(reasons))
         first, *others = self.failures
-        said = [f"{f.tier.label(self.call)}: {errors.first_line(f.error)}" for f in others]
+        said = [f"{self._label(f.tier)}: {errors.first_line(f.error)}" for f in others]
         detail = "; ".join((*said, *reasons)) or "there was no other tier"
         first.error.add_note(f"hy3d_rocm tried every tier for {self.what}. {detail}")
         self.failures.clear()  # run() raises it: no cycle through this object
