@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv import asking, errors, faults, policy
+from hy3d_rocm.conv import asking, errors, faults, policy, probing
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
@@ -71,7 +71,7 @@ class RouterMode(TorchFunctionMode):
         self.audience = Audience(
             tuple(g.stats for g in self.guards), tuple(f for f in listeners if f is not None)
         )
-        self.scope: object = outer[0].scope if outer else object()
+        self.scope: probing.Scope = outer[0].scope if outer else probing.Scope()
         self.is_nested = bool(outer)
         self.entries: dict[Hashable, Entry] = {}
         self.purse = Purse(time.perf_counter)
@@ -254,7 +254,10 @@ class RouterMode(TorchFunctionMode):
         tier = plan.probe
         if tier is None or is_recording() or is_capturing(call.spec.device):
             return plan
-        if not VERDICTS.first_time(("probe", tier, entry.config)):
+        why_not = self.scope.why_not(tier, entry.config)
+        if why_not is not None:
+            if why_not and self.scope.first_no():
+                self.audience.say(f"no more child processes in this decode: {why_not}")
             return plan
         self.audience.say(
             f"{entry.what}: a child process tries the vendor library first (at most"
@@ -264,7 +267,9 @@ class RouterMode(TorchFunctionMode):
         def cancel() -> None:  # what a listener raises ends the probe and the call
             self.audience.tell(time.perf_counter(), tier, entry.what, 0.0, "probing")
 
-        policy.prove(call.spec, tier, cancel)
+        with self.scope.probing(tier, entry.config):
+            verdict = policy.prove(call.spec, tier, cancel)
+        self.scope.told(tier, entry.config, verdict)
         return planner.plan(call, entry.config)
 
     def _look_for_fast(self, entry: Entry) -> None:
