@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import asking, errors, faults, learning, memory, policy
+from hy3d_rocm.conv import asking, blame, errors, faults, learning, memory, policy
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
@@ -66,6 +66,7 @@ class Climb:
     relieved: bool = False
     gained: bool = False
     winner: Tier | None = None
+    broken: set[str] = field(default_factory=set)  # tiers given up as a whole by this call
 
     def run(self, failed: list[Exception]) -> torch.Tensor:
         """The result of the first tier that gives one; else the first tier's own exception.
@@ -100,6 +101,7 @@ class Climb:
                 if not faults.active():
                     name = policy.known_as(tier.name, self.plan.setting)
                     learning.recovered(self.call.spec, name)
+                    VERDICTS.mend_tier(tier.name)
                 return result
         return None
 
@@ -138,7 +140,18 @@ class Climb:
         verdict = Verdict(last.kind, last.reason, self.scope, free, needed)
         VERDICTS.record(tier.name, self.config, verdict)
         self._write_down(tier, last, self.failures[-1].error)
+        self._look_at_the_tier(tier, last, self.failures[-1].error)
         return None
+
+    def _look_at_the_tier(self, tier: Tier, found: Classified, error: Exception) -> None:
+        """One that no shape can use is left out as a whole, not tried at each shape in turn."""
+        if self.plan.is_fixed or faults.active():
+            return
+        if blame.breaks_tier(tier.name, self.config, found, error):
+            self.broken.add(tier.name)
+            self.audience.say(
+                f"{self._label(tier)} is left out until the process ends: {asking.words(error)}"
+            )
 
     def _write_down(self, tier: Tier, found: Classified, error: Exception) -> None:
         """What holds beyond this process goes into the knowledge; injected faults do not."""
@@ -335,8 +348,8 @@ class Climb:
         if tier.name != self.plan.preferred:
             self.audience.add("recovered")
         for failure in self.failures:
-            if failure.tier is tier:
-                continue
+            if failure.tier is tier or failure.tier.name in self.broken:
+                continue  # its line has been written
             kind = failure.found.kind
             if not VERDICTS.first_time((failure.tier.name, self.config, kind)):
                 continue
