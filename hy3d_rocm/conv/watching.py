@@ -40,10 +40,15 @@ class Watching:
             return
         make: Any = torch.cuda.Event  # torch has no annotation
         first, last = (make(enable_timing=True) for _ in range(2))
-        first.record()
+        self._record(first)
         yield
-        last.record()
+        self._record(last)
         self._late.append((tier, first, last))
+
+    def _record(self, event: Any) -> None:
+        """On the stream that the call's device works on: it need not be the current one."""
+        with torch.cuda.device(self._spec.device):
+            event.record(torch.cuda.current_stream(self._spec.device))
 
     def failed(self, tier: str) -> None:
         """It did not compute the call that it was given."""

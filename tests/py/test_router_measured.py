@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from router_doubles import integers, one_thread, raising
 from router_world import Row, World
 from torch.overrides import _get_current_function_mode_stack
 
-from hy3d_rocm.conv import faults, forget, memory, selfcheck
+from hy3d_rocm.conv import faults, forget, memory, recovery, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.passing import Purse
@@ -175,7 +176,9 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
         def __init__(self, enable_timing: bool) -> None:
             assert enable_timing
 
-        def record(self) -> None:
+        def record(self, stream: str) -> None:
+            assert stream == "the stream of cuda:1"
+            assert entered == [torch.device("cuda:1")], "another GPU is the current one"
             Event.now += 1
             self.at = Event.now
 
@@ -188,10 +191,20 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
         def synchronize(self) -> None:
             raise AssertionError("waited")
 
+    entered: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+        entered.pop()
+
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
     assert spec is not None
-    spec = replace(spec, device=torch.device("cuda"))
+    spec = replace(spec, device=torch.device("cuda:1"))
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
     watching = Watching(plan, spec, Purse(lambda: 1e6 * Event.now))
@@ -208,6 +221,27 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     watching.collect()
     assert {t: r.seconds for (_, t), r in world.memory.rows.items()} == {"triton": 1, "gemm": 1}
     assert len(ran) < 30
+
+
+def test_a_capture_is_looked_for_on_the_stream_of_the_calls_own_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = 0
+
+    @contextlib.contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        nonlocal current
+        before, current = current, device.index
+        yield
+        current = before
+
+    monkeypatch.setattr(memory, "gpu_in_use", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current == 1)
+    assert recovery.is_capturing(torch.device("cuda:1"))
+    assert not recovery.is_capturing(torch.device("cuda:0"))
+    assert not recovery.is_capturing(torch.device("cpu"))
+    assert current == 0
 
 
 def test_what_does_not_fit_is_passed_over_until_memory_is_free(
