@@ -243,9 +243,7 @@ class RouterMode(TorchFunctionMode):
             entry.recovers = bool(
                 entry.plan.tiers and entry.plan.tiers[0].name != entry.plan.preferred
             )
-            entry.watching = None
-            if entry.plan.unmeasured and len(entry.plan.tiers) > 1:
-                entry.watching = Watching(entry.plan, call.spec, self.purse)
+            entry.watching = Watching.after(entry.watching, entry.plan, call.spec, self.purse)
         entry.generation, entry.standing = generation, standing
         self._look_for_fast(entry)
 
@@ -316,7 +314,7 @@ class RouterMode(TorchFunctionMode):
         assert watching is not None
         assert plan is not None
         if step.tier != plan.tiers[0].name:
-            tier = next(t for t in plan.tiers if t.name == step.tier)
+            tier = next(t for t in plan.tiers if t.name == step.tier)  # offered by this plan
             others = tuple(t for t in plan.tiers if t is not tier)
             plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
         with watching.timing(step.tier):

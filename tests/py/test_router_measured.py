@@ -288,3 +288,72 @@ def test_what_may_take_much_memory_is_not_measured_in_passing(
         while time.monotonic() < end:
             conv()
     assert {"triton"} == world.calls().keys(), "native's columns are 27 times the input"
+
+
+def test_plans_made_anew_under_memory_pressure_go_on_measuring(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr("hy3d_rocm.conv.policy._CRAMPED_SECONDS", 0.0)  # at each call
+    world.tiers["conv2d"].refuse = "not here"
+    big = world.tiers["gemm"]
+    big.workspace_bytes = lambda spec: 16 << 20  # type: ignore[method-assign]
+    measured: set[str] = set()
+    end = time.monotonic() + 10
+    with world.protect():
+        while measured != {"triton", "native"} and time.monotonic() < end:
+            assert torch.equal(conv(), EXPECTED)
+            measured = {t for (_, t), r in world.memory.rows.items() if r.seconds is not None}
+    assert measured == {"triton", "native"}
+    assert "gemm" not in world.calls(), "it does not fit"
+
+
+def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -> None:
+    now = 0.0
+    purse = Purse(lambda: now)
+    now = 1e6
+    spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
+    assert spec is not None
+    tiers = {name: world.tiers[name] for name in ("triton", "gemm", "native")}
+    worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
+    plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
+    watch = Watching.after(None, plan, spec, purse)
+    assert watch is not None
+    for _ in range(3):
+        watch.next_step()
+    for _ in range(3):
+        watch._watch.told(watch.next_step().tier, 1.0)
+    assert watch.next_step().tier == "gemm"
+    reserved = purse.spent
+    assert reserved > 0
+    # gemm does not fit for a moment: nobody runs it, but its run under way still counts.
+    cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
+    assert Watching.after(watch, cramped, spec, purse) is watch
+    assert watch.next_step().tier == "triton"
+    watch._watch.told("gemm", 1.5)
+    assert purse.spent == 0.5, "the true price"
+    again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
+    assert Watching.after(watch, again, spec, purse) is watch
+    steps = [watch.next_step() for _ in range(2)]
+    assert [step.tier for step in steps] == ["gemm", "native"]
+    # Another tier is chosen and nothing is worth measuring: what was reserved is given back.
+    other = Plan((tiers["native"], tiers["gemm"]), ROCM, "native")
+    assert Watching.after(watch, other, spec, purse) is None
+    assert purse.spent == 0.5
+    # Another tier is chosen, and measuring goes on: what is under way is taken in first.
+    late = Watching(plan, spec, purse)
+    late._late.append(("gemm", *(_Passed(),) * 2))
+    new = Watching.after(late, replace(other, unmeasured=(("native", 1.0),)), spec, purse)
+    assert new is not None
+    assert not new.is_done
+    new.collect()
+    assert new._before is None
+    assert late._watch._others[0].runs == 1
+
+
+class _Passed:
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: object) -> float:
+        return 1000.0
