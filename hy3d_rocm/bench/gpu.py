@@ -183,15 +183,4 @@ def machine_facts(device: torch.device) -> list[str]:
     here = this_machine(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     versions = ", ".join(filter(None, (here.architecture, here.driver, here.vendor)))
-    return [f"{name}: {versions}", f"torch {here.torch}, triton {_triton()}, hy3d_rocm {here.ours}"]
-
-
-def _triton() -> str:
-    from importlib import metadata
-
-    for package in ("triton", "pytorch-triton-rocm", "triton-windows"):
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return "none"
+    return [f"{name}: {versions}", f"torch {here.torch}, hy3d_rocm {here.ours}"]

@@ -31,7 +31,9 @@ def decode_latent(
     sentence, for a LATENT that is none.
     """
     from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.triton import jit
 
+    jit.on_compile = _before_compiling
     latents = latents_of(samples)
     inner = getattr(vae, "first_stage_model", vae)
     started = time.perf_counter()
@@ -127,6 +129,11 @@ def _as_a_whole(vae: Any, inner: Any, latents: torch.Tensor) -> tuple[torch.Tens
     if images.ndim == 5:  # (B, T, H, W, C)
         images = images.flatten(0, 1)
     return images, how
+
+
+def _before_compiling(kernel: str, number: int) -> None:
+    """A first decode compiles for some seconds: a cancel need not wait for the end of that."""
+    management.throw_exception_if_processing_interrupted()
 
 
 def _look_for_interrupt(event: object) -> None:

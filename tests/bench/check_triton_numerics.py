@@ -208,7 +208,12 @@ def compute(config: Config, x: Any, weight: Any, bias: Any) -> Any:
     sample = math.prod(problem.padded) * problem.row_channels * problem.itemsize
     limit = int(config.room * sample) + problem.weight_bytes
     cut = functools.partial(plain, limit_bytes=limit)
-    with replaced(launch, "make_steps", cut), replaced(launch, "target_of", lambda _: target):
+    sums = 2000 if config.room < 0.5 else plan.SPLIT_BYTES
+    changes = ((launch, "make_steps", cut), (launch, "target_of", lambda _: target),
+               (plan, "SPLIT_BYTES", sums))  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(replaced(*change))
         out = launch.run(call, configs.Config.parse(config.tile))
     return out.unsqueeze(2) if config.ndim == 2 else out
 

@@ -1,22 +1,25 @@
 """Every tier against float64 on random convolutions, in pieces of ordinary and of tiny size.
 
     python tests/bench/differential_tiers.py [--tiers gemm conv2d native cpu] [--count 2000]
-        [--device cpu] [--seed 1] [--first 0]
+        [--device cpu] [--seed 1] [--first 0] [--workers 1]
 
 Real data must stay within the bound proven in docs/numerics.md. Tiers whose algorithm is a vendor
 library's choice (Winograd has another bound) get whole numbers instead: the nearest whole number
 of each result must be the exact sum, so an error of half a unit fails. torch computes the truth in
 float64 on explicitly padded input. A failure prints the case; --seed, --first and --count 1 replay
-it.
+it. `triton`, on a GPU only, has cases of its own: sizes, padding, strides and layouts are random,
+but what a kernel is compiled for comes from a list, since compiling takes a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
+import functools
+import json
 import math
-import random
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,11 +28,13 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from tier_cases import DTYPES, Case, case_of, make_tensors, moved  # noqa: E402
 
 from hy3d_rocm.conv.errors import RETRIED, classify  # noqa: E402
 from hy3d_rocm.conv.tiers import (  # noqa: E402
@@ -44,10 +49,16 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     staging,
     vendor,
 )  # fmt: skip
+from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
 
-DTYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
 UNIT = {torch.float64: 2.0**-53}  # of the sums: the others are summed in f32
 FINAL = {torch.float16: (2.0**-11, 2.0**-25), torch.bfloat16: (2.0**-8, 2.0**-134)}
+# Sums of half types on a GPU: matrix units add with truncation (see hy3d_rocm/conv/selfcheck.py).
+MATRIX_UNIT = 2.0**-23
+# f32 by three products of TF32: a factor a is a1 + a2 + r, a1 and a2 of ten bits cut off at worst,
+# so |a2 + r| <= 2^-10 |a| and |r| <= 2^-20 |a|. What is left out of a product is r b, a r' and
+# (a2 + r) (b2 + r'): below 2^-18 |a b|. Three products take the place of each one in the sum.
+SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 # What a tier's pieces are cut to, and what of it a case gets where they are to be tiny.
 PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
           (spread, "_PIECE_BYTES", 4), (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
@@ -55,55 +66,13 @@ PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
           (gemm, "_SUM_BYTES", 1))  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One convolution; tuples are (T,) H, W."""
-
-    index: int
-    dtype: torch.dtype
-    batch: int
-    channels: tuple[int, int]  # of one group: in, out
-    groups: int
-    size: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    modes: tuple[str, ...]
-    bias: bool
-    layout: str
-    piece: int | None
-
-
-def random_case(seed: int, index: int) -> Case:
-    rng = random.Random(f"{seed}/{index}")
-    ndim = rng.choice((2, 3, 3, 3))
-
-    def some(*values: Any) -> tuple[Any, ...]:
-        return tuple(rng.choice(values) for _ in range(ndim))
-
-    kernel, dilation = some(1, 1, 2, 3, 3, 4), some(1, 1, 1, 2, 3)
-    pads = tuple(zip(some(0, 0, 1, 2, 3), some(0, 0, 1, 2, 3), strict=True))
-    room = some(0, 1, 2, 5, 9)
-    size = tuple(
-        max(1, (k - 1) * d + 1 - a - b) + extra
-        for k, d, (a, b), extra in zip(kernel, dilation, pads, room, strict=True)
-    )
-    return Case(
-        index=index, dtype=rng.choice(DTYPES), batch=rng.choice((0, 1, 1, 1, 1, 2)),
-        channels=(rng.choice((1, 2, 3, 8, 16)), rng.choice((1, 2, 3, 8, 13))),
-        groups=rng.choice((1, 1, 1, 2, 3)), size=size, kernel=kernel,
-        stride=some(1, 1, 1, 2, 3), dilation=dilation, pads=pads,
-        modes=some("zeros", "replicate"), bias=rng.random() < 0.6,
-        layout=rng.choice(("plain", "plain", "last", "slice", "unbatched")),
-        piece=rng.choice((None, 3000, 20000)),
-    )  # fmt: skip
-
-
 @contextlib.contextmanager
 def pieces_of(piece: int | None) -> Iterator[None]:
     """Cuts every tier to about `piece` elements."""
     with contextlib.ExitStack() as stack:
+        if piece:
+            cut = functools.partial(triton_launch.make_steps, limit_bytes=piece * 4)
+            stack.enter_context(mock.patch.object(triton_launch, "make_steps", cut))
         for module, name, factor in PIECES if piece else ():
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
@@ -111,35 +80,6 @@ def pieces_of(piece: int | None) -> Iterator[None]:
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield
-
-
-def make_tensors(case: Case, seed: int, whole: bool) -> tuple[Any, Any, Any]:
-    """x, weight, bias: reals in (-1, 1), or -1, 0, 1 with at most 256 of them not 0 in a sum."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + case.index)
-
-    def values(*shape: int) -> torch.Tensor:
-        if whole:
-            return torch.randint(-1, 2, shape, generator=generator).to(case.dtype)
-        data = torch.rand(shape, generator=generator, dtype=torch.float64)
-        return (data * 2 - 1).to(case.dtype)
-
-    cin, cout = case.channels
-    x = values(case.batch, cin * case.groups, *case.size)
-    weight = values(cout * case.groups, cin, *case.kernel)
-    depth = weight[0].numel()
-    if whole and depth > 200:  # sums must be exact in bfloat16
-        weight *= torch.rand(weight.shape, generator=generator) < 200 / depth / 1.5
-    bias = values(cout * case.groups) if case.bias else None
-    if case.layout == "last":
-        kept = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-        x = x.contiguous(memory_format=kept)
-    if case.layout == "slice":
-        wide = torch.full([n + 2 for n in x.shape], math.nan, dtype=x.dtype)
-        view = wide[tuple(slice(1, -1) for _ in x.shape)]
-        x = view.copy_(x)
-    if case.layout == "unbatched" and case.batch == 1:
-        x = x[0]
-    return x, weight, bias
 
 
 def truth(case: Case, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
@@ -156,7 +96,22 @@ def truth(case: Case, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch
         return conv(x, weight, addend, case.stride, 0, case.dilation, case.groups)
 
 
-def fraction(case: Case, got: torch.Tensor, tensors: tuple[Any, Any, Any], whole: bool) -> float:
+def sum_units(tier: str, device: str, dtype: torch.dtype) -> tuple[float, float, int]:
+    """Unit roundoff of the tier's sums, relative error of each product, additions a product."""
+    if device == "cpu" or dtype is torch.float64:
+        return UNIT.get(dtype, 2.0**-24), 0.0, 1
+    if dtype is torch.float32:
+        if tier != "triton":
+            return 2.0**-24, 0.0, 1
+        if torch.version.hip is None:
+            return MATRIX_UNIT, SPLIT_UNIT, SPLIT_PRODUCTS
+    return MATRIX_UNIT, 0.0, 1
+
+
+def fraction(
+    case: Case, got: torch.Tensor, tensors: tuple[Any, Any, Any], whole: bool,
+    units: tuple[float, float, int],
+) -> float:  # fmt: skip
     """The largest error over what is allowed; above 1 (or infinite) it is wrong."""
     x, weight, bias = tensors
     exact = truth(case, x, weight, bias)
@@ -164,9 +119,10 @@ def fraction(case: Case, got: torch.Tensor, tensors: tuple[Any, Any, Any], whole
     if whole:
         return float((error * 2).nan_to_num(nan=math.inf).max())
     sizes = truth(case, x.abs(), weight.abs(), None if bias is None else bias.abs())
+    u, each, additions = units
     n = weight[0].numel() + 1
-    u = UNIT.get(case.dtype, 2.0**-24)
-    bound = (n * u / (1 - n * u) + n * 2.0**-53 / (1 - n * 2.0**-53)) * sizes
+    m = additions * n
+    bound = (each + (1 + each) * m * u / (1 - m * u) + n * 2.0**-53 / (1 - n * 2.0**-53)) * sizes
     if case.dtype in FINAL:
         unit, tiny = FINAL[case.dtype]
         bound = bound + unit * (exact.abs() + bound) + tiny
@@ -200,9 +156,9 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     tier: Tier = make_tier("cpu" if name == "staged" else name)
     whole = is_whole(name, device)
     x, weight, bias = make_tensors(case, seed, whole)
-    moved = [None if t is None else t.to(device) for t in (x, weight, bias)]
+    operands = [moved(t, device) for t in (x, weight, bias)]
     with pieces_of(case.piece), torch.inference_mode():
-        call = make_call(*moved, case.stride, case.pads, case.dilation, case.groups,
+        call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups,
                          pad_modes=case.modes)  # fmt: skip
         reason = tier.refusal(call, call.limits)
         if reason is not None:
@@ -224,17 +180,19 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     if case.batch == 0:
         return 0.0, None
     x = x if call.spec.batched else x[None]
-    return fraction(case, batched.double().cpu(), (x, weight, bias), whole), None
+    units = sum_units(name, device, case.dtype)
+    return fraction(case, batched.double().cpu(), (x, weight, bias), whole, units), None
 
 
 def run(
-    name: str, device: str, seed: int, first: int, count: int, dtypes: tuple[Any, ...] = DTYPES
-) -> dict[str, Any]:
-    """The cases of those dtypes; index, seed and tier replay one."""
+    name: str, device: str, seed: int, first: int, count: int, dtypes: tuple[Any, ...] = DTYPES,
+    step: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Every step-th of the cases, of those dtypes; index, seed and tier replay one."""
     start = time.perf_counter()
     result: dict[str, Any] = {"ran": 0, "refused": {}, "worst": 0.0, "failed": []}
-    for index in range(first, first + count):
-        case = random_case(seed, index)
+    for index in range(first, first + count, step):
+        case = case_of(name, seed, index)
         if case.dtype not in dtypes:
             continue
         worst, reason = check(case, seed, name, device)
@@ -249,6 +207,38 @@ def run(
     return result
 
 
+def spawn(
+    name: str, device: str, seed: int, first: int, count: int, workers: int
+) -> dict[str, Any]:
+    """run() in `workers` processes, since compiling takes the time. RuntimeError if one fails."""
+    command = [sys.executable, __file__, "--tiers", name, "--device", device]
+    command += ["--seed", str(seed), "--step", str(workers)]
+    children = [
+        subprocess.Popen(
+            [*command, "--first", str(first + k), "--count", str(count - k)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "HY3D_ROCM_DB": ":memory:"},  # no tuned tiles of this machine
+        )
+        for k in range(min(workers, count))
+    ]  # fmt: skip
+    total: dict[str, Any] = {"ran": 0, "refused": {}, "worst": 0.0, "failed": [], "seconds": 0.0}
+    errors = []
+    for child in children:
+        out, err = child.communicate()
+        if child.returncode:
+            errors.append(f"a child ended with {child.returncode}\n{err[-3000:]}")
+            continue
+        part = json.loads(out.splitlines()[-1])
+        for reason, times in part["refused"].items():
+            total["refused"][reason] = total["refused"].get(reason, 0) + times
+        total["ran"], total["failed"] = total["ran"] + part["ran"], total["failed"] + part["failed"]
+        for key in ("worst", "seconds"):
+            total[key] = max(total[key], part[key])
+    if errors:
+        raise RuntimeError(errors[0])
+    return total
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiers", nargs="+", default=["gemm", "conv2d", "native", "cpu", "staged"])
@@ -256,13 +246,20 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="index of the first case")
+    parser.add_argument("--workers", type=int, default=1, help="processes a tier")
+    parser.add_argument("--step", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    span = (options.device, options.seed, options.first, options.count)
     bad = 0
     # TF32 is another precision, with another bound.
     with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
+        if options.step:
+            print(json.dumps(run(options.tiers[0], *span, step=options.step)))
+            return 0
         for name in options.tiers:
-            result = run(name, options.device, options.seed, options.first, options.count)
+            many = options.workers > 1
+            result = spawn(name, *span, options.workers) if many else run(name, *span)
             print(
                 f"{name} on {options.device}: {result['ran']} cases, worst {result['worst']:.3f} of"
                 f" what is allowed, refused {result['refused']}, {result['seconds']} s"

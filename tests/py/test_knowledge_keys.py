@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -141,6 +143,50 @@ def test_an_nvidia_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = this_machine("cuda")
     machine._gpu_machine.cache_clear()
     assert (found.architecture, found.vendor) == ("sm_90", "cuda 12.8, cudnn 9.10.2")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the packages that bring Triton, by name, of a machine that was never looked at."""
+
+    def set_packages(**packages: str) -> None:
+        def version(name: str) -> str:
+            if name not in packages:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return packages[name]
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        machine.triton_versions.cache_clear()
+        machine._gpu_machine.cache_clear()
+
+    yield set_packages
+    machine.triton_versions.cache_clear()
+    machine._gpu_machine.cache_clear()
+
+
+def test_another_triton_starts_new_rows_of_a_gpu(gpu: None, installed: Any) -> None:
+    keys = {}
+    for text, packages in (
+        ("", {}),
+        (", triton 3.6.0", {"triton": "3.6.0"}),
+        (", triton 3.5.1", {"triton-rocm": "3.5.1"}),
+        (", triton 3.6.0, triton 3.3.1", {"triton": "3.6.0", "pytorch-triton-rocm": "3.3.1"}),
+    ):
+        installed(**packages)
+        found = this_machine("cuda:0")
+        assert found.torch == torch.__version__ + text
+        keys[make_key(spec(), found)] = text
+    assert len(keys) == 4
+
+
+def test_triton_is_not_imported_for_its_version() -> None:
+    code = (
+        "import sys, types; from hy3d_rocm.conv.knowledge import machine;"
+        "sys.modules['triton'] = types.ModuleType('triton');"  # a stub, as some packages leave
+        "print(machine.triton_versions(), len([m for m in sys.modules if m.startswith('triton')]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "1", done.stdout
 
 
 def test_a_gpu_that_is_not_started_is_read_from_the_driver(

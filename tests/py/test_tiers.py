@@ -12,6 +12,7 @@ from typing import Any
 
 import differential_tiers as differential
 import pytest
+import tier_cases
 import torch
 import torch.nn.functional as F
 from router_doubles import cpu_tier, fake_conv3d, integers, one_thread
@@ -212,10 +213,10 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
     """Random padding, modes and boxes; replay by the printed index."""
     for index in range(300):
         rng = random.Random(index)
-        case = dataclasses.replace(differential.random_case(SEED, index), dtype=torch.float32)
+        case = dataclasses.replace(tier_cases.random_case(SEED, index), dtype=torch.float32)
         if len(case.size) == 2 or case.batch == 0:
             continue
-        x, weight, _ = differential.make_tensors(case, SEED, whole=True)
+        x, weight, _ = tier_cases.make_tensors(case, SEED, whole=True)
         x = x if x.dim() == 5 else x[None]
         spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups,
                          pad_modes=case.modes).spec  # fmt: skip

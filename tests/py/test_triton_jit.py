@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,3 +54,87 @@ def test_tensors_that_need_64_bit_offsets_have_keys_of_their_own(key_of: Any) ->
     small = torch.empty(2**31 - 2, dtype=torch.int8).view(torch.float16)
     assert key_of(x=large) != key_of(x=small) == key_of()
     assert key_of(out=large) != key_of(x=large)
+
+
+# Kernels of a Triton that launches otherwise. No GPU: launchers are doubles that note their calls.
+
+
+class Launcher:
+    """A compiled kernel whose run() raises what it is told to."""
+
+    function, packed_metadata = 5, (4, 1, 0)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.calls = error, list[tuple[Any, ...]]()
+
+    def run(self, *args: Any) -> None:
+        self.calls.append(args)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def through_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jit.Launch]]:
+    """The launches that went through Triton; a process in which nothing was launched yet."""
+    found: list[jit.Launch] = []
+    monkeypatch.setattr(jit, "_direct", jit._Direct())
+    monkeypatch.setattr(jit, "_first", lambda item, *_: found.append(item))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
+    yield found
+    ITEM.compiled.clear()
+
+
+def start(compiled: Any) -> None:
+    half = torch.zeros(64, dtype=torch.float16)
+    aligned = half.data_ptr() % 16 == 0
+    ITEM.compiled[(2 + aligned) * 21, None] = compiled
+    jit.launch(ITEM, {"x": half, "weight": half, "out": half})
+
+
+def test_a_kernel_is_called_with_what_triton_calls_it_with(through_triton: Any) -> None:
+    compiled = Launcher()
+    start(compiled)
+    ((*grid, stream, function, packed, metadata, enter, leave, x, weight, out),) = compiled.calls
+    assert (grid, stream, function, packed) == ([1, 1, 1], 77, 5, (4, 1, 0))
+    assert metadata is enter is leave is None
+    assert x == weight == out
+    assert not through_triton
+
+
+def bare() -> Any:
+    """A compiled kernel of a Triton without packed_metadata."""
+    return types.SimpleNamespace(run=lambda *_: None, function=5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Launcher(TypeError("takes 7 arguments")), bare,
+             lambda: Launcher(ValueError("not enough values")), lambda: Launcher(KeyError("x"))],
+    ids=["arguments", "attribute", "value", "key"],
+)  # fmt: skip
+def test_a_triton_that_launches_otherwise_is_left_to_itself_for_good(
+    make: Callable[[], Any], through_triton: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "hy3d_rocm"):
+        start(make())
+        assert through_triton == [ITEM], "the same call is done by Triton"
+        healthy = Launcher()
+        start(healthy)
+    assert through_triton == [ITEM, ITEM]
+    assert not healthy.calls
+    (line,) = caplog.messages
+    assert "launches kernels in another way" in line
+
+
+def test_a_later_misfit_is_recovered_too(through_triton: list[Any]) -> None:
+    start(Launcher())
+    start(Launcher(TypeError("takes 7 arguments")))
+    assert through_triton == [ITEM]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Triton Error [HIP]"), ValueError("of a driver")])
+def test_what_a_device_says_is_not_tried_again(error: Exception, through_triton: list[Any]) -> None:
+    start(Launcher())
+    with pytest.raises(type(error)):
+        start(Launcher(error))
+    assert not through_triton
+    assert jit._direct.usable

@@ -7,6 +7,7 @@ else knows its architecture, and then it is the caller's tensors that live there
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import platform
 import re
@@ -22,6 +23,8 @@ from hy3d_rocm.env.machine import WSL_GPU
 
 AMDGPU = Path("/sys/module/amdgpu")
 NVIDIA = Path("/proc/driver/nvidia/version")
+# The packages that bring the module triton, of which a PyTorch for ROCm requires one.
+_TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton", "triton-windows")
 # The class of display adapters; its subkeys 0000, 0001, ... are the installed drivers.
 _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 
@@ -29,8 +32,9 @@ _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bf
 @dataclass(frozen=True)
 class Machine:
     """architecture: "gfx1100", "sm_90", "cpu"; driver: "amdgpu 6.10.5", "nvidia 560.35.03", ""
-    for the CPU; torch: its version; vendor: "hip 6.4.43482, miopen 3.4.0", "cuda 12.8, cudnn
-    9.10.2", ""; ours: the version of hy3d_rocm. A change of any of them starts new rows."""
+    for the CPU; torch: its version and, for GPUs, that of Triton: "2.9.0, triton 3.5.0"; vendor:
+    "hip 6.4.43482, miopen 3.4.0", "cuda 12.8, cudnn 9.10.2", ""; ours: the version of hy3d_rocm.
+    A change of any of them starts new rows."""
 
     architecture: str
     driver: str
@@ -73,10 +77,25 @@ def _gpu_machine(index: int) -> Machine:
     return Machine(
         architecture=_architecture(index, is_amd),
         driver=amd_driver() if is_amd else nvidia_driver(),
-        torch=str(torch.__version__),
+        torch=", ".join((str(torch.__version__), *triton_versions())),
         vendor=_vendor(torch),
         ours=__version__,
     )
+
+
+@functools.cache
+def triton_versions() -> tuple[str, ...]:
+    """("triton 3.6.0",) by what is installed; () for none; all, where packages overlap.
+
+    Nothing is imported. Times of the Triton tier's tiles, and its errors, are a version's own.
+    """
+    found: list[str] = []
+    for name in _TRITONS:
+        try:
+            found.append(f"triton {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return tuple(found)
 
 
 def _current_gpu() -> int:

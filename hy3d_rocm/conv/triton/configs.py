@@ -115,7 +115,17 @@ _CDNA_FLOAT = (
 )
 _CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
 _RDNA2 = ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
-_WMMA = ("gfx11", "gfx12")
+# gfx1100, 1101, 1151, 1200 and 1201 were checked; the others have the same instructions.
+_WMMA = (
+    "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153",
+    "gfx1200", "gfx1201",
+)  # fmt: skip
+
+
+def is_known(arch: str) -> bool:
+    """Whether the kernels were checked for `arch` or for one with its instructions. Nothing is
+    guessed from how a name begins: gfx1250's matrix instructions are not those of gfx1200."""
+    return arch.startswith("sm_") or arch in (*_CDNA, *_RDNA2, *_WMMA)
 
 
 def offered(arch: str, dtype: str) -> tuple[Config, ...]:
@@ -131,7 +141,7 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
         return (_NVIDIA_HALF if half else _NVIDIA_FLOAT) if modern else ()
     if arch in _CDNA:
         return _CDNA_HALF if half else _CDNA_FLOAT
-    if arch.startswith(_WMMA):
+    if arch in _WMMA:
         return _RDNA_HALF if half else _RDNA_FLOAT
     if arch in _RDNA2:
         return _RDNA2_HALF if half else _RDNA_FLOAT

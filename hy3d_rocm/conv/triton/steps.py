@@ -101,6 +101,7 @@ class _Maker:
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
         self.sums = 0
+        self.chosen: dict[int, Config] = {}
 
     def steps(self) -> Steps:
         p = self.p
@@ -109,14 +110,16 @@ class _Maker:
             return Steps((self._points(),), 0, 0, False)
         room = plan.rows_room(p, self.limit)
         if self.narrow:
-            sums = 4 * p.outputs * p.kernel[2]
-            room = min(room, plan.SPLIT_BYTES // sums * p.row_channels * p.itemsize)
+            sums, row = 4 * p.outputs * p.kernel[2], p.row_channels * p.itemsize
+            room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
         made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
         launches = tuple(self._direct(made) if made.direct else self._boxes(made))
         return Steps(launches, made.workspace_bytes // p.itemsize, self.sums, self.narrow)
 
     def _tiling(self) -> plan.Tiling:
-        """What a box of the plan is cut into."""
+        """What a box of the plan is cut into: the tile of all positions at once, while boxes have
+        no size yet. It only weighs box sizes against each other; `_conv` chooses what is launched.
+        """
         p = self.p
         c = self._choose(p.batch * p.out[0] * p.padded[1] * p.padded[2])
         outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
@@ -182,12 +185,16 @@ class _Maker:
             rows = self._positions(batch, size, (to, ho, wide))
             self.sums = max(self.sums, rows * columns)
             strides = (*_rows_strides(size, columns), 0)
-            yield self._rows(source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1)
+            config = self._choose(rows)
+            yield self._rows(
+                config, source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1
+            )
             yield self._columns(size, out_size, batch, at)
             return
         stored = batch * to * ho * wo
-        config = self._choose(self._positions(batch, size, out_size))
-        tiles = -(-self._positions(batch, size, out_size) // config.block_p)
+        positions = self._positions(batch, size, out_size)
+        config = self._choose(positions)
+        tiles = -(-positions // config.block_p)
         tiles *= -(-p.outputs // config.block_n) * p.groups
         steps = p.taps * -(-p.tap_length // config.block_k)
         parts = plan.splits(tiles, steps, total, stored, self.target.units)
@@ -195,11 +202,11 @@ class _Maker:
         parts = -(-steps // per)
         if parts == 1:
             strides = (*self.layout.out, 0)
-            yield self._rows(source, start, batch, size, out_size, "out", at, strides, 1)
+            yield self._rows(config, source, start, batch, size, out_size, "out", at, strides, 1)
             return
         self.sums = max(self.sums, parts * stored * total)
         strides = (*_rows_strides(out_size, total), stored * total)
-        yield self._rows(source, start, batch, size, out_size, "sums", 0, strides, parts)
+        yield self._rows(config, source, start, batch, size, out_size, "sums", 0, strides, parts)
         block_p, block_n = 32, 64
         yield Launch(
             "add_splits", (-(-stored // block_p), -(-total // block_n), 1),
@@ -216,8 +223,12 @@ class _Maker:
         return batch * to * ho * wo
 
     def _choose(self, positions: int) -> Config:
-        if self.config is not None:
-            return self.config
+        """The tile for boxes of `positions`: the same for all boxes of a size."""
+        if positions not in self.chosen:
+            self.chosen[positions] = self.config or self._guess(positions)
+        return self.chosen[positions]
+
+    def _guess(self, positions: int) -> Config:
         p, units = self.p, self.target.units
         every = configs.offered(self.target.arch, self.dtype)
         if self.narrow:
@@ -232,15 +243,15 @@ class _Maker:
         return configs.guess(every, positions, p.outputs, p.tap_length, units, p.taps, parts)
 
     def _rows(
-        self, source: str, start: int, batch: int, size: Triple, out_size: Triple,
+        self, c: Config, source: str, start: int, batch: int, size: Triple, out_size: Triple,
         target: str, at: int, strides: tuple[int, ...], parts: int,
     ) -> Launch:  # fmt: skip
+        """conv_rows with the tile c, which is what `parts` was counted with."""
         p, (ti, hi, wi), (to, ho, wo) = self.p, size, out_size
         narrow, split = self.narrow, target == "sums"
         outputs = p.outputs * p.kernel[2] if narrow else p.outputs
         length = p.row_channels if narrow else p.tap_length
         positions = self._positions(batch, size, out_size)
-        c = self._choose(positions)
         chunks = -(-length // c.block_k)
         per = -(-p.taps * chunks // parts)
         vector = 8 if outputs % 8 == 0 and not narrow else 1
