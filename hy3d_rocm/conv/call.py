@@ -337,5 +337,7 @@ class ConvCall:
         """Batched and in the dtype of the computation (autocast does that in PyTorch's door)."""
         dtype = self.spec.dtype
         x = self.x if self.spec.batched else self.x.unsqueeze(0)
-        bias = None if self.bias is None else self.bias.to(dtype)
-        return x.to(dtype), self.weight.to(dtype), bias
+        weight, bias = self.weight, self.bias
+        if x.dtype is dtype and weight.dtype is dtype and (bias is None or bias.dtype is dtype):
+            return x, weight, bias  # `to` would return them too, and take longer
+        return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

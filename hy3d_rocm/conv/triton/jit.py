@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,19 +89,37 @@ class Launch:
     compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
 
 
-def launch(item: Launch, tensors: dict[str, torch.Tensor]) -> None:
+class Operands(dict[str, torch.Tensor]):
+    """The tensors of one convolution by name, and what its launches ask of each, asked once.
+
+    facts: address, bytes of an element, and 2 where the storage ends below 2 GiB (see known_with).
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.facts = {
+            name: (
+                tensor.data_ptr(), tensor.element_size(),
+                2 * (tensor.untyped_storage().nbytes() < _SMALL_BYTES),
+            )
+            for name, tensor in tensors.items()
+        }  # fmt: skip
+        self.device = tensors["out"].device.index
+
+
+def launch(item: Launch, tensors: Mapping[str, torch.Tensor]) -> None:
     """Runs `item` on the current stream of the current device."""
-    addresses: list[Any] = []
-    known = 0
+    operands = tensors if isinstance(tensors, Operands) else Operands(tensors)
+    facts, addresses, known = operands.facts, [], 0
     for name, offset in item.operands:
-        tensor = tensors[name]
-        address = tensor.data_ptr() + offset * tensor.element_size()
-        known = known_with(known, tensor.untyped_storage().nbytes(), address % 16 == 0)
+        base, size, small = facts[name]
+        address = base + offset * size
+        known = known * 4 + small + (address % 16 == 0)
         addresses.append(address)
-    device = tensors["out"].device.index
+    device = operands.device
     compiled = item.compiled.get((known, device)) if _direct.usable else None
     if compiled is None or not _call(item, compiled, addresses, device):
-        _first(item, tensors, known, device)
+        _first(item, operands, known, device)
 
 
 def known_with(known: int, storage_bytes: int, is_aligned: bool) -> int:

@@ -144,7 +144,8 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     assert weight is not None
     out = empty_result(spec)
     aligned = x.data_ptr() % 16 == 0
-    noted = ("triton", x.stride(), aligned, allows_tf32(), config)
+    tf32 = spec.dtype is torch.float32 and allows_tf32()
+    noted = ("triton", x.stride(), aligned, tf32, config)
     found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
@@ -193,8 +194,9 @@ def _carry_out(
         tensors["rows"] = torch.empty(made.rows_elems, dtype=x.dtype, device=x.device)
     if made.sums_elems:
         tensors["sums"] = torch.empty(made.sums_elems, dtype=torch.float32, device=x.device)
+    operands = jit.Operands(tensors)
     for item in made.launches:
-        jit.launch(item, tensors)
+        jit.launch(item, operands)
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, int, int, int, int]:
