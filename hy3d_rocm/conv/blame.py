@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Hashable
 
 from hy3d_rocm.conv.errors import Classified, Kind, classify_text, first_line, rules
+from hy3d_rocm.conv.verdicts import VERDICTS
 
 # The tiers that a fault without a shape switches off as a whole. What a library of convolutions
 # says (vendor, conv2d, current) hangs on the shape too often.
@@ -45,7 +47,7 @@ def is_fatal(detail: str) -> bool:
     return detail in _FATAL or (found is not None and found.kind is Kind.DEVICE_LOST)
 
 
-def breaks_at_once(error: BaseException) -> bool:
+def _breaks_at_once(error: BaseException) -> bool:
     """Whether no shape can do better: a module is missing, or the compiler can't be run."""
     if isinstance(error, ImportError | subprocess.SubprocessError):
         return True
@@ -54,7 +56,7 @@ def breaks_at_once(error: BaseException) -> bool:
     return bool(_NO_COMPILER.search(str(error)))
 
 
-def symptom(found: Classified, error: BaseException) -> str | None:
+def _symptom(found: Classified, error: BaseException) -> str | None:
     """What two shapes have in common if the tier as a whole is broken, or None where the failure
     may be the shape's. Numbers (sizes, addresses) do not count."""
     if found.kind is not Kind.BACKEND or is_compile_error(error):
@@ -63,3 +65,14 @@ def symptom(found: Classified, error: BaseException) -> str | None:
     if _OF_A_SHAPE.search(text) or _OF_A_SHAPE.search(found.reason):
         return None
     return re.sub(r"0x[0-9a-f]+|\d+", "#", text)
+
+
+def breaks_tier(tier: str, config: Hashable, found: Classified, error: BaseException) -> bool:
+    """Whether this failure makes the process give the tier up as a whole; notes it."""
+    shared = _symptom(found, error) if tier in BREAKABLE else None
+    if shared is None:
+        return False
+    elsewhere = VERDICTS.is_seen_elsewhere(tier, shared, config)
+    if not elsewhere and not _breaks_at_once(error):
+        return False
+    return VERDICTS.break_tier(tier, found.reason)

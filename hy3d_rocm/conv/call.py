@@ -70,6 +70,8 @@ def read_arguments(
     if found.keys() & kwargs.keys() or len(args) > len(signature.names):
         return None
     found.update(kwargs)
+    if found.get("out") is not None:  # PyTorch writes into it, and resizes it
+        return None
     if "self" in found:
         found["input"] = found.pop("self")
     if found.get("transposed"):

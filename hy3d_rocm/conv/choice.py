@@ -237,8 +237,8 @@ def _to_probe(
 ) -> str | None:
     """The vendor tier, where a child process may try it now.
 
-    Under "auto" that is where nothing else on the GPU is healthy: waiting for a probe is then
-    better than the CPU. Under "safe" never.
+    Under "auto" that is where nothing else on the GPU is healthy and has the memory: waiting for a
+    probe is then better than the CPU. Under "safe" never.
     """
     if policy.name not in ("auto", "vendor-first") or not setting.on_gpu:
         return None
@@ -247,6 +247,9 @@ def _to_probe(
         return None
     if vendor.record is not None or _unproven(policy, vendor, setting) is None:
         return None  # a verdict is there already, or none is needed
-    if policy.name == "auto" and any(tier != "cpu" for tier in order):
+    if not vendor.fits:
+        return None
+    fitting = {c.tier for c in candidates if c.fits and c.tier != "cpu"}
+    if policy.name == "auto" and not fitting.isdisjoint(order):
         return None
     return "vendor"

@@ -360,9 +360,8 @@ def classify(error: BaseException) -> Classified | None:
 
 
 def classify_own(error: Exception) -> Classified | None:
-    """What an exception means that a tier of ours raised: a call that PyTorch itself takes is
-    lost to our mistake or a compiler's, so another tier has to do it. None for a cancel.
-    """
+    """What an exception of a tier of ours means: it is that tier's failure, so another one has to
+    do the call. None for a cancel."""
     if is_cancel(error):
         return None
     found = classify(error)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import errors, faults, learning, memory, policy
+from hy3d_rocm.conv import asking, blame, errors, faults, learning, memory, policy
 from hy3d_rocm.conv.call import ConvCall
+from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recovery import ask_device, can_retry, is_capturing, strip, translate
@@ -21,6 +22,8 @@ from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
 
 # Tiers whose every exception is a back-end's failure: PyTorch itself would take the call.
 _OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native", "cpu"})
+# How often a self-check that failed itself is tried again.
+_CHECKS = 2
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Climb:
     relieved: bool = False
     gained: bool = False
     winner: Tier | None = None
+    broken: set[str] = field(default_factory=set)  # tiers given up as a whole by this call
 
     def run(self, failed: list[Exception]) -> torch.Tensor:
         """The result of the first tier that gives one; else the first tier's own exception.
@@ -97,6 +101,7 @@ class Climb:
                 if not faults.active():
                     name = policy.known_as(tier.name, self.plan.setting)
                     learning.recovered(self.call.spec, name)
+                    VERDICTS.mend_tier(tier.name)
                 return result
         return None
 
@@ -135,7 +140,18 @@ class Climb:
         verdict = Verdict(last.kind, last.reason, self.scope, free, needed)
         VERDICTS.record(tier.name, self.config, verdict)
         self._write_down(tier, last, self.failures[-1].error)
+        self._look_at_the_tier(tier, last, self.failures[-1].error)
         return None
+
+    def _look_at_the_tier(self, tier: Tier, found: Classified, error: Exception) -> None:
+        """One that no shape can use is left out as a whole, not tried at each shape in turn."""
+        if self.plan.is_fixed or faults.active():
+            return
+        if blame.breaks_tier(tier.name, self.config, found, error):
+            self.broken.add(tier.name)
+            self.audience.say(
+                f"{self._label(tier)} is left out until the process ends: {asking.words(error)}"
+            )
 
     def _write_down(self, tier: Tier, found: Classified, error: Exception) -> None:
         """What holds beyond this process goes into the knowledge; injected faults do not."""
@@ -158,7 +174,7 @@ class Climb:
                 self._raise(translate(error, found, self.what, self._places()) or error)
             elif found is None or self._is_for_the_caller(tier, found):
                 if self.failures:
-                    error.add_note(f"hy3d_rocm: raised by {tier.label(self.call)}{self._history()}")
+                    error.add_note(f"hy3d_rocm: raised by {self._label(tier)}{self._history()}")
                 self._raise(error)
             else:
                 self.failures.append(Failure(tier, found, strip(error)))
@@ -198,8 +214,11 @@ class Climb:
     def _places(self) -> str:
         return f"all on {self.call.spec.device} when hy3d_rocm saw them"
 
+    def _label(self, tier: Tier) -> str:
+        return asking.label(tier, self.call)
+
     def _free(self) -> int | None:
-        return memory.free_bytes(self.call.spec.device)
+        return asking.free_bytes(self.call.spec.device)
 
     def _relieve(self) -> None:
         """Empties the allocator, once for each call, and notes whether that freed anything."""
@@ -219,7 +238,7 @@ class Climb:
         return self._refusal(tier) is not None
 
     def _refusal(self, tier: Tier) -> str | None:
-        reason = tier.refusal(self.call, self.settings.limits)
+        reason = asking.refusal(tier, self.call, self.settings.limits)
         if reason is None and tier.name == "native" and self._is_same_as_failed():
             reason = "it is the current back-end, which has just run out of memory"
         if reason is not None:
@@ -235,7 +254,7 @@ class Climb:
 
     def _skip(self, tier: Tier, reason: str) -> None:
         self.skipped.append((tier, reason))
-        predicted = tier.workspace_bytes(self.call.spec)
+        predicted = asking.workspace(tier, self.call.spec)
         with_row = self.audience.rows(self.what, tier.name, predicted)
         with LOCK:
             for row in with_row:
@@ -243,7 +262,7 @@ class Climb:
         self.audience.tell(time.perf_counter(), tier.name, self.what, 0.0, "skipped", reason)
 
     def _attempt(self, tier: Tier) -> torch.Tensor | None:
-        predicted = tier.workspace_bytes(self.call.spec)
+        predicted = asking.workspace(tier, self.call.spec)
         rows = self.audience.rows(self.what, tier.name, predicted)
         failed: list[Exception] = []
         result: torch.Tensor | None = None
@@ -275,12 +294,33 @@ class Climb:
             check_form(result, self.call, self.settings.synchronize)
             is_first = needs_check(tier, self.config, self.plan) and can_retry(self.call)
             if is_first or self.settings.check_finite:
-                said = check_values(tier.name, result, self.call, is_first=is_first)
-                if is_first:
-                    VERDICTS.mark_sound(tier.name, self.config)
-                if said and VERDICTS.first_time(("precision", self.config)):
-                    self.audience.say(f"{self.what}: not the back-end's fault: {said}")
+                self._check(tier, result, is_first)
         return result
+
+    def _check(self, tier: Tier, result: torch.Tensor, is_first: bool) -> None:
+        """Only BadResultError (and a lost device) is a verdict on the result. The check needs
+        memory and operators of its own: where it fails itself, the result stays."""
+        try:
+            said = check_values(tier.name, result, self.call, is_first=is_first)
+        except Exception as error:
+            is_verdict = isinstance(error, errors.BadResultError) or is_cancel(error)
+            if is_verdict or asking.is_lost(error):
+                raise
+            for lost in ask_device(self.call):
+                raise lost from error
+            tries = (("unchecked", tier.name, self.config, n) for n in range(_CHECKS))
+            if not any(VERDICTS.first_time(event) for event in tries):
+                VERDICTS.mark_sound(tier.name, self.config)
+            if VERDICTS.first_time(("unchecked", tier.name, self.config)):
+                self.audience.say(
+                    f"{self.what}: the result of {self._label(tier)} was not checked, since the"
+                    f" check itself failed ({asking.words(error)})"
+                )
+            return
+        if is_first:
+            VERDICTS.mark_sound(tier.name, self.config)
+        if said and VERDICTS.first_time(("precision", self.config)):
+            self.audience.say(f"{self.what}: not the back-end's fault: {said}")
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
@@ -308,36 +348,34 @@ class Climb:
         if tier.name != self.plan.preferred:
             self.audience.add("recovered")
         for failure in self.failures:
-            if failure.tier is tier:
-                continue
+            if failure.tier is tier or failure.tier.name in self.broken:
+                continue  # its line has been written
             kind = failure.found.kind
             if not VERDICTS.first_time((failure.tier.name, self.config, kind)):
                 continue
             memory_only = kind is Kind.OUT_OF_MEMORY
             when = "until this protect() ends" if memory_only else "from now on"
-            others = "".join(
-                f"; {t.label(self.call)} left out: {reason}" for t, reason in self.refused
-            )
+            others = "".join(f"; {self._label(t)} left out: {reason}" for t, reason in self.refused)
             reason = failure.found.reason
             if memory_only:
-                reason += f" ({failure.tier.label(self.call)})"
-            self.audience.say(f"{self.what}: {reason}; {when}: {tier.label(self.call)}{others}")
+                reason += f" ({self._label(failure.tier)})"
+            self.audience.say(f"{self.what}: {reason}; {when}: {self._label(tier)}{others}")
 
     def _history(self) -> str:
         return "".join(
-            f"; before that {f.tier.label(self.call)} failed: {errors.first_line(f.error)}"
+            f"; before that {self._label(f.tier)} failed: {errors.first_line(f.error)}"
             for f in self.failures
         )
 
     def _give_up(self) -> Exception:
         """The exception of the first tier that failed, with a note on the others."""
         self.audience.add("raised")
-        reasons = dict.fromkeys(f"{t.label(self.call)} was left out: {r}" for t, r in self.skipped)
+        reasons = dict.fromkeys(f"{self._label(t)} was left out: {r}" for t, r in self.skipped)
         reasons |= dict.fromkeys(f"{t} was left out: {r}" for t, r in self.plan.left_out.items())
         if not self.failures:
             return RuntimeError(f"{self.what}: no tier could run it. " + "; ".join(reasons))
         first, *others = self.failures
-        said = [f"{f.tier.label(self.call)}: {errors.first_line(f.error)}" for f in others]
+        said = [f"{self._label(f.tier)}: {errors.first_line(f.error)}" for f in others]
         detail = "; ".join((*said, *reasons)) or "there was no other tier"
         first.error.add_note(f"hy3d_rocm tried every tier for {self.what}. {detail}")
         self.failures.clear()  # run() raises it: no cycle through this object

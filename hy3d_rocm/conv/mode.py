@@ -1,7 +1,7 @@
 """The TorchFunctionMode of one entered protect(): reads a call, and sends it to a tier.
 
 What costs time (reading the arguments, asking tiers, knowledge and memory) is done once for each
-call signature and kept in an _Entry; after that a call goes straight to the chosen tier.
+call signature and kept in an Entry; after that a call goes straight to the chosen tier.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv import errors, faults, policy
+from hy3d_rocm.conv import asking, errors, faults, policy, probing
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
-from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.cancels import is_cancel
+from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
+from hy3d_rocm.conv.errors import DeviceLostError, Kind
 from hy3d_rocm.conv.ladder import Climb, Settings, needs_check, needs_trying
 from hy3d_rocm.conv.passing import Purse, Step
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
 from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
 from hy3d_rocm.conv.results import check_form
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, Row, Stats, named
+from hy3d_rocm.conv.stats import LOCK, Audience, Stats, named
 from hy3d_rocm.conv.tiers import CurrentTier, Tier
-from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
+from hy3d_rocm.conv.verdicts import VERDICTS
 from hy3d_rocm.conv.watching import Watching
 
 # Parameters behave like tensors; anything else (FakeTensor, quantised or functorch wrappers)
@@ -57,50 +59,6 @@ class Scope(Protocol):
     planner: Planner | None
 
 
-@dataclass
-class _Entry:
-    """What a mode knows about one call signature: read once, used at every call.
-
-    fast: the tier that calls go straight to; None where the ladder has to look at each.
-    """
-
-    spec: ConvSpec | None
-    what: Named
-    config: Hashable
-    plan: Plan | None = None
-    generation: int = -1
-    expires: float = math.inf
-    standing: tuple[Verdict | None, ...] = ()
-    fast: Tier | None = None
-    is_current: bool = False
-    is_straight: bool = False  # is_current, and nothing is measured or expires
-    recovers: bool = False
-    rows: tuple[Row, ...] = ()
-    watching: Watching | None = None
-
-
-def _backend_flags() -> tuple[bool, bool]:
-    """The switches that decide what "current" means (ComfyUI flips the first on RDNA3+)."""
-    return torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
-
-
-def _autocast(kind: str) -> Hashable:
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
-def _key(values: tuple[Any, ...], ndim: int) -> Hashable:
-    x, weight, bias, stride, padding, dilation, groups = values
-    return (
-        ndim, x.shape, x.stride(), x.dtype, x.device, weight.shape, weight.stride(), weight.dtype,
-        weight.device, None if bias is None else (bias.shape, bias.dtype, bias.device),
-        tuple(stride) if type(stride) is list else stride,
-        tuple(padding) if type(padding) is list else padding,
-        tuple(dilation) if type(dilation) is list else dilation,
-        groups, torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled(),
-        _autocast(x.device.type) if torch._C._is_any_autocast_enabled() else None,
-    )  # fmt: skip
-
-
 class RouterMode(TorchFunctionMode):
     """The mode of one entered guard. Made anew at every entry."""
 
@@ -113,9 +71,9 @@ class RouterMode(TorchFunctionMode):
         self.audience = Audience(
             tuple(g.stats for g in self.guards), tuple(f for f in listeners if f is not None)
         )
-        self.scope: object = outer[0].scope if outer else object()
+        self.scope: probing.Scope = outer[0].scope if outer else probing.Scope()
         self.is_nested = bool(outer)
-        self.entries: dict[Hashable, _Entry] = {}
+        self.entries: dict[Hashable, Entry] = {}
         self.purse = Purse(time.perf_counter)
         self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
 
@@ -167,19 +125,19 @@ class RouterMode(TorchFunctionMode):
             return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
         return self._run(entry, values, func, args, kwargs)
 
-    def _entry(self, values: tuple[Any, ...], ndim: int) -> _Entry:
-        key = _key(values, ndim)
+    def _entry(self, values: tuple[Any, ...], ndim: int) -> Entry:
+        key = key_of(values, ndim)
         entry = self.entries.get(key)
         if entry is None:
             if len(self.entries) >= _MAX_ENTRIES:
                 self.entries.clear()
             spec = make_spec(values, ndim)
             what = named(values[0], values[1], ndim)
-            entry = self.entries[key] = _Entry(spec, what, (spec, _backend_flags()))
+            entry = self.entries[key] = Entry(spec, what, (spec, backend_flags()))
         return entry
 
     def _run(
-        self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
         args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
         spec = entry.spec
@@ -187,8 +145,9 @@ class RouterMode(TorchFunctionMode):
             return self._run_foreign(entry, values, func, args, kwargs)
         is_straight = entry.is_straight and entry.generation == VERDICTS.generation
         if not is_straight or faults.active():
-            if entry.generation != VERDICTS.generation or entry.expires < time.monotonic():
-                self._refresh(entry, self._call(spec, values, func, args, kwargs))
+            is_old = entry.generation != VERDICTS.generation or entry.expires < time.monotonic()
+            if is_old and not self._prepare(entry, self._call(spec, values, func, args, kwargs)):
+                return func(*args, **kwargs)
             if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
                 return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
             step = None if faults.active() else self._next_step(entry)
@@ -222,7 +181,7 @@ class RouterMode(TorchFunctionMode):
         return ConvCall(spec, values[0], values[1], values[2], run_current, self.settings.limits)
 
     def _climb(
-        self, entry: _Entry, call: ConvCall, failed: list[Exception] | None = None,
+        self, entry: Entry, call: ConvCall, failed: list[Exception] | None = None,
         plan: Plan | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """The ladder; `failed` has what the first tier's own attempt has just raised."""
@@ -236,14 +195,41 @@ class RouterMode(TorchFunctionMode):
         if plan.is_brief and self.planner is not None:
             widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
         climb = Climb(call, entry.what, entry.config, plan, settings, audience, self.scope, widen)
-        result = climb.run(failed)
+        try:
+            result = climb.run(failed)
+        except RuntimeError as error:  # of a question to the device; else it is translated already
+            if asking.is_lost(error) and not isinstance(error, DeviceLostError):
+                raise errors.lost_error(str(entry.what), asking.words(error), error) from error
+            raise
         if entry.fast is None:
             self._look_for_fast(entry)
         if entry.watching is not None and climb.winner is not plan.tiers[0]:
             entry.watching.failed(plan.tiers[0].name)
         return result
 
-    def _refresh(self, entry: _Entry, call: ConvCall) -> None:
+    def _prepare(self, entry: Entry, call: ConvCall) -> bool:
+        """Makes the plan; False where that failed, so that PyTorch has to take the call."""
+        try:
+            self._refresh(entry, call)
+        except Exception as error:  # noqa: BLE001  # raises again what is not ours
+            self._not_planned(entry, error)
+            self.audience.add("calls")
+            return False
+        return True
+
+    def _not_planned(self, entry: Entry, error: Exception) -> None:
+        """What planning raises is never a reason to lose a call, unless the device is lost."""
+        if is_cancel(error) or isinstance(error, DeviceLostError):
+            raise error
+        if asking.is_lost(error):
+            raise errors.lost_error(str(entry.what), asking.words(error), error) from error
+        if VERDICTS.first_time(("planning", asking.words(error))):
+            self.audience.say(
+                f"{entry.what}: the router failed ({asking.words(error)}); such calls are computed"
+                " by PyTorch as it is set up"
+            )
+
+    def _refresh(self, entry: Entry, call: ConvCall) -> None:
         """The plan, made anew if anything that it hangs on has changed."""
         generation = VERDICTS.generation
         standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
@@ -257,18 +243,19 @@ class RouterMode(TorchFunctionMode):
             entry.recovers = bool(
                 entry.plan.tiers and entry.plan.tiers[0].name != entry.plan.preferred
             )
-            entry.watching = None
-            if entry.plan.unmeasured and len(entry.plan.tiers) > 1:
-                entry.watching = Watching(entry.plan, call.spec, self.purse)
+            entry.watching = Watching.after(entry.watching, entry.plan, call.spec, self.purse)
         entry.generation, entry.standing = generation, standing
         self._look_for_fast(entry)
 
-    def _make_plan(self, planner: Planner, entry: _Entry, call: ConvCall) -> Plan:
+    def _make_plan(self, planner: Planner, entry: Entry, call: ConvCall) -> Plan:
         plan = planner.plan(call, entry.config)
         tier = plan.probe
         if tier is None or is_recording() or is_capturing(call.spec.device):
             return plan
-        if not VERDICTS.first_time(("probe", tier, entry.config)):
+        why_not = self.scope.why_not(tier, entry.config)
+        if why_not is not None:
+            if why_not and self.scope.first_no():
+                self.audience.say(f"no more child processes in this decode: {why_not}")
             return plan
         self.audience.say(
             f"{entry.what}: a child process tries the vendor library first (at most"
@@ -278,10 +265,12 @@ class RouterMode(TorchFunctionMode):
         def cancel() -> None:  # what a listener raises ends the probe and the call
             self.audience.tell(time.perf_counter(), tier, entry.what, 0.0, "probing")
 
-        policy.prove(call.spec, tier, cancel)
+        with self.scope.probing(tier, entry.config):
+            verdict = policy.prove(call.spec, tier, cancel)
+        self.scope.told(tier, entry.config, verdict)
         return planner.plan(call, entry.config)
 
-    def _look_for_fast(self, entry: _Entry) -> None:
+    def _look_for_fast(self, entry: Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""
         plan, config = entry.plan, entry.config
         entry.fast, entry.is_current, entry.is_straight = None, False, False
@@ -299,34 +288,39 @@ class RouterMode(TorchFunctionMode):
             return  # it is asked at each call whether it still fits
         entry.fast, entry.is_current = first, is_current
         entry.is_straight = is_current and entry.watching is None and entry.expires == math.inf
-        entry.rows = self.audience.rows(entry.what, first.name, first.workspace_bytes(entry.spec))
+        entry.rows = self.audience.rows(entry.what, first.name, asking.workspace(first, entry.spec))
 
-    def _next_step(self, entry: _Entry) -> Step | None:
+    def _next_step(self, entry: Entry) -> Step | None:
         """What to time at this call of a layer that is measured in passing; mostly nothing."""
         watching = entry.watching
         if watching is None or entry.spec is None or is_capturing(entry.spec.device):
             return None
-        if watching.collect():
-            entry.generation = -1  # better known now: chosen anew at the next call
-            entry.standing = ()
-        elif watching.is_done:
+        try:
+            if watching.collect():
+                entry.generation = -1  # better known now: chosen anew at the next call
+                entry.standing = ()
+            elif watching.is_done:
+                entry.watching = None
+            step = watching.next_step()
+        except Exception as error:  # noqa: BLE001  # as in _prepare
             entry.watching = None
-        step = watching.next_step()
+            self._not_planned(entry, error)
+            return None
         return step if step.timed else None
 
-    def _timed(self, entry: _Entry, step: Step, call: ConvCall) -> torch.Tensor:
+    def _timed(self, entry: Entry, step: Step, call: ConvCall) -> torch.Tensor:
         """The call, computed by the tier that is to be measured if that can."""
         watching, plan = entry.watching, entry.plan
         assert watching is not None
         assert plan is not None
         if step.tier != plan.tiers[0].name:
-            tier = next(t for t in plan.tiers if t.name == step.tier)
+            tier = next(t for t in plan.tiers if t.name == step.tier)  # offered by this plan
             others = tuple(t for t in plan.tiers if t is not tier)
             plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
         with watching.timing(step.tier):
             return self._climb(entry, call, plan=plan)
 
-    def _tell(self, entry: _Entry, start: float, outcome: str, detail: str) -> None:
+    def _tell(self, entry: Entry, start: float, outcome: str, detail: str) -> None:
         """Books a call and its first attempt in one go."""
         seconds = time.perf_counter() - start
         audience = self.audience
@@ -345,13 +339,13 @@ class RouterMode(TorchFunctionMode):
             tier = "current" if entry.fast is None else entry.fast.name
             audience.tell(start, tier, entry.what, seconds, outcome, detail)
 
-    def _tell_failure(self, entry: _Entry, start: float, error: Exception) -> None:
+    def _tell_failure(self, entry: Entry, start: float, error: Exception) -> None:
         found = errors.classify(error)
         is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
         self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
 
     def _run_foreign(
-        self, entry: _Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
         args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
         """A call that is not for the ladder: PyTorch's result, or PyTorch's words."""
@@ -374,7 +368,7 @@ class RouterMode(TorchFunctionMode):
         return None
 
     def _raise_foreign(
-        self, entry: _Entry, values: tuple[Any, ...], failed: list[Exception]
+        self, entry: Entry, values: tuple[Any, ...], failed: list[Exception]
     ) -> None:
         """The error of a call that is not for the ladder: in a sentence if about devices."""
         error = failed.pop()

@@ -52,11 +52,12 @@ class _Trial:
     runs: int = 0
     times: list[float] = field(default_factory=list)
     gone: bool = False
+    away: bool = False  # not worth it, or without memory, as things are now
     reserved: float | None = None  # a run is under way whose time is not known yet
 
     @property
     def is_done(self) -> bool:
-        return self.gone or len(self.times) >= _SAMPLES
+        return self.gone or self.away or len(self.times) >= _SAMPLES
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,25 @@ class Watch:
     @property
     def is_done(self) -> bool:
         return self._chosen.is_done and all(t.is_done for t in self._others)
+
+    @property
+    def chosen(self) -> str:
+        return self._chosen.tier
+
+    def offer(self, others: Sequence[tuple[str, float | None]]) -> None:
+        """Which tiers are worth measuring from now on. What is measured, under way or failed
+        stays so."""
+        now = {tier for tier, _ in others}
+        known = {trial.tier for trial in self._others}
+        for trial in self._others:
+            trial.away = trial.tier not in now
+        self._others += [_Trial(tier, guess) for tier, guess in others if tier not in known]
+
+    def drop(self) -> None:
+        """Gives back what is reserved for runs whose time nobody will tell."""
+        for trial in self._others:
+            self._purse.spend(-(trial.reserved or 0.0))
+            trial.reserved = None
 
     def next_step(self) -> Step:
         """The tier for this call."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hy3d_rocm.conv import blame, memory, tiers
+from hy3d_rocm.conv import asking, blame, tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
 from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
 from hy3d_rocm.conv.errors import Kind
@@ -247,7 +247,7 @@ class Planner:
         self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,
         records: Mapping[str, Known], estimate: float | None, room: _Room,
     ) -> Candidate:  # fmt: skip
-        refused = tier.refusal(call, self._limits)
+        refused = asking.refusal(tier, call, self._limits)
         record = records.get(known_as(tier.name, setting))
         # The host's memory is another one; what it lacks is asked for at each call.
         fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
@@ -305,7 +305,7 @@ class _Room:
 
     def has_room(self, tier: Tier, record: Known | None, times: int = 1) -> bool:
         """By what was measured, else by what the tier predicts; `times` over."""
-        workspace = tier.workspace_bytes(self._spec)
+        workspace = asking.workspace(tier, self._spec)
         if record is not None and record.peak_bytes is not None:
             workspace = max(workspace, record.peak_bytes)
         need = workspace + self._spec.out_bytes
@@ -315,14 +315,14 @@ class _Room:
 
     def _allowance(self) -> float:
         if self._bytes is None:
-            free = memory.free_bytes(self._spec.device)
+            free = asking.free_bytes(self._spec.device)
             self._bytes = math.inf if free is None else free * self._limits.memory_threshold
         return self._bytes
 
 
 def _bytes_at_most(tier: Tier, spec: ConvSpec, work: Work) -> float:
     """What the tier may take: native predicts the least, and takes what it gets."""
-    predicted = tier.workspace_bytes(spec)
+    predicted = asking.workspace(tier, spec)
     return max(predicted, work.column_bytes) if tier.name == "native" else predicted
 
 

@@ -34,7 +34,7 @@ def ask_device(call: ConvCall) -> list[Exception]:
     if call.spec.device.type != "cuda" or not memory.gpu_in_use():
         return []
     try:
-        if not torch.cuda.is_current_stream_capturing():
+        if not is_capturing(call.spec.device):
             torch.cuda.synchronize(call.spec.device)
     except RuntimeError as error:
         found = errors.classify(error)
@@ -53,10 +53,11 @@ def is_recording() -> bool:
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Inside the capture of a CUDA or HIP graph: nothing may wait for the device."""
-    return (
-        device.type == "cuda" and memory.gpu_in_use() and torch.cuda.is_current_stream_capturing()
-    )
+    """Inside the capture of a CUDA or HIP graph on the device's stream: nothing may wait for it."""
+    if device.type != "cuda" or not memory.gpu_in_use():
+        return False
+    with torch.cuda.device(device):  # the current stream is that of the current device
+        return torch.cuda.is_current_stream_capturing()
 
 
 def can_retry(call: ConvCall) -> bool:

@@ -45,6 +45,8 @@ class Verdicts:
         self._known: OrderedDict[tuple[str, Hashable], Verdict] = OrderedDict()
         self._said: OrderedDict[Hashable, None] = OrderedDict()
         self._sound: OrderedDict[tuple[str, Hashable], None] = OrderedDict()
+        self._broken: dict[str, Verdict] = {}
+        self._symptoms: dict[tuple[str, str], Hashable] = {}
         self.generation = 0
 
     def record(self, tier: str, config: Hashable, verdict: Verdict) -> None:
@@ -61,7 +63,7 @@ class Verdicts:
         """The verdict that holds now; one about memory that no longer holds is dropped."""
         verdict = self._known.get((tier, config))
         if verdict is None or verdict.kind is not Kind.OUT_OF_MEMORY:
-            return verdict
+            return verdict or self._broken.get(tier)
         if verdict.scope is scope:
             now = free()
             if now is None or verdict.free is None or now < verdict.free + verdict.needed:
@@ -74,11 +76,37 @@ class Verdicts:
     def failing(self, tier: str, config: Hashable) -> Verdict | None:
         """Why the tier can't do this configuration, where that holds for the process."""
         verdict = self._known.get((tier, config))
-        return None if verdict is None or verdict.kind is Kind.OUT_OF_MEMORY else verdict
+        if verdict is None or verdict.kind is Kind.OUT_OF_MEMORY:
+            return self._broken.get(tier)
+        return verdict
+
+    def break_tier(self, tier: str, reason: str) -> bool:
+        """Leaves the tier out for every configuration; whether that is new."""
+        with self._lock:
+            if tier in self._broken:
+                return False
+            self._broken[tier] = Verdict(Kind.BACKEND, reason)
+            self.generation += 1
+            return True
+
+    def mend_tier(self, tier: str) -> None:
+        """It has computed something, as a last resort: it is not broken as a whole."""
+        with self._lock:
+            if self._broken.pop(tier, None) is not None:
+                self.generation += 1
+            for key in [k for k in self._symptoms if k[0] == tier]:
+                del self._symptoms[key]
+
+    def is_seen_elsewhere(self, tier: str, symptom: str, config: Hashable) -> bool:
+        """Whether the tier failed like this at another configuration; notes this one."""
+        with self._lock:
+            if len(self._symptoms) > _CAPACITY:
+                self._symptoms.clear()
+            return self._symptoms.setdefault((tier, symptom), config) != config
 
     def standing(self, tiers: Iterable[str], config: Hashable) -> tuple[Verdict | None, ...]:
         """What is remembered of each tier; to see whether anything has changed."""
-        return tuple(self._known.get((tier, config)) for tier in tiers)
+        return tuple(self._known.get((tier, config)) or self._broken.get(tier) for tier in tiers)
 
     def is_sound(self, tier: str, config: Hashable) -> bool:
         """Whether the tier's first result for this configuration has been checked."""
@@ -107,6 +135,8 @@ class Verdicts:
             self._known.clear()
             self._said.clear()
             self._sound.clear()
+            self._broken.clear()
+            self._symptoms.clear()
             self.generation += 1
             return count
 

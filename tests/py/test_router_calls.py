@@ -198,3 +198,12 @@ def test_the_double_and_the_native_tier_agree() -> None:
     with protect(tiers=[NativeTier()]):
         native = F.conv3d(X3, W3, B)
     assert torch.equal(fake_conv3d(X3, W3, B, 1, 0, 1, 1, out=out), native)
+
+
+def test_a_call_that_writes_into_a_given_tensor_is_left_to_pytorch() -> None:
+    out, rest = torch.empty(0), ([1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1)
+    with protect(tiers=["native", "cpu"]) as guard:
+        result = aten.convolution(X3, W3, B, *rest, out=out)
+    assert result is out
+    assert torch.equal(out, F.conv3d(X3, W3, B))
+    assert guard.stats.calls == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from router_doubles import integers, one_thread, raising
 from router_world import Row, World
 from torch.overrides import _get_current_function_mode_stack
 
-from hy3d_rocm.conv import faults, forget, memory, selfcheck
+from hy3d_rocm.conv import faults, forget, memory, recovery, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.passing import Purse
@@ -175,7 +176,9 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
         def __init__(self, enable_timing: bool) -> None:
             assert enable_timing
 
-        def record(self) -> None:
+        def record(self, stream: str) -> None:
+            assert stream == "the stream of cuda:1"
+            assert entered == [torch.device("cuda:1")], "another GPU is the current one"
             Event.now += 1
             self.at = Event.now
 
@@ -188,10 +191,20 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
         def synchronize(self) -> None:
             raise AssertionError("waited")
 
+    entered: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+        entered.pop()
+
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
     assert spec is not None
-    spec = replace(spec, device=torch.device("cuda"))
+    spec = replace(spec, device=torch.device("cuda:1"))
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
     watching = Watching(plan, spec, Purse(lambda: 1e6 * Event.now))
@@ -208,6 +221,27 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     watching.collect()
     assert {t: r.seconds for (_, t), r in world.memory.rows.items()} == {"triton": 1, "gemm": 1}
     assert len(ran) < 30
+
+
+def test_a_capture_is_looked_for_on_the_stream_of_the_calls_own_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = 0
+
+    @contextlib.contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        nonlocal current
+        before, current = current, device.index
+        yield
+        current = before
+
+    monkeypatch.setattr(memory, "gpu_in_use", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current == 1)
+    assert recovery.is_capturing(torch.device("cuda:1"))
+    assert not recovery.is_capturing(torch.device("cuda:0"))
+    assert not recovery.is_capturing(torch.device("cpu"))
+    assert current == 0
 
 
 def test_what_does_not_fit_is_passed_over_until_memory_is_free(
@@ -254,3 +288,72 @@ def test_what_may_take_much_memory_is_not_measured_in_passing(
         while time.monotonic() < end:
             conv()
     assert {"triton"} == world.calls().keys(), "native's columns are 27 times the input"
+
+
+def test_plans_made_anew_under_memory_pressure_go_on_measuring(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr("hy3d_rocm.conv.policy._CRAMPED_SECONDS", 0.0)  # at each call
+    world.tiers["conv2d"].refuse = "not here"
+    big = world.tiers["gemm"]
+    big.workspace_bytes = lambda spec: 16 << 20  # type: ignore[method-assign]
+    measured: set[str] = set()
+    end = time.monotonic() + 10
+    with world.protect():
+        while measured != {"triton", "native"} and time.monotonic() < end:
+            assert torch.equal(conv(), EXPECTED)
+            measured = {t for (_, t), r in world.memory.rows.items() if r.seconds is not None}
+    assert measured == {"triton", "native"}
+    assert "gemm" not in world.calls(), "it does not fit"
+
+
+def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -> None:
+    now = 0.0
+    purse = Purse(lambda: now)
+    now = 1e6
+    spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
+    assert spec is not None
+    tiers = {name: world.tiers[name] for name in ("triton", "gemm", "native")}
+    worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
+    plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
+    watch = Watching.after(None, plan, spec, purse)
+    assert watch is not None
+    for _ in range(3):
+        watch.next_step()
+    for _ in range(3):
+        watch._watch.told(watch.next_step().tier, 1.0)
+    assert watch.next_step().tier == "gemm"
+    reserved = purse.spent
+    assert reserved > 0
+    # gemm does not fit for a moment: nobody runs it, but its run under way still counts.
+    cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
+    assert Watching.after(watch, cramped, spec, purse) is watch
+    assert watch.next_step().tier == "triton"
+    watch._watch.told("gemm", 1.5)
+    assert purse.spent == 0.5, "the true price"
+    again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
+    assert Watching.after(watch, again, spec, purse) is watch
+    steps = [watch.next_step() for _ in range(2)]
+    assert [step.tier for step in steps] == ["gemm", "native"]
+    # Another tier is chosen and nothing is worth measuring: what was reserved is given back.
+    other = Plan((tiers["native"], tiers["gemm"]), ROCM, "native")
+    assert Watching.after(watch, other, spec, purse) is None
+    assert purse.spent == 0.5
+    # Another tier is chosen, and measuring goes on: what is under way is taken in first.
+    late = Watching(plan, spec, purse)
+    late._late.append(("gemm", *(_Passed(),) * 2))
+    new = Watching.after(late, replace(other, unmeasured=(("native", 1.0),)), spec, purse)
+    assert new is not None
+    assert not new.is_done
+    new.collect()
+    assert new._before is None
+    assert late._watch._others[0].runs == 1
+
+
+class _Passed:
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: object) -> float:
+        return 1000.0
