@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 
 from hy3d_rocm.env import rules
 from hy3d_rocm.env.machine import Machine
+from hy3d_rocm.env.rule import Finding, Verdict, printable
 
 OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
 Line = tuple[int, str]  # level, text
@@ -23,24 +24,24 @@ def apply(lines: list[Line], environ: MutableMapping[str, str], machine: Machine
         _set(lines, environ, machine)
 
 
-def _leave_out(environ: MutableMapping[str, str], finding: rules.Finding) -> Line:
-    shown = f"{finding.name}={rules.printable(finding.value)}"
+def _leave_out(environ: MutableMapping[str, str], finding: Finding) -> Line:
+    shown = f"{finding.name}={printable(finding.value)}"
     if finding.kept is None:
         del environ[finding.name]
         return logging.WARNING, f"{shown} is left out: {finding.text}"
     environ[finding.name] = finding.kept
-    kept = rules.printable(finding.kept)
+    kept = printable(finding.kept)
     return logging.WARNING, f"{shown} is cut down to {kept}: {finding.text}"
 
 
-def _name(lines: list[Line], findings: list[rules.Finding]) -> None:
+def _name(lines: list[Line], findings: list[Finding]) -> None:
     """One line for what one rule says, however many variables it says it of."""
-    told: dict[str, list[rules.Finding]] = {}
+    told: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.rule.verdict in (rules.Verdict.NOTHING, rules.Verdict.HARMFUL):
+        if finding.rule.verdict in (Verdict.NOTHING, Verdict.HARMFUL):
             told.setdefault(finding.text, []).append(finding)
     for text, group in told.items():
-        names = ", ".join(f"{f.name}={rules.printable(f.value)}" for f in group)
+        names = ", ".join(f"{f.name}={printable(f.value)}" for f in group)
         lines.append((logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"))
 
 

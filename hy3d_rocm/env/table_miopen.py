@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hy3d_rocm.env import miopen_names as names
-from hy3d_rocm.env.rules import Case, Check, Rule, Span, Verdict, none_of, one_of
+from hy3d_rocm.env.rule import Case, Check, Rule, Span, Verdict, none_of, one_of
 
 OLD = "https://github.com/ROCm/MIOpen/blob/2d1fd997a6fcf801ac4ca7a63e0656ef1cb9f488/src/"
 NEW = "https://github.com/ROCm/rocm-libraries/blob/3566bfc593e0a63b518677fcb2059018d3fd8983/"

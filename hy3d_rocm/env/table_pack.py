@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hy3d_rocm.env.rules import Case, Rule, Verdict, none_of, one_of
+from hy3d_rocm.env.rule import Case, Rule, Verdict, none_of, one_of
 
 CPU_LEVELS = ("ref", "avx2", "avx512")
 OWN = "docs/comfyui.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hy3d_rocm.env.gpu import architecture
-from hy3d_rocm.env.rules import Case, Check, Rule, Verdict, none_of, one_of
+from hy3d_rocm.env.rule import Case, Check, Rule, Verdict, none_of, one_of
 
 ROCM_SYSTEMS = "https://github.com/ROCm/rocm-systems/"
 HSA_FLAGS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hy3d_rocm.env import allocator
-from hy3d_rocm.env.rules import Case, Check, Rule, Span, Verdict, none_of, one_of
+from hy3d_rocm.env.rule import Case, Check, Rule, Span, Verdict, none_of, one_of
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 OLD_PARSER = (

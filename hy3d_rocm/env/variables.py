@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hy3d_rocm.env import rules
 from hy3d_rocm.env.machine import Machine
+from hy3d_rocm.env.rule import Finding, Verdict, printable
 
 
 def relevant(
@@ -16,12 +17,12 @@ def relevant(
     machine: whose versions and GPUs decide which rules hold; None: one of which nothing is known.
     The note is "" where nothing is known against the value.
     """
-    judged: dict[str, list[rules.Finding]] = {}
+    judged: dict[str, list[Finding]] = {}
     for finding in rules.judge(environ, machine or Machine()):
         judged.setdefault(finding.name, []).append(finding)
     return {
         name: {
-            "value": rules.printable(environ[name]),
+            "value": printable(environ[name]),
             "verdict": str(judged[name][0].rule.verdict) if name in judged else "",
             "note": "; ".join(map(_note, judged.get(name, []))),
         }
@@ -35,6 +36,6 @@ def note(name: str, value: str, machine: Machine | None = None) -> str:
     return relevant({name: value}, machine).get(name, {}).get("note", "")
 
 
-def _note(finding: rules.Finding) -> str:
-    silent = finding.rule.rest and finding.rule.verdict is rules.Verdict.FINE
+def _note(finding: Finding) -> str:
+    silent = finding.rule.rest and finding.rule.verdict is Verdict.FINE
     return "" if silent else f"{finding.rule.verdict}: {finding.text}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from hy3d_rocm.env import rules
+from hy3d_rocm.env.rule import Rule
 
 SHOWN_NAMES = 6
 _HEAD = """\
 # Environment variables on AMD cards
 
-Made by `python -m hy3d_rocm.env.rules --markdown`; a test holds this page against the rules, so
+Made by `python -m hy3d_rocm.env.variables_page`; a test holds this page against the rules, so
 change hy3d_rocm/env/table_*.py and make it anew.
 
 At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at the variables below.
@@ -40,14 +43,14 @@ def page() -> str:
     return "".join(parts)
 
 
-def _table(family: tuple[rules.Rule, ...]) -> str:
+def _table(family: tuple[Rule, ...]) -> str:
     lines = ["| variable | value | verdict | what it does; what to do | where it holds | source |",
              "|---|---|---|---|---|---|"]  # fmt: skip
     lines += [f"| {' | '.join(_cells(rule))} |" for rule in family]
     return "\n".join(lines) + "\n"
 
 
-def _cells(rule: rules.Rule) -> list[str]:
+def _cells(rule: Rule) -> list[str]:
     effect = rule.effect.format(found="...", value="...")
     unsure = "" if rule.confirmed else " Not confirmed."
     text = "; ".join(filter(None, (effect, rule.remedy))) + "." + unsure
@@ -55,13 +58,13 @@ def _cells(rule: rules.Rule) -> list[str]:
     return [*(cell.replace("|", "\\|") for cell in cells), _source(rule.source)]
 
 
-def _names(rule: rules.Rule) -> str:
+def _names(rule: Rule) -> str:
     shown = [f"`{name}`" for name in rule.variables[:SHOWN_NAMES]]
     more = len(rule.variables) - SHOWN_NAMES
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def _where(rule: rules.Rule) -> str:
+def _where(rule: Rule) -> str:
     limits = (("ROCm", rule.rocm), ("torch", rule.torch))
     spans = [f"{what} {span}" for what, span in limits if str(span)]
     return "; ".join(spans + [f"{name}*" for name in rule.architectures]) or "all"
@@ -73,3 +76,7 @@ def _source(source: str) -> str:
     parts = source.removeprefix("https://").split("/")
     label = "/".join([*parts[1:3], parts[-1]]) if parts[0] == "github.com" else parts[0]
     return f"[{label}]({source})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hy3d_rocm.env import allocator, rules
 from hy3d_rocm.env.machine import Machine, parse_version
+from hy3d_rocm.env.rule import Finding
 
 OWN_PARSER = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
 needs_own_parser = pytest.mark.skipif(
@@ -100,7 +101,7 @@ def test_both_parsers_say_what_is_wrong(text: str, old: str, new: str) -> None:
             assert said == ""
 
 
-def judged(value: str, torch_version: tuple[int, ...]) -> rules.Finding | None:
+def judged(value: str, torch_version: tuple[int, ...]) -> Finding | None:
     machine = Machine(("gfx1100",), True, torch_version, True, (7, 1))
     found = rules.judge({"PYTORCH_HIP_ALLOC_CONF": value}, machine)
     return next((f for f in found if f.rule.name == "allocator-refused"), None)

@@ -8,7 +8,7 @@ import pytest
 
 from hy3d_rocm.env import rules
 from hy3d_rocm.env.machine import Machine
-from hy3d_rocm.env.rules import Span, Verdict
+from hy3d_rocm.env.rule import Span, Verdict
 
 STRIX = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
 OLD = Machine(("gfx1100",), True, (2, 5, 1), True, (6, 2))
