@@ -10,6 +10,7 @@ import torch
 from hy3d_rocm.conv import errors, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.cancels import is_cancel
+from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError, Kind
 from hy3d_rocm.conv.tiers import Limits, Tier
 
@@ -62,6 +63,19 @@ def label(tier: Tier, call: ConvCall) -> str:
         if _passes(error):
             raise
         return tier.name
+
+
+def compiles(tier: Tier, spec: ConvSpec, setting: Setting) -> bool:
+    """Whether the tier's call would compile a kernel, on ROCm (elsewhere it is not asked)."""
+    ask = getattr(tier, "compiles", None)
+    if ask is None or not setting.is_rocm:
+        return False
+    try:
+        return bool(ask(spec))
+    except Exception as error:
+        if _passes(error):
+            raise
+        return False
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -324,10 +324,12 @@ class Climb:
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
-        """The first call of the vendor's library: the knowledge says so until it is over, since a
-        driver's reset ends the process. What is over is told by waiting for the device."""
+        """The first call of the vendor's library, or one that compiles a kernel on ROCm: the
+        knowledge says so until it is over, since a driver's reset ends the process, and so do some
+        errors of LLVM. What is over is told by waiting for the device."""
         setting, spec = self.plan.setting, self.call.spec
-        is_risky = needs_trying(tier, self.config, self.plan)
+        is_vendor = needs_trying(tier, self.config, self.plan)
+        is_risky = is_vendor or asking.compiles(tier, spec, setting)
         if not is_risky or is_capturing(spec.device):
             yield
             return
@@ -340,7 +342,8 @@ class Climb:
                 torch.cuda.synchronize(spec.device)
         took = time.perf_counter() - start
         VERDICTS.mark_sound(f"tried {tier.name}", self.config)
-        if not faults.active():
+        # A kernel's compilation is no slow find: it is kept on disk.
+        if is_vendor and not faults.active():
             learning.worked(spec, name, took)
 
     def _announce(self, tier: Tier) -> None:

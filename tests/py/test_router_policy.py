@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from router_world import Row, World
 from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -220,6 +222,36 @@ def test_injected_faults_are_no_knowledge(world: World) -> None:
         assert torch.equal(conv(), EXPECTED)
     assert [f.fired for f in lies] == [1, 1]
     assert world.memory.verdicts() == {}
+
+
+def test_a_first_call_that_compiles_on_rocm_is_on_record_and_no_slow_find(world: World) -> None:
+    fresh = [True]
+    computed = world.tiers["triton"].act
+
+    def slow(call: ConvCall) -> torch.Tensor:
+        fresh[:] = [False]
+        time.sleep(0.01)
+        return computed(call)
+
+    world.tiers["triton"].act = slow
+    world.tiers["triton"].compiles = lambda spec: fresh[0]  # type: ignore[attr-defined]
+    with world.protect("pin:triton"):
+        for _ in range(2):
+            F.conv3d(X, W)
+    assert world.memory.log[:3] == ["trying triton", "run triton", "tried triton"]
+    assert world.memory.log.count("trying triton") == 1
+    assert "slow-find" not in world.memory.verdicts().values()
+
+
+def test_nobody_asks_what_compiles_where_rocm_is_not(world: World) -> None:
+    def asked(spec: ConvSpec) -> bool:
+        raise AssertionError("asked")
+
+    world.setting = NVIDIA_OFF
+    world.tiers["triton"].compiles = asked  # type: ignore[attr-defined]
+    with world.protect("pin:triton"):
+        F.conv3d(X, W)
+    assert world.calls() == {"triton": 1}
 
 
 def test_vendor_first_lets_a_child_try_once(world: World) -> None:

@@ -43,6 +43,10 @@ class TritonTier:
         need = int(launch.workspace_bytes(spec)) + spec.out_bytes
         return shortage(need, limits, spec.device, "its workspace and output")
 
+    def compiles(self, spec: ConvSpec) -> bool:
+        """Whether a first call like this would compile a kernel."""
+        return bool(_launch().is_new_kernel(spec))
+
     def run(self, call: ConvCall) -> torch.Tensor:
         result = _launch().run(call)
         assert isinstance(result, torch.Tensor)
