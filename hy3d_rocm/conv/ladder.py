@@ -324,9 +324,8 @@ class Climb:
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
-        """The first call of the vendor's library, or one that compiles a kernel on ROCm: the
-        knowledge says so until it is over, since a driver's reset ends the process, and so do some
-        errors of LLVM. What is over is told by waiting for the device."""
+        """A first call of the vendor's library, or one that compiles on ROCm: the knowledge says so
+        until the device is done with it, since a driver's reset or LLVM may end the process."""
         setting, spec = self.plan.setting, self.call.spec
         is_vendor = needs_trying(tier, self.config, self.plan)
         is_risky = is_vendor or asking.compiles(tier, spec, setting)
