@@ -10,7 +10,7 @@ the stride is not 1 the row of each output position is computed (FLAT false).
 Neighbouring taps along w read rows that follow each other, hence memory that is contiguous over
 kw * C elements: with dilation 1 they are one tap of that length (KW = 1 here), and the loop
 runs over kt * kh taps only. CHUNKS, KH and KW are constants, since dividing by them in every step
-would cost some 5 %: each number of channels is a kernel of its own.
+would cost a fifth of the time (docs/triton.md): each number of channels is a kernel of its own.
 
 Input that is not such rows yet (NCDHW, or padded) is copied into them by `to_rows`, a slice at a
 time, small enough to stay in the last-level cache.
