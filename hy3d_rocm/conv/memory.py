@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from hy3d_rocm import units
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -102,11 +104,4 @@ def _allocated(device: torch.device) -> int:
 
 def text(count: int | None) -> str:
     """1536 -> '1.5 KiB'; None -> 'unknown'."""
-    if count is None:
-        return "unknown"
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return "unknown" if count is None else units.iec_text(count)

@@ -6,13 +6,13 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
+from hy3d_rocm import units
 from hy3d_rocm.conv.knowledge.keys import Key
 from hy3d_rocm.conv.knowledge.records import Record, Row
 
 WIDTH = 100
 _HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
 _RIGHT = (False, False, True, True, True, False, False)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def groups(rows: Iterable[Row]) -> dict[Key, list[Record]]:
@@ -70,14 +70,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(count: int | None) -> str:
-    if count is None:
-        return "-"
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    """As units.iec_text; "-" where nothing was measured."""
+    return "-" if count is None else units.iec_text(count)
 
 
 def clock_text(when: float) -> str:

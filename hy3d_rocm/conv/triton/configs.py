@@ -45,8 +45,9 @@ class Config:
             raise ValueError(f"{text!r} is no tile such as 128x128x64w4s3g8") from None
 
 
-# NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine, as
-# measured on an H200 by `hy3d-rocm bench gpu --sweep`; only their ratios matter.
+# NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine,
+# rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
+# matter. `hy3d-rocm bench gpu --sweep` shows what a guess by them loses; `tune` does not need them.
 _NVIDIA_HALF = (
     Config(256, 128, 64, 8, 4, rate=740),
     Config(256, 128, 64, 8, 3, rate=730),

@@ -92,7 +92,7 @@ class Launch:
 class Operands(dict[str, torch.Tensor]):
     """The tensors of one convolution by name, and what its launches ask of each, asked once.
 
-    facts: address, bytes of an element, and 2 where the storage ends below 2 GiB (see known_with).
+    facts: address, bytes of an element, and whether the storage ends below 2 GiB.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -100,7 +100,7 @@ class Operands(dict[str, torch.Tensor]):
         self.facts = {
             name: (
                 tensor.data_ptr(), tensor.element_size(),
-                2 * (tensor.untyped_storage().nbytes() < _SMALL_BYTES),
+                is_small(tensor.untyped_storage().nbytes()),
             )
             for name, tensor in tensors.items()
         }  # fmt: skip
@@ -114,7 +114,7 @@ def launch(item: Launch, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, offset in item.operands:
         base, size, small = facts[name]
         address = base + offset * size
-        known = known * 4 + small + (address % 16 == 0)
+        known = known_with(known, small, address % 16 == 0)
         addresses.append(address)
     device = operands.device
     compiled = item.compiled.get((known, device)) if _direct.usable else None
@@ -122,9 +122,14 @@ def launch(item: Launch, tensors: Mapping[str, torch.Tensor]) -> None:
         _first(item, operands, known, device)
 
 
-def known_with(known: int, storage_bytes: int, is_aligned: bool) -> int:
+def is_small(storage_bytes: int) -> bool:
+    """Whether 32-bit offsets reach all of a storage."""
+    return storage_bytes < _SMALL_BYTES
+
+
+def known_with(known: int, small: bool, is_aligned: bool) -> int:
     """`known`, what a kernel may rely on of its operands' addresses, with one operand more."""
-    return known * 4 + 2 * (storage_bytes < _SMALL_BYTES) + is_aligned
+    return known * 4 + 2 * small + is_aligned
 
 
 def _call(item: Launch, compiled: Any, addresses: list[Any], device: Any) -> bool:

@@ -111,7 +111,7 @@ def is_new_kernel(spec: ConvSpec) -> bool:
     out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
     target = target_of(spec.device)
     config = tuned.config_for(spec, target.arch, name)
-    layout = Layout(_strides(x), _strides(out), aligned=True)
+    layout = Layout.of(x, out)  # the address of a meta tensor is 0: aligned
     made = make_steps(p, layout, name, spec.has_bias, target, config)
     elements = {
         "x": x.numel(), "out": out.numel(), "rows": made.rows_elems, "sums": made.sums_elems,
@@ -128,7 +128,8 @@ def _kernel_name(item: jit.Launch, elements: Mapping[str, int], spec: ConvSpec) 
     known = 0
     for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
         is_aligned = offset * dtype.itemsize % 16 == 0
-        known = jit.known_with(known, elements[name] * dtype.itemsize, is_aligned)
+        small = jit.is_small(elements[name] * dtype.itemsize)
+        known = jit.known_with(known, small, is_aligned)
     return seen.name_of(item, dtypes, known, spec.device.index)
 
 
@@ -149,7 +150,7 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
-        layout = Layout(_strides(x), _strides(out), aligned)
+        layout = Layout.of(x, out)
         target = target_of(spec.device)
         made = make_steps(p, layout, _NAMES[spec.dtype], bias is not None, target, config)
         found = spec.notes[noted] = (p, made)
@@ -170,7 +171,7 @@ def convolve(
 
     No operand may have its sign in the negative bit (see `_resolved`).
     """
-    layout = Layout(_strides(x), _strides(out), x.data_ptr() % 16 == 0)
+    layout = Layout.of(x, out)
     dtype = _NAMES[out.dtype]
     made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
     _carry_out(p, made, x, weight, bias, out)
@@ -197,14 +198,6 @@ def _carry_out(
     operands = jit.Operands(tensors)
     for item in made.launches:
         jit.launch(item, operands)
-
-
-def _strides(tensor: torch.Tensor) -> tuple[int, int, int, int, int]:
-    """(n, c, t, h, w); the batch of a 4-dimensional tensor is the time."""
-    if tensor.dim() == 5:
-        return tensor.stride()  # type: ignore[return-value]
-    n, c, h, w = tensor.stride()
-    return (0, c, n, h, w)
 
 
 def pack(weight: torch.Tensor, p: plan.Problem, made: Steps) -> torch.Tensor:

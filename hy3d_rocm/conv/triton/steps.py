@@ -11,11 +11,15 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.jit import Launch
 from hy3d_rocm.conv.triton.plan import Problem, Triple
+
+if TYPE_CHECKING:
+    import torch
 
 Strides = tuple[int, int, int, int, int]
 
@@ -36,6 +40,11 @@ class Layout:
     x: Strides
     out: Strides
     aligned: bool
+
+    @classmethod
+    def of(cls, x: torch.Tensor, out: torch.Tensor) -> Layout:
+        """That of two tensors; the batch of a 4-dimensional one is the time."""
+        return cls(_strides_of(x), _strides_of(out), x.data_ptr() % 16 == 0)
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ class _Maker:
             columns, wide = total * p.kernel[2], size[2]
             rows = self._positions(batch, size, (to, ho, wide))
             self.sums = max(self.sums, rows * columns)
-            strides = (*_rows_strides(size, columns), 0)
+            strides = (*rows_strides(size, columns), 0)
             config = self._choose(rows)
             yield self._rows(
                 config, source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1
@@ -205,7 +214,7 @@ class _Maker:
             yield self._rows(config, source, start, batch, size, out_size, "out", at, strides, 1)
             return
         self.sums = max(self.sums, parts * stored * total)
-        strides = (*_rows_strides(out_size, total), stored * total)
+        strides = (*rows_strides(out_size, total), stored * total)
         yield self._rows(config, source, start, batch, size, out_size, "sums", 0, strides, parts)
         block_p, block_n = 32, 64
         yield Launch(
@@ -318,7 +327,16 @@ class _Maker:
         )  # fmt: skip
 
 
-def _rows_strides(size: Triple, channels: int) -> Strides:
+def _strides_of(tensor: torch.Tensor) -> Strides:
+    """In the order n, c, t, h, w."""
+    if tensor.dim() == 5:
+        n, c, t, h, w = tensor.stride()
+        return (n, c, t, h, w)
+    n, c, h, w = tensor.stride()
+    return (0, c, n, h, w)
+
+
+def rows_strides(size: Triple, channels: int) -> Strides:
     """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
     t, h, w = size
     return (t * h * w * channels, 1, h * w * channels, w * channels, channels)

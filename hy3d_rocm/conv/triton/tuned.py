@@ -128,12 +128,4 @@ def _layout(call: ConvCall) -> Layout:
     spec = call.spec
     x = call.x if spec.batched else call.x.unsqueeze(0)
     out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
-    return Layout(_strides(x), _strides(out), x.data_ptr() % 16 == 0)
-
-
-def _strides(tensor: torch.Tensor) -> tuple[int, int, int, int, int]:
-    if tensor.dim() == 5:
-        n, c, t, h, w = tensor.stride()
-        return (n, c, t, h, w)
-    n, c, h, w = tensor.stride()
-    return (0, c, n, h, w)
+    return Layout.of(x, out)

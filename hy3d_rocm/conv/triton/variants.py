@@ -165,9 +165,9 @@ def _layout(p: Problem, x_last: bool, out_last: bool) -> steps.Layout:
 
 
 def _strides(size: tuple[int, int, int], channels: int, last: bool) -> steps.Strides:
-    t, h, w = size
     if last:
-        return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
+        return steps.rows_strides(size, channels)
+    t, h, w = size
     return (channels * t * h * w, t * h * w, h * w, w, 1)
 
 
