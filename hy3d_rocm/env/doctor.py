@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
-from hy3d_rocm import __version__
+from hy3d_rocm import __version__, units
 from hy3d_rocm.env import gpu, variables
 from hy3d_rocm.env.machine import detect
 
@@ -156,7 +156,7 @@ def _driver_lines(driver: Mapping[str, Any]) -> list[str]:
 
 
 def _gpu_line(facts: Mapping[str, Any]) -> str:
-    memory = f"{facts['memory_bytes'] / 2**30:.1f} GiB"
+    memory = units.iec_text(facts["memory_bytes"])
     return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
 
 
