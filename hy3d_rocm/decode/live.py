@@ -226,6 +226,15 @@ def given(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def device_of(tensor: Tensor) -> torch.device:
+    """Where the tensor is, or in a prediction where it stands for one: for what is done in another
+    way on another device."""
+    live = getattr(_running, "live", None)
+    if live is not None and tensor.is_meta:
+        return live.workspace.device  # type: ignore[no-any-return]
+    return tensor.device
+
+
 def given_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor on "meta" that counts as there before (a parameter)."""
     live = getattr(_running, "live", None)
