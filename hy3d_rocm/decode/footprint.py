@@ -17,7 +17,6 @@ import math
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +24,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hy3d_rocm.decode.live import modelled
 from hy3d_rocm.decode.norms import NormPass
 from hy3d_rocm.decode.vaes import Carry
+from hy3d_rocm.decode.workspace import conv_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +95,7 @@ class _NoScores(TorchFunctionMode):
 
 def conv_hidden(args: Any, out: torch.Tensor, device: torch.device) -> tuple[int, int]:
     """Bytes alive inside aten.convolution (its output not yet among them), and its MACs."""
+    device = modelled(device)
     x, weight = args[0], args[1]
     positions = out.shape[0] * math.prod(out.shape[2:])
     taps = math.prod(weight.shape[2:])
@@ -124,38 +126,6 @@ def conv_hidden(args: Any, out: torch.Tensor, device: torch.device) -> tuple[int
 
 def _round_up(channels: int) -> int:
     return -(-channels // BLOCKED_CHANNELS) * BLOCKED_CHANNELS
-
-
-@lru_cache(maxsize=4096)
-def conv_backend(
-    x: tuple[int, ...],
-    weight: tuple[int, ...],
-    dtype: torch.dtype,
-    device: str,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
-    threads: int,
-) -> str:
-    """Name of the back-end that torch takes for this convolution, e.g. "Mkldnn", "Slow3d".
-
-    Asked with tensors of one element expanded to the shape. `threads` matters to the choice.
-    """
-    del threads
-    one = torch.empty((), dtype=dtype, device=device)
-    chosen = torch._C._select_conv_backend(
-        one.expand(x),
-        one.expand(weight),
-        None,
-        stride,
-        padding,
-        dilation,
-        False,
-        (0,) * len(stride),
-        groups,
-    )
-    return str(chosen).rsplit(".", 1)[-1]
 
 
 class Footprint:

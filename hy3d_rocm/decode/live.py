@@ -226,13 +226,14 @@ def given(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def device_of(tensor: Tensor) -> torch.device:
-    """Where the tensor is, or in a prediction where it stands for one: for what is done in another
-    way on another device."""
+def modelled(device: torch.device) -> torch.device:
+    """`device`; in a prediction, where "meta" stands for a device, that one. For rules that differ
+    by device."""
     live = getattr(_running, "live", None)
-    if live is not None and tensor.is_meta:
-        return live.workspace.device  # type: ignore[no-any-return]
-    return tensor.device
+    if live is None or device.type != "meta":
+        return device
+    stands_for: torch.device = live.workspace.device
+    return stands_for
 
 
 def given_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

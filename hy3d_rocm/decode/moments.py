@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hy3d_rocm.decode.layers import Moments, Norm
+from hy3d_rocm.decode.live import modelled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +23,8 @@ CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 24
 
 
 def block_elements(device: torch.device) -> int:
-    """Elements of a float copy; shapes alone ("meta") are counted as on a GPU."""
-    return CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
+    """Elements of a float copy; shapes alone ("meta") as on the device that they stand for."""
+    return CPU_BLOCK if modelled(device).type == "cpu" else GPU_BLOCK
 
 
 def blocks(x: Tensor, limit: int) -> Iterator[tuple[slice, slice]]:
