@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from knowledge_doubles import finish, key, record, start, tables
-from knowledge_fixtures import patience  # noqa: F401
+from knowledge_fixtures import lines, patience  # noqa: F401
 
 from hy3d_rocm.conv.knowledge import opening, place, schema
 from hy3d_rocm.conv.knowledge.store import Store
@@ -90,10 +90,6 @@ def test_default_path(environ: dict[str, str], windows: bool, expected: str) -> 
 
 
 # The trouble, the file it is about, and the one line.
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
 
 
 def works_in_memory(store: Store) -> None:
