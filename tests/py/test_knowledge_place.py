@@ -290,6 +290,29 @@ def test_hosts_that_meet_a_damaged_file_move_it_once(tmp_path: Path) -> None:
     assert len(tables(path)["records"]) == 4
 
 
+def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host has moved the damaged one, and has not finished the new one yet."""
+    path, looks = tmp_path / "knowledge.db", []
+    path.write_bytes(b"garbage " * 4096)
+    real = opening.is_ours
+
+    def late(judged: Path) -> bool:
+        if not looks:
+            path.rename(tmp_path / "aside")
+            half_made = sqlite3.connect(path)
+            half_made.execute("PRAGMA journal_mode = WAL")
+            half_made.close()
+        looks.append(real(judged))
+        return looks[-1]
+
+    monkeypatch.setattr(opening, "is_ours", late)
+    opening.open_for_writing(path).close()
+    assert looks == [False]
+    assert tables(path) == {"records": [], "trying": []}
+
+
 def test_reasons_are_words() -> None:
     with pytest.raises(sqlite3.Error) as caught:
         sqlite3.connect("/nowhere/at/all/x.db")
