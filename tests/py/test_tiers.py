@@ -27,7 +27,6 @@ from hy3d_rocm.conv.tiers import (
     Limits,
     NativeTier,
     base,
-    columns,
     columns_plan,
     conv_on_tier,
     cpu,
@@ -128,22 +127,6 @@ def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
     assert not result["failed"], "\n".join(result["failed"])
     assert result["worst"] == 0
     assert result["ran"] >= 80
-
-
-def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = []
-    x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
-    real = columns.Columns._turned_by_product
-    monkeypatch.setattr(columns, "BY_PRODUCT", (torch.float32,))
-    monkeypatch.setattr(
-        columns.Columns, "_turned_by_product",
-        lambda self, *given: turned.append(real(self, *given)) or turned[-1],
-    )  # fmt: skip
-    assert torch.equal(conv_on_tier(GemmTier(), x, weight), F.conv3d(x, weight))
-    assert torch.equal(
-        conv_on_tier(GemmTier(), x, weight, None, 1, 1), F.conv3d(x, weight, padding=1)
-    )
-    assert turned == [True, False]  # padding is made by copies
 
 
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:

@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import torch
 
-from hy3d_rocm.conv.tiers import products, spread, windows
+from hy3d_rocm.conv.tiers import columns_plan, products, windows
 from hy3d_rocm.conv.tiers.columns_plan import Plan
 from hy3d_rocm.conv.tiers.windows import Box
 
-# dtypes that are brought to channels-last order by a product with the identity, not by a copy
-# (exact for finite values, but an infinity becomes NaN). Off: not yet measured to be faster.
-BY_PRODUCT: tuple[torch.dtype, ...] = ()
-_PRODUCT_CHANNELS = range(32, 513)
 # 16 bytes at a time are copied where everything is a multiple of them, else 8, else one by one.
 _WIDER = ((16, torch.complex128), (8, torch.int64))
 
@@ -36,8 +32,11 @@ class Columns:
         self.copy: torch.Tensor | None = None
 
     def _column_elems(self) -> int:
-        """The last rows of the overlapping matrix reach past the last position: slack for them."""
-        return self._positions(self.plan.inner) * self.plan.copied + self.plan.depth
+        """The last rows of the overlapping matrix reach past the last position, and those that
+        round their number up lie past it: slack for them, never written, never stored."""
+        plan = self.plan
+        slack = plan.phases * columns_plan.ALIGNED * plan.step + plan.depth
+        return self._positions(plan.inner) * plan.copied + slack
 
     def _positions(self, steps: tuple[int, int, int]) -> int:
         t, h, _ = steps
@@ -96,24 +95,8 @@ class Columns:
             elems = most[0] * most[1] * most[2] * plan.cin
             self.copy = torch.empty(elems, dtype=self.work, device=x.device)
         copy = self.copy[: t * h * w * plan.cin].view(1, t, h, w, plan.cin).permute(0, 4, 1, 2, 3)
-        if not self._turned_by_product(copy, x, outer):
-            windows.fill(copy, x, shape, outer)
+        windows.fill(copy, x, shape, outer)
         return copy[0]
-
-    def _turned_by_product(self, copy: torch.Tensor, x: torch.Tensor, outer: Box) -> bool:
-        plan = self.plan
-        if x.dtype not in BY_PRODUCT or x.dtype is not self.work:
-            return False
-        if plan.cin not in _PRODUCT_CHANNELS or not windows.is_inside(plan.shape, outer):
-            return False
-        planes = spread.planes(windows.window(x, plan.shape, outer))
-        if planes is None:
-            return False
-        frames, channels, places = planes.shape
-        unit = torch.eye(channels, dtype=x.dtype, device=x.device).expand(frames, -1, -1)
-        into = copy[0].permute(1, 2, 3, 0).view(frames, places, channels)
-        torch.bmm(planes.transpose(1, 2), unit, out=into)
-        return True
 
     def _gather(self, source: torch.Tensor, outer: Box, inner: Box) -> None:
         """Copies the taps of a box to its columns: (plane, row, position, taps, channel)."""
@@ -144,11 +127,12 @@ class Columns:
         t, h, _ = (b - a for a, b in inner)
         m, rows, groups = plan.phases, matrix.shape[1], plan.line // plan.phases
         last = self.out.stride(1) == 1 and rows > 1
+        count = plan.sums(t, h)
         total: torch.Tensor | None = None
         for turn in range(plan.turns):
             offset = turn * shape.dilation[0] * h * plan.width * plan.copied
             columns = self.columns.as_strided(
-                (m, t * h * groups, plan.depth), (plan.step, m * plan.step, 1), offset
+                (m, count, plan.depth), (plan.step, m * plan.step, 1), offset
             )
             a, b = matrix[turn].expand(m, -1, -1), columns.transpose(1, 2)
             if last:
@@ -159,9 +143,9 @@ class Columns:
             else:
                 products.accumulate(total, a, b)
         assert total is not None
-        if last:
-            return total.view(m, t, h, groups, rows).permute(4, 1, 2, 3, 0)
-        return total.view(m, rows, t, h, groups).permute(1, 2, 3, 4, 0)
+        row, place = (1, rows) if last else (count, 1)
+        strides = (row, place * h * groups, place * groups, place, count * rows)
+        return total.as_strided((rows, t, h, groups, m), strides)
 
 
 def _copy_wide(into: torch.Tensor, view: torch.Tensor) -> None:

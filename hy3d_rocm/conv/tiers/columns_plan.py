@@ -21,6 +21,9 @@ from hy3d_rocm.conv.tiers.windows import Geometry, Sizes, geometry
 _WEIGHT_BYTES = 48 << 20
 _COPY_BYTES = 64 << 20
 _PIECE_BYTES = 96 << 20
+# Sums start at multiples of so many positions (64 bytes of f32): below 16 bytes cuBLAS has slow
+# kernels only. What the rounding adds is computed and not stored.
+ALIGNED = 16
 # Garbage columns (positions that straddle two rows) tolerated before kW is copied, too.
 _MAX_WASTE = 1.5
 
@@ -57,10 +60,18 @@ class Plan:
         """Products of one output in one turn."""
         return self.copied * (self.shape.kernel[2] if self.free_width else 1)
 
+    def sums(self, planes: int, rows: int) -> int:
+        """Positions of a phase that a box of so many planes and rows is computed for."""
+        return rounded(planes * rows * self.line // self.phases)
+
     @property
     def width(self) -> int:
         """Positions of the input held for a line."""
         return self.line * (self.shape.stride[2] if self.free_width else 1)
+
+
+def rounded(positions: int) -> int:
+    return -(-positions // ALIGNED) * ALIGNED
 
 
 @dataclass(frozen=True)
@@ -112,8 +123,9 @@ def _cut(
     def piece(steps: Sizes) -> int:
         t, h, _ = steps
         planes = shape.window_sizes((t, h, 1))[0] if turns > 1 else t
-        columns = planes * h * held * copied + shape.kernel[2] * copied
-        return columns * costs.work + t * h * line * rows * costs.total
+        slack = phases * ALIGNED
+        columns = (planes * h * held + slack * (held // line) + shape.kernel[2]) * copied
+        return columns * costs.work + (t * h * line + slack) * rows * costs.total
 
     def copy(steps: Sizes) -> int:
         return cin * math.prod(shape.window_sizes(steps)) * costs.work
