@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hy3d_rocm.decode.layers import out_frames, read_frames, source_frame
+from hy3d_rocm.decode.layers import out_frames, read_frames, shuffled_frames, source_frame
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +122,8 @@ class Chunk:
 class Course:
     """Frame numbers of one Conv on a video of `total` frames: what it makes, reads and needs.
 
-    "own" frames: the convolution's output before the shuffle, in the video behind skip_first.
+    "own" frames: the convolution's output before the shuffle; its own video begins at frame
+    `begin` of x.
     """
 
     layer: Conv
@@ -134,16 +135,16 @@ class Course:
         return self.layer.shuffle.factor[0] if self.layer.shuffle is not None else 1
 
     @property
-    def drop(self) -> int:
-        return self.layer.shuffle.drop if self.layer.shuffle is not None else 0
+    def begin(self) -> int:
+        return self.layer.skip_first - self.layer.reread
 
     @property
     def result_total(self) -> int:
         return out_frames(self.layer, self.total, self.kernel_t)
 
     def up_frames(self, frames: int) -> int:
-        """Frames of the up-sampled video that the first `frames` of x make, skip_first included."""
-        own = frames - self.layer.skip_first
+        """Frames of the convolution's up-sampled video that frames 0 .. `frames` of x make."""
+        own = frames - self.begin
         if own <= 0:
             return 0
         return 1 + (own - 1) * self.layer.up[0] if self.layer.keep_first else own * self.layer.up[0]
@@ -156,21 +157,32 @@ class Course:
         after = layer.after[0] if stop >= self.total else 0
         return max((up + layer.before[0] + after - self.kernel_t) // layer.stride[0] + 1, 0)
 
+    def made(self, own: Range) -> int:
+        """Frames that the convolution gives for these own frames, those to be dropped included."""
+        shuffle = self.layer.shuffle
+        return own[1] - own[0] if shuffle is None else shuffled_frames(shuffle, own)
+
     def result_of(self, own: int) -> int:
         """Frames of the result that the first `own` own frames make (with what passes by)."""
-        return self.layer.skip_first + max(own * self.factor - self.drop, 0)
+        drop = self.layer.shuffle.drop if self.layer.shuffle is not None else 0
+        return self.layer.skip_first + max(self.made((0, own)) - drop, 0)
 
     def own_within(self, result: int) -> int:
         """Own frames whose results lie all within the first `result` ones."""
-        return max((result - self.layer.skip_first + self.drop) // self.factor, 0)
+        own = (result - self.layer.skip_first) // self.factor
+        while self.result_of(own + 1) <= result:
+            own += 1
+        return max(own, 0)
 
     def reads(self, own: Range) -> Range:
         """Frames of x, counted in the whole video, that own frames read; at least one."""
         last = self.up_frames(self.total) - 1
         first, stop = read_frames(self.layer, own, self.kernel_t)
         a, b = (min(max(at, 0), last) for at in (first, stop - 1))
-        skip = self.layer.skip_first
-        return skip + source_frame(self.layer, a), skip + source_frame(self.layer, b) + 1
+        return (
+            self.begin + source_frame(self.layer, a),
+            self.begin + source_frame(self.layer, b) + 1,
+        )
 
     def needed_from(self, own_done: int) -> int:
         """First frame of x that is still read when `own_done` own frames are made."""

@@ -288,10 +288,9 @@ class ChunkEngine:
     ) -> Tensor:
         layer = course.layer
         first, stop = course.reads(own)
-        skip = layer.skip_first
-        given = Pieces(source.views(first, stop), first - skip, course.total - skip)
+        given = Pieces(source.views(first, stop), first - course.begin, course.total - course.begin)
         a, b = (course.result_of(n) for n in own)
-        drop = (own[1] - own[0]) * course.factor - (b - a)  # only at the video's start
+        drop = course.made(own) - (b - a)  # only at the video's start
         add = other.own(a, b) if other is not None and b > a else None
         fused = add if drop == 0 else None
         out, _ = self.backend.convolve(layer, given, own, affine=affine, add=fused)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from chunk_doubles import C, Function, SimpleBackend, WholeEngine, decoders, random_decoder
@@ -10,6 +12,15 @@ from torch import Tensor
 from hy3d_rocm.decode.chunkwise import ChunkEngine
 
 DECODERS = decoders()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small take ten times as long on two threads of a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def latent(frames: int, height: int = 3, width: int = 4) -> Tensor:
