@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.layers import Moments, shuffled_frames
 from hy3d_rocm.decode.live import (
     Live,
     NoScores,
@@ -34,7 +35,7 @@ from hy3d_rocm.units import MB
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.layers import Backend, Conv, Moments, Pieces, Range, Weights
+    from hy3d_rocm.decode.layers import Backend, Conv, Pieces, Range, Weights
 
 __all__ = [
     "CountingBackend",
@@ -203,12 +204,10 @@ def result_shape(
     if layer.shuffle is not None:
         factor = layer.shuffle.factor
         channels //= math.prod(factor)
-        size = [n * f for n, f in zip(size, factor, strict=True)]
+        size = [shuffled_frames(layer.shuffle, frames), size[1] * factor[1], size[2] * factor[2]]
     return (source.tensors[0].shape[0], channels, *size), macs
 
 
 def _moments(shape: tuple[int, ...]) -> Moments:
-    from hy3d_rocm.decode.layers import Moments
-
     mean, deviations = (torch.empty(shape[1], device="meta") for _ in range(2))
     return Moments(math.prod(shape[2:]), mean, deviations)
