@@ -27,7 +27,7 @@ from hy3d_rocm.decode.layers import Attention, Conv  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 LENGTHS = range(1, 13)
-#: (H, W) of latents, taken in turn; attention in HunyuanVideo's own code builds a dense mask
+#: (H, W) of latents, taken in turn
 SIZES = ((2, 3), (1, 2), (3, 1), (2, 2))
 BOUND = 1e-5  # of the range, in float32: a tenth of what an engine may err in all
 #: GroupNorm over two positions multiplies roundings, so that float32 says little; these VAEs' own
@@ -59,7 +59,9 @@ def test_decode_gives_the_vaes_own_frames_for_every_length_and_odd_sizes(kind: s
     dtype, bound = (torch.float64, BOUND_64) if kind in IN_FLOAT64 else (torch.float32, BOUND)
     family = family_of(kind, vae.to(dtype))
     for frames in lengths_of(kind):
-        z = tiny_latents(vae, frames, *SIZES[frames % 4], seed=frames).to(dtype)
+        # Long ones are narrow: the mask of HunyuanVideo's own attention has positions^2 values.
+        size = SIZES[frames % 4] if frames < 6 else (1, 1 + frames % 2)
+        z = tiny_latents(vae, frames, *size, seed=frames).to(dtype)
         wanted = unsplit(vae, z, TIMESTEP.get(kind))
         got = family.decode(PlainEngine(), z)
         assert relative_error(got, wanted) <= bound, (kind, tuple(z.shape))
