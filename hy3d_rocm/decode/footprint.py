@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.live import modelled
+from hy3d_rocm.decode.live import workspace_rules
 from hy3d_rocm.decode.norms import NormPass
 from hy3d_rocm.decode.vaes import Carry
 from hy3d_rocm.decode.workspace import conv_backend
@@ -95,8 +95,11 @@ class _NoScores(TorchFunctionMode):
 
 def conv_hidden(args: Any, out: torch.Tensor, device: torch.device) -> tuple[int, int]:
     """Bytes alive inside aten.convolution (its output not yet among them), and its MACs."""
-    device = modelled(device)
     x, weight = args[0], args[1]
+    rules = workspace_rules()
+    if rules is not None:  # in a prediction, which knows the tier, too
+        macs = out.numel() * math.prod(weight.shape[1:])
+        return rules.convolution(args, out) + out.nbytes, macs
     positions = out.shape[0] * math.prod(out.shape[2:])
     taps = math.prod(weight.shape[2:])
     macs = positions * weight.shape[0] * weight.shape[1] * taps

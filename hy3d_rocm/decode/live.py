@@ -236,6 +236,12 @@ def modelled(device: torch.device) -> torch.device:
     return stands_for
 
 
+def workspace_rules() -> OperatorWorkspace | None:
+    """The rules of the prediction that this thread runs for; None outside of one."""
+    live = getattr(_running, "live", None)
+    return None if live is None else live.workspace
+
+
 def given_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor on "meta" that counts as there before (a parameter)."""
     live = getattr(_running, "live", None)

@@ -38,6 +38,8 @@ BLOCKED_CHANNELS = 16
 # torch's workspace for cuBLAS and hipBLASLt comes from its own allocator: 32 MiB on Hopper, less
 # elsewhere; a little more is a row of its handles.
 BLAS_BYTES = 33 * MB
+# The C conv3d's own limit a thread, where it is given none (conv/functional.py).
+C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.
 _QUERY_BLOCK, _KEY_BLOCK = 256, 512
 
@@ -100,7 +102,10 @@ class OperatorWorkspace:
         """Of aten.convolution(input, weight, bias, stride, padding, dilation, ...)."""
         x, weight = args[0], args[1]
         if self.tier is not None:
-            return self.tier.workspace_bytes(conv_spec(args, out, self.device))
+            need = self.tier.workspace_bytes(conv_spec(args, out, self.device))
+            if not need and self.tier.name == "cpu" and self.device.type == "cpu":
+                return C_WORKSPACE_BYTES * torch.get_num_threads()
+            return need
         backend = conv_backend(
             tuple(x.shape),
             tuple(weight.shape),
