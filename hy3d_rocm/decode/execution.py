@@ -1,0 +1,219 @@
+"""One decode (or encode) from a plan to frames: down the ladder of ways until one ends.
+
+What an engine could not mend by trying a grain again (an allocation, a convolution that no tier
+could do) ends the way that was taken, and the next cheaper one starts from the beginning: so a
+result is that of one way, bit for bit, wherever the fault struck. NaN out of a finite latent starts
+the same way again in a wider type.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.conv.errors import Kind, classify
+from hy3d_rocm.decode import memory, planner, ways
+from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.precision import NonFiniteError, wider
+from hy3d_rocm.decode.report import DecodeReport, Step
+from hy3d_rocm.decode.weights import ModuleWeights
+from hy3d_rocm.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from hy3d_rocm.decode.budget import Budget
+    from hy3d_rocm.decode.layers import Weights
+    from hy3d_rocm.decode.planner import Plan, Way
+    from hy3d_rocm.decode.runner import Counter
+    from hy3d_rocm.decode.ways import Job, WayOptions
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+@dataclass
+class Execution:
+    """job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. result: the
+    caller's frames to be filled, in host memory. make_weights: of a type and device; the host's
+    own casting comes in here."""
+
+    job: Job
+    z: Tensor
+    budget: Budget
+    strategy: str
+    options: WayOptions
+    report: DecodeReport
+    counter: Counter
+    result: Tensor
+    fallback: torch.dtype | None = None
+    make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
+    tried: list[str] = field(default_factory=list)
+    plan: Plan | None = None
+
+    def run(self) -> None:
+        """Fills `result`. Raises what the last way raised."""
+        began = time.perf_counter()
+        self._choose()
+        self.report.planning_seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        device = self.job.device
+        with memory.PeakMeter(device, exact=False) as meter:
+            while (failure := self._attempt()) is not None:
+                memory.give_back(device)  # outside of the except block, which held tensors
+                self._step_down(failure)
+            synchronize(device)
+        self.report.measured_peak_bytes = meter.peak_bytes
+        self.report.seconds = time.perf_counter() - began
+        self.report.steps = self.counter.done
+
+    # Plans
+
+    def _choose(self) -> None:
+        found = ways.list_ways(self.job, self.options)
+        left = (way for way in found if way.name not in self.tried)
+        prices = ways.Prices(self.job)
+        self.plan = planner.choose(left, self.budget, self.strategy, prices)
+        self._describe(self.plan)
+
+    def _describe(self, plan: Plan) -> None:
+        report = self.report
+        report.strategy, report.reason = plan.strategy, plan.reason
+        report.plan = plan.describe()
+        report.predicted_peak_bytes = plan.need.device_bytes
+        report.predicted_host_bytes = plan.need.host_bytes
+        logger.info(
+            "[VAE Decode] %s, planned peak %s of %s. %s",
+            plan.way.name, plan.need.text(), size_text(self.budget.device_bytes, 2), plan.reason,
+        )  # fmt: skip
+
+    def _step_down(self, failure: _Failure) -> None:
+        """Plans what comes next; raises where nothing does."""
+        plan = self.plan
+        assert plan is not None
+        event = {
+            "event": failure.what, "way": plan.way.name, "grain": self.counter.done,
+            "grains": self.counter.total, "error": failure.text,
+        }  # fmt: skip
+        self.report.events.append(event)
+        if failure.wider is not None:
+            self.job = replace(self.job, dtype=failure.wider)
+            self.report.dtype = event["next_dtype"] = name_of(failure.wider)
+        else:
+            self.tried.append(_family_of(plan.way))
+            self.tried.append(plan.way.name)
+        try:
+            self._choose()
+        except ValueError as error:
+            raise failure.final(self, error) from None
+        event["next_way"] = self.plan.way.name if self.plan is not None else ""
+        logger.warning(
+            "[VAE Decode] %s in grain %d of %s (%s): starting again %s%s",
+            failure.what.capitalize(), self.counter.done + 1, plan.way.name, failure.text,
+            event["next_way"], f" in {self.report.dtype}" if failure.wider is not None else "",
+        )  # fmt: skip
+
+    # Attempts
+
+    def _attempt(self) -> _Failure | None:
+        assert self.plan is not None
+        way = self.plan.way
+        self.counter.done = 0
+        try:
+            with ExitStack() as stack:
+                if way.strategy == "cpu":
+                    from hy3d_rocm.conv.router import protect
+
+                    stack.enter_context(protect("pin:cpu"))
+                self._carry_out(way)
+        except NonFiniteError as error:
+            return _Failure("not finite", str(error), wider(self.job.dtype_of(way), self.fallback))
+        except (RuntimeError, MemoryError) as error:
+            return _failure_of(error)
+        return None
+
+    def _carry_out(self, way: Way) -> None:
+        job, device = self.job, self.job.device_of(way)
+        weights = self.make_weights(job.dtype_of(way), device)
+        backend = job.make_backend(weights, device)
+        tools = ways.Tools(backend, device, self.counter, lambda: memory.give_back(device))
+        synchronize(device)
+        for sample in range(self.z.shape[0]):
+            for first, frames in ways.run(job, way, self.z[sample : sample + 1], tools, sample):
+                self._place(sample, first, frames, way)
+                del frames
+        synchronize(device)
+        self.report.delegated = dict(getattr(backend, "delegated", {}))
+
+    def _place(self, sample: int, first: int, frames: Tensor, way: Way) -> None:
+        if not bool(torch.isfinite(frames).all()):
+            raise NonFiniteError(
+                f"frames {first} to {first + frames.shape[2] - 1} hold NaN or infinite values in "
+                f"{name_of(self.job.dtype_of(way))}"
+            )
+        self.result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+        if way.strategy == "whole":
+            count, height, width = self.result.shape[2:]
+            self.counter.total = self.z.shape[0]
+            self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a way ended; wider: the type to try it again in."""
+
+    what: str
+    text: str
+    wider: torch.dtype | None = None
+    error: BaseException | None = None
+
+    def final(self, execution: Execution, why: Exception) -> Exception:
+        """The error where nothing is left to try."""
+        plan = execution.plan
+        taken = plan.way.name if plan is not None else execution.strategy
+        text = (
+            f"the decode ended in {self.what} ({self.text}) {taken}, and nothing else can be tried "
+            f"({why}): free memory, or decode fewer frames or a smaller picture"
+        )
+        return MemoryError(text) if self.what == "out of memory" else RuntimeError(text)
+
+
+def _failure_of(error: Exception) -> _Failure | None:
+    """What the next way may cure; everything else passes."""
+    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if is_out_of_memory(error):
+        return _Failure("out of memory", text)
+    known = classify(error)
+    if known is None or known.kind is Kind.DEVICE_LOST:
+        raise error
+    return _Failure("a convolution that failed", text)
+
+
+def _family_of(way: Way) -> str:
+    """The name of a spilling way without its limit: less resident was tried by the engine itself
+    (on_pressure spills more), so it is not planned again."""
+    return replace(way, what=way.what.partition(", with ")[0]).name
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """ "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def make_report(job: Job, z: Tensor, budget: Budget, **more: Any) -> DecodeReport:
+    """A report with what is known before anything is planned."""
+    return DecodeReport(
+        job.family.name, tuple(z.shape), job.out_shape, str(job.device), name_of(job.dtype),
+        budget.device_bytes, budget.rule, **more,
+    )  # fmt: skip
