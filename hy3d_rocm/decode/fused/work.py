@@ -41,6 +41,12 @@ class Work:
     parts_elems: int
 
 
+def offered(arch: str, dtype: str) -> tuple[Config, ...]:
+    """The tiles that may be taken on an architecture: those of the convolution tier that hold a
+    residual and moments beside their sums without spilling (tests/bench/check_fused_gfx.py)."""
+    return configs.offered(arch, dtype)
+
+
 def refusal(job: Job) -> str | None:
     """Why the kernels can't compute this, in a few words, or None."""
     view = jobs.view_of(job)
@@ -72,7 +78,7 @@ def tile_of(
     """The tile for so many positions, the phases' together."""
     if machine.tile is not None:
         return machine.tile
-    every = configs.offered(machine.arch, dtype)
+    every = offered(machine.arch, dtype)
     return configs.guess(every, positions, outputs, length, machine.units, taps)
 
 
