@@ -18,9 +18,11 @@ import torch
 
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory, planner, ways
+from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeReport, Step
+from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.units import size_text
 
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.budget import Budget
+    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Weights
     from hy3d_rocm.decode.planner import Plan, Way
-    from hy3d_rocm.decode.runner import Counter
     from hy3d_rocm.decode.ways import Job, WayOptions
 
 logger = logging.getLogger("hy3d_rocm")
@@ -41,8 +43,9 @@ logger = logging.getLogger("hy3d_rocm")
 @dataclass
 class Execution:
     """job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. result: the
-    caller's frames to be filled, in host memory. make_weights: of a type and device; the host's
-    own casting comes in here."""
+    frames, in host memory; the caller's own to be filled, or None. make_weights: of a type and
+    device; the host's own casting comes in here.
+    """
 
     job: Job
     z: Tensor
@@ -51,8 +54,10 @@ class Execution:
     options: WayOptions
     report: DecodeReport
     counter: Counter
-    result: Tensor
+    result: Tensor | None = None
     fallback: torch.dtype | None = None
+    cleanup_frequency: int | None = None
+    synchronization: bool = False
     make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
     tried: list[str] = field(default_factory=list)
     plan: Plan | None = None
@@ -102,6 +107,8 @@ class Execution:
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
         self.report.events.append(event)
+        if failure.what == "not finite" and failure.wider is None:
+            raise failure.final(self, ValueError("no wider type is left"))
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
@@ -130,7 +137,7 @@ class Execution:
                 if way.strategy == "cpu":
                     from hy3d_rocm.conv.router import protect
 
-                    stack.enter_context(protect("pin:cpu"))
+                    stack.enter_context(protect(policy="pin:cpu"))
                 self._carry_out(way)
         except NonFiniteError as error:
             return _Failure("not finite", str(error), wider(self.job.dtype_of(way), self.fallback))
@@ -140,14 +147,19 @@ class Execution:
 
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)
+        if way.strategy == "whole":
+            job = replace(job, family=converted_family(job.family, job.dtype_of(way)))
         weights = self.make_weights(job.dtype_of(way), device)
         backend = job.make_backend(weights, device)
-        tools = ways.Tools(backend, device, self.counter, lambda: memory.give_back(device))
+        stages = StageLog(self.counter, device, self.synchronization)
+        tools = ways.Tools(backend, device, stages, lambda: memory.give_back(device))
         synchronize(device)
         for sample in range(self.z.shape[0]):
-            for first, frames in ways.run(job, way, self.z[sample : sample + 1], tools, sample):
+            made = ways.run(job, way, self.z[sample : sample + 1], tools, sample)
+            for number, (first, frames) in enumerate(made, 1):
                 self._place(sample, first, frames, way)
                 del frames
+                self._clean_up(number, device)
         synchronize(device)
         self.report.delegated = dict(getattr(backend, "delegated", {}))
 
@@ -157,11 +169,26 @@ class Execution:
                 f"frames {first} to {first + frames.shape[2] - 1} hold NaN or infinite values in "
                 f"{name_of(self.job.dtype_of(way))}"
             )
-        self.result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+        job = self.job
+        is_all = way.strategy == "whole" and self.z.shape[0] == 1
+        if self.result is None and is_all and frames.device.type == "cpu":
+            self.result = frames.to(job.result_dtype)
+        else:
+            if self.result is None:
+                self.result = torch.empty(job.out_shape, dtype=job.result_dtype)
+            self.result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
         if way.strategy == "whole":
-            count, height, width = self.result.shape[2:]
+            count, height, width = job.out_shape[2:]
             self.counter.total = self.z.shape[0]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
+
+    def _clean_up(self, number: int, device: torch.device) -> None:
+        """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
+        a GPU's allocator only if it was asked for, since filling it again takes time."""
+        if self.cleanup_frequency is None:
+            memory.trim_malloc()
+        elif self.cleanup_frequency and number % self.cleanup_frequency == 0:
+            memory.give_back(device)
 
 
 @dataclass(frozen=True)
@@ -178,7 +205,7 @@ class _Failure:
         plan = execution.plan
         taken = plan.way.name if plan is not None else execution.strategy
         text = (
-            f"the decode ended in {self.what} ({self.text}) {taken}, and nothing else can be tried "
+            f"the decode ended: {self.what} in {taken} ({self.text}), and nothing is left to try "
             f"({why}): free memory, or decode fewer frames or a smaller picture"
         )
         return MemoryError(text) if self.what == "out of memory" else RuntimeError(text)
@@ -204,11 +231,6 @@ def _family_of(way: Way) -> str:
 def name_of(dtype: torch.dtype) -> str:
     """ "bfloat16"."""
     return str(dtype).removeprefix("torch.")
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def make_report(job: Job, z: Tensor, budget: Budget, **more: Any) -> DecodeReport:

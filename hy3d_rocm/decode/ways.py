@@ -127,6 +127,24 @@ def torch_backend(weights: Weights, device: torch.device) -> Backend:
     return CountingBackend(backend, weights) if device.type == "meta" else backend
 
 
+def default_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
+    """FusedBackend where its kernels run, else TorchBackend; for computing in `dtype` on `device`
+    (on another one, the host's, always TorchBackend)."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend, refusal
+
+    if device.type != "cuda" or refusal(device, dtype) is not None:
+        return torch_backend
+
+    def make(weights: Weights, where: torch.device) -> Backend:
+        if where.type == "meta" and modelled(where).type == "cuda":
+            return CountingBackend(FusedBackend(weights, device), weights)
+        return (
+            FusedBackend(weights, where) if where.type == "cuda" else torch_backend(weights, where)
+        )
+
+    return make
+
+
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()

@@ -26,6 +26,7 @@ class StructuredFamily(ABC):
     """
 
     name: str
+    is_image = False
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae

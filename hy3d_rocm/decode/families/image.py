@@ -28,6 +28,7 @@ class ImageFamily(StructuredFamily):
     """See the module's text."""
 
     name = "image"
+    is_image = True
     lengths = (1,)
 
     @classmethod
