@@ -160,7 +160,7 @@ class LtxFamily(StructuredFamily):
         x = engine.local(x, packed_in_space(side))
         return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
         temb = None
         if self._temb(self.timestep) is not None and self.timestep is not None:
@@ -168,7 +168,7 @@ class LtxFamily(StructuredFamily):
         result: Tensor = self.decoder(z, temb)
         return result
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.needed_encoder()(pixels)
         return result
@@ -178,8 +178,8 @@ _CONDITIONS = ("scale_shift_table", "timestep_scale_multiplier")
 
 
 def _embedded(block: Any, temb: Tensor | None) -> Tensor | None:
-    """`block`'s embedding of the timestep, (n C,) in float32."""
-    if temb is None:
+    """`block`'s embedding of the timestep, (n C,) in float32; None where it takes none."""
+    if temb is None or block.time_embedder is None:
         return None
     embedder = block.time_embedder
     layers = embedder.timestep_embedder
