@@ -53,7 +53,7 @@ def test_any_slices_give_the_unsplit_decode(vaes: Any, kind: str, frames: int) -
     vae = vaes[kind]
     z = tiny_latents(vae, frames, 2 + frames % 2, 3, seed=frames)
     expected = unsplit(vae, z)
-    per_slice = [1, 2, 3, 0] if frames in (1, 3, 7) else [(frames % 3) + 1]
+    per_slice = [1, 2, 3, 0] if frames in (1, 3, 5) else [(frames % 3) + 1]
     for count in per_slice:
         engine = make_engine(slices_of(vae, z, count) if count else ALL)
         got = joined(engine, family_for(vae).decode(engine, engine.enter(z)))
