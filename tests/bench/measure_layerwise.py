@@ -22,7 +22,7 @@ import torch
 
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layerwise import LayerEngine
-from hy3d_rocm.decode.memory import PeakMeter, steady_malloc
+from hy3d_rocm.decode.memory import PeakMeter
 from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
 
@@ -75,7 +75,6 @@ def run(case: dict[str, Any], peaks: dict[str, int]) -> None:
 
 
 def measure(options: argparse.Namespace, case: dict[str, Any]) -> dict[str, Any]:
-    steady_malloc()
     device = torch.device(options.device)
     dtype = getattr(torch, options.dtype)
     family = family_for(make_vae(options.width).to(device=device, dtype=dtype))
