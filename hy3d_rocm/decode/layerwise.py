@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Affine = tuple[Any, Any]
 
+#: of slices let go on the CPU until free pages are returned to the system
+TRIM_BYTES = 64 << 20
+
 
 class LayerEngine:
     """Engine of layers.py; handles are Sliced.
@@ -80,7 +83,7 @@ class LayerEngine:
 
     def enter(self, x: Tensor) -> Sliced:
         """A handle on x (1, C, T, H, W), which is only read and stays the caller's."""
-        x = x.to(self.device)
+        x = self.grains.quietly(lambda: x.to(self.device))
         handle = Sliced((x.shape[1], x.shape[2], x.shape[3], x.shape[4]), x.dtype)
         step = max(1, self.slice_bytes // handle.frame_bytes)
         for first in range(0, x.shape[2], step):
@@ -184,6 +187,9 @@ class LayerEngine:
         self.keeper.put(piece)
         if moments is None and self.gather:
             out.parts[-1] = self._moments_of(out, len(out.slices) - 1)
+        if self.device.type == "cpu" and self.keeper.let_go >= TRIM_BYTES:
+            self.keeper.let_go = 0
+            memory.trim_malloc()  # glibc keeps freed slices below 32 MiB otherwise
 
     def affine(self, x: Sliced, norm: Norm | None) -> Affine | None:
         """What stands for a norm over the whole of x; None for other norms."""
@@ -191,7 +197,8 @@ class LayerEngine:
             return None
         parts = [p if p is not None else self._moments_of(x, i) for i, p in enumerate(x.parts)]
         x.parts = list(parts)
-        return group_affine(norm, combine(parts), self.backend.weights)
+        weights = self.backend.weights
+        return self.grains.quietly(lambda: group_affine(norm, combine(parts), weights))
 
     def release(self, x: Sliced, stop: int) -> None:
         """Lets the slices of x that end at or before frame `stop` go."""
@@ -227,7 +234,9 @@ class LayerEngine:
         self._consume(x, keep)
         if add is not None and add is not x:
             self._consume(add)
-        runs = [ConvRun(self, x, layer, add) for layer in layers]
+        runs = self.grains.quietly(lambda: [ConvRun(self, x, layer, add) for layer in layers])
+        for run, layer in zip(runs, layers, strict=True):
+            run.affine = self.affine(x, layer.norm)
         for run in runs:
             run.pass_first()
         # Whoever is furthest behind goes on, so that slices are let go as early as can be.
