@@ -33,7 +33,7 @@ class ConvRun:
         self.layer = layer
         self.residual = add
         self.out = Sliced(self.plan.shape, x.dtype)
-        self.affine = engine.affine(x, layer.norm)
+        self.affine: Any = None
         self._index = 0
 
     @property
@@ -95,7 +95,7 @@ class ConvRun:
         """Result and moments. What is written in place is written by the last operation, so that a
         failed grain can be made again."""
         engine = self.engine
-        source = pieces_of(reads, tensors[: len(reads)], self.plan.passed, self.plan.total)
+        source = pieces_of(reads, tensors[: len(reads)], self.plan.base, self.plan.total)
         extra = self._extra(grain.result, adds, tensors[len(reads) :])
         if not grain.drop:
             return engine.backend.convolve(

@@ -99,9 +99,9 @@ class PlainEngine:
         return x
 
     def normalised(self, x: Tensor, norm: Norm) -> Tensor:
-        """x normalised in float32, in its own type again."""
+        """x normalised in float32 (a wider x in its own type), in its own type again."""
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
         weight, bias = (self._parameter(norm.module, n) for n in (norm.weight, norm.bias))
-        y = x.float()
         if norm.kind == "group":
             y = F.group_norm(y, norm.groups, eps=norm.eps)
         elif norm.kind == "rms":
@@ -162,8 +162,8 @@ _ACTIVATIONS = {"silu": F.silu}
 
 
 def _channels(values: Tensor) -> Tensor:
-    """C values of whatever shape as float32 (1, C, 1, 1, 1)."""
-    return values.float().reshape(1, -1, 1, 1, 1)
+    """C values of whatever shape as (1, C, 1, 1, 1), float32 at least."""
+    return values.to(torch.promote_types(values.dtype, torch.float32)).reshape(1, -1, 1, 1, 1)
 
 
 def _up_sampled(x: Tensor, layer: Conv) -> Tensor:

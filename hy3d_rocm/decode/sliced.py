@@ -114,48 +114,49 @@ class ConvPlan:
         if self.shape[1] <= 0:
             raise ValueError(f"a video of {shape[1]} frames is too short for this layer")
         self.passed = min(layer.skip_first, shape[1])
+        # The frame of x at which the convolution's own video begins.
+        self.base = layer.skip_first - layer.reread
         shuffle = layer.shuffle
-        self._rt, self._drop = (1, 0) if shuffle is None else (shuffle.factor[0], shuffle.drop)
-        frame_bytes = self._frame_bytes(shape, dtype.itemsize)
-        self.step = max(1, slice_bytes // frame_bytes)
-        self.grains = self._grains(shape[1] - self.passed, sorted(set(cuts)))
+        self._rt = 1 if shuffle is None else shuffle.factor[0]
+        self._lead = self._rt if shuffle is None or shuffle.first is None else shuffle.first[0]
+        self._drop = 0 if shuffle is None else shuffle.drop
+        self.step = max(1, slice_bytes // self._frame_bytes(shape, dtype.itemsize))
+        self.grains = self._grains(shape[1] - self.base, sorted(set(cuts)))
 
     def _frame_bytes(self, shape: Shape, item: int) -> int:
         """Of the larger of result and padded input, for a frame of the convolution's output."""
         channels, _, rows, columns = self.shape
-        result = channels * rows * columns * self._rt
+        result = channels * rows * columns * max(self._rt, self._lead)
         high, wide = padded_size(self.layer, shape[2:])
         return max(result, shape[0] * high * wide * self.layer.stride[0]) * item
 
     def _grains(self, frames: int, cuts: list[int]) -> list[Grain]:
-        if frames <= 0:
-            return []
-        total = own_frames(self.layer, frames, self.kernel[0])
-        ends = [self._own_end(cut) for cut in cuts] + [total]
+        """frames: of the convolution's own video."""
+        total = own_frames(self.layer, frames, self.kernel[0]) if frames > 0 else 0
+        ends = {end for end in map(self._own_end, cuts) if end is not None and end < total}
+        # The first grain makes at least one frame that is not dropped.
+        least = next((n for n in range(1, total) if self._start(n) > self._drop), total)
         found: list[Grain] = []
         at = 0
-        for end in sorted({e for e in ends if e is not None and 0 < e <= total}):
+        for end in [*sorted(e for e in ends if e >= least), total]:
             while at < end:
-                # The first grain must make at least one frame that is not dropped.
-                least = max(self.step, self._drop // self._rt + 1 - at)
-                stop = min(at + least, max(end, self._drop // self._rt + 1))
-                found.append(self._grain((at, min(stop, total)), frames))
-                at = found[-1].own[1]
+                stop = max(min(at + self.step, end), min(least, end))
+                found.append(self._grain((at, stop), frames))
+                at = stop
         return found
 
+    def _start(self, own: int) -> int:
+        """The shuffled frame at which output frame `own` begins, nothing dropped."""
+        return self._lead + (own - 1) * self._rt if own else 0
+
     def _own_end(self, cut: int) -> int | None:
-        """The output frame at which the result's frame `cut` begins."""
-        own, rest = divmod(cut - self.passed + self._drop, self._rt)
-        return own if rest == 0 else None
+        """The output frame at which the result's frame `cut` begins, if one does."""
+        own, rest = divmod(cut - self.passed + self._drop - self._lead, self._rt)
+        return own + 1 if rest == 0 and own >= 0 else None
 
     def _grain(self, own: Range, frames: int) -> Grain:
         offset = self.passed - self._drop
-        first = own[0] * self._rt + offset
+        first, stop = self._start(own[0]) + offset, self._start(own[1]) + offset
         reads = source_range(self.layer, own, self.kernel[0], frames)
         drop = max(0, self.passed - first)
-        return Grain(
-            own,
-            (first + drop, own[1] * self._rt + offset),
-            drop,
-            (reads[0] + self.passed, reads[1] + self.passed),
-        )
+        return Grain(own, (first + drop, stop), drop, (reads[0] + self.base, reads[1] + self.base))

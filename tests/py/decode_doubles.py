@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 KINDS = ("hunyuan", "hunyuan15", "wan", "wan22", "ltx", "ltx_causal", "image")
+EVERY_KIND = (*KINDS, "qwen", "ltx095", "image16")
+#: What vae.decode() takes beside the latent, by kind
+TIMESTEP = {"ltx095": 0.05}
 
 
 def tiny_vae(kind: str, seed: int = 0) -> Any:
@@ -34,9 +37,16 @@ def tiny_latents(vae: Any, frames: int, height: int, width: int, seed: int = 0) 
     return torch.randn(1, channels, frames, height, width, generator=generator)
 
 
-def unsplit(vae: Any, z: Any) -> Any:
+def tiny_pixels(frames: int, height: int, width: int, seed: int = 0) -> Any:
+    """Uniform pixels (1, 3, T, H, W) in -1..1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(1, 3, frames, height, width, generator=generator) * 2 - 1
+
+
+def unsplit(vae: Any, z: Any, timestep: float | None = None) -> Any:
     """diffusers' own decode of z (1, C, T, H, W) with its splitting off; (1, C, T, H, W)."""
-    return _unsplit(vae, z, lambda z: vae.decode(z).sample)
+    more = () if timestep is None else (torch.tensor([timestep], dtype=z.dtype),)
+    return _unsplit(vae, z, lambda z: vae.decode(z, *more).sample)
 
 
 def unsplit_moments(vae: Any, pixels: Any) -> Any:

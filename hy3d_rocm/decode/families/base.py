@@ -63,6 +63,12 @@ class StructuredFamily(ABC):
         return int(self.decoder_conv_in.weight.shape[1])
 
     @property
+    def pixel_steps(self) -> tuple[int, int]:
+        """(time, space): encode() takes 1 + k time frames of sides that are multiples of space, as
+        the VAE's own does; (1, 1): any."""
+        return 1, 1
+
+    @property
     def out_channels(self) -> int:
         """Channels of the frames."""
         return self._facts[0].channels
@@ -85,7 +91,7 @@ class StructuredFamily(ABC):
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
         batch, channels, frames, height, width = latent
         survey = Survey(height)
-        return batch, *self.decode(survey, Size(channels, frames, height, width)).shape[1:]
+        return batch, *self.surveyed(survey, Size(channels, frames, height, width)).shape[1:]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
@@ -97,28 +103,54 @@ class StructuredFamily(ABC):
     def _facts(self) -> tuple[Size, bool, tuple[int, int]]:
         survey = Survey(_ROWS)
         sizes = [
-            self.decode(survey, Size(self.latent_channels, t, _ROWS, _ROWS)) for t in self._lengths
+            self.surveyed(survey, Size(self.latent_channels, t, _ROWS, _ROWS)) for t in self.lengths
         ]
         time = sizes[-1].frames - sizes[0].frames if len(sizes) > 1 else 1
         return sizes[-1], survey.global_norms, (time, sizes[0].height // _ROWS)
 
     #: Latent frames of two surveys; an image VAE has one only
-    _lengths: tuple[int, ...] = (1, 2)
+    lengths: tuple[int, ...] = (1, 2)
 
     def check(self) -> None:
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it
         for: a part is missing, does not fit the one before, or has parameters nothing reads."""
         survey = Survey(_ROWS)
-        self.decode(survey, Size(self.latent_channels, 2, _ROWS, _ROWS))
+        self.surveyed(survey, Size(self.latent_channels, 2, _ROWS, _ROWS))
         read = {id(p) for m in survey.modules.values() for p in m.parameters(recurse=False)}
         read |= {id(p) for p in self.beside_layers()}
         for name, parameter in self.decoder.named_parameters():
             if id(parameter) not in read:
                 raise StrangeModuleError(f"decoder.{name} has no place in it")
 
+    def check_pixels(self, shape: tuple[int, ...]) -> None:
+        """ValueError (a sentence) where pixels (B, C, T, H, W) are of no size the VAE encodes."""
+        time, space = self.pixel_steps
+        frames, height, width = shape[2:]
+        if (frames - 1) % time:
+            near = 1 + (frames - 1) // time * time
+            raise ValueError(
+                f"{frames} frames are given, but this {self.name} VAE encodes 1 + {time} k: "
+                f"cut to {near} or repeat the last to {near + time}"
+            )
+        if height % space or width % space:
+            raise ValueError(
+                f"frames are {width}x{height}, but this {self.name} VAE encodes sides that are "
+                f"multiples of {space}: scale or crop them to "
+                f"{max(width // space, 1) * space}x{max(height // space, 1) * space}"
+            )
+
     def beside_layers(self) -> list[Tensor]:
         """Parameters of the decoder that are read otherwise than by layers."""
         return []
+
+    def probed(self, engine: Engine, z: Handle, timestep: float) -> Handle:
+        """decode(), with this timestep where the VAE takes one."""
+        return self.decode(engine, z)
+
+    def surveyed(self, survey: Survey, z: Size) -> Size:
+        """decode() on sizes."""
+        size: Size = self.decode(survey, z)
+        return size
 
     @abstractmethod
     def decode(self, engine: Engine, z: Handle) -> Handle:
@@ -131,6 +163,10 @@ class StructuredFamily(ABC):
     @abstractmethod
     def whole(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
+
+    @abstractmethod
+    def whole_encode(self, pixels: Tensor) -> Tensor:
+        """What encode() gives by the VAE's own code, unsplit."""
 
     def quantised(self, engine: Engine, x: Handle, module: Any) -> Handle:
         """x through quant_conv or post_quant_conv, where the VAE has it."""

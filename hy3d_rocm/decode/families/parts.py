@@ -50,6 +50,8 @@ def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str
         return (front, height, width), (back, height, width), ("replicate", mode, mode)
     own = getattr(inner, "_padding", None)  # Wan: (left, right, top, bottom, front, back)
     if own is not None:
+        if not isinstance(own, (tuple, list)) or len(own) != 6:
+            raise StrangeModuleError(f"{type(module).__name__} pads by {own!r}")
         left, right, top, bottom, front, back = (int(n) for n in own)
         return (front, top, left), (back, bottom, right), ("zeros", "zeros", "zeros")
     sizes = _numbers(getattr(inner, "padding", 0), inner.weight.ndim - 2)

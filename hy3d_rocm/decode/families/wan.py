@@ -52,6 +52,12 @@ class WanFamily(StructuredFamily):
         """Side of the squares of pixels that the decoder's channels are made of."""
         return int(getattr(self.vae.config, "patch_size", None) or 1)
 
+    @property
+    def pixel_steps(self) -> tuple[int, int]:
+        """Wan 2.2 averages whole squares; before, convolutions took any size."""
+        residual = any(hasattr(b, "avg_shortcut") for b in self.needed_encoder().down_blocks)
+        return 1, self.factor[1] if residual else self.patch
+
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode with tiling and slicing off, clamped to -1..1."""
         d = self.decoder
