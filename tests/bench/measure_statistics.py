@@ -2,7 +2,7 @@
 
     python tests/bench/measure_statistics.py [--size 160 128] [--frames 33] [--random]
 
-For each way to take a part (blocks of neighbours, every n-th row, averages) and each size of it: the
+For each way to take a part (blocks of neighbours, every n-th row, averages) and its size: the
 largest error of a norm's mean (in standard deviations) or standard deviation, and the PSNR of the
 decode with these statistics against the unsplit one, peak value its range. Demo VAE and held-out
 filmed clip; --random: the same architecture with random weights and a smooth random latent.
