@@ -1,10 +1,11 @@
 """GroupNorm's statistics of a whole video, estimated from a part of it.
 
 The part is made of single rows and columns of the trunk's output, evenly spread over the picture
-and put side by side. That changes what a convolution sees (it is a smaller picture of the same), yet
-tells more than as many neighbours in blocks: pictures differ more from place to place than from
-scale to scale. Averages of neighbours lose the small differences (figures: docs/decode.md,
-tests/bench/measure_statistics.py). A correction takes care of what remains, where one is asked for.
+and put side by side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet
+it tells more than as many neighbours in blocks: pictures differ more from place to place than from
+scale to scale. Averages of neighbours lose the small differences, and single frames make of every
+movement a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes
+care of what remains, where one is asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int, int]
 # Rows or columns, and frames, that are taken together; the fewest rows and frames of a part.
-BLOCK_ROWS, BLOCK_FRAMES = 1, 1
-LEAST_ROWS, LEAST_FRAMES = 8, 3
+BLOCK_ROWS, BLOCK_FRAMES = 1, 5
+LEAST_ROWS, LEAST_FRAMES = 8, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,17 +151,12 @@ def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list
 
 def reduced_size(size: Size, positions: int) -> Size:
     """A size (T, H, W) of at most `positions`, or of the smallest part: rows and columns shrink
-    alike down to three times LEAST_ROWS, then frames to LEAST_FRAMES, then rows and columns."""
+    alike to LEAST_ROWS, and only then frames."""
     t, h, w = size
-    fewest = min(t, LEAST_FRAMES)
-    h1, w1, t1 = h, w, t
-    for floor, frames in ((3 * LEAST_ROWS, t), (3 * LEAST_ROWS, fewest), (LEAST_ROWS, fewest)):
-        share = min(1.0, (positions / (frames * h * w)) ** 0.5)
-        h1, w1 = (min(n, max(int(n * share), floor)) for n in (h, w))
-        t1 = min(t, max(positions // (h1 * w1), frames))
-        if t1 * h1 * w1 <= positions:
-            break
-    return t1, min(h1, max(positions // (t1 * w1), min(h, LEAST_ROWS))), w1
+    share = min(1.0, (positions / (t * h * w)) ** 0.5)
+    h1, w1 = (min(n, max(int(n * share), LEAST_ROWS)) for n in (h, w))
+    h1 = min(h1, max(positions // (t * w1), min(h, LEAST_ROWS)))
+    return min(t, max(positions // (h1 * w1), LEAST_FRAMES)), h1, w1
 
 
 def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:

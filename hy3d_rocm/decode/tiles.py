@@ -102,8 +102,9 @@ def plan_tiles(
     """The tiles of `level` (0: one) for a latent (B, C, T, H, W).
 
     part_positions: latent positions that statistics are estimated from; None: as many as four
-    chunks of a tile have, which takes about as much memory layer by layer as a chunk depth first. halo_pixels: decoded beyond a tile and dropped; None: as far as a cut is
-    felt (exact where norms are per position). ValueError where `level` does not exist.
+    chunks of a tile have, which takes about as much memory layer by layer as a chunk depth first.
+    halo_pixels: decoded beyond a tile and dropped; None: as far as a cut is felt (exact where norms
+    are per position). ValueError where `level` does not exist.
     """
     cut = cut_of(family)
     frames, height, width = latent[2], latent[3] * cut.scale, latent[4] * cut.scale

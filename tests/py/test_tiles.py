@@ -256,4 +256,4 @@ def test_a_part_is_never_larger_than_asked_for() -> None:
         for positions in (100, 1000, 5000, 10**7):
             t, h, w = reduced_size(size, positions)
             assert (t, h, w) <= size
-            assert t * h * w <= max(positions, 3 * 8 * 8)
+            assert t * h * w <= max(positions, 5 * 8 * 8)
