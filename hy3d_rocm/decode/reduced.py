@@ -1,9 +1,11 @@
 """GroupNorm's statistics of a whole video, estimated from a part of it.
 
-The part is made of blocks: runs of neighbouring rows, columns and frames, evenly spread and put side
-by side. Inside a block everything is as in the whole picture, so means and variances are those of a
-sample; only at the blocks' borders strangers meet. Every n-th row alone, or averages of
-neighbours, change what a convolution sees at every position (docs/decode.md has the figures).
+The part is made of single rows and columns of the trunk's output, evenly spread over the picture
+and put side by side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet
+it tells more than as many neighbours in blocks: pictures differ more from place to place than from
+scale to scale. Averages of neighbours lose the small differences, and single frames make of every
+movement a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes
+care of what remains, where one is asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Moments, Norm, Range, Weights
 
 Size = tuple[int, int, int]
-# Shortest run of rows or columns and of frames that are taken together.
-BLOCK_ROWS, BLOCK_FRAMES = 8, 3
+# Rows or columns, and frames, that are taken together; the fewest rows and frames of a part.
+BLOCK_ROWS, BLOCK_FRAMES = 1, 5
+LEAST_ROWS, LEAST_FRAMES = 8, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +63,7 @@ def grouped(moments: Moments, groups: int) -> Statistics:
     mean = moments.mean.double().view(groups, -1)
     variance = moments.deviations.double().view(groups, -1) / moments.count
     centre = mean.mean(dim=1)
-    return Statistics(
-        centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1)
-    )
+    return Statistics(centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,44 +132,38 @@ class Gathering:
         return found
 
 
-def blocks(length: int, keep: int, block: int) -> list[int]:
+def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list[int]:
     """`keep` of `length` indices (all where that is as many): blocks of about `block` neighbours,
-    evenly spread."""
+    evenly spread; from_start: the first one begins at 0."""
     if keep >= length:
         return list(range(length))
     count = max(keep // block, 1)
-    sizes = [keep * (i + 1) // count - keep * i // count for i in range(count)]
     free = length - keep
     found: list[int] = []
-    for i, size in enumerate(sizes):
-        gap = free * (i + 1) // count - free // (2 * count) if count > 1 else free // 2
+    for i in range(count):
+        gap = free * (2 * i + 1) // (2 * count)
+        if from_start:
+            gap = free * i // max(count - 1, 1)
         start = len(found) + gap
-        found += range(start, start + size)
+        found += range(start, start + keep * (i + 1) // count - keep * i // count)
     return found
 
 
 def reduced_size(size: Size, positions: int) -> Size:
-    """A size (T, H, W) of at most `positions`, or of one block: rows and columns shrink alike down
-    to three blocks, then frames, then rows and columns to one block."""
+    """A size (T, H, W) of at most `positions`, or of the smallest part: rows and columns shrink
+    alike to LEAST_ROWS, and only then frames."""
     t, h, w = size
-    for floor, frames in ((3 * BLOCK_ROWS, t), (3 * BLOCK_ROWS, 1), (BLOCK_ROWS, 1)):
-        share = min(1.0, (positions / (t * h * w)) ** 0.5)
-        h1, w1 = (min(n, max(int(n * share), floor)) for n in (h, w))
-        t1 = max(min(t, positions // (h1 * w1)), min(t, max(frames, BLOCK_FRAMES)))
-        if t1 * h1 * w1 <= positions:
-            return t1, h1, w1
-    return min(t, BLOCK_FRAMES), min(h, BLOCK_ROWS), min(w, BLOCK_ROWS)
+    share = min(1.0, (positions / (t * h * w)) ** 0.5)
+    h1, w1 = (min(n, max(int(n * share), LEAST_ROWS)) for n in (h, w))
+    h1 = min(h1, max(positions // (t * w1), min(h, LEAST_ROWS)))
+    return min(t, max(positions // (h1 * w1), LEAST_FRAMES)), h1, w1
 
 
 def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:
     """The part of a grid of `size` (T, H, W) that has the size `keep`; fetch((first, stop)) gives
     frames (1, C, t, H, W). The first frame is always in it: causal layers treat it apart."""
-    frames, rows, columns = (
-        blocks(n, k, b)
-        for n, k, b in zip(size, keep, (BLOCK_FRAMES, BLOCK_ROWS, BLOCK_ROWS), strict=True)
-    )
-    if frames[0] != 0:
-        frames[0] = 0
+    frames = blocks(size[0], keep[0], BLOCK_FRAMES, from_start=True)
+    rows, columns = (blocks(n, k, BLOCK_ROWS) for n, k in zip(size[1:], keep[1:], strict=True))
     parts = []
     for frame in frames:
         part = fetch((frame, frame + 1))
