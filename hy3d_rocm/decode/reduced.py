@@ -60,9 +60,7 @@ def grouped(moments: Moments, groups: int) -> Statistics:
     mean = moments.mean.double().view(groups, -1)
     variance = moments.deviations.double().view(groups, -1) / moments.count
     centre = mean.mean(dim=1)
-    return Statistics(
-        centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1)
-    )
+    return Statistics(centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1))
 
 
 @dataclass(frozen=True, eq=False)
