@@ -74,6 +74,10 @@ class Grains:
             self.counter.tick(step)
         return result
 
+    def quietly(self, work: Callable[[], Result]) -> Result:
+        """What is too small to be a grain, with the same attempts: not counted, not cancelled."""
+        return retried(work, self._pressed)
+
     def _pressed(self) -> None:
         self.repeated += 1
         self.on_pressure()

@@ -28,7 +28,8 @@ def attend(engine: LayerEngine, x: Sliced, layer: Attention) -> Sliced:
     """x + out(softmax(q k^T) v) of a whole video."""
     if layer.span not in ("frame", "causal", "video"):
         raise ValueError(f"the span {layer.span!r} is not known; known are frame, causal and video")
-    run = _Run(engine, x, layer)
+    run = engine.grains.quietly(lambda: _Run(engine, x, layer))
+    run.affine = engine.affine(x, layer.norm)
     if layer.span != "frame":
         run.make_keys(0, x.shape[1])
         for piece in x.slices:
@@ -54,7 +55,7 @@ class _Run:
         self.layer = layer
         self.width = weight.shape[0] // (3 if self.fused else 1)
         self.frame_tokens = x.shape[2] * x.shape[3]
-        self.affine = engine.affine(x, layer.norm)
+        self.affine: Any = None
         self.out = Sliced(x.shape, x.dtype)
         self.first = 0  # frame of the first key
         self.keys: Tensor | None = None

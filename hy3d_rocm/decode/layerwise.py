@@ -80,7 +80,7 @@ class LayerEngine:
 
     def enter(self, x: Tensor) -> Sliced:
         """A handle on x (1, C, T, H, W), which is only read and stays the caller's."""
-        x = x.to(self.device)
+        x = self.grains.quietly(lambda: x.to(self.device))
         handle = Sliced((x.shape[1], x.shape[2], x.shape[3], x.shape[4]), x.dtype)
         step = max(1, self.slice_bytes // handle.frame_bytes)
         for first in range(0, x.shape[2], step):
@@ -191,7 +191,8 @@ class LayerEngine:
             return None
         parts = [p if p is not None else self._moments_of(x, i) for i, p in enumerate(x.parts)]
         x.parts = list(parts)
-        return group_affine(norm, combine(parts), self.backend.weights)
+        weights = self.backend.weights
+        return self.grains.quietly(lambda: group_affine(norm, combine(parts), weights))
 
     def release(self, x: Sliced, stop: int) -> None:
         """Lets the slices of x that end at or before frame `stop` go."""
@@ -227,7 +228,9 @@ class LayerEngine:
         self._consume(x, keep)
         if add is not None and add is not x:
             self._consume(add)
-        runs = [ConvRun(self, x, layer, add) for layer in layers]
+        runs = self.grains.quietly(lambda: [ConvRun(self, x, layer, add) for layer in layers])
+        for run, layer in zip(runs, layers, strict=True):
+            run.affine = self.affine(x, layer.norm)
         for run in runs:
             run.pass_first()
         # Whoever is furthest behind goes on, so that slices are let go as early as can be.

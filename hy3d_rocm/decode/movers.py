@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -188,7 +189,9 @@ class FileMover:
     def __init__(self, folder: str | Path) -> None:
         if not Path(folder).is_dir():
             raise ValueError(f"the folder {str(folder)!r} for slices does not exist: make it first")
-        self._file = tempfile.TemporaryFile(dir=folder, prefix="hy3d-slices-")  # noqa: SIM115
+        with tempfile.TemporaryFile(dir=folder, prefix="hy3d-slices-") as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
         self._end = 0
         self._free: dict[int, list[int]] = {}
 
@@ -223,7 +226,7 @@ class FileMover:
     def _transfer(self, call: Any, data: memoryview, offset: int) -> None:
         done = 0
         while done < len(data):
-            count = call(self._file.fileno(), [data[done:]], offset + done)
+            count = call(self._file, [data[done:]], offset + done)
             if count <= 0:
                 raise OSError(f"the file of slices ended {len(data) - done} bytes too early")
             done += count

@@ -76,8 +76,8 @@ class Keeper:
         self._grow(piece.nbytes)
         if self.limit is None:
             return
-        # With room for the next result the copies overlap with making it.
-        ahead = piece.nbytes if self.mover is not None and self.mover.overlaps else 0
+        # With room for the next result and what is read after it, copies overlap with making it.
+        ahead = 2 * piece.nbytes if self.mover is not None and self.mover.overlaps else 0
         try:
             self._send_until(ahead)
         except (RuntimeError, MemoryError) as error:
@@ -106,19 +106,19 @@ class Keeper:
         self._making = 0
 
     def want(self, pieces: Iterable[Slice]) -> None:
-        """Begins to bring what the next grain reads, where there is room."""
-        if self.limit is None:
+        """Begins to bring what the next grain reads, where there is room or slices that are read
+        later than it can go; never waits."""
+        if self.limit is None or self.mover is None or not self.mover.overlaps:
             return
-        for piece in pieces:
-            room = self.limit - self.resident - self._making
-            if piece.tensor is not None or piece.nbytes > room:
-                continue
-            try:
-                self._bring(piece)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return  # the grain that reads it will ask again
+        try:
+            for piece in pieces:
+                if piece.tensor is None:
+                    self._send_until(self._making + piece.nbytes, later_than=piece)
+                    if self.resident + self._making + piece.nbytes <= self.limit:
+                        self._bring(piece)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise  # else: the grain that reads it will ask again
 
     def drop(self, piece: Slice) -> None:
         """Nobody reads it any more."""
@@ -190,8 +190,9 @@ class Keeper:
         while self._leaving and self.resident + need > self.limit:
             self._finish_oldest()
 
-    def _send_until(self, need: int) -> None:
-        """Sends slices out until `need` more bytes will fit once the copies are done."""
+    def _send_until(self, need: int, later_than: Slice | None = None) -> None:
+        """Sends slices out until `need` more bytes will fit once the copies are done; given
+        later_than, only such that are read after it and without waiting."""
         assert self.limit is not None
         while True:
             going = sum(p.nbytes for p in self._leaving if not p.pinned)
@@ -199,6 +200,10 @@ class Keeper:
                 return
             victim = self._victim()
             if victim is None:
+                return
+            if later_than is not None and (
+                _order(victim) <= _order(later_than) or len(self._leaving) >= MAX_LEAVING
+            ):
                 return
             self._evict(victim)
 
@@ -213,7 +218,7 @@ class Keeper:
             and p.leaving is None
             and p.coming is None
         ]
-        return max(free, key=lambda p: (p.turn, p.place), default=None)
+        return max(free, key=_order, default=None)
 
     def _evict(self, piece: Slice) -> None:
         if piece.parked is None:
@@ -251,3 +256,8 @@ class Keeper:
         piece.parked, piece.leaving = parked, None
         if not piece.pinned:
             self._forget(piece)
+
+
+def _order(piece: Slice) -> tuple[int, float]:
+    """The larger, the later it is read."""
+    return piece.turn, piece.place
