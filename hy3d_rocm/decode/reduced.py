@@ -1,8 +1,8 @@
 """GroupNorm's statistics of a whole video, estimated from a part of it.
 
-The part is made of blocks: runs of neighbouring rows, columns and frames, evenly spread and put side
-by side. Inside a block everything is as in the whole picture, so means and variances are those of a
-sample; only at the blocks' borders strangers meet. Every n-th row alone, or averages of
+The part is made of blocks: runs of neighbouring rows, columns and frames, evenly spread and put
+side by side. Inside a block everything is as in the whole picture, so means and variances are those
+of a sample; only at the blocks' borders strangers meet. Every n-th row alone, or averages of
 neighbours, change what a convolution sees at every position (docs/decode.md has the figures).
 """
 
@@ -129,19 +129,20 @@ class Gathering:
         return found
 
 
-def blocks(length: int, keep: int, block: int) -> list[int]:
+def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list[int]:
     """`keep` of `length` indices (all where that is as many): blocks of about `block` neighbours,
-    evenly spread."""
+    evenly spread; from_start: the first one begins at 0."""
     if keep >= length:
         return list(range(length))
     count = max(keep // block, 1)
-    sizes = [keep * (i + 1) // count - keep * i // count for i in range(count)]
     free = length - keep
     found: list[int] = []
-    for i, size in enumerate(sizes):
-        gap = free * (i + 1) // count - free // (2 * count) if count > 1 else free // 2
+    for i in range(count):
+        gap = free * (2 * i + 1) // (2 * count)
+        if from_start:
+            gap = free * i // max(count - 1, 1)
         start = len(found) + gap
-        found += range(start, start + size)
+        found += range(start, start + keep * (i + 1) // count - keep * i // count)
     return found
 
 
@@ -161,12 +162,8 @@ def reduced_size(size: Size, positions: int) -> Size:
 def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:
     """The part of a grid of `size` (T, H, W) that has the size `keep`; fetch((first, stop)) gives
     frames (1, C, t, H, W). The first frame is always in it: causal layers treat it apart."""
-    frames, rows, columns = (
-        blocks(n, k, b)
-        for n, k, b in zip(size, keep, (BLOCK_FRAMES, BLOCK_ROWS, BLOCK_ROWS), strict=True)
-    )
-    if frames[0] != 0:
-        frames[0] = 0
+    frames = blocks(size[0], keep[0], BLOCK_FRAMES, from_start=True)
+    rows, columns = (blocks(n, k, BLOCK_ROWS) for n, k in zip(size[1:], keep[1:], strict=True))
     parts = []
     for frame in frames:
         part = fetch((frame, frame + 1))
