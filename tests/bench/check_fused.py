@@ -374,7 +374,8 @@ def compute(case: Case, made: dict[str, Any], arch: str) -> tuple[Any, Any, Any]
     from hy3d_rocm.decode.fused.backend import FusedBackend
     from hy3d_rocm.decode.fused.work import Machine
 
-    machine = Machine(arch, 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile))
+    machine = Machine(arch, 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile),
+        overlap=bool(case.index % 2))  # fmt: skip
     backend = FusedBackend(Plain(), "cpu", machine)
     source = pieces_of(case, made["x"], made["frames"])
     add = None if made["add"] is None else laid_out(made["add"].clone(), case.add or "")
@@ -440,9 +441,9 @@ def prepare() -> Any:
     addresses = prepare_interpreter()
     launch = backend.launch
 
-    def give(item: Any, operands: dict[str, Any], device: Any) -> None:
+    def give(item: Any, operands: dict[str, Any], *rest: Any) -> None:
         addresses.give(*(operands[name].tensor for name, _ in item.operands))
-        launch(item, operands, device)
+        launch(item, operands, *rest)
 
     backend.launch = give
     return addresses
