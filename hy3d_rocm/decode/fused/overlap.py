@@ -19,7 +19,7 @@ class Beside:
 
     def __init__(self, device: int) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.loaded = _event()
         self.used = (_event(), _event())
 
