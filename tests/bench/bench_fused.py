@@ -1,0 +1,499 @@
+"""Each distinct layer of the HunyuanVideo decoder (33 frames of 640x608, full width) on a GPU:
+the fused backend against the vendor library's separate operators.
+
+    python tests/bench/bench_fused.py [--dtype bfloat16] [--sweep] [--only NAME ...] [--json FILE]
+
+A layer is run as an engine runs it: over slices of at most 256 MiB, the norm given as factor and
+summand, moments of the result taken. "apart" is what a plain decode does: group_norm, silu,
+interpolate, pad, conv3d, add, on whole NCDHW tensors. "conv" is the conv3d alone. GB/s counts
+source, residual and result once each; TFLOP/s the products of the layer as it is written (done: of
+those that are left where up-sampling is done by sums of weights). error: the largest difference
+from apart in float32 over its largest value, and that of apart in the dtype. --sweep: tiles and box
+sizes on the heaviest layers. A layer that fails is a line that says so.
+
+Without a GPU, to see that it runs: TRITON_INTERPRET=1 ... --device cpu --divide 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+SLICE_BYTES = 256 << 20
+TILES = (
+    "256x128x64w8s4g8", "256x128x64w8s3g8", "128x256x64w8s4g8", "128x256x64w8s3g8",
+    "128x128x64w8s4g8", "128x128x64w8s3g8", "128x128x64w4s3g8", "128x128x64w4s4g8",
+    "256x128x32w8s4g8", "256x64x64w8s4g8", "256x64x64w4s4g8", "128x64x64w4s4g8",
+    "256x128x64w8s4g16",
+)  # fmt: skip
+ROWS_MIB = (12, 20, 28, 36, 48, 64, 96)
+SWEPT = ("128>128 +", "256>256 +", "512>512 b +", "256>256 up")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer: source size, how often the decoder has it."""
+
+    name: str
+    channels: int
+    outputs: int
+    size: tuple[int, int, int]
+    count: int
+    kernel: int = 3
+    up: tuple[int, int, int] = (1, 1, 1)
+    norm: bool = True
+    add: bool = False
+    moments: bool = True
+
+    @property
+    def out(self) -> tuple[int, int, int]:
+        t, h, w = self.size
+        return 1 + (t - 1) * self.up[0], h * self.up[1], w * self.up[2]
+
+
+LAYERS = (
+    Shape("16>512 in", 16, 512, (9, 80, 76), 1, norm=False),
+    Shape("512>512 a", 512, 512, (9, 80, 76), 5),
+    Shape("512>512 a +", 512, 512, (9, 80, 76), 5, add=True),
+    Shape("512>512 a up", 512, 512, (9, 80, 76), 1, up=(1, 2, 2), norm=False),
+    Shape("512>512 b", 512, 512, (9, 160, 152), 3),
+    Shape("512>512 b +", 512, 512, (9, 160, 152), 3, add=True),
+    Shape("512>512 b up", 512, 512, (9, 160, 152), 1, up=(2, 2, 2), norm=False),
+    Shape("512>256", 512, 256, (17, 320, 304), 1),
+    Shape("512>256 1x1", 512, 256, (17, 320, 304), 1, kernel=1, norm=False, moments=False),
+    Shape("256>256", 256, 256, (17, 320, 304), 2),
+    Shape("256>256 +", 256, 256, (17, 320, 304), 3, add=True),
+    Shape("256>256 up", 256, 256, (17, 320, 304), 1, up=(2, 2, 2), norm=False),
+    Shape("256>128", 256, 128, (33, 640, 608), 1),
+    Shape("256>128 1x1", 256, 128, (33, 640, 608), 1, kernel=1, norm=False, moments=False),
+    Shape("128>128", 128, 128, (33, 640, 608), 2),
+    Shape("128>128 +", 128, 128, (33, 640, 608), 3, add=True),
+    Shape("128>3 out", 128, 3, (33, 640, 608), 1, moments=False),
+)
+
+
+def divided(shape: Shape, by: int) -> Shape:
+    """The layer `by` times smaller in channels, height and width; few frames."""
+    t, h, w = shape.size
+    fields = asdict(shape) | {
+        "channels": max(8, shape.channels // by), "outputs": max(3, shape.outputs // by),
+        "size": (min(t, 3), max(2, h // (by * 4)), max(2, w // (by * 4))),
+    }  # fmt: skip
+    return Shape(**fields)
+
+
+class Clock:
+    """Milliseconds of a call on the device: the shortest of `times` after one to warm up."""
+
+    def __init__(self, device: Any, times: int) -> None:
+        self.device, self.times = device, times
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[float, float]:
+        """(device, host) milliseconds; host: until the last launch was handed over."""
+        import torch
+
+        call()
+        best, host = float("inf"), float("inf")
+        for _ in range(self.times):
+            self._wait()
+            start = time.perf_counter()
+            if self.device.type == "cuda":
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+            call()
+            handed = time.perf_counter() - start
+            if self.device.type == "cuda":
+                end.record()
+                self._wait()
+                best = min(best, begin.elapsed_time(end))
+            else:
+                best = min(best, handed * 1e3)
+            host = min(host, handed * 1e3)
+        return best, host
+
+    def _wait(self) -> None:
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+class Bench:
+    """Operands of one layer, and the two ways to compute it."""
+
+    def __init__(self, shape: Shape, dtype: Any, device: Any) -> None:
+        import torch
+
+        from hy3d_rocm.decode import layers
+
+        self.shape, self.dtype, self.device = shape, dtype, device
+        torch.manual_seed(1)
+        s, k = shape, shape.kernel
+        self.module = torch.nn.Module()
+        fan = (s.channels * k**3) ** -0.5
+        self.module.weight = self.random(s.outputs, s.channels, k, k, k) * fan
+        self.module.bias = self.random(s.outputs)
+        self.weight32 = torch.rand(s.channels, device=device) + 0.5
+        self.bias32 = torch.rand(s.channels, device=device) - 0.5
+        p = k // 2
+        norm = layers.Norm("group", self.module, 1e-6, 32) if s.norm else None
+        self.layer = layers.Conv(
+            self.module, (2 * p, p, p), (0, p, p), ("replicate",) * 3, norm=norm,
+            act="silu" if s.norm else None, up=s.up, keep_first=s.up[0] > 1,
+        )  # fmt: skip
+        self.source = [
+            self.random(1, s.channels, b - a, *s.size[1:]).contiguous(
+                memory_format=torch.channels_last_3d
+            )
+            for a, b in self.slices(s.channels, s.size)
+        ]
+        self.residual = self.random(1, s.outputs, *s.out) if s.add else None
+
+    def random(self, *size: int) -> Any:
+        import torch
+
+        return torch.randn(size, dtype=self.dtype, device=self.device)
+
+    def slices(self, channels: int, size: tuple[int, int, int]) -> Iterator[tuple[int, int]]:
+        """As the engine cuts: a result of few channels is cut like what it is read from."""
+        t, h, w = size
+        step = max(1, SLICE_BYTES // (max(channels, 64) * h * w * self.dtype.itemsize))
+        for a in range(0, t, step):
+            yield a, min(a + step, t)
+
+    def affine(self) -> Any:
+        """Factor and summand from the source's moments, as an engine has them from before."""
+        import torch
+
+        if not self.shape.norm:
+            return None
+        groups = min(32, self.shape.channels)
+        x = torch.cat([piece.flatten(2) for piece in self.source], 2)
+        parts = [part.float() for part in x.unflatten(1, (groups, -1)).unbind(1)]
+        mean = torch.stack([part.mean() for part in parts])
+        var = torch.stack([part.var(correction=0) for part in parts])
+        each = self.shape.channels // groups
+        factor = (var + 1e-6).rsqrt().repeat_interleave(each) * self.weight32
+        return factor, self.bias32 - mean.repeat_interleave(each) * factor
+
+    def calls(self) -> Iterator[tuple[Any, tuple[int, int]]]:
+        """Pieces and frames of each slice of the result."""
+        from hy3d_rocm.decode import layers
+
+        starts, n = [], 0
+        for piece in self.source:
+            starts.append(n)
+            n += piece.shape[2]
+        total = self.shape.size[0]
+        for a, b in self.slices(self.shape.outputs, self.shape.out):
+            low, top = layers.read_frames(self.layer, (a, b), self.shape.kernel)
+            first = layers.source_frame(self.layer, max(low, 0))
+            last = layers.source_frame(self.layer, max(top - 1, 0))
+            held = [k for k, piece in enumerate(self.source)
+                    if starts[k] <= last and starts[k] + piece.shape[2] > first]  # fmt: skip
+            tensors = tuple(self.source[k] for k in held)
+            yield layers.Pieces(tensors, starts[held[0]], total), (a, b)
+
+    def fused(self, backend: Any, affine: Any) -> None:
+        """All slices."""
+        for source, (a, b) in self.calls():
+            backend.convolve(
+                self.layer, source, (a, b), affine=affine, add=self.added.get(a),
+                moments=self.shape.moments,
+            )  # fmt: skip
+
+    def make_residuals(self) -> None:
+        """Channels-last slices of the residual, which the fused calls write over."""
+        import torch
+
+        self.added = {}
+        if self.residual is not None:
+            for a, b in self.slices(self.shape.outputs, self.shape.out):
+                self.added[a] = self.residual[:, :, a:b].clone(memory_format=torch.channels_last_3d)
+
+    def apart(self, x: Any, weight: Any, bias: Any, residual: Any) -> Any:
+        """As diffusers does it."""
+        import torch.nn.functional as F
+
+        s = self.shape
+        if s.norm:
+            x = F.group_norm(
+                x, min(32, s.channels), self.weight32.to(x.dtype), self.bias32.to(x.dtype), 1e-6
+            )
+            x = F.silu(x)
+        if s.up[0] > 1:
+            import torch
+
+            first, rest = x[:, :, :1], x[:, :, 1:]
+            first = F.interpolate(first[:, :, 0], scale_factor=s.up[1:], mode="nearest")[:, :, None]
+            rest = F.interpolate(rest.contiguous(), scale_factor=s.up, mode="nearest")
+            x = torch.cat((first, rest), 2)
+        elif s.up[1] > 1:
+            x = F.interpolate(x, scale_factor=s.up, mode="nearest")
+        p = s.kernel // 2
+        if p:
+            x = F.pad(x, (p, p, p, p, 2 * p, 0), mode="replicate")
+        x = F.conv3d(x, weight, bias)
+        return x if residual is None else x + residual
+
+
+def operations(shape: Shape) -> tuple[float, float]:
+    """Of the layer as it is written, and of what is left."""
+    t, h, w = shape.out
+    each = 2.0 * t * h * w * shape.channels * shape.outputs
+    done = each * shape.kernel**3
+    if shape.up[0] > 1:
+        done = each * 8
+    elif shape.up[1] > 1:
+        done = each * 12
+    return each * shape.kernel**3, done
+
+
+def moved(shape: Shape, itemsize: int) -> int:
+    """Bytes of source, residual and result."""
+    t, h, w = shape.size
+    to, ho, wo = shape.out
+    result = to * ho * wo * shape.outputs
+    return itemsize * (t * h * w * shape.channels + result * (2 if shape.add else 1))
+
+
+def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str, float]:
+    """Milliseconds of each kind of kernel alone."""
+    from hy3d_rocm.decode.fused import backend as module
+
+    launch, found = module.launch, {}
+    for kernel in ("load_rows", "conv_fused", "combine_moments"):
+
+        def chosen(item: Any, *rest: Any, kernel: str = kernel) -> None:
+            if item.kernel == kernel:
+                launch(item, *rest)
+
+        module.launch = chosen
+        try:
+            found[kernel] = clock(lambda: bench.fused(backend, affine))[0]
+        finally:
+            module.launch = launch
+    return found
+
+
+def errors(bench: Bench, backend: Any, affine: Any) -> tuple[float, float]:
+    """Largest differences from float32 over its largest value: fused, apart in the dtype. On the
+    first slice's frames, for float32's memory."""
+    import torch
+
+    source, (a, b) = next(iter(bench.calls()))
+    add = bench.added[a].clone(memory_format=torch.preserve_format) if bench.added else None
+    out, _ = backend.convolve(
+        bench.layer, source, (a, b), affine=affine, add=add, moments=bench.shape.moments
+    )
+    x = torch.cat([t.float() for t in source.tensors], 2)
+    p, s = bench.shape.kernel // 2, bench.shape
+    if affine is not None:
+        factor, summand = (v.view(1, -1, 1, 1, 1) for v in affine)
+        x = torch.nn.functional.silu(x * factor + summand)
+    weight, bias = bench.module.weight, bench.module.bias
+
+    def rest(y: Any, dtype: Any) -> Any:
+        plain = Bench.__new__(Bench)
+        plain.shape = Shape(**(asdict(s) | {"norm": False}))
+        made = plain.apart(y.to(dtype), weight.to(dtype), bias.to(dtype), None)[:, :, a:b]
+        kept = bench.residual[:, :, a:b].to(dtype) if bench.residual is not None else 0
+        return made + kept
+
+    del p
+    exact = rest(x, torch.float32)
+    most = exact.abs().amax()
+    plain = rest(x, bench.dtype).float()
+    return float((out.float() - exact).abs().amax() / most), float(
+        (plain - exact).abs().amax() / most
+    )
+
+
+def measure(shape: Shape, options: Any, machine: Any) -> dict[str, Any]:
+    """One line's figures."""
+    import torch
+
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    clock = Clock(device, options.times)
+    bench = Bench(shape, dtype, device)
+    backend = make_backend(device, machine)
+    affine = bench.affine()
+    bench.make_residuals()
+    wrong = errors(bench, backend, affine)
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    fused, host = clock(lambda: bench.fused(backend, affine))
+    peak = torch.cuda.max_memory_allocated() - before if device.type == "cuda" else 0
+    found: dict[str, Any] = {
+        "name": shape.name, "count": shape.count, "fused": fused, "host": host, "peak": peak,
+        "error": wrong[0], "error_apart": wrong[1], "delegated": backend.delegated,
+        "parts": parts_of(bench, backend, affine, clock),
+    }  # fmt: skip
+    if not options.no_apart:
+        x = torch.cat(bench.source, 2).contiguous()
+        bench.source, bench.added = [], {}
+        weight, bias = bench.module.weight, bench.module.bias
+        found["apart"] = clock(lambda: bench.apart(x, weight, bias, bench.residual))[0]
+        del x
+        t, h, w = shape.out
+        p = shape.kernel // 2
+        padded = bench.random(1, shape.channels, t + 2 * p, h + 2 * p, w + 2 * p)
+        found["conv"] = clock(lambda: torch.nn.functional.conv3d(padded, weight, bias))[0]
+    return found
+
+
+def machine_of(options: Any, **fields: Any) -> Any:
+    """The Machine of the device, its settings replaced."""
+    import torch
+
+    from hy3d_rocm.conv.triton import launch as tier
+    from hy3d_rocm.decode.fused.work import Machine
+
+    if options.device == "cpu":
+        return Machine("gfx1100", 4, **fields)
+    target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
+    return Machine(target.arch, target.units, target.tf32, **fields)
+
+
+def make_backend(device: Any, machine: Any) -> Any:
+    from hy3d_rocm.decode.fused.backend import FusedBackend
+
+    class Plain:
+        def of(self, module: Any, name: str) -> Any:
+            return getattr(module, name, None)
+
+    return FusedBackend(Plain(), device, machine)
+
+
+def line(found: dict[str, Any], shape: Shape, itemsize: int) -> str:
+    written, done = operations(shape)
+    ms, parts = found["fused"], found["parts"]
+    shown = (
+        f"{shape.name:12} x{shape.count} {ms:8.3f} ms fused "
+        f"(load {parts['load_rows']:.3f} conv {parts['conv_fused']:.3f} "
+        f"moments {parts['combine_moments']:.3f}; host {found['host']:.2f})"
+    )
+    if "apart" in found:
+        shown += (
+            f" apart {found['apart']:.2f} ({ms / found['apart']:.2f}x) conv {found['conv']:.2f}"
+            f" ({parts['conv_fused'] / found['conv']:.2f}x)"
+        )
+    return shown + (
+        f" {moved(shape, itemsize) / ms / 1e6:.0f} GB/s {written / ms / 1e9:.0f} TFLOP/s"
+        f" (kernel, done {done / parts['conv_fused'] / 1e9:.0f})"
+        f" error {found['error']:.1e} ({found['error_apart']:.1e})"
+        f" peak {found['peak'] / 2**20:.0f} MiB {found['delegated'] or ''}"
+    )
+
+
+def free() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def sweep(shape: Shape, options: Any) -> None:
+    """Tiles, then box sizes with the best tile, on one layer."""
+    import torch
+
+    from hy3d_rocm.conv.triton.configs import Config
+    from hy3d_rocm.decode.fused.work import ROWS_BYTES
+
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    bench, clock = Bench(shape, dtype, device), Clock(device, 2)
+    affine = bench.affine()
+    bench.make_residuals()
+    best: tuple[float, str] = (float("inf"), TILES[0])
+
+    def tried(tile: str, rows: int, overlap: bool = False) -> float:
+        try:
+            machine = machine_of(options, rows_bytes=rows, tile=Config.parse(tile), overlap=overlap)
+            backend = make_backend(device, machine)
+            ms = clock(lambda: bench.fused(backend, affine))[0]
+            conv = parts_of(bench, backend, affine, clock)
+        except Exception as error:  # noqa: BLE001 - told, and the next one is tried
+            print(
+                f"  {shape.name} {tile} FAILED {type(error).__name__}: {str(error)[:200]}",
+                flush=True,
+            )
+            return float("inf")
+        print(
+            f"  {shape.name} {tile} rows {rows >> 20} MiB{' overlap' * overlap}: {ms:.3f} ms"
+            f" (load {conv['load_rows']:.3f} conv {conv['conv_fused']:.3f})",
+            flush=True,
+        )
+        return ms
+
+    for tile in TILES:
+        best = min(best, (tried(tile, ROWS_BYTES), tile))
+    for mib in ROWS_MIB:
+        tried(best[1], mib << 20)
+        tried(best[1], mib << 20, True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--divide", type=int, default=1, help="smaller layers, to try it")
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=[], help="names of layers")
+    parser.add_argument("--no-apart", action="store_true", help="only the fused backend")
+    parser.add_argument("--overlap", action="store_true", help="rows of the next box beside")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    import torch
+
+    if options.device == "cpu":
+        import check_fused
+
+        check_fused.prepare()
+    machine = machine_of(options, overlap=options.overlap)
+    shapes = [s for s in LAYERS if not options.only or s.name in options.only]
+    if options.divide > 1:
+        shapes = [divided(shape, options.divide) for shape in shapes]
+    rows, itemsize = [], getattr(torch, options.dtype).itemsize
+    start = time.perf_counter()
+    with torch.inference_mode():
+        for shape in shapes:
+            try:
+                found = measure(shape, options, machine)
+                print(line(found, shape, itemsize), flush=True)
+                rows.append(found)
+            except Exception as error:  # noqa: BLE001 - told, and the next layer is measured
+                print(f"{shape.name:12} FAILED {type(error).__name__}: {error}", flush=True)
+            free()
+        total = {key: sum(r[key] * r["count"] for r in rows if key in r)
+                 for key in ("fused", "host", "apart", "conv")}  # fmt: skip
+        for kernel in ("load_rows", "conv_fused", "combine_moments"):
+            total[kernel] = sum(r["parts"][kernel] * r["count"] for r in rows)
+        words = ", ".join(f"{key} {ms:.1f} ms" for key, ms in total.items())
+        print(f"all layers as often as they occur: {words}; {len(shapes) - len(rows)} failed;"
+              f" {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+        for shape in shapes if options.sweep else ():
+            if shape.name in SWEPT:
+                sweep(shape, options)
+                free()
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows, "total": total}, indent=1))
+    return 0 if len(rows) == len(shapes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
