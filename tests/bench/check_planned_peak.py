@@ -31,7 +31,7 @@ from typing import Any
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("budget", "chunkwise", "layerwise", "memory", "planner", "ways")
+PARTS = ("budget", "chunkwise", "layerwise", "memory", "planner", "prices", "ways")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -96,6 +96,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     from hy3d_rocm.decode.budget import Budget
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.planner import DoesNotFitError, choose
+    from hy3d_rocm.decode.prices import Prices
 
     torch.set_num_threads(job["threads"])
     memory.steady_malloc()
@@ -106,7 +107,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
         return {"skipped": str(error)}
     shape = (job["batch"], family.latent_channels, job["frames"], job["rows"], job["columns"])
     task = ways.Job(family, shape, device, dtype, dtype, ways.torch_backend)
-    prices, on_cpu = ways.Prices(task), device.type == "cpu"
+    prices, on_cpu = Prices(task), device.type == "cpu"
     whole = prices(ways.Way("whole"))
     room = 1 << 40 if job["share"] is None else int(whole.device_bytes * job["share"])
     budget = Budget(room, room if on_cpu else 1 << 40, on_cpu, "drawn")
