@@ -1,22 +1,21 @@
-"""The ways in which one VAE can decode (or encode) one latent, and what each takes.
+"""The ways in which one VAE can decode (or encode) one latent, and running them.
 
-run() is the only place that knows how a Way becomes engine and frames, so what is priced is what
-will run: price() calls it on shapes (predict.py), the decode calls it on tensors.
+run() and collect() are the only places that know how a Way becomes engine and frames, so what is
+priced is what will run: prices.py calls them on shapes, the decode on tensors.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.live import modelled, on_host
-from hy3d_rocm.decode.planner import Need, Way
-from hy3d_rocm.decode.predict import CountingBackend, MetaWeights, Prediction, Predictor
-from hy3d_rocm.decode.workspace import OperatorWorkspace
+from hy3d_rocm.decode.live import modelled
+from hy3d_rocm.decode.planner import Way
+from hy3d_rocm.decode.predict import CountingBackend
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -24,16 +23,17 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.conv.tiers.base import Tier
     from hy3d_rocm.decode.layers import Backend, Weights
-    from hy3d_rocm.decode.movers import Mover, Ticket
+    from hy3d_rocm.decode.movers import Mover
     from hy3d_rocm.decode.runner import Counter
+    from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
-__all__ = ["Job", "Prices", "Tools", "WayOptions", "list_ways", "run"]
+__all__ = ["Job", "Tools", "WayOptions", "collect", "list_ways", "run", "torch_backend"]
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
 
-# Chunks of a steady state: a longer video is priced by the line through two shorter ones.
-_STEADY_CHUNKS = (8, 12)
+# A level of tiles is offered if its area is at most this share of the one before.
+_SMALLER = 0.75
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,17 @@ class WayOptions:
     chunk_size: latent frames that go through all layers at a time, where norms are per position;
     None: 2 on a GPU, 1 on the CPU. slice_bytes: see LayerEngine. cpu_offload: whether activations
     may be spilled to the host. precision: a narrower type that the last resort may take, or None.
+    halo_pixels, overlap_pixels, min_tile_pixels, statistic_passes: see tiles.py.
     """
 
     chunk_size: int | None = None
     slice_bytes: int | None = None
     cpu_offload: bool = True
     precision: torch.dtype | None = None
+    halo_pixels: int | None = 32
+    overlap_pixels: int = 16
+    min_tile_pixels: int = 32
+    statistic_passes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("chunk_size", "slice_bytes"):
@@ -148,16 +153,21 @@ def default_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
+    host = torch.device("cpu")
     yield Way("whole")
     yield from _streamed("streamed", job, job.device, options)
-    yield from _streamed("cpu", job, torch.device("cpu"), options)
+    if not job.encode:
+        yield from _tiled("tiled", job, options)
+    yield from _streamed("cpu", job, host, options)
+    if not job.encode:
+        yield from _tiled("cpu", job, options)
 
 
 def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:
     """Exact in less memory: layer by layer where norms see the whole video, else in chunks."""
     on_cpu = device.type == "cpu"
     if job.family.has_global_norms:
-        slice_bytes = options.slice_bytes or (32 * MB if on_cpu else 256 * MB)
+        slice_bytes = options.slice_bytes or _slice_bytes(device)
         parameters = {"engine": "layers", "slice_bytes": slice_bytes}
         spills = options.cpu_offload and not on_cpu
         yield Way(strategy, "layer by layer", parameters, spills=spills)
@@ -170,11 +180,70 @@ def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions
         yield Way(strategy, f"in chunks of {size} latent frame{'s' * (size > 1)}", parameters)
 
 
+def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
+    """Tiles from large to small; at last once more with the smallest that can be, in the narrower
+    type where one is given."""
+    given: dict[str, Any] = {
+        "engine": "tiles",
+        "chunk": options.chunk_size or 1,
+        "slice_bytes": options.slice_bytes,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+        "passes": options.statistic_passes,
+    }
+    yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
+    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 8}
+    if options.precision is not None:
+        last["dtype"] = options.precision
+    yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
+
+
+def _levels(job: Job, parameters: dict[str, Any]) -> Iterator[int]:
+    """The levels whose largest tile is smaller than the one before by a good part."""
+    first = _tile_plan(job, parameters | {"level": 0}).spatial
+    area = math.inf
+    for level in range(first.levels):
+        spatial = _tile_plan(job, parameters | {"level": level}).spatial
+        now = spatial.decoded_size(1) * spatial.decoded_size(2)
+        if now <= _SMALLER * area or level == first.levels - 1:
+            area = now
+            yield level
+
+
+def _tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
+    from hy3d_rocm.decode.tiles import plan_tiles
+
+    named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
+    return plan_tiles(job.family, job.shape, **named)
+
+
+def _tile_way(
+    strategy: str, job: Job, parameters: Mapping[str, Any], level: int, again: bool = False
+) -> Way:
+    parameters = {**parameters, "level": level}
+    plan = _tile_plan(job, parameters)
+    scale = job.family.factor[1] // plan.cut.scale
+    rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
+    count = len(plan.spatial.grains)
+    what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
+    if "dtype" in parameters:
+        what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
+    return Way(strategy, what, parameters, again=again)
+
+
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
     """The result of all samples of z (B, C, T, H, W), in host memory. out: where it goes."""
     single = z.shape[0] == 1
+    if out is None and (way.parameters.get("engine") == "tiles"):
+        out = torch.empty(job.out_shape, dtype=job.result_dtype)
     for sample in range(z.shape[0]):
-        for first, frames in run(job, way, z[sample : sample + 1], tools, sample):
+        one = z[sample : sample + 1]
+        if way.parameters.get("engine") == "tiles":
+            assert out is not None
+            tiled_run(job, way, tools).run(one, out[sample : sample + 1])
+            continue
+        for first, frames in run(job, way, one, tools, sample):
             if out is None and single and way.strategy == "whole" and tools.on_host:
                 return frames.to(job.result_dtype)
             if out is None:
@@ -199,8 +268,42 @@ def run(
         yield from _by_layers(job, way, function, z, tools, sample)
     elif engine == "chunks":
         yield from _by_chunks(job, way, function, z, tools)
+    elif engine == "tiles":
+        yield from tiled_run(job, way, tools).frames(z)
     else:
         raise ValueError(f"the engine {engine!r} is not known")
+
+
+def tiled_run(job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = None) -> TiledRun:
+    """One sample's run in tiles. kind: another TiledRun."""
+    from hy3d_rocm.decode.tiles import TiledRun
+
+    kind = kind or TiledRun
+    slice_bytes = way.parameters["slice_bytes"] or _slice_bytes(modelled(tools.device))
+    return kind(
+        Placed(job.family, tools.device, job.dtype_of(way)),
+        tools.backend,
+        _tile_plan(job, way.parameters),
+        counter=tools.counter,
+        on_pressure=tools.on_pressure,
+        layerwise={"slice_bytes": slice_bytes},
+    )
+
+
+def _slice_bytes(device: torch.device) -> int:
+    return 32 * MB if device.type == "cpu" else 256 * MB
+
+
+class Placed:
+    """A family that computes elsewhere or in another type than its VAE's weights are in."""
+
+    def __init__(self, family: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self._family = family
+        self.device = device
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
 
 
 def _by_layers(
@@ -233,150 +336,3 @@ def _by_chunks(
     engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
     chunk = way.parameters["chunk"]
     yield from engine.run(function, z, chunk, tools.device, job.dtype_of(way))
-
-
-class Prices:
-    """What the ways of a job take; called as price(way) by the planner."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def __call__(self, way: Way) -> Need:
-        """Planned bytes, the result included. ValueError (a sentence) where they can't be told."""
-        on_cpu = self.job.device_of(way).type == "cpu"
-        planned = self.predicted(way).planned(on_cpu)
-        if not on_cpu:
-            return Need(planned.device_bytes, planned.host_bytes, planned.macs)
-        if self.job.device.type == "cpu":
-            return Need(planned.both_bytes, 0, planned.macs)
-        return Need(0, planned.both_bytes, planned.macs)
-
-    def predicted(self, way: Way) -> Prediction:
-        """The peaks before any allowance."""
-        job = self.job
-        frames, chunk = job.shape[2], way.parameters.get("chunk")
-        if chunk is None or frames <= chunk * _STEADY_CHUNKS[1]:
-            return self._of(way, frames)
-        short, long = (chunk * n for n in _STEADY_CHUNKS)
-        a, b = self._of(way, short), self._of(way, long)
-        return _line(a, b, (frames - short) / (long - short))
-
-    def _of(self, way: Way, frames: int) -> Prediction:
-        job = replace(self.job, shape=(*self.job.shape[:2], frames, *self.job.shape[3:]))
-        predictor = Predictor(job.family.decoder, self._workspace(way))
-        key = (
-            type(job.family).__name__, job.encode, job.shape, str(job.dtype_of(way)),
-            str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
-            tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
-        )  # fmt: skip
-        known: list[Tensor] = []
-        if way.strategy == "whole":
-            ghost = meta_family(job.family, job.dtype_of(way))
-            known = [*ghost.vae.parameters(), *ghost.vae.buffers()]
-            job = replace(job, family=ghost)
-        found = predictor.of(key, lambda: _ghost_run(job, way), known)
-        return found if way.strategy != "whole" else _with(found, self._converted_bytes(way))
-
-    def _converted_bytes(self, way: Way) -> int:
-        """Of the copy of the parameters that a whole decode in another type works on."""
-        dtype = self.job.dtype_of(way)
-        return sum(
-            p.numel() * dtype.itemsize
-            for p in self.job.family.vae.parameters()
-            if p.is_floating_point() and p.dtype != dtype
-        )
-
-    def _workspace(self, way: Way) -> OperatorWorkspace:
-        job, device = self.job, self.job.device_of(way)
-        if way.strategy == "cpu":
-            from hy3d_rocm.conv.tiers import make_tier
-
-            return OperatorWorkspace(device, make_tier("cpu"))
-        return OperatorWorkspace(device, job.tier)
-
-
-def _line(a: Prediction, b: Prediction, x: float) -> Prediction:
-    """a at 0, b at 1, and on."""
-
-    def at(p: int, q: int) -> int:
-        return round(p + max(q - p, 0) * x)
-
-    return Prediction(
-        at(a.device_bytes, b.device_bytes),
-        at(a.host_bytes, b.host_bytes),
-        at(a.both_bytes, b.both_bytes),
-        at(a.macs, b.macs),
-    )
-
-
-def _with(found: Prediction, more: int) -> Prediction:
-    """With `more` bytes on the device throughout."""
-    return replace(
-        found, device_bytes=found.device_bytes + more, both_bytes=found.both_bytes + more
-    )
-
-
-def _ghost_run(job: Job, way: Way) -> object:
-    """The way on shapes, as the executor runs it: each piece of frames is copied into the result,
-    which is on the host."""
-    meta = torch.device("meta")
-    weights = MetaWeights(job.dtype_of(way), job.device_of(way))
-    z = torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta)
-    tools = Tools(job.make_backend(weights, meta), meta, mover=_CountedMover())
-    if not job.keeps_result:
-        for _, frames in run(job, way, z, tools):
-            del frames
-        return None
-    out = None
-    if job.shape[0] > 1 or way.strategy != "whole" or not tools.on_host:
-        out = on_host(torch.empty(job.out_shape, dtype=job.result_dtype, device=meta))
-    return collect(job, way, z, tools, out)
-
-
-class _CountedMover:
-    """For slices that spill in a prediction: as StreamMover takes memory, which rounds up."""
-
-    overlaps = True
-
-    def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
-        from hy3d_rocm.decode.movers import Done
-
-        like = torch.empty_like(tensor)
-        host = torch.empty(self.host_bytes(tensor.nbytes), dtype=torch.uint8, device="meta")
-        return (on_host(host), like.size(), like.stride(), tensor.dtype), Done()
-
-    def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
-        from hy3d_rocm.decode.movers import Done
-
-        _, size, stride, dtype = parked
-        return torch.empty_strided(size, stride, dtype=dtype, device="meta"), Done()
-
-    def free(self, parked: Any) -> None:
-        """Its memory goes with it."""
-
-    def host_bytes(self, nbytes: int) -> int:
-        return 1 << max(nbytes - 1, 0).bit_length()
-
-
-def meta_family(family: Any, dtype: torch.dtype | None = None) -> Any:
-    """The family over a copy of its VAE with parameters on "meta" (of type `dtype` where given).
-
-    ValueError (a sentence) where the VAE can't be copied.
-    """
-    vae = family.vae
-    memo: dict[int, Any] = {}
-    for parameter in (*vae.parameters(), *vae.buffers()):
-        target = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
-        like = torch.empty_strided(parameter.shape, parameter.stride(), dtype=target, device="meta")
-        is_parameter = isinstance(parameter, torch.nn.Parameter)
-        memo[id(parameter)] = (
-            torch.nn.Parameter(like, requires_grad=False) if is_parameter else like
-        )
-    try:
-        ghost = copy.deepcopy(vae, memo)
-        return type(family)(ghost)
-    except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
-        raise ValueError(
-            f"what its own code takes can't be told beforehand ({type(vae).__name__} can't be "
-            f"copied: {error})"
-        ) from error

@@ -36,7 +36,7 @@ TILES = (
     "256x128x64w8s4g8", "256x128x64w8s3g8", "128x256x64w8s4g8", "128x256x64w8s3g8",
     "128x128x64w8s4g8", "128x128x64w8s3g8", "128x128x64w4s3g8", "128x128x64w4s4g8",
     "256x128x32w8s4g8", "256x64x64w8s4g8", "256x64x64w4s4g8", "128x64x64w4s4g8",
-    "256x256x64w8s3g8", "256x128x64w8s4g4", "256x128x64w8s4g16",
+    "256x128x64w8s4g16",
 )  # fmt: skip
 ROWS_MIB = (12, 20, 28, 36, 48, 64, 96)
 SWEPT = ("128>128 +", "256>256 +", "512>512 b +", "256>256 up")
@@ -276,9 +276,9 @@ def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str,
     launch, found = module.launch, {}
     for kernel in ("load_rows", "conv_fused", "combine_moments"):
 
-        def chosen(item: Any, operands: Any, device: Any, kernel: str = kernel) -> None:
+        def chosen(item: Any, *rest: Any, kernel: str = kernel) -> None:
             if item.kernel == kernel:
-                launch(item, operands, device)
+                launch(item, *rest)
 
         module.launch = chosen
         try:
@@ -355,6 +355,19 @@ def measure(shape: Shape, options: Any, machine: Any) -> dict[str, Any]:
     return found
 
 
+def machine_of(options: Any, **fields: Any) -> Any:
+    """The Machine of the device, its settings replaced."""
+    import torch
+
+    from hy3d_rocm.conv.triton import launch as tier
+    from hy3d_rocm.decode.fused.work import Machine
+
+    if options.device == "cpu":
+        return Machine("gfx1100", 4, **fields)
+    target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
+    return Machine(target.arch, target.units, target.tf32, **fields)
+
+
 def make_backend(device: Any, machine: Any) -> Any:
     from hy3d_rocm.decode.fused.backend import FusedBackend
 
@@ -398,24 +411,18 @@ def sweep(shape: Shape, options: Any) -> None:
     """Tiles, then box sizes with the best tile, on one layer."""
     import torch
 
-    from hy3d_rocm.conv.triton import launch as tier
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decode.fused.work import ROWS_BYTES, Machine
+    from hy3d_rocm.decode.fused.work import ROWS_BYTES
 
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     bench, clock = Bench(shape, dtype, device), Clock(device, 2)
     affine = bench.affine()
     bench.make_residuals()
-    if device.type == "cuda":
-        target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
-        arch, units = target.arch, target.units
-    else:
-        arch, units = "gfx1100", 4
     best: tuple[float, str] = (float("inf"), TILES[0])
 
-    def tried(tile: str, rows: int) -> float:
+    def tried(tile: str, rows: int, overlap: bool = False) -> float:
         try:
-            machine = Machine(arch, units, rows_bytes=rows, tile=Config.parse(tile))
+            machine = machine_of(options, rows_bytes=rows, tile=Config.parse(tile), overlap=overlap)
             backend = make_backend(device, machine)
             ms = clock(lambda: bench.fused(backend, affine))[0]
             conv = parts_of(bench, backend, affine, clock)
@@ -425,14 +432,18 @@ def sweep(shape: Shape, options: Any) -> None:
                 flush=True,
             )
             return float("inf")
-        print(f"  {shape.name} {tile} rows {rows >> 20} MiB: {ms:.3f} ms (load"
-              f" {conv['load_rows']:.3f} conv {conv['conv_fused']:.3f})", flush=True)  # fmt: skip
+        print(
+            f"  {shape.name} {tile} rows {rows >> 20} MiB{' overlap' * overlap}: {ms:.3f} ms"
+            f" (load {conv['load_rows']:.3f} conv {conv['conv_fused']:.3f})",
+            flush=True,
+        )
         return ms
 
     for tile in TILES:
         best = min(best, (tried(tile, ROWS_BYTES), tile))
     for mib in ROWS_MIB:
         tried(best[1], mib << 20)
+        tried(best[1], mib << 20, True)
 
 
 def main() -> int:
@@ -443,18 +454,17 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], help="names of layers")
     parser.add_argument("--no-apart", action="store_true", help="only the fused backend")
+    parser.add_argument("--overlap", action="store_true", help="rows of the next box beside")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     import torch
 
-    from hy3d_rocm.decode.fused.work import Machine
-
     if options.device == "cpu":
         import check_fused
 
         check_fused.prepare()
-    machine = Machine("gfx1100", 4) if options.device == "cpu" else None
+    machine = machine_of(options, overlap=options.overlap)
     shapes = [s for s in LAYERS if not options.only or s.name in options.only]
     if options.divide > 1:
         shapes = [divided(shape, options.divide) for shape in shapes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.decode.fused import packing, work
 from hy3d_rocm.decode.fused.job import ITEMSIZE, ONES, Job
 from hy3d_rocm.decode.fused.launching import launch, operand
+from hy3d_rocm.decode.fused.overlap import Beside
 from hy3d_rocm.decode.fused.tensors import (
     affine_of,
     all_of,
@@ -73,6 +75,7 @@ class FusedBackend:
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[tuple[Tensor, Tensor] | None, Any]] = {}
         self._other: Backend | None = None
+        self._beside: Beside | None = None
 
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *,
@@ -124,10 +127,7 @@ class FusedBackend:
             self._machine = Machine(found.arch, found.units, found.tf32)
         tf32 = self.device.type == "cuda" and allows_tf32()
         if tf32 != self._machine.tf32:
-            self._machine = Machine(
-                self._machine.arch, self._machine.units, tf32, self._machine.rows_bytes,
-                self._machine.tile,
-            )  # fmt: skip
+            self._machine = replace(self._machine, tf32=tf32)
         return self._machine
 
     def _refusal(self, layer: Conv, source: Pieces, affine: Any) -> str | None:
@@ -253,8 +253,13 @@ class FusedBackend:
         index = self.device.index
         elsewhere = index is not None and index != torch.cuda.current_device()
         with torch.cuda.device(index) if elsewhere else contextlib.nullcontext():
-            for item in made.launches:
-                launch(item, operands, index)
+            if not self._target().overlap or index is None:
+                for item in made.launches:
+                    launch(item, operands, index)
+                return
+            if self._beside is None:
+                self._beside = Beside(index)
+            self._beside.run(made, operands, launch)
 
     def _out(self, job: Job, add: Tensor | None) -> Tensor:
         """Where the result goes: over the residual where its layout allows."""

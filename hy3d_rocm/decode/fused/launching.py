@@ -6,6 +6,7 @@ of a process: a decode makes thousands of launches that differ in numbers and ad
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,8 +66,11 @@ _MISFITS = (
 _direct = {"usable": True}
 
 
-def launch(item: Launch, operands: Mapping[str, Operand], device: int | None) -> None:
-    """Runs `item` on the current stream of the current device, which is `device`."""
+def launch(
+    item: Launch, operands: Mapping[str, Operand], device: int | None,
+    stream: torch.cuda.Stream | None = None,
+) -> None:  # fmt: skip
+    """Runs `item` on a stream (None: the current one) of the current device, which is `device`."""
     addresses: list[Any] = []
     facts: list[Any] = []
     for name, offset in item.operands:
@@ -79,19 +83,25 @@ def launch(item: Launch, operands: Mapping[str, Operand], device: int | None) ->
         tuple([block for _, _, block in item.blocks]), tuple(facts), device,
     )  # fmt: skip
     compiled = _compiled.get(key) if _direct["usable"] else None
-    if compiled is None or not _call(item, compiled, addresses, device):
-        _first(item, operands, key)
+    if compiled is None or not _call(item, compiled, addresses, device, stream):
+        with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+            _first(item, operands, key)
 
 
-def _call(item: Launch, compiled: Any, addresses: list[Any], device: Any) -> bool:
+def _call(
+    item: Launch, compiled: Any, addresses: list[Any], device: Any, stream: torch.cuda.Stream | None
+) -> bool:
     """Calls a compiled kernel as Triton's JITFunction.run does; False: not this Triton's way, and
     nothing was launched (jit.py of the convolution tier says what was read where)."""
     try:
+        number = (
+            torch._C._cuda_getCurrentRawStream(device) if stream is None else stream.cuda_stream
+        )
         for i, block in enumerate(item.blocks):
             addresses[i] = _descriptor(_Base(addresses[i]), block)
         compiled.run(
-            *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
-            compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
+            *item.grid, number, compiled.function, compiled.packed_metadata, None, None, None,
+            *addresses, *item.numbers, *item.constants,
         )  # fmt: skip
     except _MISFITS as error:
         _direct["usable"] = False

@@ -22,7 +22,8 @@ _ROW_LIMIT = 2**31 - 2**16
 class Machine:
     """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
 
-    rows_bytes: of a box; tile: instead of the guessed one.
+    rows_bytes: of the rows in flight; tile: instead of the guessed one; overlap: while a box is
+    convolved, rows of the next are made on a stream beside, in the other half of rows_bytes.
     """
 
     arch: str
@@ -30,6 +31,7 @@ class Machine:
     tf32: bool = False
     rows_bytes: int = ROWS_BYTES
     tile: Config | None = None
+    overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,14 @@ class _Maker:
             whole = self._tile(self.view.rows[0] * self.view.rows[1] * self.view.rows[2])
             blocks = -(-job.outputs // whole.block_n) * self.phases
             tiling = Tiling(whole.block_p, blocks, self.machine.units)
-            made = _plan(self.p, self.machine.rows_bytes, tiling)
-            rows = made.workspace_bytes // itemsize
-            launches = [item for box in made.boxes() for item in self._box(box)]
+            room = self.machine.rows_bytes // (2 if self.machine.overlap else 1)
+            made = _plan(self.p, room, tiling)
+            boxes, elems = list(made.boxes()), made.workspace_bytes // itemsize
+            count = min(len(boxes), 2) if self.machine.overlap else 1
+            rows = elems * count
+            launches = [
+                item for k, box in enumerate(boxes) for item in self._box(box, k % count * elems)
+            ]
         if not job.moments:
             return Work(tuple(launches), rows, 0)
         return Work(
@@ -135,16 +142,18 @@ class _Maker:
                 yield self._conv(f"x{k}", start, (top - low, high, wide), box)
             begin += piece.frames
 
-    def _box(self, box: Box) -> Iterator[Launch]:
+    def _box(self, box: Box, at: int) -> Iterator[Launch]:
+        """Rows of the box from element `at` of the workspace on, and their products."""
         frames, lines = box.lines(self.p)
         wide = self.view.rows[2]
         first = self.view.first_row + box.t0 * self.job.stride[0]
         for begin, end, piece in jobs.runs(self.job, self.view, first, frames):
-            yield self._load(piece, box, first + begin, begin, end - begin, lines)
-        yield self._conv("rows", 0, (frames, lines, wide), box)
+            to = at + begin * lines * wide * self.job.row_channels
+            yield self._load(piece, box, first + begin, to, end - begin, lines)
+        yield self._conv("rows", at, (frames, lines, wide), box)
 
-    def _load(self, k: int, box: Box, u0: int, begin: int, frames: int, lines: int) -> Launch:
-        """Rows of `frames` frames from `u0` on, `begin` frames into the box."""
+    def _load(self, k: int, box: Box, u0: int, to: int, frames: int, lines: int) -> Launch:
+        """Rows of `frames` frames from `u0` on, from element `to` of the workspace."""
         job, view, wide = self.job, self.view, self.view.rows[2]
         piece = job.pieces[k]
         s = piece.strides
@@ -155,7 +164,7 @@ class _Maker:
         affine = "factor" if job.affine else "rows"
         return Launch(
             "load_rows", (programs, 1, 1),
-            ((f"x{k}", 0), ("rows", begin * lines * wide * job.row_channels), (affine, 0),
+            ((f"x{k}", 0), ("rows", to), (affine, 0),
              ("summand" if job.affine else "rows", 0)),
             (job.channels, job.row_channels // 8, *job.size, lines, wide,
              box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0, view.up_frames, first,

@@ -1,0 +1,201 @@
+"""What the ways of a job take: each is run on shapes (predict.py), as the decode will run it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.live import given, on_host
+from hy3d_rocm.decode.planner import Need, Way
+from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
+from hy3d_rocm.decode.tiles import TiledRun, _Frozen
+from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run
+from hy3d_rocm.decode.workspace import OperatorWorkspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.movers import Ticket
+    from hy3d_rocm.decode.plan import Grain
+
+__all__ = ["Prices", "meta_family"]
+
+# Chunks of a steady state: a longer video is priced by the line through two shorter ones.
+_STEADY_CHUNKS = (4, 6)
+
+
+class Prices:
+    """What the ways of a job take; called as price(way) by the planner."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __call__(self, way: Way) -> Need:
+        """Planned bytes, the result included. ValueError (a sentence) where they can't be told."""
+        on_cpu = self.job.device_of(way).type == "cpu"
+        planned = self.predicted(way).planned(on_cpu)
+        if not on_cpu:
+            return Need(planned.device_bytes, planned.host_bytes, planned.macs)
+        if self.job.device.type == "cpu":
+            return Need(planned.both_bytes, 0, planned.macs)
+        return Need(0, planned.both_bytes, planned.macs)
+
+    def predicted(self, way: Way) -> Prediction:
+        """The peaks before any allowance."""
+        job = self.job
+        frames, chunk = job.shape[2], way.parameters.get("chunk")
+        if chunk is None or frames <= chunk * _STEADY_CHUNKS[1]:
+            return self._of(way, frames)
+        short, long = (chunk * n for n in _STEADY_CHUNKS)
+        a, b = self._of(way, short), self._of(way, long)
+        return _line(a, b, (frames - short) / (long - short))
+
+    def _of(self, way: Way, frames: int) -> Prediction:
+        job = replace(self.job, shape=(*self.job.shape[:2], frames, *self.job.shape[3:]))
+        predictor = Predictor(job.family.decoder, self._workspace(way))
+        key = (
+            type(job.family).__name__, job.encode, job.shape, str(job.dtype_of(way)),
+            str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
+            tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
+        )  # fmt: skip
+        known: list[Tensor] = []
+        if way.strategy == "whole":
+            ghost = meta_family(job.family, job.dtype_of(way))
+            known = [*ghost.vae.parameters(), *ghost.vae.buffers()]
+            job = replace(job, family=ghost)
+        found = predictor.of(key, lambda: _ghost_run(job, way), known)
+        return found if way.strategy != "whole" else _with(found, self._converted_bytes(way))
+
+    def _converted_bytes(self, way: Way) -> int:
+        """Of the copy of the parameters that a whole decode in another type works on."""
+        dtype = self.job.dtype_of(way)
+        return sum(
+            p.numel() * dtype.itemsize
+            for p in self.job.family.vae.parameters()
+            if p.is_floating_point() and p.dtype != dtype
+        )
+
+    def _workspace(self, way: Way) -> OperatorWorkspace:
+        job, device = self.job, self.job.device_of(way)
+        if way.strategy == "cpu":
+            from hy3d_rocm.conv.tiers import make_tier
+
+            return OperatorWorkspace(device, make_tier("cpu"))
+        return OperatorWorkspace(device, job.tier)
+
+
+def _line(a: Prediction, b: Prediction, x: float) -> Prediction:
+    """a at 0, b at 1, and on."""
+
+    def at(p: int, q: int) -> int:
+        return round(p + max(q - p, 0) * x)
+
+    return Prediction(
+        at(a.device_bytes, b.device_bytes),
+        at(a.host_bytes, b.host_bytes),
+        at(a.both_bytes, b.both_bytes),
+        at(a.macs, b.macs),
+    )
+
+
+def _with(found: Prediction, more: int) -> Prediction:
+    """With `more` bytes on the device throughout."""
+    return replace(
+        found, device_bytes=found.device_bytes + more, both_bytes=found.both_bytes + more
+    )
+
+
+def _ghost_run(job: Job, way: Way) -> object:
+    """The way on shapes, as the executor runs it: each piece of frames is copied into the result,
+    which is on the host."""
+    meta = torch.device("meta")
+    weights = MetaWeights(job.dtype_of(way), job.device_of(way))
+    z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
+    tools = Tools(job.make_backend(weights, meta), meta, mover=_CountedMover())
+    if not job.keeps_result:
+        for _, frames in run(job, way, z, tools):
+            del frames
+        return None
+    out = None
+    tiled = way.parameters.get("engine") == "tiles"
+    if tiled or job.shape[0] > 1 or way.strategy != "whole" or not tools.on_host:
+        out = on_host(torch.empty(job.out_shape, dtype=job.result_dtype, device=meta))
+    if tiled:
+        assert out is not None
+        tiled_run(job, way, tools, _GhostTiles).run(z, out)
+        return out
+    return collect(job, way, z, tools, out)
+
+
+class _GhostTiles(TiledRun):
+    """A run in tiles for a prediction: tiles of each size once, and nothing is placed."""
+
+    def run(self, z: Tensor, out: Tensor) -> None:
+        self._prepare(z)
+        gathering = self._gathering()
+        norms = _Frozen(self.backend, self._estimate(), gathering)
+        for tile in _one_of_each_size(self.plan.spatial.grains):
+            for _, made in self._tile(tile, norms):
+                on_host(made.to(self.store))
+                del made
+
+
+def _one_of_each_size(grains: Iterable[Grain]) -> list[Grain]:
+    found: dict[tuple[int, ...], Grain] = {}
+    for grain in grains:
+        size = tuple(b - a for a, b in zip(grain.in_start, grain.in_stop, strict=True))
+        found.setdefault(size, grain)
+    return list(found.values())
+
+
+class _CountedMover:
+    """For slices that spill in a prediction: as StreamMover takes memory, which rounds up."""
+
+    overlaps = True
+
+    def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
+        from hy3d_rocm.decode.movers import Done
+
+        like = torch.empty_like(tensor)
+        host = torch.empty(self.host_bytes(tensor.nbytes), dtype=torch.uint8, device="meta")
+        return (on_host(host), like.size(), like.stride(), tensor.dtype), Done()
+
+    def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
+        from hy3d_rocm.decode.movers import Done
+
+        _, size, stride, dtype = parked
+        return torch.empty_strided(size, stride, dtype=dtype, device="meta"), Done()
+
+    def free(self, parked: Any) -> None:
+        """Its memory goes with it."""
+
+    def host_bytes(self, nbytes: int) -> int:
+        return 1 << max(nbytes - 1, 0).bit_length()
+
+
+def meta_family(family: Any, dtype: torch.dtype | None = None) -> Any:
+    """The family over a copy of its VAE with parameters on "meta" (of type `dtype` where given).
+
+    ValueError (a sentence) where the VAE can't be copied.
+    """
+    vae = family.vae
+    memo: dict[int, Any] = {}
+    for parameter in (*vae.parameters(), *vae.buffers()):
+        target = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
+        like = torch.empty_strided(parameter.shape, parameter.stride(), dtype=target, device="meta")
+        is_parameter = isinstance(parameter, torch.nn.Parameter)
+        memo[id(parameter)] = (
+            torch.nn.Parameter(like, requires_grad=False) if is_parameter else like
+        )
+    try:
+        ghost = copy.deepcopy(vae, memo)
+        return type(family)(ghost)
+    except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
+        raise ValueError(
+            f"what its own code takes can't be told beforehand ({type(vae).__name__} can't be "
+            f"copied: {error})"
+        ) from error
