@@ -173,9 +173,11 @@ def moved_to_start(job: Job) -> Job:
     view = view_of(job)
     first = 1 if job.keep_first else 0
     away = job.first - first
-    inside = view.first_row >= 0 and view.first_row + view.rows[0] <= view.up_frames
-    if away <= 0 or not inside or job.stride[0] != 1:
+    last = view.first_row + view.rows[0] - 1
+    if away <= 0 or view.first_row < 0 or last >= view.up_frames or job.stride[0] != 1:
         return job
+    for u in (view.first_row, last):
+        _piece_of(job, view, u)  # what is missing would pass for padding there
     step = away * job.up[0]
     frames = (job.frames[0] - step, job.frames[1] - step)
     return replace(job, first=first, total=None, frames=frames)
