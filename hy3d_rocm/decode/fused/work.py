@@ -65,6 +65,11 @@ def refusal(job: Job) -> str | None:
 
 def make_work(job: Job, out: Strides, machine: Machine) -> Work:
     """All launches; out: strides of the result."""
+    return _made(jobs.moved_to_start(job), out, machine)
+
+
+@functools.lru_cache(maxsize=512)
+def _made(job: Job, out: Strides, machine: Machine) -> Work:
     return _Maker(job, out, machine).work()
 
 
