@@ -118,10 +118,10 @@ class Operands:
         self.addresses, self.dtype = addresses, dtype
         self.device: Any = device  # None, without a GPU, only ever meets doubles
         self.far, self.tensors = far, tensors
-        union = 0
-        for address in addresses:
-            union |= address
-        aligned = None if union & 15 == 0 else tuple(address & 15 for address in addresses)
+        x, unpacked, weight, bias, out, rows, sums = addresses
+        aligned = None
+        if (x | unpacked | weight | bias | out | rows | sums) & 15:
+            aligned = tuple([address & 15 for address in addresses])
         self.key: Hashable = (aligned, device)
 
     def at(self, item: Launch) -> list[tuple[int, int]]:
@@ -211,7 +211,7 @@ def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
             pointers[i] = descriptors.descriptor(descriptors.Base(pointers[i]), block)
         run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
 
-    return call_with_descriptors
+    return descriptors.bind(item, compiled, at) or call_with_descriptors
 
 
 def _first(item: Launch, operands: Operands, known: int) -> None:

@@ -116,7 +116,8 @@ def is_new_kernel(spec: ConvSpec) -> bool:
 
 def _noted_steps(spec: ConvSpec) -> list[Steps]:
     """Those of the calls that there were."""
-    return [noted[1] for key, noted in spec.notes.items() if isinstance(key, tuple)]
+    # A list at once: another thread may note more.
+    return [noted[1] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
 
 
 def _likely_steps(spec: ConvSpec) -> list[Steps]:
@@ -171,7 +172,8 @@ def _steps_of(
     tf32 = spec.dtype is torch.float32 and allows_tf32()
     # A Config's own hash is slow; the note keeps the object, so that no other has its id.
     noted = (
-        x.stride(), weight.stride(), x.data_ptr() & 15, weight.data_ptr() & 15, tf32, id(config)
+        x.stride(), weight.stride(), not x.data_ptr() & 15, not weight.data_ptr() & 15, tf32,
+        id(config),
     )  # fmt: skip
     found: tuple[plan.Problem, Steps, Config | None] | None = spec.notes.get(noted)
     if found is None:
