@@ -41,7 +41,7 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     Tier,
     columns_plan,
     conv2d,
-    gemm,
+    in_place,
     make_call,
     make_tier,
     native,
@@ -63,7 +63,7 @@ SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
           (spread, "_PIECE_BYTES", 4), (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
           (vendor, "_MAX_ELEMS", 1), (columns_plan, "_WEIGHT_BYTES", 1),
-          (gemm, "_SUM_BYTES", 1))  # fmt: skip
+          (in_place, "_SUM_BYTES", 1))  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,23 @@ import pytest
 import tier_cases
 import torch
 import torch.nn.functional as F
-from router_doubles import cpu_tier, fake_conv3d, integers, one_thread
+from router_doubles import cpu_tier, integers, one_thread
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv import memory
-from hy3d_rocm.conv.call import ConvCall, ConvSpec, spec_from_json
+from hy3d_rocm.conv.call import ConvSpec, spec_from_json
 from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
-    CpuTier,
     GemmTier,
     Limits,
     NativeTier,
-    base,
-    columns,
     columns_plan,
     conv_on_tier,
-    cpu,
-    gemm,
+    in_place,
     make_call,
     make_tier,
     native,
     products,
     spread,
-    staging,
     windows,
 )  # fmt: skip
 
@@ -65,18 +59,28 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
 HALF = (torch.float16, torch.bfloat16)
 
 
-def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    total += torch.bmm(a.float(), b.float())
+def wide_sums(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """As on a GPU whose PyTorch has products of half types into f32. The sums that were made."""
+    plain, sums = torch.bmm, []
+
+    def wide(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        sums.append(plain(a.float(), b.float(), out=out))
+        return sums[-1]
+
+    def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        total += plain(a.float(), b.float())
+
+    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
+    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
+    monkeypatch.setattr(products, "_wide_product", wide)
+    monkeypatch.setattr(products, "_add_wide_product", add_wide)
+    return sums
 
 
 def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a GPU whose PyTorch has products of half types into f32."""
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    monkeypatch.setattr(products, "_wide_product", lambda a, b: torch.bmm(a.float(), b.float()))
-    monkeypatch.setattr(products, "_add_wide_product", add_wide)
+    wide_sums(monkeypatch)
     result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["ran"] >= 80
@@ -88,20 +92,12 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
     groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library may round the parts of a product to its result's type: no half result is asked."""
-    sums: list[torch.Tensor] = []
-
-    def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        sums.append(plain_bmm(a.float(), b.float()))
-        return sums[-1]
 
     def narrow(*args: Any, **options: Any) -> None:
         raise AssertionError("a product into a half type")
 
-    plain_bmm = torch.bmm
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    monkeypatch.setattr(products, "_wide_product", wide)
-    monkeypatch.setattr(gemm, "_SUM_BYTES", 4 * 24 * 300)
+    sums = wide_sums(monkeypatch)
+    monkeypatch.setattr(in_place, "_SUM_BYTES", 4 * 24 * 300)
     for name in ("mm", "addmm", "bmm", "baddbmm"):
         monkeypatch.setattr(torch, name, narrow)
     x, weight = integers(2, 32, 3, 20, 17), integers(48, 32 // groups, 1, 1, 1, seed=1)
@@ -115,7 +111,7 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
     # No positions in a piece but 256 or 128: two samples, all groups.
     assert {t.numel() * groups // 48 for t in sums} <= {256, 1020 % 256, 128, 1020 % 128}
     assert len(sums) == (2 * 2 * 4 if groups == 2 else 2 * 8)
-    assert max(t.numel() for t in sums) * 4 <= gemm._SUM_BYTES
+    assert max(t.numel() for t in sums) * 4 <= in_place._SUM_BYTES
 
 
 def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
@@ -128,22 +124,6 @@ def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
     assert not result["failed"], "\n".join(result["failed"])
     assert result["worst"] == 0
     assert result["ran"] >= 80
-
-
-def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = []
-    x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
-    real = columns.Columns._turned_by_product
-    monkeypatch.setattr(columns, "BY_PRODUCT", (torch.float32,))
-    monkeypatch.setattr(
-        columns.Columns, "_turned_by_product",
-        lambda self, *given: turned.append(real(self, *given)) or turned[-1],
-    )  # fmt: skip
-    assert torch.equal(conv_on_tier(GemmTier(), x, weight), F.conv3d(x, weight))
-    assert torch.equal(
-        conv_on_tier(GemmTier(), x, weight, None, 1, 1), F.conv3d(x, weight, padding=1)
-    )
-    assert turned == [True, False]  # padding is made by copies
 
 
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
@@ -278,7 +258,7 @@ def test_gemm_takes_products_first_where_few_channels_come_out(
     for spec in layer_specs():
         wide, narrow = columns_plan.plan(spec), spread.plan(spec)
         if wide is not None and narrow is not None and spec.kernel == (3, 3, 3):
-            assert (narrow.traffic < wide.traffic) == (spec.weight_size[0] == 3), spec
+            assert (narrow.cost < wide.cost) == (spec.weight_size[0] == 3), spec
 
 
 def test_native_is_cut_to_the_budget_and_gives_the_same_sums() -> None:
@@ -330,117 +310,3 @@ def test_no_flag_of_the_process_changes(name: str) -> None:
     assert seen
     assert all(seen)
     assert flags() == before
-
-
-class LateLanes:
-    """Copies happen as late as they may: when somebody waits for them, or when all are joined."""
-
-    def __init__(self) -> None:
-        self.pending: list[Callable[[], None]] = []
-        self.log: list[str] = []
-        self.elems = 0
-
-    def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
-        self.elems += elems
-        return torch.full((elems,), float("nan"), dtype=dtype)
-
-    def _later(self, kind: str, copy: Callable[[], Any]) -> Callable[[], None]:
-        def act() -> None:
-            if act in self.pending:
-                self.pending.remove(act)
-                self.log.append(f"{kind} ends")
-                copy()
-
-        self.pending.append(act)
-        self.log.append(f"{kind} starts")
-        return act
-
-    def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Callable[[], None]:
-        return self._later("fetch", lambda: into.copy_(make()))
-
-    def store(self, values: torch.Tensor, place: torch.Tensor) -> Callable[[], None]:
-        return self._later("store", lambda: place.copy_(values))
-
-    def join(self) -> None:
-        for act in list(self.pending):
-            act()
-
-
-def test_copies_overlap_the_computing_and_may_be_as_late_as_they_like() -> None:
-    x, weight = integers(2, 3, 7, 8, 9), integers(4, 3, 3, 3, 3, seed=1)
-    call = make_call(x, weight, None, 1, 1)
-    out = torch.full(call.spec.out_size, float("nan"))
-    lanes = LateLanes()
-
-    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
-        lanes.log.append("compute")
-        fake_conv3d(window, weight, None, 1, 0, 1, 1, out=result)
-
-    steps = (2, 8, 9)
-    staging.run(call.spec, x, out, steps, lanes, compute)
-    assert torch.equal(out, F.conv3d(x, weight, padding=1))
-    assert lanes.elems * 4 == staging.buffer_bytes(call.spec, steps)
-    assert lanes.log.count("compute") == 8
-    for index, step in enumerate(lanes.log):
-        if step == "compute" and "compute" in lanes.log[index + 1 :]:
-            before = lanes.log[:index]
-            assert before.count("fetch starts") == before.count("compute") + 2
-
-
-def test_copies_are_joined_where_the_computing_fails() -> None:
-    x, weight = integers(1, 3, 7, 8, 9), integers(4, 3, 3, 3, 3, seed=1)
-    call = make_call(x, weight)
-    lanes = LateLanes()
-
-    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        staging.run(call.spec, x, torch.empty(call.spec.out_size), (1, 6, 7), lanes, compute)
-    assert not lanes.pending
-
-
-def on_gpu(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> ConvCall:
-    """A call as if on a GPU, with so many bytes free on each device."""
-    call = make_call(torch.empty(1, 8, 9, 90, 90), torch.empty(8, 8, 3, 3, 3))
-    monkeypatch.setattr(base, "SMALL_BYTES", 0)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
-    return dataclasses.replace(
-        call, spec=dataclasses.replace(call.spec, device=torch.device("cuda"))
-    )
-
-
-def test_the_cpu_tier_takes_smaller_pieces_and_then_refuses_where_the_host_is_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 1 << 40}
-    call = on_gpu(monkeypatch, free)
-    whole = staging.buffer_bytes(call.spec, (7, 88, 88))
-    least = staging.buffer_bytes(call.spec, (1, 1, 1))
-    limits, steps = Limits(memory_threshold=0.5), []
-    for free["cpu"] in (2 * whole, 2 * whole - 1, whole // 10, 2 * least):
-        assert tier.refusal(call, limits) is None
-        steps.append(cpu._steps(call.spec, limits))
-        assert 2 * staging.buffer_bytes(call.spec, steps[-1]) <= free["cpu"]
-    assert steps[0] == (7, 88, 88)
-    assert steps[1] == (6, 88, 88)
-    assert steps[3] == (1, 1, 1)
-    free["cpu"] = 2 * least - 1
-    assert "staging buffers on the host need" in str(tier.refusal(call, limits))
-
-
-def test_the_cpu_tier_takes_smaller_pieces_where_the_device_is_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tier, free = CpuTier(conv3d=fake_conv3d), {"cpu": 1 << 40, "cuda": 0}
-    call = on_gpu(monkeypatch, free)
-    monkeypatch.setattr(cpu, "_LEAST_DEVICE_BYTES", 1 << 20)
-    for share in (1, 2, 5):
-        free["cuda"] = call.spec.out_bytes + tier.workspace_bytes(call.spec) // share
-        limits = Limits(memory_threshold=1.0)
-        assert tier.refusal(call, limits) is None
-        steps = cpu._steps(call.spec, limits)
-        assert (steps == (7, 88, 88)) == (share == 1)
-        assert staging.device_bytes(call.spec, steps) <= free["cuda"] - call.spec.out_bytes
-    free["cuda"] = 0  # nobody can tell how much a full device will give: it is tried
-    assert tier.refusal(call, limits) is None

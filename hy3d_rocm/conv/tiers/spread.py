@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import products, windows
+from hy3d_rocm.conv.tiers import columns_plan, products, windows
 from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
 
 _PIECE_BYTES = 160 << 20
@@ -23,13 +23,13 @@ _MAX_LEADING = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """Boxes of `steps` at a time; `traffic` is bytes moved an output position."""
+    """Boxes of `steps` at a time; `cost` is bytes moved in that time (see columns_plan)."""
 
     shape: Geometry
     dtype: torch.dtype  # of the operands; sums are in f32, or f64 for it
     steps: Sizes
     bytes: int
-    traffic: float
+    cost: float
 
 
 def plan(spec: ConvSpec) -> Plan | None:
@@ -59,9 +59,19 @@ def _plan(shape: Geometry, dtype: torch.dtype) -> Plan | None:
     steps = steps or windows.steps_that_fit(shape, need, limit, cut_width=True)
     if steps is None:
         return None
-    waste = math.prod(shape.window_sizes(steps)) / math.prod(steps)
-    traffic = (2 * shape.taps * outputs * wide + cin * dtype.itemsize) * waste
-    return Plan(shape, dtype, steps, weights + need(steps), traffic)
+    return Plan(shape, dtype, steps, weights + need(steps), _cost(shape, dtype, steps))
+
+
+def _cost(shape: Geometry, dtype: torch.dtype, steps: Sizes) -> float:
+    """Products are written and read again; boxes overlap."""
+    cin, made = shape.cin // shape.groups, shape.taps * shape.cout // shape.groups
+    parts = shape.batch * shape.groups
+    boxes = math.prod(-(-n // step) for n, step in zip(shape.out, steps, strict=True))
+    read = boxes * math.prod(shape.window_sizes(steps))
+    moved = 2 * made * max(dtype.itemsize, 4) + cin * dtype.itemsize
+    pairs = 2 * cin * max(made, columns_plan.LEAST_ROWS) / columns_plan.flops_a_byte(dtype)
+    gpu = parts * (read * max(moved, pairs) + shape.cout * math.prod(shape.out) * dtype.itemsize)
+    return max(gpu, (6 + parts * boxes * 6) * columns_plan.OPERATOR)
 
 
 def run(
@@ -87,21 +97,7 @@ def run(
                 del total
 
 
-def flat(x: torch.Tensor) -> torch.Tensor | None:
-    """(1, C, T, H, W) as the matrix (C, T x H x W) without a copy, or None where that's none."""
-    each = planes(x)
-    if each is None or (x.shape[2] > 1 and x.stride(2) != each.shape[2] * each.stride(2)):
-        return None
-    size, step = each.shape[0] * each.shape[2], each.stride(2)
-    if max(each.stride(1), step, size) > _MAX_LEADING:
-        return None
-    if step == 1 and each.stride(1) < size and x.shape[1] > 1:
-        return None
-    row = size if x.shape[1] == step == 1 else each.stride(1)
-    return x.as_strided((x.shape[1], size), (row, step))
-
-
-def planes(x: torch.Tensor) -> torch.Tensor | None:
+def _planes(x: torch.Tensor) -> torch.Tensor | None:
     """(1, C, T, H, W) as (T, C, H x W), each of them a matrix for BLAS, or None."""
     _, channels, frames, height, width = x.shape
     _, channel, frame, row, step = x.stride()
@@ -124,10 +120,10 @@ def planes(x: torch.Tensor) -> torch.Tensor | None:
 def _matrices(found: Plan, source: torch.Tensor, box: Box) -> torch.Tensor:
     """The padded input of a box as (T, C, H x W): a view of the input where that is possible."""
     part = windows.window(source, found.shape, box)
-    each = planes(part) if part.dtype is found.dtype else None
+    each = _planes(part) if part.dtype is found.dtype else None
     if each is None:
         copy = part.to(dtype=found.dtype, memory_format=torch.contiguous_format, copy=True)
-        each = planes(copy)
+        each = _planes(copy)
         assert each is not None
     return each
 
