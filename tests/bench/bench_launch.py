@@ -34,29 +34,28 @@ ROUNDS = 10
 
 
 class Kernel:
-    """In place of a kernel: Triton's launch gives a compiled kernel whose run does nothing."""
+    """In place of a kernel: Triton's launch gives a compiled kernel whose run only counts."""
+
+    launches = 0
 
     def __getitem__(self, grid: Any) -> Any:
-        compiled = types.SimpleNamespace(
-            metadata=(), packed_metadata=(), function=1, run=lambda *_: None
-        )
+        compiled = types.SimpleNamespace(metadata=(), packed_metadata=(), function=1, run=self.run)
         return lambda *_, **options: compiled
 
+    def run(self, *_: Any) -> None:
+        Kernel.launches += 1
 
-def prepare(arch: str) -> Callable[[], int]:
-    """A GPU of `arch` that isn't there; gives the number of launches so far."""
+
+def prepare(arch: str) -> None:
+    """A GPU of `arch` that isn't there."""
     from hy3d_rocm.conv.knowledge.store import Store
-    from hy3d_rocm.conv.triton import jit, launch, seen, tuned
+    from hy3d_rocm.conv.triton import launch, seen, tuned
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
-    store, count, launch_all = Store.open(":memory:"), [0], jit.launch_all
+    store = Store.open(":memory:")
     for name in ("conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits",
                  "add_columns", "conv_points"):  # fmt: skip
         setattr(kernel, name, Kernel())
-
-    def counted(items: Any, operands: Any) -> None:
-        count[0] += len(items)
-        launch_all(items, operands)
 
     replaced: dict[Any, dict[str, Any]] = {
         launch: {"target_of": lambda _: launch.Target(arch, 132), "architecture": lambda _: arch},
@@ -64,12 +63,10 @@ def prepare(arch: str) -> Callable[[], int]:
         seen: {"is_new": lambda _: False, "note": lambda *_, **options: None},
         torch.cuda: {"current_device": lambda: None},
         torch._C: {"_cuda_getCurrentRawStream": lambda _: 0},
-        jit: {"launch_all": counted},
     }
     for owner, changes in replaced.items():
         for name, value in changes.items():
             setattr(owner, name, value)
-    return lambda: count[0]
 
 
 def calls() -> dict[str, ConvCall]:
@@ -118,15 +115,15 @@ def kept_blocks() -> Iterator[dict[Any, torch.Tensor]]:
         torch.empty = empty
 
 
-def measure(call: ConvCall, count: int, launches: Callable[[], int], *, profile: bool) -> str:
+def measure(call: ConvCall, count: int, *, profile: bool) -> str:
     """What a call costs, in words."""
     tier = make_tier("triton")
     run = functools.partial(tier.run, call)
     for _ in range(3):
         run()
-    before = launches()
+    before = Kernel.launches
     run()
-    each = launches() - before
+    each = Kernel.launches - before
     with kept_blocks() as kept:
         spent = microseconds(run, count)
         if profile:
@@ -147,10 +144,11 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
     options = parser.parse_args()
-    launches, each = prepare(options.arch), max(1, options.calls // ROUNDS)
+    prepare(options.arch)
+    count = max(1, options.calls // ROUNDS)
     torch.set_num_threads(1)
     for text, call in calls().items():
-        print(f"{text}: {measure(call, each, launches, profile=options.profile)}")
+        print(f"{text}: {measure(call, count, profile=options.profile)}")
     return 0
 
 

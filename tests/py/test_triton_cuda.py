@@ -5,6 +5,7 @@ No GPU: the C function and the encoding of a descriptor are doubles, all between
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import descriptors, jit
+from hy3d_rocm.conv.triton import cuda, jit
 
 triton = pytest.importorskip("triton", reason="no triton in this environment")
 driver = pytest.importorskip("triton.backends.nvidia.driver", reason="no NVIDIA backend")
@@ -69,9 +70,9 @@ def at() -> list[tuple[int, int]]:
 def test_the_short_way_calls_what_tritons_launcher_calls(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = descriptors.bind(ITEM, world.compiled, at())
+    short = cuda.bind(ITEM, world.compiled, at())
     assert short is not None
-    monkeypatch.setattr(descriptors, "bind", lambda *_: None)
+    monkeypatch.setattr(cuda, "bind", lambda *_: None)
     for call in (jit.bind(ITEM, world.compiled, at()), short, short):
         call(ADDRESSES, 77)
     first, *others = world.calls
@@ -81,8 +82,23 @@ def test_the_short_way_calls_what_tritons_launcher_calls(
     assert others == [first, first]
 
 
+def test_a_kernel_without_descriptors_is_launched_alike(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = dataclasses.replace(ITEM, blocks=(), calls={})
+    world.run.launch = world._launch
+    short = cuda.bind(item, world.compiled, at())
+    assert short is not None
+    monkeypatch.setattr(cuda, "bind", lambda *_: None)
+    for call in (jit.bind(item, world.compiled, at()), short):
+        call(ADDRESSES, 77)
+    first, second = world.calls
+    assert first == second
+    assert first[-8:] == (1024, 144, 256, 518, *ITEM.numbers, *ITEM.constants)
+
+
 def test_a_descriptor_is_encoded_once_for_each_address(world: World) -> None:
-    short = descriptors.bind(ITEM, world.compiled, at())
+    short = cuda.bind(ITEM, world.compiled, at())
     assert short is not None
     for _ in range(3):
         short(ADDRESSES, 77)
@@ -95,7 +111,7 @@ def test_a_descriptor_is_encoded_once_for_each_address(world: World) -> None:
 
 
 def test_only_so_many_addresses_are_kept(world: World) -> None:
-    short = descriptors.bind(ITEM, world.compiled, at())
+    short = cuda.bind(ITEM, world.compiled, at())
     assert short is not None
     for k in range(1000):
         short((*ADDRESSES[:5], 4096 * k, ADDRESSES[6]), 77)
@@ -127,9 +143,9 @@ STRANGE: dict[str, Callable[[World], None]] = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_not_tritons_launcher_as_known_is_not_short_cut(name: str, world: World) -> None:
     STRANGE[name](world)
-    assert descriptors.bind(ITEM, world.compiled, at()) is None
+    assert cuda.bind(ITEM, world.compiled, at()) is None
 
 
 def test_another_triton_is_not_short_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", "3.7.0")
-    assert descriptors.bind(ITEM, world.compiled, at()) is None
+    assert cuda.bind(ITEM, world.compiled, at()) is None
