@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
 
 # A caching allocator gives the same few addresses again and again.
-_KEPT = 16
+_KEPT = 8
 
 
 class Base:
