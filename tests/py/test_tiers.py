@@ -30,6 +30,7 @@ from hy3d_rocm.conv.tiers import (
     columns_plan,
     conv_on_tier,
     cpu,
+    gemm,
     in_place,
     make_call,
     make_tier,
@@ -37,6 +38,7 @@ from hy3d_rocm.conv.tiers import (
     products,
     spread,
     staging,
+    unfolded,
     windows,
 )  # fmt: skip
 
@@ -129,6 +131,55 @@ def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
     assert not result["failed"], "\n".join(result["failed"])
     assert result["worst"] == 0
     assert result["ran"] >= 80
+
+
+SMALL: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((2, 5, 9, 8), (6, 5, 3, 3), {"padding": 1}),
+    ((1, 5, 9, 8), (6, 5, 3, 2), {"stride": (2, 1), "dilation": (1, 2)}),
+    ((4, 16, 7, 6), (1, 16, 1, 1), {"stride": 2}),
+    ((1, 7, 3, 9, 8), (4, 7, 3, 3, 3), {}),  # one frame comes out: channels and kT are one
+    ((1, 7, 5, 9, 8), (4, 7, 3, 3, 3), {"padding": ((0, 0), (1, 1), (2, 2))}),
+    ((1, 7, 6, 9, 8), (4, 7, 2, 3, 3), {"stride": (2, 1, 2), "dilation": (2, 1, 1)}),
+    ((1, 3, 3, 4, 4), (2, 3, 1, 4, 4), {}),  # one position
+    ((3, 4, 3, 5, 6), (8, 4, 3, 3, 3), {}),
+)
+
+
+@pytest.mark.parametrize("layout", ["plain", "last", "slice"])
+@pytest.mark.parametrize("half", [False, True])
+def test_small_convolutions_by_im2col_are_exact_on_whole_numbers(
+    layout: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide_sums(monkeypatch)
+    for (x_size, w_size, options), has_bias in itertools.product(SMALL, (False, True)):
+        x, weight = integers(*x_size, high=2), integers(*w_size, high=2, seed=1)
+        bias = integers(w_size[0], seed=2) if has_bias else None
+        spec = make_call(x, weight, bias, **options).spec
+        if layout == "last":
+            x, weight = (t.to(memory_format=memory_format_of(t)) for t in (x, weight))
+        if layout == "slice":
+            x = F.pad(x, (1, 2) * (x.dim() - 1))[(..., *(slice(1, -2),) * (x.dim() - 1))]
+        expected = conv_on_tier(make_tier("native"), x, weight, bias, **options)
+        operands = [t.bfloat16() if half and t is not None else t for t in (x, weight, bias)]
+        call = make_call(*operands, **options)
+        found, out = unfolded.plan(call.spec), base.empty_result(call.spec)
+        assert found is not None, spec
+        unfolded.run(found, *operands, out)
+        assert torch.equal(out, expected.to(out.dtype)), (spec, layout)
+
+
+def test_small_convolutions_with_other_padding_go_another_way() -> None:
+    x, weight = integers(1, 4, 5, 6, 8), integers(4, 4, 3, 3, 3, seed=1)
+    for options in (
+        {"padding": ((2, 0), (1, 1), (1, 1))}, {"padding": ((0, 0), (1, 0), (1, 1))},
+        {"padding": ((0, 0), (1, 1), (1, 1)), "pad_modes": "replicate"}, {"padding": 1},
+    ):  # fmt: skip
+        assert unfolded.plan(make_call(x, weight, None, **options).spec) is None
+    assert unfolded.plan(make_call(x, integers(4, 2, 3, 3, 3), groups=2).spec) is None
+
+
+def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
+    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
@@ -261,9 +312,9 @@ def test_gemm_takes_products_first_where_few_channels_come_out(
 ) -> None:
     monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
     for spec in layer_specs():
-        wide, narrow = columns_plan.plan(spec), spread.plan(spec)
-        if wide is not None and narrow is not None and spec.kernel == (3, 3, 3):
-            assert (narrow.cost < wide.cost) == (spec.weight_size[0] == 3), spec
+        if spec.kernel == (3, 3, 3):
+            way = gemm.cheapest(gemm.plans(spec))
+            assert isinstance(way, spread.Plan) == (spec.weight_size[0] == 3), spec
 
 
 def test_native_is_cut_to_the_budget_and_gives_the_same_sums() -> None:

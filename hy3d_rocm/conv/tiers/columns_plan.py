@@ -33,9 +33,9 @@ _FEW_CHANNELS = 2
 # More than kW / stride phases where those divide the width: the result is written at once then.
 _MORE_PHASES = 2
 
-# Costs, in bytes that a GPU moves in that time. A card of 3 TB/s does 200 products of half types
-# and their sums in the time of a byte, or 20 of f32; the host takes 10 us to start an operator.
-_HALF_FLOPS, _FULL_FLOPS = 400, 40
+# Costs, in bytes that a GPU moves in that time. In the time of a byte a card of 3 TB/s has done
+# 200 products and sums of half types, or 20 of f32; the host takes 10 us to start an operator.
+_HALF_FLOPS, _FULL_FLOPS = 200, 20
 OPERATOR = 30_000_000
 # Products of fewer rows take as long.
 LEAST_ROWS = 64
@@ -128,7 +128,7 @@ def folded(spec: ConvSpec) -> Geometry:
 
 
 def flops_a_byte(dtype: torch.dtype) -> int:
-    """Products and sums of this type in the time of a byte."""
+    """Products and sums (each counts) of this type in the time of a byte."""
     return _HALF_FLOPS if products.is_half(dtype) else _FULL_FLOPS
 
 
