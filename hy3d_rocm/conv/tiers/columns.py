@@ -152,10 +152,8 @@ class _Buffers:
         # Where the next box has its padding in the same places, it is there already.
         self.filled = (fill.sizes, fill.into) if fill.is_zeros else None
         if not fill.is_zeros:
-            t, h, w = fill.sizes
-            c = self.plan.channels
-            into_strides = (0, 1, h * w * c, w * c, c)
-            into = self.copy.as_strided((1, self.plan.cin, t, h, w), into_strides, 0)
+            strides = (0, 1, *fill.into[1][:3])
+            into = self.copy.as_strided((1, self.plan.cin, *fill.sizes), strides, 0)
             sizes = (1, self.plan.cin, *self.plan.shape.size)
             windows.fill(into, x.as_strided(sizes, steps.x, start), self.plan.shape, fill.box)
         elif not fill.empty:

@@ -97,8 +97,14 @@ class Plan:
     def sum_elems(self) -> int:
         return self.phases * self.sums(self.inner) * self.rows
 
+    def copy_sizes(self, steps: Sizes) -> Sizes:
+        """T, H, W of the copy of a box's input. Its lines are as long as those of the columns, so
+        that a gather has one dimension less; what is beyond the window is not written."""
+        t, h, w = self.shape.window_sizes(steps)
+        return t, h, max(w, self.width) if self.free_width else w
+
     def copy_elems(self) -> int:
-        return math.prod(self.shape.window_sizes(self.outer)) * self.channels
+        return math.prod(self.copy_sizes(self.outer)) * self.channels
 
 
 @dataclass(frozen=True)

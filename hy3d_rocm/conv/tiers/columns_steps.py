@@ -18,7 +18,8 @@ class Fill:
     """How the padded input of a box gets into its copy, (T, H, W, C): one copy of what is real.
 
     Offsets count from the copy's and the sample's first element. is_zeros: everything else is zero
-    (else the padding is made by windows.fill). sizes: of the copy. empty: nothing is real.
+    (else the padding is made by windows.fill). sizes: of the window. is_whole: nothing is padding;
+    empty: everything is.
     """
 
     box: Box
@@ -136,12 +137,13 @@ class _Maker:
             place = sum(inner[a][0] * self.out[2 + a] for a in range(3))
             pieces.append(Piece(counts, source // elems, place))
             if counts not in shapes:
-                shapes[counts] = self._shape(counts, channel, strides, elems)
+                shapes[counts] = self._shape(counts, channel, strides, elems, fill is not None)
         return Outer(fill, tuple(pieces), shapes)
 
     def _fill(self, box: Box, spans: list[Range]) -> Fill:
         plan, shape = self.plan, self.plan.shape
-        t, h, w = shape.window_sizes(_counts(box))
+        window = shape.window_sizes(_counts(box))
+        _, h, w = plan.copy_sizes(_counts(box))
         strides = (h * w * plan.channels, w * plan.channels, plan.channels, 1)
         real = [(max(a, 0), min(b, n)) for (a, b), n in zip(spans, shape.size, strict=True)]
         sizes = (*(b - a for a, b in real), plan.cin)
@@ -152,17 +154,20 @@ class _Maker:
         padded = [mode for (a, b), n, mode in zip(spans, shape.size, shape.modes, strict=True)
                   if a < 0 or b > n]  # fmt: skip
         return Fill(
-            box, (t, h, w), (sizes, strides, offset), (sizes, taken, source),
-            all(mode == "zeros" for mode in padded),
-            sizes == (t, h, w, plan.channels), min(sizes) <= 0,
+            box, window, (sizes, strides, offset), (sizes, taken, source),
+            all(mode == "zeros" for mode in padded), sizes[:3] == window, min(sizes) <= 0,
         )  # fmt: skip
 
-    def _shape(self, counts: Sizes, channel: int, strides: Ints, elems: int) -> Shape:
+    def _shape(
+        self, counts: Sizes, channel: int, strides: Ints, elems: int, is_copy: bool
+    ) -> Shape:
         """Columns are (plane, row, position, taps, channel)."""
         plan, shape = self.plan, self.plan.shape
         _, h, w = counts
         planes = plan.planes(counts)
         read = shape.window_sizes(counts)[2] if plan.free_width else w
+        if plan.free_width and strides[1] >= plan.width * strides[2] and is_copy:
+            read = plan.width
         kt = 1 if plan.turns > 1 else shape.kernel[0]
         kw, move = (1, 1) if plan.free_width else (shape.kernel[2], shape.stride[2])
         taps = [s * d for s, d in zip(strides, shape.dilation, strict=True)]
