@@ -156,6 +156,11 @@ class _Buffers:
             into = self.copy.as_strided((1, self.plan.cin, *fill.sizes), strides, 0)
             sizes = (1, self.plan.cin, *self.plan.shape.size)
             windows.fill(into, x.as_strided(sizes, steps.x, start), self.plan.shape, fill.box)
+        elif fill.wide is not None and not fill.empty:
+            into_view, (real, taken, offset) = fill.wide
+            first = start * self.work.itemsize // self.unit
+            source = self.x_wide(x).as_strided(real, taken, first + offset)
+            self.copy_wide.as_strided(*into_view).copy_(source)
         elif not fill.empty:
             real, taken, offset = fill.source
             self.copy.as_strided(*fill.into).copy_(x.as_strided(real, taken, start + offset))

@@ -19,13 +19,14 @@ class Fill:
 
     Offsets count from the copy's and the sample's first element. is_zeros: everything else is zero
     (else the padding is made by windows.fill). sizes: of the window. is_whole: nothing is padding;
-    empty: everything is.
+    empty: everything is. wide: into and source in elements of a unit, where x allows it, too.
     """
 
     box: Box
     sizes: Sizes
     into: View
     source: View
+    wide: tuple[View, View] | None
     is_zeros: bool
     is_whole: bool
     empty: bool
@@ -92,6 +93,7 @@ def make_steps(plan: Plan, x: Ints, out: Ints, itemsize: int, aligned: int) -> S
     elems = next(
         (unit // itemsize for unit in (16, 8) if maker.allows(unit // itemsize, aligned >= unit)), 1
     )
+    maker.is_aligned = aligned >= elems * itemsize and maker.fits(elems)
     outers = tuple(maker.outer(box, elems) for box in maker.boxes)
     return Steps(plan, x, out, maker.last, outers, elems * itemsize)
 
@@ -101,6 +103,7 @@ class _Maker:
         self.plan, self.x, self.out = plan, x, out
         self.last = out[1] == 1 and plan.rows > 1
         self.boxes = tuple(windows.boxes(plan.shape.box, plan.outer))
+        self.is_aligned = False  # whether x may be read in elements of a unit
 
     def _is_direct(self, box: Box) -> bool:
         """Whether the columns of a box are gathered from x itself."""
@@ -115,8 +118,12 @@ class _Maker:
             return False
         if not any(map(self._is_direct, self.boxes)):
             return True
+        return is_aligned and self.fits(elems)
+
+    def fits(self, elems: int) -> bool:
+        """Whether x is a tensor of so many channels at a time."""
         strides = (self.x[0], *self.x[2:])
-        return is_aligned and self.x[1] == 1 and not any(s % elems for s in strides)
+        return self.plan.cin % elems == 0 and self.x[1] == 1 and not any(s % elems for s in strides)
 
     def outer(self, box: Box, elems: int) -> Outer:
         plan, shape = self.plan, self.plan.shape
@@ -125,7 +132,7 @@ class _Maker:
             fill, channel, strides = None, self.x[1], self.x[2:]
             origin = sum(a * s for (a, _), s in zip(spans, strides, strict=True))
         else:
-            fill, channel, origin = self._fill(box, spans), 1, 0
+            fill, channel, origin = self._fill(box, spans, elems), 1, 0
             strides = fill.into[1][:3]
         pieces: list[Piece] = []
         shapes: dict[Sizes, Shape] = {}
@@ -140,7 +147,7 @@ class _Maker:
                 shapes[counts] = self._shape(counts, channel, strides, elems, fill is not None)
         return Outer(fill, tuple(pieces), shapes)
 
-    def _fill(self, box: Box, spans: list[Range]) -> Fill:
+    def _fill(self, box: Box, spans: list[Range], elems: int) -> Fill:
         plan, shape = self.plan, self.plan.shape
         window = shape.window_sizes(_counts(box))
         _, h, w = plan.copy_sizes(_counts(box))
@@ -153,8 +160,10 @@ class _Maker:
         source = sum(a * step for (a, _), step in zip(real, taken, strict=False))
         padded = [mode for (a, b), n, mode in zip(spans, shape.size, shape.modes, strict=True)
                   if a < 0 or b > n]  # fmt: skip
+        views = (sizes, strides, offset), (sizes, taken, source)
+        wide = self.is_aligned and elems > 1
         return Fill(
-            box, window, (sizes, strides, offset), (sizes, taken, source),
+            box, window, *views, (_wide(views[0], elems), _wide(views[1], elems)) if wide else None,
             all(mode == "zeros" for mode in padded), sizes[:3] == window, min(sizes) <= 0,
         )  # fmt: skip
 
@@ -217,6 +226,16 @@ class _Maker:
                 ((rows, t, h, rest, 1), (*outer, axes[2], 1), whole * m * axes[2]),
                 ((rows, t, h, rest, 1), (*lines, count * rows, 1), whole * place),
             )
+
+
+def _wide(view: View, elems: int) -> View:
+    """A view whose last dimension is contiguous, in so many elements at a time."""
+    sizes, strides, offset = view
+    return (
+        (*sizes[:-1], sizes[-1] // elems),
+        (*(s // elems for s in strides[:-1]), 1),
+        offset // elems,
+    )
 
 
 def _counts(box: Box) -> Sizes:
