@@ -23,22 +23,15 @@ from hy3d_rocm.conv.call import ConvCall, ConvSpec, spec_from_json
 from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
     CpuTier,
-    GemmTier,
     Limits,
     NativeTier,
     base,
-    columns_plan,
     conv_on_tier,
     cpu,
-    gemm,
-    in_place,
     make_call,
     make_tier,
     native,
-    products,
-    spread,
     staging,
-    unfolded,
     windows,
 )  # fmt: skip
 
@@ -61,125 +54,6 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
     assert not result["failed"], "\n".join(result["failed"])
     assert result["ran"] >= 100
     assert 0 < result["worst"] <= 1
-
-
-HALF = (torch.float16, torch.bfloat16)
-
-
-def wide_sums(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """As on a GPU whose PyTorch has products of half types into f32. The sums that were made."""
-    plain, sums = torch.bmm, []
-
-    def wide(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        sums.append(plain(a.float(), b.float(), out=out))
-        return sums[-1]
-
-    def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        total += plain(a.float(), b.float())
-
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    monkeypatch.setattr(products, "_wide_product", wide)
-    monkeypatch.setattr(products, "_add_wide_product", add_wide)
-    return sums
-
-
-def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wide_sums(monkeypatch)
-    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
-    assert not result["failed"], "\n".join(result["failed"])
-    assert result["ran"] >= 80
-
-
-@pytest.mark.parametrize("layout", ["plain", "last"])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
-    groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A library may round the parts of a product to its result's type: no half result is asked."""
-
-    def narrow(*args: Any, **options: Any) -> None:
-        raise AssertionError("a product into a half type")
-
-    sums = wide_sums(monkeypatch)
-    monkeypatch.setattr(in_place, "_SUM_BYTES", 4 * 24 * 300)
-    for name in ("mm", "addmm", "bmm", "baddbmm"):
-        monkeypatch.setattr(torch, name, narrow)
-    x, weight = integers(2, 32, 3, 20, 17), integers(48, 32 // groups, 1, 1, 1, seed=1)
-    bias, half = integers(48, seed=2), torch.bfloat16
-    if layout == "last":
-        x = x.to(memory_format=torch.channels_last_3d)
-    call = make_call(x.to(half), weight.to(half), bias.to(half), groups=groups)
-    got = GemmTier().run(call)
-    assert torch.equal(got, F.conv3d(x, weight, bias, groups=groups).to(half))
-    assert got.is_contiguous(memory_format=call.spec.memory_format)
-    # No positions in a piece but 256 or 128: two samples, all groups.
-    assert {t.numel() * groups // 48 for t in sums} <= {256, 1020 % 256, 128, 1020 % 128}
-    assert len(sums) == (2 * 2 * 4 if groups == 2 else 2 * 8)
-    assert max(t.numel() for t in sums) * 4 <= in_place._SUM_BYTES
-
-
-def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a GPU whose PyTorch gives half types only: products with the bias in them."""
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(differential, "is_whole", lambda tier, device: True)
-    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
-    assert not result["failed"], "\n".join(result["failed"])
-    assert result["worst"] == 0
-    assert result["ran"] >= 80
-
-
-SMALL: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
-    ((2, 5, 9, 8), (6, 5, 3, 3), {"padding": 1}),
-    ((1, 5, 9, 8), (6, 5, 3, 2), {"stride": (2, 1), "dilation": (1, 2)}),
-    ((4, 16, 7, 6), (1, 16, 1, 1), {"stride": 2}),
-    ((1, 7, 3, 9, 8), (4, 7, 3, 3, 3), {}),  # one frame comes out: channels and kT are one
-    ((1, 7, 5, 9, 8), (4, 7, 3, 3, 3), {"padding": ((0, 0), (1, 1), (2, 2))}),
-    ((1, 7, 6, 9, 8), (4, 7, 2, 3, 3), {"stride": (2, 1, 2), "dilation": (2, 1, 1)}),
-    ((1, 3, 3, 4, 4), (2, 3, 1, 4, 4), {}),  # one position
-    ((3, 4, 3, 5, 6), (8, 4, 3, 3, 3), {}),
-)
-
-
-@pytest.mark.parametrize("layout", ["plain", "last", "slice"])
-@pytest.mark.parametrize("half", [False, True])
-def test_small_convolutions_by_im2col_are_exact_on_whole_numbers(
-    layout: str, half: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide_sums(monkeypatch)
-    for (x_size, w_size, options), has_bias in itertools.product(SMALL, (False, True)):
-        x, weight = integers(*x_size, high=2), integers(*w_size, high=2, seed=1)
-        bias = integers(w_size[0], seed=2) if has_bias else None
-        spec = make_call(x, weight, bias, **options).spec
-        if layout == "last":
-            x, weight = (t.to(memory_format=memory_format_of(t)) for t in (x, weight))
-        if layout == "slice":
-            x = F.pad(x, (1, 2) * (x.dim() - 1))[(..., *(slice(1, -2),) * (x.dim() - 1))]
-        expected = conv_on_tier(make_tier("native"), x, weight, bias, **options)
-        operands = [t.bfloat16() if half and t is not None else t for t in (x, weight, bias)]
-        call = make_call(*operands, **options)
-        found, out = unfolded.plan(call.spec), base.empty_result(call.spec)
-        assert found is not None, spec
-        unfolded.run(found, *operands, out)
-        assert torch.equal(out, expected.to(out.dtype)), (spec, layout)
-
-
-def test_small_convolutions_with_other_padding_go_another_way() -> None:
-    x, weight = integers(1, 4, 5, 6, 8), integers(4, 4, 3, 3, 3, seed=1)
-    for options in (
-        {"padding": ((2, 0), (1, 1), (1, 1))}, {"padding": ((0, 0), (1, 0), (1, 1))},
-        {"padding": ((0, 0), (1, 1), (1, 1)), "pad_modes": "replicate"}, {"padding": 1},
-    ):  # fmt: skip
-        assert unfolded.plan(make_call(x, weight, None, **options).spec) is None
-    assert unfolded.plan(make_call(x, integers(4, 2, 3, 3, 3), groups=2).spec) is None
-
-
-def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
-    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
@@ -281,40 +155,6 @@ def test_boxes_cover_the_output_once() -> None:
             assert w1 - w0 <= steps[2]
             seen[t0:t1, h0:h1, w0:w1] += 1
         assert bool((seen == 1).all())
-
-
-def layer_specs() -> Iterator[ConvSpec]:
-    """Each layer of the video VAEs, as if on a GPU, without its tensors."""
-    one = torch.empty(1)
-    for entry in json.loads(SHAPES.read_text(encoding="utf-8")).values():
-        for layer in entry["layers"]:
-            x, weight = one.expand(layer["input"]), one.expand(layer["weight"])
-            spec = make_call(x, weight, None, layer["stride"], layer["padding"]).spec
-            for dtype in (torch.bfloat16, torch.float32):
-                yield dataclasses.replace(spec, device=torch.device("cuda"), dtype=dtype)
-
-
-@pytest.mark.parametrize("widens", [True, False])
-def test_gemm_needs_less_than_256_mb_for_every_layer_of_the_vaes(
-    monkeypatch: pytest.MonkeyPatch, widens: bool
-) -> None:
-    def half(device: torch.device, dtype: torch.dtype) -> bool:
-        return widens and products.is_half(dtype)
-
-    monkeypatch.setattr(products, "can_widen", half)
-    for spec in layer_specs():
-        assert GemmTier().workspace_bytes(spec) < 256e6, spec
-        assert columns_plan.plan(spec) is not None, spec
-
-
-def test_gemm_takes_products_first_where_few_channels_come_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    for spec in layer_specs():
-        if spec.kernel == (3, 3, 3):
-            way = gemm.cheapest(gemm.plans(spec))
-            assert isinstance(way, spread.Plan) == (spec.weight_size[0] == 3), spec
 
 
 def test_native_is_cut_to_the_budget_and_gives_the_same_sums() -> None:
