@@ -81,7 +81,7 @@ def pieces_of(piece: int | None, way: int) -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(gemm, "cheapest", lambda plans: plans[way % len(plans)])
         )
-        for plan in (columns_plan._plan, spread._plan):
+        for plan in (columns_plan._candidates, spread._plan):
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield

@@ -120,7 +120,10 @@ def way(spec: ConvSpec) -> str:
     """How the layer is computed."""
     if in_place.can(spec) and any(spec.notes.values()):
         return "in place"
-    plan = gemm.cheapest(gemm.plans(spec))
+    return plan_text(gemm.cheapest(gemm.plans(spec)))
+
+
+def plan_text(plan: gemm.Way) -> str:
     if isinstance(plan, unfolded.Plan):
         return "unfolded"
     if isinstance(plan, spread.Plan):

@@ -30,7 +30,7 @@ def run(
     """out = x * weight + bias. All are as the caller of the tier has them: of 4 or 5 dimensions."""
     work = products.work_dtype(spec.device, spec.dtype)
     aligned = _aligned(x) if x.dtype is work else 0
-    noted = ("gemm", plan, x.stride(), aligned)
+    noted = ("columns", x.stride(), aligned)
     chunks: list[tuple[int, Steps]] | None = spec.notes.get(noted)
     if chunks is None:
         chunks = spec.notes[noted] = list(_chunks(plan, x, out, work.itemsize, aligned))

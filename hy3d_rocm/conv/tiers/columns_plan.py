@@ -140,6 +140,11 @@ def flops_a_byte(dtype: torch.dtype) -> int:
 
 def plan(spec: ConvSpec) -> Plan | None:
     """The cut of a convolution, or None where not even the smallest piece is small enough."""
+    return min(candidates(spec), key=lambda plan: plan.cost, default=None)
+
+
+def candidates(spec: ConvSpec) -> tuple[Plan, ...]:
+    """Every way to lay the columns out: taps copied or added up, with phases or without."""
     work = products.work_dtype(spec.device, spec.dtype)
     total = products.sum_dtype(spec.device, spec.dtype)
     shape, half = folded(spec), products.is_half(work)
@@ -147,26 +152,26 @@ def plan(spec: ConvSpec) -> Plan | None:
         work.itemsize, total.itemsize, flops_a_byte(work),
         shape.is_padded or not spec.channels_last, 16 // work.itemsize if half else 1,
     )  # fmt: skip
-    return _plan(shape, costs, products.is_half(total))
+    return _candidates(shape, costs, products.is_half(total))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shape: Geometry, costs: _Costs, rounds: bool) -> Plan | None:
+def _candidates(shape: Geometry, costs: _Costs, rounds: bool) -> tuple[Plan, ...]:
     cin = shape.cin // shape.groups
     unit = costs.unit if cin > _FEW_CHANNELS else 1
     channels = -(-cin // unit) * unit
     rows = min(shape.cout // shape.groups, _WEIGHT_BYTES // (channels * shape.taps * costs.work))
     if rows == 0 or min(shape.out) == 0:
-        return None
+        return ()
     found: list[Plan] = []
-    for turns in {1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0]}:
-        for free in {True, False} if shape.dilation[2] == 1 else {False}:
+    for turns in dict.fromkeys((1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0])):
+        for free in (True, False) if shape.dilation[2] == 1 else (False,):
             for width in (shape.out[2], *(-(-shape.out[2] // n) for n in (4, 16, 64, 256, 1024))):
                 cut = _cut(_Cut(shape, costs, cin, channels, rows, turns, free, width))
                 if cut is not None:
                     found.append(cut)
                     break
-    return min(found, key=lambda plan: plan.cost, default=None)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -70,16 +70,16 @@ def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-_Plan = columns_plan.Plan | spread.Plan | unfolded.Plan
+Way = columns_plan.Plan | spread.Plan | unfolded.Plan
 
 
-def plans(spec: ConvSpec) -> list[_Plan]:
+def plans(spec: ConvSpec) -> list[Way]:
     """The ways that a convolution can go, whatever its strides."""
     found = (columns_plan.plan(spec), spread.plan(spec), unfolded.plan(spec))
     return [plan for plan in found if plan is not None]
 
 
-def cheapest(found: list[_Plan]) -> _Plan:
+def cheapest(found: list[Way]) -> Way:
     return min(found, key=lambda plan: plan.cost)
 
 
@@ -87,7 +87,7 @@ def _run_plan(
     spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:  # fmt: skip
-    plan: _Plan | None = spec.notes.get("gemm")
+    plan: Way | None = spec.notes.get("gemm")
     if plan is None:
         plan = spec.notes["gemm"] = cheapest(plans(spec))
     if isinstance(plan, unfolded.Plan):
