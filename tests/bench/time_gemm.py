@@ -37,8 +37,6 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     gemm,
     in_place,
     make_call,
-    spread,
-    unfolded,
 )
 
 BYTES_A_US = 3e6
@@ -68,9 +66,8 @@ def ways(call: ConvCall) -> dict[str, tuple[Callable[[], object], float]]:
     tier = GemmTier()
     if in_place.can(call.spec):
         found["in place *"] = (lambda: tier.run(call), 0.0)
-    plans: list[gemm.Way] = list(columns_plan.candidates(call.spec))
-    plans += [plan for plan in (spread.plan(call.spec), unfolded.plan(call.spec)) if plan]
-    chosen = gemm.cheapest(gemm.plans(call.spec))
+    plans = gemm.plans(call.spec)
+    chosen = gemm.cheapest(plans)
     for plan in plans:
         one = dataclasses.replace(call, spec=dataclasses.replace(call.spec))
         one.spec.notes["gemm"] = plan

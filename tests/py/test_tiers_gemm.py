@@ -200,11 +200,11 @@ def test_what_is_in_uninitialised_memory_reaches_no_result() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         assert bool(torch.empty(1000).isnan().all())
-        result = differential.run("gemm", "cpu", SEED + 1, 0, 300)
+        result = differential.run("gemm", "cpu", SEED + 1, 0, 150)
     finally:
         torch.use_deterministic_algorithms(False)
     assert not result["failed"], "\n".join(result["failed"])
-    assert result["ran"] >= 250
+    assert result["ran"] >= 120
 
 
 def strides_of(spec: ConvSpec, last: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -235,31 +235,31 @@ def test_every_row_of_a_product_starts_at_16_bytes(
     ]
     some = [dataclasses.replace(s, dtype=torch.bfloat16) for s in (*odd, *layer_specs())]
     for spec in some:
-        plan = columns_plan.plan(spec)
-        if plan is None:
-            continue
-        steps = columns_steps.make_steps(plan, *strides_of(spec, last), 2, 16)
-        for outer in steps.outers:
-            for shape in outer.shapes.values():
-                for _, strides, offset in shape.columns:
-                    assert all(s * 2 % 16 == 0 or s == 1 for s in (*strides, offset)), spec
-                if not steps.last:
-                    assert shape.total_size[-1] * 4 % 64 == 0, spec
-        assert plan.depth * 2 % 16 == 0, spec
+        for plan in columns_plan.candidates(spec):
+            steps = columns_steps.make_steps(plan, *strides_of(spec, last), 2, 16)
+            for outer in steps.outers[:1] + steps.outers[-1:]:
+                for shape in outer.shapes.values():
+                    for _, strides, offset in shape.columns:
+                        assert all(s * 2 % 16 == 0 or s == 1 for s in (*strides, offset)), spec
+                    if not steps.last:
+                        assert shape.total_size[-1] * 4 % 64 == 0, spec
+            assert plan.depth * 2 % 16 == 0, spec
 
 
 def test_odd_channels_of_half_types_are_filled_up_with_zeros(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wide_sums(monkeypatch)
-    monkeypatch.setattr(gemm, "cheapest", lambda plans: plans[0])
     x, weight = integers(1, 13, 4, 9, 11, high=2), integers(5, 13, 3, 3, 3, high=2, seed=1)
     call = make_call(x.half(), weight.half(), None, 1, 1)
-    plan = columns_plan.plan(call.spec)
-    assert plan is not None
-    assert (plan.cin, plan.channels) == (13, 16)
     expected = F.conv3d(x, weight, padding=1)
-    assert torch.equal(GemmTier().run(call), expected.half())
+    found = columns_plan.candidates(call.spec)
+    assert len(found) == 5
+    for plan in found:
+        call.spec.notes.clear()
+        monkeypatch.setattr(gemm, "cheapest", lambda plans, plan=plan: plan)
+        assert (plan.cin, plan.channels) == (13, 16)
+        assert torch.equal(GemmTier().run(call), expected.half()), plan
 
 
 class Operators(torch.utils._python_dispatch.TorchDispatchMode):
@@ -281,24 +281,32 @@ KERNELS = {"bmm", "add", "copy_", "im2col", "as_strided_copy", "zero_", "zeros",
 @pytest.mark.parametrize(
     ("x_size", "w_size", "options", "way", "most", "kernels"),
     [
-        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, 2, 9, 3),
-        ((1, 8, 3, 8, 8), (8, 8, 3, 3, 3), {}, 2, 9, 3),
-        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, 2, 14, 5),
-        ((1, 8, 8, 8), (8, 8, 1, 1), {}, 0, 8, 1),  # f32 sums need no rounding
-        ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, 0, 9, 1),
-        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, 0, 21, 6),
-        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, 0, 21, 5),
-        ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, 0, 21, 6),
-        ((1, 8, 4, 8, 8), (3, 8, 3, 3, 3), {}, 1, 14, 4),
+        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "unfolded", 9, 3),
+        ((1, 8, 3, 8, 8), (8, 8, 3, 3, 3), {}, "unfolded", 9, 3),
+        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "unfolded", 14, 5),
+        ((1, 8, 8, 8), (8, 8, 1, 1), {}, "", 8, 1),  # f32 sums need no rounding
+        ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, "", 9, 1),
+        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
+        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "columns", 21, 5),
+        ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "flat", 21, 7),
+        ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
+        ((1, 8, 4, 8, 8), (3, 8, 3, 3, 3), {}, "spread", 14, 4),
     ],
 )
 def test_a_small_layer_asks_the_host_for_few_operators(
-    x_size: tuple[int, ...], w_size: tuple[int, ...], options: dict[str, Any], way: int, most: int,
+    x_size: tuple[int, ...], w_size: tuple[int, ...], options: dict[str, Any], way: str, most: int,
     kernels: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each takes the host some 10 us on a machine with a large GPU, views included. `way` is that
-    of gemm.plans(): columns, spread, unfolded."""
-    monkeypatch.setattr(gemm, "cheapest", lambda plans: plans[way])
+    of gemm.plans()."""
+    names = {columns_plan.Plan: "columns", spread.Plan: "spread", unfolded.Plan: "unfolded"}
+
+    def named(plan: gemm.Way) -> str:
+        return "flat" if getattr(plan, "flat", False) else names[type(plan)]
+
+    monkeypatch.setattr(
+        gemm, "cheapest", lambda plans: next(p for p in plans if way in ("", named(p)))
+    )
     call = make_call(torch.randn(x_size), torch.randn(w_size), torch.randn(w_size[0]), **options)
     tier = GemmTier()
     expected = tier.run(call)

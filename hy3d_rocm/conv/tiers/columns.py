@@ -95,7 +95,9 @@ def _matrix(plan: Plan, weight: torch.Tensor, row: int, work: torch.dtype) -> to
     turns, frames = (kt, 1) if plan.turns > 1 else (1, kt)
     sizes: Ints = (turns, plan.rows, frames, kh, kw, plan.cin)
     strides: Ints = (t, o, t, h, w, c)
-    if plan.free_width:
+    if plan.flat:
+        sizes, strides = (kt, kh, plan.rows, kw, plan.cin), (t, h, o, w, c)
+    elif plan.free_width:
         sizes = (turns, plan.rows, kw, frames, kh, plan.cin)
         strides = (t, o, w, t, h, c)
     start = weight.storage_offset() + row * o
@@ -118,8 +120,10 @@ class _Buffers:
         self.plan, self.work, self.device = steps.plan, work, x.device
         self.unit = steps.unit
         self.wide = _WIDER.get(self.unit, work)
-        elems = self.plan.column_elems()
-        self.columns_wide, self.columns = self._empty(elems)
+        self.columns_wide: torch.Tensor | None = None
+        self.columns: torch.Tensor | None = None
+        if not self.plan.flat:
+            self.columns_wide, self.columns = self._empty(self.plan.column_elems())
         self.copy: torch.Tensor | None = None
         self.copy_wide: torch.Tensor | None = None
         self.filled: tuple[object, ...] | None = None
@@ -172,12 +176,16 @@ class _Views:
 
     def __init__(self, shape: Shape, steps: Steps, buffers: _Buffers, matrix: torch.Tensor) -> None:
         self.shape = shape
-        self.into = buffers.columns_wide.as_strided(*shape.into)
         plan = steps.plan
+        self.into: torch.Tensor | None = None
+        if buffers.columns_wide is not None:
+            self.into = buffers.columns_wide.as_strided(*shape.into)
+        held_in = buffers.copy if plan.flat else buffers.columns
+        assert held_in is not None
         held = plan.rows * plan.depth
         self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
         for turn, view in enumerate(shape.columns):
-            columns, m = buffers.columns.as_strided(*view), plan.phases
+            columns, m = held_in.as_strided(*view), plan.phases
             if steps.last:
                 sizes, strides = (m, plan.depth, plan.rows), (0, 1, plan.depth)
             else:
@@ -227,8 +235,9 @@ class _Run:
         views = self.views.get(piece.counts)
         if views is None:
             views = self.views[piece.counts] = _Views(shape, self.steps, self.buffers, self.matrix)
-        taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
-        views.into.copy_(taken)
+        if views.into is not None:
+            taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
+            views.into.copy_(taken)
         self._multiply(views)
         for part, values in zip(shape.parts, views.parts, strict=True):
             sizes, strides, offset = part.place

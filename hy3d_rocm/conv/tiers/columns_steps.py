@@ -108,7 +108,7 @@ class _Maker:
     def _is_direct(self, box: Box) -> bool:
         """Whether the columns of a box are gathered from x itself."""
         plan = self.plan
-        if not windows.is_inside(plan.shape, box) or plan.channels != plan.cin:
+        if plan.flat or not windows.is_inside(plan.shape, box) or plan.channels != plan.cin:
             return False
         return plan.copied == plan.channels or self.x[1] == 1 or plan.cin == 1
 
@@ -194,11 +194,18 @@ class _Maker:
         into = (wide, (*(s // elems for s in given), 1), 0)
         source = (*(s // elems for s in taken), channel)
         turns = tuple(
-            self._columns(counts, turn * shape.dilation[0] * h * line) for turn in range(plan.turns)
+            self._columns(counts, offset * line) for offset in self._turns(plan.lines(counts))
         )
         count = plan.sums(counts)
         total = (count, plan.rows) if self.last else (plan.rows, count)
         return Shape(into, source, turns, (plan.phases, *total), tuple(self._parts(counts, count)))
+
+    def _turns(self, lines: int) -> Iterator[int]:
+        """Lines from the first tap of the first turn to that of each."""
+        plan, (frame, row, _) = self.plan, self.plan.shape.dilation
+        for kt in range(plan.shape.kernel[0] if plan.turns > 1 else 1):
+            for kh in range(plan.shape.kernel[1] if plan.flat else 1):
+                yield kt * frame * lines + kh * row
 
     def _columns(self, counts: Sizes, offset: int) -> View:
         plan = self.plan
@@ -213,7 +220,7 @@ class _Maker:
         m, rows, groups = plan.phases, plan.rows, plan.line // plan.phases
         _, channel, *axes = self.out
         row, place = (1, rows) if self.last else (count, 1)
-        lines = (row, h * groups * place, groups * place)
+        lines = (row, plan.lines(counts) * groups * place, groups * place)
         whole, rest = divmod(w, m)
         outer = (channel, axes[0], axes[1])
         if whole:

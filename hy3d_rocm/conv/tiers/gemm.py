@@ -30,18 +30,19 @@ class GemmTier:
         return "matrix products"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        """The most that any of them takes: which one it is depends on strides, too."""
+        """Of the way that is taken, or of the one without copies: strides decide between them."""
         if min(spec.out_size) == 0:
             return 0
         blas = _BLAS_BYTES if spec.device.type == "cuda" else 0
-        return max(in_place.workspace_bytes(spec), *(plan.bytes for plan in plans(spec))) + blas
+        found = plans(spec)
+        return max(in_place.workspace_bytes(spec), cheapest(found).bytes if found else 0) + blas
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
         reason = foreign(spec.device)
         if reason is not None or min(spec.out_size) == 0:
             return reason
-        if columns_plan.plan(spec) is None:
+        if not plans(spec):
             return "not even one output row's columns, or one channel's weights, fit its workspace"
         need = self.workspace_bytes(spec) + spec.out_bytes
         return shortage(need, limits, spec.device, "its columns and output")
@@ -75,8 +76,8 @@ Way = columns_plan.Plan | spread.Plan | unfolded.Plan
 
 def plans(spec: ConvSpec) -> list[Way]:
     """The ways that a convolution can go, whatever its strides."""
-    found = (columns_plan.plan(spec), spread.plan(spec), unfolded.plan(spec))
-    return [plan for plan in found if plan is not None]
+    others = (spread.plan(spec), unfolded.plan(spec))
+    return [*columns_plan.candidates(spec), *(plan for plan in others if plan is not None)]
 
 
 def cheapest(found: list[Way]) -> Way:
