@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +315,46 @@ def test_a_small_layer_asks_the_host_for_few_operators(
     assert torch.equal(got, expected)
     assert counted.names.total() <= most, counted.names
     assert sum(n for k, n in counted.names.items() if k in KERNELS) <= kernels, counted.names
+
+
+def peak_bytes(function: Callable[[], torch.Tensor]) -> int:
+    """What a call takes beside its result, at most, by PyTorch's own records of allocations."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        out = function()
+    live = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            most = max(most, live)
+    return most - out.numel() * out.element_size()
+
+
+PEAKS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((1, 16, 6, 40, 40), (16, 16, 3, 3, 3), {}),
+    ((2, 16, 5, 33, 30), (24, 16, 3, 3, 3), {"padding": ((2, 0), (1, 1), (1, 1))}),
+    ((1, 16, 9, 30, 30), (16, 8, 3, 3, 3), {"groups": 2, "stride": 2, "padding": 1}),
+    ((1, 16, 5, 30, 28), (16, 16, 3, 3, 3), {"padding": 2, "dilation": 2,
+                                             "pad_modes": "replicate"}),
+    ((2, 24, 60, 60), (12, 24, 3, 3), {"padding": 1}),
+    ((1, 16, 4, 40, 40), (16, 16, 3, 1, 1), {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["plain", "last"])
+def test_no_way_takes_more_than_it_predicts(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in (
+        (columns_plan, "_PIECE_BYTES", 2 << 20), (columns_plan, "_COPY_BYTES", 1 << 20),
+        (spread, "_PIECE_BYTES", 3 << 20), (in_place, "_SUM_BYTES", 1 << 20),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, size)
+    for x_size, w_size, options in PEAKS:
+        x, weight, bias = torch.randn(x_size), torch.randn(w_size), torch.randn(w_size[0])
+        x = x.to(memory_format=memory_format_of(x)) if layout == "last" else x
+        call = make_call(x, weight, bias, **options)
+        for plan in gemm.plans(call.spec):
+            call.spec.notes.clear()
+            monkeypatch.setattr(gemm, "cheapest", lambda plans, plan=plan: plan)
+            tier = GemmTier()
+            tier.run(call)
+            assert peak_bytes(lambda: tier.run(call)) <= tier.workspace_bytes(call.spec), plan  # noqa: B023

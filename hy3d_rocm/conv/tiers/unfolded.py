@@ -54,8 +54,9 @@ def plan(spec: ConvSpec) -> Plan | None:
     columns = samples * positions * depth * work.itemsize
     if columns > _COLUMN_BYTES:
         return None
-    # Frames are copied where they are no channels as they lie, a weight where it is not contiguous.
-    held = columns + frames * work.itemsize + shape.cout * depth * work.itemsize
+    # Frames are copied where they are no channels as they lie, and by im2col; a weight where it is
+    # not contiguous.
+    held = columns + (2 * frames + shape.cout * depth) * work.itemsize
     total = held + samples * positions * shape.cout * sums
     pairs = samples * positions * depth * max(shape.cout, columns_plan.LEAST_ROWS) * 2
     product = pairs / columns_plan.flops_a_byte(work) + columns
