@@ -200,11 +200,11 @@ def test_what_is_in_uninitialised_memory_reaches_no_result() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         assert bool(torch.empty(1000).isnan().all())
-        result = differential.run("gemm", "cpu", SEED + 1, 0, 150)
+        result = differential.run("gemm", "cpu", SEED + 1, 0, 90)
     finally:
         torch.use_deterministic_algorithms(False)
     assert not result["failed"], "\n".join(result["failed"])
-    assert result["ran"] >= 120
+    assert result["ran"] >= 75
 
 
 def strides_of(spec: ConvSpec, last: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -233,7 +233,8 @@ def test_every_row_of_a_product_starts_at_16_bytes(
         make_call(torch.empty(2, 20, 17, 19), torch.empty(7, 20, 3, 3), None, 2, 1).spec,
         make_call(torch.empty(1, 3, 5, 7, 9), torch.empty(8, 3, 2, 1, 4)).spec,
     ]
-    some = [dataclasses.replace(s, dtype=torch.bfloat16) for s in (*odd, *layer_specs())]
+    halves = [s for s in layer_specs() if s.dtype is torch.bfloat16 and s.flops < 200e9]
+    some = [*(dataclasses.replace(s, dtype=torch.bfloat16) for s in odd), *halves[::2]]
     for spec in some:
         for plan in columns_plan.candidates(spec):
             steps = columns_steps.make_steps(plan, *strides_of(spec, last), 2, 16)
