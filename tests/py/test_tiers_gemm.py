@@ -196,15 +196,16 @@ def test_gemm_takes_products_first_where_few_channels_come_out(
 
 
 def test_what_is_in_uninitialised_memory_reaches_no_result() -> None:
-    """Buffers have slack that products read; here it is full of NaN."""
-    torch.use_deterministic_algorithms(True)
+    """Buffers have slack that products read; here it is full of NaN. (The public switch imports
+    torch._inductor, which takes seconds.)"""
+    torch._C._set_deterministic_algorithms(True)
     try:
         assert bool(torch.empty(1000).isnan().all())
-        result = differential.run("gemm", "cpu", SEED + 1, 0, 90)
+        result = differential.run("gemm", "cpu", SEED + 1, 0, 200)
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch._C._set_deterministic_algorithms(False)
     assert not result["failed"], "\n".join(result["failed"])
-    assert result["ran"] >= 75
+    assert result["ran"] >= 170
 
 
 def strides_of(spec: ConvSpec, last: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
