@@ -44,7 +44,7 @@ def conv3d(
     """x (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW), bias (Cout) or None, into out.
 
     Returns (strategy, threads, workspace bytes). threads and workspace_limit 0: the defaults
-    (the context's maximum, 64 MiB a thread); neither changes a bit of the result. The GIL is
+    (the context's maximum, 64 MB a thread); neither changes a bit of the result. The GIL is
     released. Hy3dError HY3D_ERR_CANCELLED, HY3D_ERR_WORKSPACE_TOO_SMALL,
     HY3D_ERR_BLAS_UNAVAILABLE.
     """

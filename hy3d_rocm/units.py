@@ -35,16 +35,6 @@ def size_text(count: int | None, digits: int = 1) -> str:
     return f"{count} B"
 
 
-def iec_text(count: int) -> str:
-    """Bytes as 12 B, 1.5 KiB, 3.0 MiB: the same sizes, spelled as torch's own errors do."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def short_text(count: int) -> str:
     """Bytes as "20GB" or "19.5GB": one digit after the point where it is not 0."""
     return f"{round(count / GB, 1):g}GB"

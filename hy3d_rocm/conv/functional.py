@@ -49,7 +49,7 @@ def conv3d(
         error; there is none yet, so both give the same bits today.
     threads: None takes torch.get_num_threads() of the calling thread where torch is imported, else
         every CPU this process may use. No thread count changes a bit of the result.
-    workspace_limit: bytes of scratch memory, all threads together; None is 64 MiB a thread. A
+    workspace_limit: bytes of scratch memory, all threads together; None is 64 MB a thread. A
         tighter limit is slower, never different.
     out: array to write; returned. It must not lie in the memory of the others.
     cancel: a CancelFlag of hy3d_rocm._native, looked at while computing.

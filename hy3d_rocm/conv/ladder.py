@@ -107,8 +107,7 @@ class Climb:
 
     def _others(self, first: Tier) -> list[Tier]:
         if self.plan.is_brief and self.widen is not None:
-            preferred = self.plan.preferred
-            self.plan = replace(self.widen(), preferred=preferred)
+            self.plan = replace(self.widen(), preferred=self.plan.preferred)
         return [tier for tier in self.plan.tiers if tier is not first]
 
     def _resume(self, tier: Tier, failed: list[Exception]) -> torch.Tensor | None:

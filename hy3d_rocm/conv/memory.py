@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-from hy3d_rocm import units
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -100,8 +98,3 @@ def _allocated(device: torch.device) -> int:
     if device.type == "cuda" and gpu_in_use():
         return torch.cuda.memory_allocated(device)
     return 0
-
-
-def text(count: int | None) -> str:
-    """1536 -> '1.5 KiB'; None -> 'unknown'."""
-    return "unknown" if count is None else units.iec_text(count)

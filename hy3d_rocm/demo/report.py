@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.demo.timeline import MIB, TIER_NAMES
+from hy3d_rocm.demo.timeline import TIER_NAMES
+from hy3d_rocm.units import MB
 
 STYLE = """
 :root { color-scheme: light; --ink: #1e2228; --quiet: #6b7280; --line: #e5e7eb; --good: #0f766e; }
@@ -70,11 +71,11 @@ def headline_figures(report: Mapping[str, Any]) -> str:
     share = protected["peak_bytes"] / whole["peak_bytes"]
     return "".join(
         (
-            figure_box(f"{whole['peak_bytes'] / MIB:.0f} MiB", "peak of the whole decode"),
+            figure_box(f"{whole['peak_bytes'] / MB:.0f} MB", "peak of the whole decode"),
             figure_box(
-                f"{protected['peak_bytes'] / MIB:.0f} MiB", f"peak protected ({share:.0%} of it)"
+                f"{protected['peak_bytes'] / MB:.0f} MB", f"peak protected ({share:.0%} of it)"
             ),
-            figure_box(f"{report['budget_bytes'] / MIB:.0f} MiB", "budget given"),
+            figure_box(f"{report['budget_bytes'] / MB:.0f} MB", "budget given"),
             figure_box(f"{psnr['protected_vs_whole']:.1f} dB", "protected against whole (PSNR)"),
             figure_box(f"{protected['failures']}", "convolution failures survived"),
             figure_box(
@@ -95,8 +96,9 @@ def ladder_table(protected: Mapping[str, Any]) -> str:
 
 def describe_plan(decode: Mapping[str, Any]) -> str:
     """The plan of a decode report as sentences: what was cut, why, and what it was to take."""
-    plan, mib = decode["plan"], decode["predicted_peak_bytes"] / MIB
-    reason = f"{decode['strategy'].capitalize()}: {decode['reason']}. Predicted peak {mib:.0f} MiB."
+    plan, strategy = decode["plan"], decode["strategy"].capitalize()
+    peak = f"{decode['predicted_peak_bytes'] / MB:.0f} MB"
+    reason = f"{strategy}: {decode['reason']}. Predicted peak {peak}."
     if plan.get("kind") != "tiled":
         return reason
     rows, columns = plan["tiles"]

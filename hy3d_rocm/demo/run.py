@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.demo.metrics import psnr_db
 from hy3d_rocm.demo.report import describe_plan
-from hy3d_rocm.demo.timeline import MIB, TIER_NAMES
+from hy3d_rocm.demo.timeline import TIER_NAMES
+from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,13 +155,13 @@ def write_pictures(out: Path, report: dict[str, Any], clips: dict[str, Frames], 
         ("source", "filmed clip,\nnot trained on", source),
         (
             "whole",
-            f"{report['whole']['peak_bytes'] / MIB:.0f} MiB\n"
+            f"{report['whole']['peak_bytes'] / MB:.0f} MB\n"
             f"{psnr['whole_vs_source']:.1f} dB to source",
             whole,
         ),
         (
             "protected",
-            f"{report['protected']['peak_bytes'] / MIB:.0f} MiB ({share:.0%})\n"
+            f"{report['protected']['peak_bytes'] / MB:.0f} MB ({share:.0%})\n"
             f"{psnr['protected_vs_whole']:.1f} dB to whole",
             protected,
         ),
@@ -179,8 +180,8 @@ def check_claims(report: dict[str, Any]) -> list[str]:
     claims = [
         (
             protected["peak_bytes"] <= report["budget_bytes"],
-            f"peak {protected['peak_bytes'] / MIB:.0f} MiB within the budget of "
-            f"{report['budget_bytes'] / MIB:.0f} MiB (whole: {whole['peak_bytes'] / MIB:.0f} MiB)",
+            f"peak {protected['peak_bytes'] / MB:.0f} MB within the budget of "
+            f"{report['budget_bytes'] / MB:.0f} MB (whole: {whole['peak_bytes'] / MB:.0f} MB)",
         ),
         (psnr >= 35.0, f"protected against whole {psnr:.1f} dB, at least 35"),
         (
@@ -290,11 +291,11 @@ def decode_twice(work: Path) -> dict[str, Any]:
     say("[2/5] decode whole, in a fresh process")
     whole = run_child({"mode": "whole", "work": str(work)}, work)
     budget = math.floor(whole["peak_bytes"] / BUDGET_SHARE)
-    say(f"  {whole['seconds']:.1f} s, peak {whole['peak_bytes'] / MIB:.0f} MiB above loading")
-    say(f"[3/5] decode under {budget / MIB:.0f} MiB with failing back-ends, in a fresh process")
+    say(f"  {whole['seconds']:.1f} s, peak {whole['peak_bytes'] / MB:.0f} MB above loading")
+    say(f"[3/5] decode under {budget / MB:.0f} MB with failing back-ends, in a fresh process")
     job = {"mode": "protected", "work": str(work), "budget_bytes": budget}
     protected = run_child(job, work)
-    say(f"  {protected['seconds']:.1f} s, peak {protected['peak_bytes'] / MIB:.0f} MiB")
+    say(f"  {protected['seconds']:.1f} s, peak {protected['peak_bytes'] / MB:.0f} MB")
     say(textwrap.indent(textwrap.fill(describe_plan(protected["decode"]), 96), "  "))
     show_ladder(protected["tiers"])
     return {"whole": whole, "protected": protected, "budget_bytes": budget}

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MIB = 1024.0 * 1024.0
+from hy3d_rocm.units import MB
+
 WHOLE_COLOUR, PROTECTED_COLOUR, BUDGET_COLOUR = "#9aa3ad", "#0f766e", "#b45309"
 FAILED_COLOUR, SKIPPED_COLOUR = "#dc2626", "#d1d5db"
 TIER_COLOURS = {"current": "#7c3aed", "native": "#2563eb", "cpu": "#0f766e"}
@@ -34,17 +35,17 @@ def draw_timeline(
         (protected, "protected, tiled", PROTECTED_COLOUR),
     ):
         seconds = [sample[0] for sample in record["memory"]]
-        mebibytes = [sample[1] / MIB for sample in record["memory"]]
-        peak = record["peak_bytes"] / MIB
-        top.fill_between(seconds, mebibytes, color=colour, alpha=0.25, linewidth=0)
-        top.plot(seconds, mebibytes, color=colour, label=f"{label}: peak {peak:.0f} MiB")
+        megabytes = [sample[1] / MB for sample in record["memory"]]
+        peak = record["peak_bytes"] / MB
+        top.fill_between(seconds, megabytes, color=colour, alpha=0.25, linewidth=0)
+        top.plot(seconds, megabytes, color=colour, label=f"{label}: peak {peak:.0f} MB")
     top.axhline(
-        budget_bytes / MIB,
+        budget_bytes / MB,
         color=BUDGET_COLOUR,
         linestyle="--",
-        label=f"budget: {budget_bytes / MIB:.0f} MiB",
+        label=f"budget: {budget_bytes / MB:.0f} MB",
     )
-    top.set_ylabel("MiB above loading")
+    top.set_ylabel("MB above loading")
     top.set_ylim(bottom=0)
     top.legend(frameon=False, loc="upper right")
     top.set_title("Memory while decoding, and what ran each convolution", loc="left")

@@ -156,7 +156,7 @@ def _driver_lines(driver: Mapping[str, Any]) -> list[str]:
 
 
 def _gpu_line(facts: Mapping[str, Any]) -> str:
-    memory = units.iec_text(facts["memory_bytes"])
+    memory = units.size_text(facts["memory_bytes"])
     return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
 
 

@@ -30,7 +30,7 @@ typedef struct hy3d_conv3d_desc {
     hy3d_pad_mode pad_mode[3];
     /* At most this many threads; 0 is the context's maximum. Never changes a bit of the result. */
     uint32_t num_threads;
-    /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MiB a thread. A tighter
+    /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MB a thread. A tighter
      * bound means fewer grains in flight, never another result. */
     size_t workspace_limit_bytes;
 } hy3d_conv3d_desc;

@@ -167,15 +167,15 @@ def report(options: argparse.Namespace) -> int:
             f"{name:24} {'x'.join(map(str, layer['input'])):>19} -> {layer['weight'][0]:4} "
             f"k {'x'.join(map(str, layer['weight'][2:])):5} {ours * 1e3:8.1f} ms "
             f"torch {theirs * 1e3:8.1f} ms ratio {ratios[-1]:5.2f}  {gflop / ours:5.0f} GFLOP/s "
-            f"torch {gflop / theirs:5.0f}  {strategy} x{threads} workspace {workspace >> 10} KiB"
+            f"torch {gflop / theirs:5.0f}  {strategy} x{threads} workspace {workspace >> 10} kB"
         )
         if not options.no_memory:
             extra = extra_memory(layer, "ours", options)
             exceeded = extra > workspace + SLACK_BYTES
             over += exceeded
             line += (
-                f"  extra {extra >> 10} KiB{' OVER THE BOUND' if exceeded else ''} "
-                f"torch {extra_memory(layer, 'torch', options) >> 10} KiB"
+                f"  extra {extra >> 10} kB{' OVER THE BOUND' if exceeded else ''} "
+                f"torch {extra_memory(layer, 'torch', options) >> 10} kB"
             )
         print(line, flush=True)
     if not ratios:
@@ -185,7 +185,7 @@ def report(options: argparse.Namespace) -> int:
     print(f"geometric mean of {len(ratios)} ratios: {mean:.3f} (1 is torch's speed)")
     print(f"all calls of these layers: {weighted[0]:.1f} s, torch {weighted[1]:.1f} s")
     if not options.no_memory:
-        print(f"layers whose extra memory exceeds workspace + {SLACK_BYTES >> 10} KiB: {over}")
+        print(f"layers whose extra memory exceeds workspace + {SLACK_BYTES >> 10} kB: {over}")
     return 1 if over else 0
 
 

@@ -292,9 +292,9 @@ def main() -> int:
         )
         check_full_disk(folder, range(1, 41))
         print("40 sizes of a full disk: sound, nothing flushed is lost")
-        print(f"a disk of 1 MiB: {check_small_disk()}")
+        print(f"a disk of 1 MB: {check_small_disk()}")
         size = check_growth(folder / "long.db", 60_000, 20_000)
-        print(f"60,000 rows where 20,000 may be: the file ends at {size / 2**20:.1f} MiB")
+        print(f"60,000 rows where 20,000 may be: the file ends at {size / 2**20:.1f} MB")
         print(f"opening that file, checked: {open_time(folder / 'long.db'):.0f} ms")
         for what, value in measure(folder / "cost.db").items():
             print(f"{what:34} {value:8.2f} us")

@@ -72,7 +72,7 @@ def main() -> int:
         steps = Steps()
         run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
         (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-        steps.done(f"built {sdist.name} ({sdist.stat().st_size >> 10} KiB) and {wheel.name}")
+        steps.done(f"built {sdist.name} ({sdist.stat().st_size >> 10} kB) and {wheel.name}")
         with tarfile.open(sdist) as archive:
             names = {n.split("/", 1)[1] for n in archive.getnames() if "/" in n}
             archive.extractall(folder / "source", filter="data")

@@ -130,7 +130,7 @@ def test_amd_gpus_show_in_the_text_as_torch_and_the_driver_name_them() -> None:
     }  # fmt: skip
     text = format_text(facts)
     for expected in (
-        "torch 2.9.0+rocm7.0: ROCm 7.0", "MIOpen is switched off", "Radeon, gfx1100, 24.0 GiB",
+        "torch 2.9.0+rocm7.0: ROCm 7.0", "MIOpen is switched off", "Radeon, gfx1100, 24.0 GB",
         "driver: Radeon", "ROCm 7.1.0 on the system",
     ):  # fmt: skip
         assert expected in text

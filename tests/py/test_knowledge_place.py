@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from knowledge_doubles import finish, key, record, start, tables
-from knowledge_fixtures import patience  # noqa: F401
+from knowledge_fixtures import lines, patience  # noqa: F401
 
 from hy3d_rocm.conv.knowledge import opening, place, schema
 from hy3d_rocm.conv.knowledge.store import Store
@@ -90,10 +90,6 @@ def test_default_path(environ: dict[str, str], windows: bool, expected: str) -> 
 
 
 # The trouble, the file it is about, and the one line.
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
 
 
 def works_in_memory(store: Store) -> None:
@@ -292,6 +288,29 @@ def test_hosts_that_meet_a_damaged_file_move_it_once(tmp_path: Path) -> None:
         finish(child)
     assert len(list(tmp_path.glob("*.damaged-*"))) == 1
     assert len(tables(path)["records"]) == 4
+
+
+def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host has moved the damaged one, and has not finished the new one yet."""
+    path, looks = tmp_path / "knowledge.db", []
+    path.write_bytes(b"garbage " * 4096)
+    real = opening.is_ours
+
+    def late(judged: Path) -> bool:
+        if not looks:
+            path.rename(tmp_path / "aside")
+            half_made = sqlite3.connect(path)
+            half_made.execute("PRAGMA journal_mode = WAL")
+            half_made.close()
+        looks.append(real(judged))
+        return looks[-1]
+
+    monkeypatch.setattr(opening, "is_ours", late)
+    opening.open_for_writing(path).close()
+    assert looks == [False]
+    assert tables(path) == {"records": [], "trying": []}
 
 
 def test_reasons_are_words() -> None:

@@ -6,34 +6,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from knowledge_doubles import finish, key, record, start, tables
-from knowledge_fixtures import patience  # noqa: F401
+from knowledge_fixtures import lines, new_path, open_store, patience  # noqa: F401
 
 from hy3d_rocm.conv.knowledge import opening, worker
 from hy3d_rocm.conv.knowledge import store as store_module
 from hy3d_rocm.conv.knowledge.store import Store
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "new folder" / "knowledge.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    one = Store.open(path)
-    assert one.trouble is None
-    yield one
-    one.close()
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
 
 
 def test_a_record_is_there_at_once_and_after_reopening(path: Path, store: Store) -> None:
@@ -151,109 +133,6 @@ def test_bad_values_are_refused_with_a_sentence_and_harm_nothing(path: Path, sto
     assert store.trouble is None
     assert len(tables(path)["records"]) == 1
     assert len(store.records(key(2))["triton"].detail) == 500
-
-
-def test_try_row_is_on_the_disk_before_the_call_and_gone_after(path: Path, store: Store) -> None:
-    with store.try_(key(1), "vendor"):
-        row = tables(path)["trying"][0]
-        assert (row[2], row[10], row[12]) == (key(1).shape, "vendor", os.getpid())
-    assert store.flush()
-    assert tables(path)["trying"] == []
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
-def test_an_exception_passes_and_clears_the_try_row(
-    path: Path, store: Store, error: type[BaseException]
-) -> None:
-    with pytest.raises(error), store.try_(key(1), "vendor"):
-        raise error
-    store.close()
-    assert tables(path)["trying"] == []
-
-
-_DIES = """
-import os, sys
-from knowledge_doubles import key, record
-from hy3d_rocm.conv.knowledge.store import Store
-store = Store.open(sys.argv[1])
-with store.try_(key(7), "vendor"):
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_first_call_that_its_process_did_not_survive_is_recorded_as_hang(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    child = start(_DIES, path)
-    assert child.wait(30) == -9
-    store = Store.open(path)
-    [(suspect, tier, when)] = store.left_trying()
-    assert (suspect, tier) == (key(7), "vendor")
-    assert abs(when - time.time()) < 60
-    found = store.records(key(7))["vendor"]
-    assert found.verdict == "hang"
-    assert f"process {child.pid} ended during its first call" in found.detail
-    assert len([line for line in lines(caplog) if "ended during the call" in line]) == 1
-    store.close()
-    later = Store.open(path)
-    assert later.left_trying() == []
-    assert later.records(key(7))["vendor"] == found
-    later.close()
-
-
-def test_try_rows_of_living_processes_are_left_alone(path: Path) -> None:
-    code = _DIES.replace("os.kill(os.getpid(), 9)", "print('in', flush=True); sys.stdin.read()")
-    child = start(code, path)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "in\n"
-    store = Store.open(path)
-    assert store.left_trying() == []
-    assert store.records(key(7)) == {}
-    store.close()
-    finish(child)
-    assert tables(path) == {"records": [], "trying": []}
-
-
-def attempts(path: Path, changes: dict[str, Any]) -> Store:
-    """A store that finds an attempt of this process, changed as said, in its file."""
-    Store.open(path).close()
-    connection = sqlite3.connect(path)
-    from hy3d_rocm.conv.knowledge import process, schema
-
-    me = process.myself()._replace(**{k: v for k, v in changes.items() if k != "when"})
-    when = changes.get("when", time.time())
-    with connection:
-        schema.write_trying(connection, schema.Attempt("token", key(7), "vendor", when, me))
-    connection.close()
-    return Store.open(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "suspected"),
-    [
-        ({}, False),
-        ({"start": "1"}, True),  # the number was given again
-        ({"boot": "another"}, True),
-        ({"numbering": "another container"}, False),
-        ({"numbering": "another container", "when": 1e9}, True),
-        ({"start": ""}, False),
-    ],
-)
-def test_processes_are_told_apart(path: Path, changes: dict[str, Any], suspected: bool) -> None:
-    store = attempts(path, changes)
-    assert bool(store.left_trying()) is suspected
-    assert bool(store.records(key(7))) is suspected
-    store.close()
-
-
-def test_a_newer_measurement_is_not_overwritten_by_a_suspicion(path: Path) -> None:
-    store = Store.open(path)
-    store.put(key(7), record("vendor", when=2e9))
-    store.close()
-    store = attempts(path, {"boot": "another", "when": 1e9})
-    assert len(store.left_trying()) == 1
-    assert store.records(key(7))["vendor"].verdict == "ok"
-    store.close()
 
 
 def test_a_slow_disk_holds_nobody_up(

@@ -196,6 +196,29 @@ def test_the_native_tier_is_not_tried_for_memory_it_just_failed_to_get(x: torch.
     assert "it is the current back-end" in guard.stats.lines[0]
 
 
+def test_only_a_native_call_of_a_megabyte_reads_the_free_memory_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading it takes longer than a small convolution whose first tier is known to fail."""
+    asked: list[torch.device] = []
+    monkeypatch.setattr(memory, "free_bytes", asked.append)  # nobody can tell: no bound
+    small, large = integers(1, 2, 4, 6, 6), integers(1, 2, 9, 40, 40)
+    weight = integers(2, 2, 3, 3, 3, seed=1)
+    assert 2 * 27 * large[0, 0].numel() * 4 > tiers_base.SMALL_BYTES  # its im2col buffer
+    for x, reads in ((small, 0), (large, 3)):
+        with inject_faults(Fault("current", count=1)), protect():
+            F.conv3d(x, weight, padding=1)
+        with protect() as guard:
+            for _ in range(2):  # planned, and its first result checked
+                F.conv3d(x, weight, padding=1)
+            asked.clear()
+            results = [F.conv3d(x, weight, padding=1) for _ in range(3)]
+        assert len(asked) == reads
+        assert {row.tier for row in guard.stats.rows.values()} == {"native"}
+        expected = F.conv3d(x, weight, padding=1)
+        assert all(torch.equal(result, expected) for result in results)
+
+
 def test_an_out_of_memory_error_can_be_left_to_the_caller(x: torch.Tensor) -> None:
     weight = integers(3, 2, 3, 3, 3)
     error = torch.OutOfMemoryError(faults.HIP_OOM)

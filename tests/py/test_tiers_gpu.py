@@ -50,6 +50,13 @@ def tier_of(name: str) -> Tier:
     return cpu_tier() if name == "cpu" else make_tier(name)
 
 
+def run(tier: Tier, call: ConvCall) -> torch.Tensor:
+    """A call that the tier has to take, asked as the router asks."""
+    reason = tier.refusal(call, call.limits)
+    assert reason is None, reason
+    return tier.run(call)
+
+
 @pytest.mark.parametrize("name", TIERS)
 def test_random_convolutions_are_right(name: str) -> None:
     """Replay: python tests/bench/differential_tiers.py --device cuda --tiers NAME --seed 11."""
@@ -135,10 +142,7 @@ def test_beyond_2_to_the_31_elements_every_tier_is_right(name: str, case: str, l
     weight = torch.randint(-1, 2, w_size, generator=generator, device=GPU).to(x.dtype)
     weight *= torch.rand(w_size, generator=generator, device=GPU) < 120 / weight[0].numel()
     call = make_call(x, weight, None, 1, padding)
-    tier = tier_of(name)
-    reason = tier.refusal(call, call.limits)
-    assert reason is None, reason
-    out = tier.run(call)
+    out = run(tier_of(name), call)
     assert case in ("2d", "few out") or out.numel() > 2**31
     assert out.is_contiguous(memory_format=call.spec.memory_format)
     spot_check(call, out)
@@ -241,7 +245,7 @@ def test_the_vendor_library_is_used_though_it_is_switched_off(dtype: torch.dtype
         expected, by_library = operators_of(lambda: F.conv3d(x, weight, padding=1))
     call = make_call(x, weight, None, 1, 1)
     with torch.backends.cudnn.flags(enabled=False, **options):
-        got, by_tier = operators_of(lambda: VendorTier().run(call))
+        got, by_tier = operators_of(lambda: run(VendorTier(), call))
         _, switched_off = operators_of(lambda: F.conv3d(x, weight, padding=1))
     assert switched_off & NATIVE, switched_off
     assert not switched_off & LIBRARY, "the switch does nothing here, so the tier shows nothing"
@@ -260,7 +264,7 @@ def test_a_tier_stays_in_order_with_the_callers_stream(name: str) -> None:
     x = integers(1, 16, 40, 96, 96, high=1).to(GPU)
     weight = integers(16, 16, 3, 3, 3, high=1, seed=1).to(GPU)
     # The first call compiles and loads, which would hide a race.
-    expected = tier.run(make_call(x, weight, None, 1, 1)) * 2
+    expected = run(tier, make_call(x, weight, None, 1, 1)) * 2
     if name not in ("vendor", "conv2d"):  # whose library may transform, and round
         assert torch.equal(expected, F.conv3d(x, weight, padding=1) * 2)
     side = torch.cuda.Stream(GPU)
@@ -268,9 +272,7 @@ def test_a_tier_stays_in_order_with_the_callers_stream(name: str) -> None:
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000_000)  # so that the copy below is late
         late = x.clone()
-        call = make_call(late, weight, None, 1, 1)
-        assert tier.refusal(call, call.limits) is None
-        got = tier.run(call) * 2
+        got = run(tier, make_call(late, weight, None, 1, 1)) * 2
         late.fill_(float("nan"))
     side.synchronize()
     assert torch.equal(got, expected)

@@ -25,7 +25,10 @@ from hy3d_rocm.conv.triton.progress import Progress
 pytest.importorskip("triton", reason="no triton in this environment")
 
 kernel = importlib.import_module("hy3d_rocm.conv.triton.kernel")
-KERNELS = ("conv_rows", "to_rows", "add_splits", "add_columns", "conv_points")
+KERNELS = (
+    "conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits", "add_columns",
+    "conv_points",
+)  # fmt: skip
 
 
 class Kernel:
@@ -194,7 +197,7 @@ def test_the_hook_comes_before_the_compiler_and_its_cancel_compiles_nothing(
     monkeypatch.setattr(jit, "on_compile", world.hook)
     launch.run(call())
     kinds = [event[:2] for event in world.events]
-    assert kinds[:2] == [("hook", "to_rows"), ("triton", "to_rows")]
+    assert kinds[:2] == [("hook", "to_rows_and_pack"), ("triton", "to_rows_and_pack")]
     assert all(kinds[i - 1] == ("hook", k) for i, (e, k) in enumerate(kinds) if e == "triton")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -82,7 +83,13 @@ def test_units_need_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("part", ["bench", "comfy", "decode/plan.py", "offload", "memory_lines.py"])
+PARTS = (
+    "bench", "comfy", "conv/knowledge", "decode/plan.py", "env", "memory_lines.py", "offload",
+    "tune",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_no_other_size_of_a_gigabyte_is_written_down(part: str) -> None:
     """A division by a literal is how the second meaning came in."""
     where = PACKAGE / part
@@ -90,3 +97,16 @@ def test_no_other_size_of_a_gigabyte_is_written_down(part: str) -> None:
     literal = re.compile(r"/\s*(?:10 ?\*\* ?[69]|1e[69]|2 ?\*\* ?[23]0|1 ?<< ?[23]0)")
     assert files
     assert [str(path) for path in files if literal.search(path.read_text())] == []
+
+
+def test_nothing_that_is_shown_spells_a_size_otherwise() -> None:
+    """In the text of f-strings; what torch says (quoted in errors.py and faults.py) is torch's."""
+    spelt = [
+        f"{path.relative_to(PACKAGE)}: {text.value!r}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for text in node.values
+        if isinstance(text, ast.Constant) and re.search(r"\b[KMGT]iB\b", str(text.value))
+    ]
+    assert spelt == []

@@ -88,7 +88,7 @@ def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
     """Raises CorruptError where the damaged file is ours to move, else UnusableError."""
     end = time.monotonic() + _PATIENCE_S
     while True:
-        connection = None
+        connection, file = None, _file_at(path)
         try:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
             connection.execute(f"PRAGMA max_page_count = {most_pages}")
@@ -98,9 +98,21 @@ def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
         except (sqlite3.Error, UnusableError) as error:
             if connection is not None:
                 connection.close()
-            if not is_busy(error) or time.monotonic() > end:
-                raise _judged(path, error) from error
+            judged = _judged(path, error)
+            # What was judged may be what another host has put in the place of the damaged file.
+            is_another = file is not None and file != _file_at(path)
+            if not (is_busy(error) or is_another) or time.monotonic() > end:
+                raise judged from error
         time.sleep(0.02)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Device and number of the file, None where there is none (or nobody may ask)."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _judged(path: Path, error: Exception) -> UnusableError:

@@ -70,8 +70,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(count: int | None) -> str:
-    """As units.iec_text; "-" where nothing was measured."""
-    return "-" if count is None else units.iec_text(count)
+    """As units.size_text; "-" where nothing was measured."""
+    return "-" if count is None else units.size_text(count)
 
 
 def clock_text(when: float) -> str:

@@ -8,6 +8,7 @@ import torch
 
 from hy3d_rocm.conv import memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.units import size_text
 
 __all__ = ["SMALL_BYTES", "Limits", "Tier", "allowance", "empty_result", "foreign", "shortage"]
 
@@ -57,14 +58,14 @@ def shortage(need: int, limits: Limits, device: torch.device, what: str) -> str 
     `what` names the bytes: "its im2col buffer and output".
     """
     if limits.budget is not None and need > limits.budget:
-        return f"{what} need {memory.text(need)} of a budget of {memory.text(limits.budget)}"
+        return f"{what} need {size_text(need)} of a budget of {size_text(limits.budget)}"
     if need <= SMALL_BYTES:
         return None
     free = memory.free_bytes(device)
     if free is not None and need > free * limits.memory_threshold:
         return (
-            f"{what} need {memory.text(need)}, and {limits.memory_threshold:.0%} of the"
-            f" {memory.text(free)} that are free is less"
+            f"{what} need {size_text(need)}, and {limits.memory_threshold:.0%} of the"
+            f" {size_text(free)} that are free is less"
         )
     return None
 

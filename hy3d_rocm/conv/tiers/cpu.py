@@ -9,11 +9,12 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm._fallback import INSTALL
-from hy3d_rocm.conv import functional, memory
+from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import staging, windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
 from hy3d_rocm.conv.tiers.windows import Sizes
+from hy3d_rocm.units import size_text
 
 _HOST = torch.device("cpu")
 # Below this, pieces would be too many; a device that is so short fails anyway.
@@ -68,7 +69,7 @@ class CpuTier:
             return None
         row = staging.buffer_bytes(spec, (1, 1, 1))
         if row > _STAGING_BYTES:
-            return f"one output position of it reads more than {memory.text(_STAGING_BYTES)}"
+            return f"one output position of it reads more than {size_text(_STAGING_BYTES)}"
         return shortage(row, host, _HOST, "staging buffers on the host")
 
     def run(self, call: ConvCall) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,15 +36,13 @@ class NativeTier:
         return "PyTorch native"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        steps = _steps(spec, _PIECE_BYTES)
-        return _need(spec, geometry(spec).out if steps is None else steps)
+        return _facts_of(spec).workspace_bytes
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
         if spec.device.type not in ("cpu", "cuda"):
             return f"PyTorch has no native convolution for {spec.device.type}"
-        small = self.workspace_bytes(spec) + spec.out_bytes <= base.SMALL_BYTES
-        if small and limits.budget is None:
+        if limits.budget is None and _facts_of(spec).is_small:
             return None
         steps = _steps(spec, _piece_limit(spec, limits))
         if steps is not None:
@@ -56,17 +55,40 @@ class NativeTier:
         spec = call.spec
         if spec.x_size[0] == 0:
             return empty_result(spec)
-        shape = geometry(spec)
-        steps = _steps(spec, _piece_limit(spec, call.limits))
-        steps = steps or (1, 1, shape.out[2])
+        facts = _facts_of(spec)
+        steps = facts.out
+        if not facts.is_small or call.limits.budget is not None:
+            steps = _steps(spec, _piece_limit(spec, call.limits)) or (1, 1, facts.out[2])
         x, weight, bias = call.operands()
-        if _is_whole(spec, steps):
+        if facts.is_whole and steps == facts.out:
             out = _operator(spec, x, weight, bias, spec.pad_before)
             out = out.contiguous(memory_format=spec.memory_format)
         else:
             out = empty_result(spec)
             _write_pieces(spec, steps, windows.lifted(out), (x, weight, bias))
         return windows.lowered(out, spec)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the calls of a spec share. out: (T, H, W). is_whole: uncut, it is one operator call on
+    the operands as they are. is_small: what it takes always fits."""
+
+    out: Sizes
+    is_whole: bool
+    workspace_bytes: int
+    is_small: bool
+
+
+def _facts_of(spec: ConvSpec) -> _Facts:
+    """Worked out once: that takes longer than a small convolution."""
+    facts: _Facts | None = spec.notes.get("native")
+    if facts is None:
+        out, steps = geometry(spec).out, _steps(spec, _PIECE_BYTES)
+        need = _need(spec, out if steps is None else steps)
+        is_small = steps == out and need + spec.out_bytes <= base.SMALL_BYTES
+        facts = spec.notes["native"] = _Facts(out, _is_whole(spec, out), need, is_small)
+    return facts
 
 
 def _is_depthwise(spec: ConvSpec) -> bool:

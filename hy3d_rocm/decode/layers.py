@@ -1,0 +1,261 @@
+"""What a VAE's decoder or encoder is made of, for whoever runs it.
+
+A family (families/) says once in which order its layers run: a plain function over an Engine. An
+engine decides what is in memory when: all of a layer before the next (layerwise), a few frames
+through all layers (chunkwise), one tile at a time. A backend computes one convolution on some
+frames, with the norm, the activation, the up-sampling and the padding before it and the residual
+after it, so that none of these exists as a tensor of its own.
+
+Everywhere: one sample, (1, C, T, H, W); triples are (T, H, W); frame numbers count from the start
+of the video.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Triple = tuple[int, int, int]
+Range = tuple[int, int]  # first, one past the last
+Handle = Any  # a video in an engine's own form
+
+NORM_KINDS = ("group", "rms", "l2", "layer")
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Normalisation before a convolution; weights are read through Weights.
+
+    kind "group": GroupNorm, moments over (T, H, W) of the whole video and the channels of a group.
+    The others at each position over the channels: "rms": x * rsqrt(mean(x^2) + eps); "l2": x /
+    max(|x|, eps) * sqrt(C) (Wan's and HunyuanVideo 1.5's RMS_norm); "layer": LayerNorm.
+    weight, bias: names of the module's parameters, None where it has none.
+    scale, shift: (C,) of this decode, applied afterwards as y * (1 + scale) + shift (LTX's
+    timestep).
+    """
+
+    kind: str
+    module: Any
+    eps: float
+    groups: int = 1
+    weight: str | None = "weight"
+    bias: str | None = None
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Channels to space and time after a convolution.
+
+    order: how the convolution's channels are laid out: "channel first" is (C, rt, rh, rw) as LTX
+    has it, "factor first" is (rt, rh, rw, C) as HunyuanVideo 1.5, "time first" is (rt, C) as Wan's
+    time_conv (factor (2, 1, 1)).
+    drop: frames dropped at the start of the video after it (LTX drops rt - 1).
+    """
+
+    factor: Triple
+    order: str
+    drop: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Conv:
+    """norm -> act -> up -> pad -> convolve -> + bias -> shuffle -> + residual.
+
+    module: has weight (O, C, kt, kh, kw), (O, C, kh, kw) (each frame by itself) or (O, C) (1x1x1),
+    and bias or None.
+    before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis.
+    up: nearest up-sampling; with keep_first the video's first frame stays one frame in time.
+    skip_first: so many frames at the start of the video pass by (only `shuffle` of time may be set
+    then): the convolution's own video begins behind them (Wan's time_conv).
+    """
+
+    module: Any
+    before: Triple = (0, 0, 0)
+    after: Triple = (0, 0, 0)
+    modes: tuple[str, str, str] = ("zeros", "zeros", "zeros")
+    stride: Triple = (1, 1, 1)
+    norm: Norm | None = None
+    act: str | None = None  # "silu"
+    up: Triple = (1, 1, 1)
+    keep_first: bool = False
+    skip_first: int = 0
+    shuffle: Shuffle | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Self-attention of a middle block with norm and residual: x + out(softmax(q k^T) v).
+
+    q, k, v, out: linear or 1x1 modules (weight (O, C[, 1, 1[, 1]])). fused: one module makes q, k
+    and v in this order (then q is it, and k, v are None).
+    span: "frame": each frame by itself; "causal": a frame sees itself and all before it; "video":
+    all frames see each other (no mask at all).
+    heads: number of heads; scale: of the scores, None for 1 / sqrt(head size).
+    """
+
+    norm: Norm
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    span: str
+    heads: int = 1
+    scale: float | None = None
+    rescale: float = 1.0  # the sum is divided by it (diffusers' rescale_output_factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """A function of single frames: run(frames, first) -> frames; first: number of frames[0].
+
+    frames_of(n): frames of the result for a video of n frames; only the first frame may differ in
+    how many it makes (HunyuanVideo 1.5's shortcut: 1 + 2 (n - 1)).
+    """
+
+    run: Callable[[Tensor, int], Tensor]
+    frames_of: Callable[[int], int]
+
+
+class Weights(Protocol):
+    """Parameters on the device and in the type that is computed in. One per decode: asked again,
+    it gives the same tensor. A host that casts weights itself (comfy.ops) brings its own."""
+
+    def of(self, module: Any, name: str) -> Tensor | None:
+        """`module`'s parameter or buffer `name`, or None where it has none."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Frames first .. first + n of an activation as tensors (1, C, t, H, W) in order.
+
+    total: frames of the whole video, None while its end is not known (only where nothing after the
+    last frame is asked for).
+    """
+
+    tensors: tuple[Tensor, ...]
+    first: int
+    total: int | None
+
+    @property
+    def frames(self) -> Range:
+        """first, one past the last frame that is there."""
+        return self.first, self.first + sum(t.shape[2] for t in self.tensors)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per channel of some frames: how many positions, mean (C,) and sum of squared deviations (C,),
+    float32 or float64 on the device."""
+
+    count: int
+    mean: Tensor
+    deviations: Tensor
+
+
+class Backend(Protocol):
+    """Computes a layer on some frames. Holds no state of the video."""
+
+    weights: Weights
+
+    def convolve(
+        self, layer: Conv, source: Pieces, frames: Range, *,
+        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
+        moments: bool = False,
+    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
+        """Frames `frames` of the convolution's output.
+
+        `frames` counts the output before the shuffle, whose factor times as many the result has;
+        its drop, and skip_first, are the engine's: source and frames count from where the
+        convolution's own video begins. source holds every frame that is read. affine: float32 (C,)
+        factor and summand that stand for a "group" norm. add: the residual, of the result's shape;
+        it may be overwritten and returned. moments: those of the result.
+        """
+
+    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
+        """Predicted bytes that `convolve` takes at its peak beside its operands and result."""
+
+
+class Engine(Protocol):
+    """Runs layers over a video. Handles are consumed by the call that takes them, unless kept."""
+
+    def conv(
+        self, x: Handle, layer: Conv, *, add: Handle | None = None, keep: bool = False
+    ) -> Handle:
+        """The layer on all of x, plus the residual `add`, which is always consumed.
+
+        keep: x is needed by a later call (a residual).
+        """
+
+    def convs(self, x: Handle, layers: Sequence[Conv]) -> tuple[Handle, ...]:
+        """Several layers on the same x, which is given up piece by piece as all have read it."""
+
+    def attention(self, x: Handle, layer: Attention) -> Handle:
+        """x with its attention added."""
+
+    def local(self, x: Handle, layer: Local, *, keep: bool = False) -> Handle:
+        """A function of single frames."""
+
+    def add(self, x: Handle, y: Handle) -> Handle:
+        """x + y; both are consumed."""
+
+
+class Family(Protocol):
+    """One kind of VAE."""
+
+    name: str
+    has_global_norms: bool  # moments over the whole video
+    latent_channels: int
+    out_channels: int
+    factor: tuple[int, int]  # (time, space) of frames against latents
+    dtype: torch.dtype
+    device: torch.device
+
+    def decode(self, engine: Engine, z: Handle) -> Handle:
+        """z -> frames, as the VAE's own unsplit decode of z gives them."""
+
+    def encode(self, engine: Engine, pixels: Handle) -> Handle:
+        """pixels -> the parameters of the latent's distribution (mean and log variance)."""
+
+    def whole(self, z: Tensor) -> Tensor:
+        """Frames by the VAE's own code, unsplit: framewise, tiling and slicing off."""
+
+    def reach(self) -> int:
+        """Latent rows at a tile's border that a cut there can change, attention left aside."""
+
+
+def out_frames(layer: Conv, n: int, kernel_t: int) -> int:
+    """Frames of the layer's output for a video of n frames, shuffle included.
+
+    kernel_t: the kernel's size in time.
+    """
+    n -= layer.skip_first
+    up = 1 + (n - 1) * layer.up[0] if layer.keep_first else n * layer.up[0]
+    if n <= 0:
+        return layer.skip_first + n
+    own = (up + layer.before[0] + layer.after[0] - kernel_t) // layer.stride[0] + 1
+    if layer.shuffle is not None:
+        own = own * layer.shuffle.factor[0] - layer.shuffle.drop
+    return own + layer.skip_first
+
+
+def source_frame(layer: Conv, up_frame: int) -> int:
+    """The frame of x that frame `up_frame` of the up-sampled video repeats (before 0 and beyond the
+    end: the caller's affair)."""
+    if layer.keep_first:
+        return up_frame if up_frame <= 0 else 1 + (up_frame - 1) // layer.up[0]
+    return up_frame // layer.up[0]
+
+
+def read_frames(layer: Conv, frames: Range, kernel_t: int) -> Range:
+    """Frames of the up-sampled input that outputs `frames` read; may begin below 0 and end beyond
+    the video, which is padding."""
+    first = frames[0] * layer.stride[0] - layer.before[0]
+    last = (frames[1] - 1) * layer.stride[0] - layer.before[0] + kernel_t - 1
+    return first, last + 1
