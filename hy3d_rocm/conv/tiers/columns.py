@@ -210,7 +210,7 @@ class _Run:
         self.inner_bias: torch.Tensor | None = None
         if self.adds_bias and bias is not None:
             self.inner_bias = bias.view((1, 1, -1) if steps.last else (1, -1, 1))
-        self.views: dict[Sizes, _Views] = {}
+        self.views: dict[tuple[Sizes, bool], _Views] = {}
         # Sums of one size are written to the same memory; of several, to memory of the largest.
         self.sums: torch.Tensor | None = None
         if len(steps.counts) > 1:
@@ -232,9 +232,10 @@ class _Run:
         self, outer: Outer, piece: Piece, source: torch.Tensor, origin: int, place: int
     ) -> None:
         shape = outer.shapes[piece.counts]
-        views = self.views.get(piece.counts)
+        key = (piece.counts, outer.fill is None)
+        views = self.views.get(key)
         if views is None:
-            views = self.views[piece.counts] = _Views(shape, self.steps, self.buffers, self.matrix)
+            views = self.views[key] = _Views(shape, self.steps, self.buffers, self.matrix)
         if views.into is not None:
             taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
             views.into.copy_(taken)

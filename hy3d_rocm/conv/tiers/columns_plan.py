@@ -42,6 +42,8 @@ _HALF_FLOPS, _FULL_FLOPS = 200, 20
 OPERATOR = 30_000_000
 # How much of what a product is added to is read when the rest is done.
 _READ_LATE = 0.75
+# What starting and ending a tile of a product takes, as so much more depth.
+PROLOGUE = 128
 # Products of fewer rows take as long.
 LEAST_ROWS = 64
 
@@ -278,7 +280,8 @@ def _cost(plan: Plan, costs: _Costs) -> float:
     gather = 2 * positions * plan.planes(inner) / inner[0] * plan.copied * costs.work
     gather = 0 if plan.flat else gather
     relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid or plan.flat else 0
-    pairs = positions * plan.depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
+    depth = plan.depth + PROLOGUE
+    pairs = positions * depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
     sums = positions * plan.rows * costs.total
     product = max(pairs, positions * plan.step * costs.work + 2 * sums)
     product += _READ_LATE * sums if plan.turns > 1 else 0

@@ -82,8 +82,9 @@ class Steps:
     unit: int
 
     @property
-    def counts(self) -> set[Sizes]:
-        return {piece.counts for outer in self.outers for piece in outer.pieces}
+    def counts(self) -> set[tuple[Sizes, bool]]:
+        """Sizes of pieces, and whether they are gathered from x itself: what shares its views."""
+        return {(p.counts, outer.fill is None) for outer in self.outers for p in outer.pieces}
 
 
 def make_steps(plan: Plan, x: Ints, out: Ints, itemsize: int, aligned: int) -> Steps:

@@ -76,9 +76,13 @@ def _cost(shape: Geometry, dtype: torch.dtype, steps: Sizes) -> float:
     parts = shape.batch * shape.groups
     boxes = math.prod(-(-n // step) for n, step in zip(shape.out, steps, strict=True))
     read = boxes * math.prod(shape.window_sizes(steps))
-    moved = 2 * made * max(dtype.itemsize, 4) + cin * dtype.itemsize
-    pairs = 2 * cin * max(made, columns_plan.LEAST_ROWS) / columns_plan.flops_a_byte(dtype)
-    gpu = parts * (read * max(moved, pairs) + shape.cout * math.prod(shape.out) * dtype.itemsize)
+    sums = made * max(dtype.itemsize, 4)
+    moved = sums + cin * dtype.itemsize
+    depth = cin + columns_plan.PROLOGUE
+    pairs = 2 * depth * max(made, columns_plan.LEAST_ROWS) / columns_plan.flops_a_byte(dtype)
+    gpu = parts * (
+        read * (max(moved, pairs) + sums) + shape.cout * math.prod(shape.out) * dtype.itemsize
+    )
     host = (8 + parts * boxes * 8) * columns_plan.OPERATOR
     return max(gpu, host) + min(gpu, host) / 8
 

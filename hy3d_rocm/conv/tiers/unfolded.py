@@ -16,6 +16,7 @@ from hy3d_rocm.conv.tiers import columns_plan, products
 from hy3d_rocm.conv.tiers.windows import Geometry, geometry
 
 _COLUMN_BYTES = 96 << 20
+_MOST_BYTES = 160 << 20
 # Each of them is a kernel.
 _MOST_SAMPLES = 4
 # im2col writes element by element: so many times a plain copy's time.
@@ -58,6 +59,8 @@ def plan(spec: ConvSpec) -> Plan | None:
     # not contiguous.
     held = columns + (2 * frames + shape.cout * depth) * work.itemsize
     total = held + samples * positions * shape.cout * sums
+    if total > _MOST_BYTES:
+        return None
     pairs = samples * positions * depth * max(shape.cout, columns_plan.LEAST_ROWS) * 2
     product = pairs / columns_plan.flops_a_byte(work) + columns
     if positions * work.itemsize % 16:
