@@ -6,6 +6,7 @@ priced is what will run: prices.py calls them on shapes, the decode on tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,15 +17,14 @@ import torch
 from hy3d_rocm.decode.live import modelled
 from hy3d_rocm.decode.planner import Way
 from hy3d_rocm.decode.predict import CountingBackend
-from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.conv.tiers.base import Tier
+    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.movers import Mover
-    from hy3d_rocm.decode.runner import Counter
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
 __all__ = ["Job", "Tools", "WayOptions", "collect", "list_ways", "run", "torch_backend"]
@@ -75,7 +75,8 @@ class Job:
     all frames are kept in host memory (False: they go to a file as they come).
     make_backend: (weights, device) -> Backend, also for the device "meta", where it stands for
     `device`; tier: of hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for
-    torch's own.
+    torch's own. is_fused: whether make_backend's computes layers fused, which is faster than the
+    VAE's own code as well as smaller: then "auto" begins with it.
     """
 
     family: Any
@@ -87,6 +88,7 @@ class Job:
     encode: bool = False
     keeps_result: bool = True
     tier: Tier | None = None
+    is_fused: bool = False
 
     @property
     def out_shape(self) -> Shape:
@@ -154,8 +156,8 @@ def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
     host = torch.device("cpu")
-    yield Way("whole")
-    yield from _streamed("streamed", job, job.device, options)
+    first, second = [Way("whole")], _streamed("streamed", job, job.device, options)
+    yield from itertools.chain(second, first) if job.is_fused else itertools.chain(first, second)
     if not job.encode:
         yield from _tiled("tiled", job, options)
     yield from _streamed("cpu", job, host, options)
@@ -291,7 +293,9 @@ def tiled_run(job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = No
 
 
 def _slice_bytes(device: torch.device) -> int:
-    return 32 * MB if device.type == "cpu" else 256 * MB
+    from hy3d_rocm.decode.sliced import default_slice_bytes
+
+    return default_slice_bytes(device)
 
 
 class Placed:
