@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.conv.tiers.base import Tier
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.movers import Mover
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
@@ -115,7 +115,7 @@ class Tools:
 
     backend: Backend
     device: torch.device
-    counter: Counter | None = None
+    counter: Counting | None = None
     on_pressure: Callable[[], object] | None = None
     mover: Mover | None = None
     watch: Callable[..., object] | None = None
