@@ -33,7 +33,7 @@ Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
 
 # A level of tiles is offered if its area is at most this share of the one before.
-_SMALLER = 0.75
+_SMALLER = 0.6
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
         "passes": options.statistic_passes,
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
-    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 8}
+    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     if options.precision is not None:
         last["dtype"] = options.precision
     yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
@@ -211,7 +211,7 @@ def _tile_way(
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
     if "dtype" in parameters:
         what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
-    return Way(strategy, what, parameters, again=again)
+    return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
 
 
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
