@@ -294,7 +294,7 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
 
     The formula is worked out from the grains, so an engine that holds a slice too long fails.
     """
-    frames, size, channels = 12, 12, 8
+    frames, size, channels = 12, 24, 8
     conv1, conv2 = same_conv(channels, norm=True), same_conv(channels, norm=True)
     slice_bytes = step * channels * (size + 2) ** 2 * 4
     engine = make_engine(slice_bytes)
@@ -313,7 +313,9 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
         for piece in x.slices:
             weakref.finalize(piece.tensor, live._freed, id(piece), frame)
         h = engine.conv(x, conv1, keep=True)
+        between = live.live
         out = engine.conv(h, conv2, add=x)
+        assert live.live <= between - frames * frame + 64 * 1024, "slices of x or h are still there"
     assert out.shape == x.shape
     plan = ConvPlan(conv1, x.shape, x.dtype, conv1.module.weight, slice_bytes)
     most = 0
