@@ -30,7 +30,7 @@ from hy3d_rocm.decode.report import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.layers import Attention, Backend, Conv, Family, Local, Norm
+    from hy3d_rocm.decode.layers import Attention, Backend, Conv, Family, Local, Norm, Range
     from hy3d_rocm.decode.runner import Counter
 
 Affine = tuple["Tensor", "Tensor"]
@@ -124,19 +124,36 @@ class ChunkEngine:
         dtype: torch.dtype | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
         """`function` over `source` (1, C, T, H, W). The frames given may be read, not written."""
-        if source.dim() != 5 or source.shape[0] != 1 or source.shape[2] < 1 or chunk < 1:
-            raise ValueError(
-                f"the video is {tuple(source.shape)} and the chunk {chunk}; pass one sample "
-                "(1, C, T, H, W) of 1 frame or more and a chunk of 1 or more"
-            )
-        total = int(source.shape[2])
+        if source.dim() != 5 or source.shape[0] != 1:
+            raise ValueError(f"the video is {tuple(source.shape)}; pass one sample (1, C, T, H, W)")
+        return self.feed(
+            function,
+            lambda frames: source[:, :, slice(*frames)],
+            int(source.shape[2]),
+            chunk,
+            device,
+            dtype,
+        )
+
+    def feed(
+        self,
+        function: Callable[[ChunkEngine, Chunk], Chunk],
+        fetch: Callable[[Range], Tensor],
+        total: int,
+        chunk: int,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """run() on a video of `total` frames, of which fetch((first, stop)) gives what is due."""
+        if total < 1 or chunk < 1:
+            raise ValueError(f"{total} frames and chunks of {chunk}; give 1 or more of both")
         self._states = []
         if self.counter is not None:
             self.counter.total += -(-total // chunk)
         done = due = 0
         for number, first in enumerate(range(0, total, chunk)):
-            part = source[:, :, first : first + chunk]
-            part = part.to(device=device or part.device, dtype=dtype or part.dtype)
+            due_frames = first, min(first + chunk, total)
+            part = self._grain(partial(_fetched, fetch, due_frames, device, dtype))
             feed = Chunk(Frames(first, (Piece(part, first, shared=True),)), total, Fraction(chunk))
             on_cpu = part.device.type == "cpu"
             del part
@@ -343,6 +360,16 @@ class ChunkEngine:
         if self.counter is not None:
             self.counter.check()
         return retried(work, self.on_pressure)
+
+
+def _fetched(
+    fetch: Callable[[Range], Tensor],
+    frames: Range,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    part = fetch(frames)
+    return part.to(device=device or part.device, dtype=dtype or part.dtype)
 
 
 def _length(pieces: Sequence[Piece]) -> int:

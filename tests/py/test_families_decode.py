@@ -13,6 +13,7 @@ pytest.importorskip("diffusers")
 
 from decode_doubles import (  # noqa: E402
     EVERY_KIND,
+    IN_FLOAT64,
     TIMESTEP,
     relative_error,
     tiny_latents,
@@ -30,9 +31,6 @@ LENGTHS = range(1, 13)
 #: (H, W) of latents, taken in turn
 SIZES = ((2, 3), (1, 2), (3, 1), (2, 2))
 BOUND = 1e-5  # of the range, in float32: a tenth of what an engine may err in all
-#: GroupNorm over two positions multiplies roundings, so that float32 says little; these VAEs' own
-#: code computes in float64 all through (the others' goes through float32)
-IN_FLOAT64 = ("hunyuan", "image", "image16")
 BOUND_64 = 1e-12
 
 
