@@ -307,11 +307,10 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     ]  # type: ignore[union-attr]
     x = engine.local(engine.enter(torch.randn(1, channels, frames, size, size)), copied())
     frame = x.frame_bytes
-    known += [s.tensor for s in x.slices]
-    with _Live([t for t in known if t is not None], CPU) as live:
+    with _Live([t for t in (*known, *(s.tensor for s in x.slices)) if t is not None], CPU) as live:
         live.live = frames * frame  # x itself, which the convolutions let go
         for piece in x.slices:
-            weakref.finalize(piece.tensor, live._freed, id(piece), frame)
+            weakref.finalize(piece.tensor, live._freed, id(piece), piece.nbytes)
         h = engine.conv(x, conv1, keep=True)
         between = live.live
         out = engine.conv(h, conv2, add=x)
