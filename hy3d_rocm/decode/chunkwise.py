@@ -152,8 +152,8 @@ class ChunkEngine:
             self.counter.total += -(-total // chunk)
         done = due = 0
         for number, first in enumerate(range(0, total, chunk)):
-            part = fetch((first, min(first + chunk, total)))
-            part = part.to(device=device or part.device, dtype=dtype or part.dtype)
+            due_frames = first, min(first + chunk, total)
+            part = self._grain(partial(_fetched, fetch, due_frames, device, dtype))
             feed = Chunk(Frames(first, (Piece(part, first, shared=True),)), total, Fraction(chunk))
             on_cpu = part.device.type == "cpu"
             del part
@@ -360,6 +360,16 @@ class ChunkEngine:
         if self.counter is not None:
             self.counter.check()
         return retried(work, self.on_pressure)
+
+
+def _fetched(
+    fetch: Callable[[Range], Tensor],
+    frames: Range,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    part = fetch(frames)
+    return part.to(device=device or part.device, dtype=dtype or part.dtype)
 
 
 def _length(pieces: Sequence[Piece]) -> int:

@@ -1,9 +1,11 @@
 """GroupNorm's statistics of a whole video, estimated from a part of it.
 
-The part is made of blocks: runs of neighbouring rows, columns and frames, evenly spread and put
-side by side. Inside a block everything is as in the whole picture, so means and variances are those
-of a sample; only at the blocks' borders strangers meet. Every n-th row alone, or averages of
-neighbours, change what a convolution sees at every position (docs/decode.md has the figures).
+The part is made of single rows and columns of the trunk's output, evenly spread over the picture
+and put side by side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet
+it tells more than as many neighbours in blocks: pictures differ more from place to place than from
+scale to scale. Averages of neighbours lose the small differences, and single frames make of every
+movement a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes
+care of what remains, where one is asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Moments, Norm, Range, Weights
 
 Size = tuple[int, int, int]
-# Shortest run of rows or columns and of frames that are taken together.
-BLOCK_ROWS, BLOCK_FRAMES = 8, 3
+# Rows or columns, and frames, that are taken together; the fewest rows and frames of a part.
+BLOCK_ROWS, BLOCK_FRAMES = 1, 5
+LEAST_ROWS, LEAST_FRAMES = 8, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,16 +150,13 @@ def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list
 
 
 def reduced_size(size: Size, positions: int) -> Size:
-    """A size (T, H, W) of at most `positions`, or of one block: rows and columns shrink alike down
-    to three blocks, then frames, then rows and columns to one block."""
+    """A size (T, H, W) of at most `positions`, or of the smallest part: rows and columns shrink
+    alike to LEAST_ROWS, and only then frames."""
     t, h, w = size
-    for floor, frames in ((3 * BLOCK_ROWS, t), (3 * BLOCK_ROWS, 1), (BLOCK_ROWS, 1)):
-        share = min(1.0, (positions / (t * h * w)) ** 0.5)
-        h1, w1 = (min(n, max(int(n * share), floor)) for n in (h, w))
-        t1 = max(min(t, positions // (h1 * w1)), min(t, max(frames, BLOCK_FRAMES)))
-        if t1 * h1 * w1 <= positions:
-            return t1, h1, w1
-    return min(t, BLOCK_FRAMES), min(h, BLOCK_ROWS), min(w, BLOCK_ROWS)
+    share = min(1.0, (positions / (t * h * w)) ** 0.5)
+    h1, w1 = (min(n, max(int(n * share), LEAST_ROWS)) for n in (h, w))
+    h1 = min(h1, max(positions // (t * w1), min(h, LEAST_ROWS)))
+    return min(t, max(positions // (h1 * w1), LEAST_FRAMES)), h1, w1
 
 
 def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:

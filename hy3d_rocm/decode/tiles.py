@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.chunkwise import ChunkEngine, Norms
+from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.plan import DecodePlan, Grain, plan_decode
 from hy3d_rocm.decode.reduced import (
     Correction,
@@ -99,9 +101,10 @@ def plan_tiles(
 ) -> TilePlan:
     """The tiles of `level` (0: one) for a latent (B, C, T, H, W).
 
-    part_positions: latent positions that statistics are estimated from; None: as many as a tile
-    has in eight frames. halo_pixels: decoded beyond a tile and dropped; None: as far as a cut is
-    felt (exact where norms are per position). ValueError where `level` does not exist.
+    part_positions: latent positions that statistics are estimated from; None: as many as four
+    chunks of a tile have, which takes about as much memory layer by layer as a chunk depth first.
+    halo_pixels: decoded beyond a tile and dropped; None: as far as a cut is felt (exact where norms
+    are per position). ValueError where `level` does not exist.
     """
     cut = cut_of(family)
     frames, height, width = latent[2], latent[3] * cut.scale, latent[4] * cut.scale
@@ -121,7 +124,7 @@ def plan_tiles(
     if cut.head_norms:
         positions = part_positions
         if positions is None:
-            positions = 8 * spatial.decoded_size(1) * spatial.decoded_size(2)
+            positions = 4 * chunk * spatial.decoded_size(1) * spatial.decoded_size(2)
         part = reduced_size((frames, height, width), positions)
     return TilePlan(cut, spatial, chunk, slice_bytes, part, passes)
 
@@ -233,7 +236,8 @@ class TiledRun:
             made = chunks.run(run, z, self.plan.chunk, family.device, family.dtype)
         self._grid = []
         for first, frames in made:
-            self._grid.append((first, frames.to(self.store, copy=True)))
+            kept = retried(partial(frames.to, self.store, copy=True), self.on_pressure)
+            self._grid.append((first, kept))
             del frames
 
     def _layer_options(self) -> dict[str, Any]:
@@ -263,8 +267,7 @@ class TiledRun:
         """The statistics of every norm behind the trunk."""
         if self.plan.part is None:
             return []
-        part = reduced(self._fetch, self._size, self.plan.part)
-        part = part.to(self.family.device, self.family.dtype)
+        part = retried(self._part, self.on_pressure)
         found = self._of_part(part, ())
         for number in range(self.plan.passes):
             gathering = Gathering(self.plan.cut.head_norms)
@@ -281,6 +284,11 @@ class TiledRun:
             corrections = [Correction(p, w) for p, w in zip(found.measured, truth, strict=True)]
             found = self._of_part(part, corrections)
         return found.used
+
+    def _part(self) -> Tensor:
+        assert self.plan.part is not None
+        part = reduced(self._fetch, self._size, self.plan.part)
+        return part.to(self.family.device, self.family.dtype)
 
     def _of_part(self, part: Tensor, corrections: Any) -> StatisticsEngine:
         engine = StatisticsEngine(

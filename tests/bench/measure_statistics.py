@@ -2,7 +2,7 @@
 
     python tests/bench/measure_statistics.py [--size 160 128] [--frames 33] [--random]
 
-For each way to take a part (blocks of neighbours, every n-th row, averages) and each size of it: the
+For each way to take a part (blocks of neighbours, every n-th row, averages) and its size: the
 largest error of a norm's mean (in standard deviations) or standard deviation, and the PSNR of the
 decode with these statistics against the unsplit one, peak value its range. Demo VAE and held-out
 filmed clip; --random: the same architecture with random weights and a smooth random latent.
@@ -11,6 +11,7 @@ filmed clip; --random: the same architecture with random weights and a smooth ra
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.reduced import BLOCK_FRAMES, Statistics, StatisticsEngine, blocks
+from hy3d_rocm.decode.reduced import Statistics, StatisticsEngine, blocks
 from hy3d_rocm.decode.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
@@ -56,14 +57,14 @@ def random(frames: int, height: int, width: int) -> tuple[Any, torch.Tensor]:
     return vae, 1.5 * smooth + 0.2 * torch.randn(1, 16, *size)
 
 
-def in_blocks(block: int) -> Way:
-    """Runs of `block` neighbours (1: single rows)."""
+def in_blocks(rows: int, frames: int) -> Way:
+    """Runs of so many neighbouring rows and columns, and frames."""
 
     def way(grid: torch.Tensor, keep: tuple[int, int, int]) -> torch.Tensor:
         t, h, w = keep
-        frames = blocks(grid.shape[2], t, min(block, BLOCK_FRAMES), from_start=True)
-        rows, columns = blocks(grid.shape[3], h, block), blocks(grid.shape[4], w, block)
-        return grid[:, :, frames][:, :, :, rows][..., columns]
+        times = blocks(grid.shape[2], t, frames, from_start=True)
+        across = blocks(grid.shape[3], h, rows), blocks(grid.shape[4], w, rows)
+        return grid[:, :, times][:, :, :, across[0]][..., across[1]]
 
     return way
 
@@ -74,16 +75,19 @@ def averaged(grid: torch.Tensor, keep: tuple[int, int, int]) -> torch.Tensor:
 
 
 WAYS: dict[str, Way] = {
-    "blocks of 8": in_blocks(8),
-    "blocks of 4": in_blocks(4),
-    "blocks of 2": in_blocks(2),
-    "one crop": in_blocks(1000),
-    "every n-th": in_blocks(1),
+    "every n-th": in_blocks(1, 1),
+    "every n-th, 3 frames": in_blocks(1, 3),
+    "blocks of 2": in_blocks(2, 1),
+    "blocks of 4": in_blocks(4, 3),
+    "blocks of 8": in_blocks(8, 3),
+    "one crop": in_blocks(1000, 1000),
     "averages": averaged,
 }
 
 
-def measure(vae: Any, z: torch.Tensor, shares: list[tuple[float, float]]) -> None:
+def measure(
+    vae: Any, z: torch.Tensor, shares: list[tuple[float, float]], ways: dict[str, Way]
+) -> None:
     """Prints a line for each way and size."""
     family = family_for(vae)
     cut = cut_of(family)
@@ -104,17 +108,16 @@ def measure(vae: Any, z: torch.Tensor, shares: list[tuple[float, float]]) -> Non
     )
     truth, wanted = run(grid)
     span = float(wanted.max() - wanted.min())
-    for share_t, share in shares:
+    for (share_t, share), (name, way) in itertools.product(shares, ways.items()):
         t, h, w = grid.shape[2:]
         keep = (max(1, round(t * share_t)), round(h * share), round(w * share))
-        for name, way in WAYS.items():
-            found, _ = run(way(grid, keep))
-            error = max(f.deviation(s) for f, s in zip(found, truth, strict=True))
-            _, frames = run(grid, found)
-            mse = float((frames - wanted).double().square().mean())
-            psnr = 10 * math.log10(span * span / mse) if mse else math.inf
-            size = "x".join(str(n) for n in keep)
-            print(f"{size:>12} of {t}x{h}x{w}  {name:12}  error {error:.1e}  {psnr:5.1f} dB")
+        found, _ = run(way(grid, keep))
+        error = max(f.deviation(s) for f, s in zip(found, truth, strict=True))
+        _, frames = run(grid, found)
+        mse = float((frames - wanted).double().square().mean())
+        psnr = 10 * math.log10(span * span / mse) if mse else math.inf
+        size = "x".join(str(n) for n in keep)
+        print(f"{size:>12} of {t}x{h}x{w}  {name:20}  error {error:.1e}  {psnr:5.1f} dB")
 
 
 class _Given(StatisticsEngine):
@@ -137,12 +140,14 @@ def main() -> None:
     parser.add_argument("--random", action="store_true")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.6, 0.4])
     parser.add_argument("--times", type=float, nargs="+", default=[1.0, 0.34])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     vae, z = (random if args.random else demo)(args.frames, *args.size)
     with torch.no_grad():
-        measure(vae, z, [(t, s) for t in args.times for s in args.shares])
+        shares = [(t, s) for t in args.times for s in args.shares]
+        measure(vae, z, shares, {n: w for n, w in WAYS.items() if n in args.ways})
 
 
 if __name__ == "__main__":

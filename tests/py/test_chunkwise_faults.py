@@ -23,15 +23,17 @@ SHORT = {"hunyuan": (3, 2), "wan": (3, 1), "ltx": (3, 2), "video attention": (3,
 
 
 class OutOfMemoryAt(TorchDispatchMode):
-    """Every operator that allocates is a place to run out of memory; these do, once each."""
+    """Every operator that allocates is a place to run out of memory; these do, once each.
+    dims: only those whose result has so many, as activations have."""
 
-    def __init__(self, places: set[int]) -> None:
+    def __init__(self, places: set[int], dims: int = 0) -> None:
         super().__init__()
-        self.places, self.seen = places, 0
+        self.places, self.seen, self.dims = places, 0, dims
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not func._schema.is_mutable and not func.is_view:
+        large = not self.dims or (_is(out) and out.dim() >= self.dims)
+        if large and not func._schema.is_mutable and not func.is_view:
             self.seen += 1
             if self.seen - 1 in self.places:
                 raise torch.OutOfMemoryError(f"injected at operator {self.seen - 1}")
