@@ -142,6 +142,24 @@ def test_what_will_be_compiled_is_foreseen_and_not_again(
     assert [event for event in world.events if event[0] == "hook"] == hooks
 
 
+@pytest.mark.parametrize("x_last", [False, True])
+@pytest.mark.parametrize("weight_last", [False, True])
+def test_channels_last_is_foreseen_however_the_weight_lies(
+    x_last: bool, weight_last: bool, world: World
+) -> None:
+    formats = {False: torch.contiguous_format, True: torch.channels_last_3d}
+    one = call()
+    x = one.x.to(memory_format=formats[x_last])
+    one = make_call(x, one.weight.to(memory_format=formats[weight_last]), one.bias)
+    assert launch.is_new_kernel(one.spec)
+    launch.run(one)
+    hooks = [event for event in world.events if event[0] == "hook"]
+    assert [k for _, k, _ in hooks if "pack" in k] == ([] if weight_last else [hooks[0][1]])
+    assert not launch.is_new_kernel(one.spec), "the call has shown how its weight lies"
+    launch.run(one)
+    assert [event for event in world.events if event[0] == "hook"] == hooks
+
+
 def test_who_deletes_tritons_cache_deletes_the_notes(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

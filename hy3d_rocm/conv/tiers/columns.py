@@ -30,7 +30,7 @@ def run(
     """out = x * weight + bias. All are as the caller of the tier has them: of 4 or 5 dimensions."""
     work = products.work_dtype(spec.device, spec.dtype)
     aligned = _aligned(x) if x.dtype is work else 0
-    noted = ("gemm", plan, x.stride(), aligned)
+    noted = ("columns", x.stride(), aligned)
     chunks: list[tuple[int, Steps]] | None = spec.notes.get(noted)
     if chunks is None:
         chunks = spec.notes[noted] = list(_chunks(plan, x, out, work.itemsize, aligned))
@@ -95,7 +95,9 @@ def _matrix(plan: Plan, weight: torch.Tensor, row: int, work: torch.dtype) -> to
     turns, frames = (kt, 1) if plan.turns > 1 else (1, kt)
     sizes: Ints = (turns, plan.rows, frames, kh, kw, plan.cin)
     strides: Ints = (t, o, t, h, w, c)
-    if plan.free_width:
+    if plan.flat:
+        sizes, strides = (kt, kh, plan.rows, kw, plan.cin), (t, h, o, w, c)
+    elif plan.free_width:
         sizes = (turns, plan.rows, kw, frames, kh, plan.cin)
         strides = (t, o, w, t, h, c)
     start = weight.storage_offset() + row * o
@@ -118,8 +120,10 @@ class _Buffers:
         self.plan, self.work, self.device = steps.plan, work, x.device
         self.unit = steps.unit
         self.wide = _WIDER.get(self.unit, work)
-        elems = self.plan.column_elems()
-        self.columns_wide, self.columns = self._empty(elems)
+        self.columns_wide: torch.Tensor | None = None
+        self.columns: torch.Tensor | None = None
+        if not self.plan.flat:
+            self.columns_wide, self.columns = self._empty(self.plan.column_elems())
         self.copy: torch.Tensor | None = None
         self.copy_wide: torch.Tensor | None = None
         self.filled: tuple[object, ...] | None = None
@@ -152,12 +156,15 @@ class _Buffers:
         # Where the next box has its padding in the same places, it is there already.
         self.filled = (fill.sizes, fill.into) if fill.is_zeros else None
         if not fill.is_zeros:
-            t, h, w = fill.sizes
-            c = self.plan.channels
-            into_strides = (0, 1, h * w * c, w * c, c)
-            into = self.copy.as_strided((1, self.plan.cin, t, h, w), into_strides, 0)
+            strides = (0, 1, *fill.into[1][:3])
+            into = self.copy.as_strided((1, self.plan.cin, *fill.sizes), strides, 0)
             sizes = (1, self.plan.cin, *self.plan.shape.size)
             windows.fill(into, x.as_strided(sizes, steps.x, start), self.plan.shape, fill.box)
+        elif fill.wide is not None and not fill.empty:
+            into_view, (real, taken, offset) = fill.wide
+            first = start * self.work.itemsize // self.unit
+            source = self.x_wide(x).as_strided(real, taken, first + offset)
+            self.copy_wide.as_strided(*into_view).copy_(source)
         elif not fill.empty:
             real, taken, offset = fill.source
             self.copy.as_strided(*fill.into).copy_(x.as_strided(real, taken, start + offset))
@@ -169,12 +176,16 @@ class _Views:
 
     def __init__(self, shape: Shape, steps: Steps, buffers: _Buffers, matrix: torch.Tensor) -> None:
         self.shape = shape
-        self.into = buffers.columns_wide.as_strided(*shape.into)
         plan = steps.plan
+        self.into: torch.Tensor | None = None
+        if buffers.columns_wide is not None:
+            self.into = buffers.columns_wide.as_strided(*shape.into)
+        held_in = buffers.copy if plan.flat else buffers.columns
+        assert held_in is not None
         held = plan.rows * plan.depth
         self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
         for turn, view in enumerate(shape.columns):
-            columns, m = buffers.columns.as_strided(*view), plan.phases
+            columns, m = held_in.as_strided(*view), plan.phases
             if steps.last:
                 sizes, strides = (m, plan.depth, plan.rows), (0, 1, plan.depth)
             else:
@@ -199,7 +210,7 @@ class _Run:
         self.inner_bias: torch.Tensor | None = None
         if self.adds_bias and bias is not None:
             self.inner_bias = bias.view((1, 1, -1) if steps.last else (1, -1, 1))
-        self.views: dict[Sizes, _Views] = {}
+        self.views: dict[tuple[Sizes, bool], _Views] = {}
         # Sums of one size are written to the same memory; of several, to memory of the largest.
         self.sums: torch.Tensor | None = None
         if len(steps.counts) > 1:
@@ -221,11 +232,13 @@ class _Run:
         self, outer: Outer, piece: Piece, source: torch.Tensor, origin: int, place: int
     ) -> None:
         shape = outer.shapes[piece.counts]
-        views = self.views.get(piece.counts)
+        key = (piece.counts, outer.fill is None)
+        views = self.views.get(key)
         if views is None:
-            views = self.views[piece.counts] = _Views(shape, self.steps, self.buffers, self.matrix)
-        taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
-        views.into.copy_(taken)
+            views = self.views[key] = _Views(shape, self.steps, self.buffers, self.matrix)
+        if views.into is not None:
+            taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
+            views.into.copy_(taken)
         self._multiply(views)
         for part, values in zip(shape.parts, views.parts, strict=True):
             sizes, strides, offset = part.place

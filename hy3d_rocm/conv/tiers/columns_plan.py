@@ -4,7 +4,9 @@ In channels-last order the kW taps of a row lie next to each other, so a matrix 
 one position apart, and overlap, holds all of them without a copy. BLAS wants rows that don't
 overlap: every m-th position (m at least kW / stride) makes such a matrix, and the m of them are one
 batched product. Only the kH taps (and kT, where that is cheaper than adding products up) are
-copied: 3 or 9 times the input instead of 27, for one box of the output at a time.
+copied: 3 or 9 times the input instead of 27, for one box of the output at a time. Without strides
+the padded copy of the input can be the matrix itself (`flat`): no tap is copied, and kT x kH
+products are added up, in which the rows between two frames give garbage.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,10 +36,14 @@ _FEW_CHANNELS = 2
 # More than kW / stride phases where those divide the width: the result is written at once then.
 _MORE_PHASES = 2
 
-# Costs, in bytes that a GPU moves in that time. A card of 3 TB/s does 200 products of half types
-# and their sums in the time of a byte, or 20 of f32; the host takes 10 us to start an operator.
-_HALF_FLOPS, _FULL_FLOPS = 400, 40
+# Costs, in bytes that a GPU moves in that time. In the time of a byte a card of 3 TB/s has done
+# 200 products and sums of half types, or 20 of f32; the host takes 10 us to start an operator.
+_HALF_FLOPS, _FULL_FLOPS = 200, 20
 OPERATOR = 30_000_000
+# How much of what a product is added to is read when the rest is done.
+_READ_LATE = 0.75
+# What starting and ending a tile of a product takes, as so much more depth.
+PROLOGUE = 128
 # Products of fewer rows take as long.
 LEAST_ROWS = 64
 
@@ -46,9 +53,10 @@ class Plan:
     """How one group of a convolution is cut.
 
     channels: of the input, with zeros to make whole 16 bytes. rows: output channels at a time.
-    phases: m above. turns: products that are added up (kT or 1). line: positions a row of outputs
-    takes. copied: elements copied for each position. outer: the box whose input is put into
-    channels-last order at once; inner: that of a product. cost: bytes moved in that time.
+    phases: m above. turns: products that are added up (kT x kH, kT or 1). flat: the copy is the
+    matrix, and outer is inner. line: positions a row of outputs takes. copied: elements copied for
+    each position. outer: the box whose input is put into channels-last order at once; inner: that
+    of a product. cost: bytes moved in that time.
     """
 
     shape: Geometry
@@ -58,6 +66,7 @@ class Plan:
     phases: int
     turns: int
     free_width: bool
+    flat: bool
     line: int
     copied: int
     outer: Sizes
@@ -86,19 +95,35 @@ class Plan:
 
     def sums(self, steps: Sizes) -> int:
         """Positions of each phase that a box is computed for."""
-        return -(-steps[0] * steps[1] * self.line // (self.phases * ALIGNED)) * ALIGNED
+        lines = (steps[0] - 1) * self.lines(steps) + steps[1]
+        return -(-lines * self.line // (self.phases * ALIGNED)) * ALIGNED
+
+    def lines(self, steps: Sizes) -> int:
+        """Lines of a frame of columns."""
+        return self.shape.window_sizes(steps)[1] if self.flat else steps[1]
+
+    def slack(self) -> int:
+        """The last rows of the overlapping matrix reach past the last position, and those that
+        round their number up lie past it: elements for them, whose results are not stored."""
+        return self.phases * ALIGNED * self.step + self.depth
 
     def column_elems(self) -> int:
-        """The last rows of the overlapping matrix reach past the last position, and those that
-        round their number up lie past it: slack for them, never stored."""
-        held = self.planes(self.inner) * self.inner[1] * self.width * self.copied
-        return held + self.phases * ALIGNED * self.step + self.depth
+        if self.flat:
+            return 0
+        return self.planes(self.inner) * self.inner[1] * self.width * self.copied + self.slack()
 
     def sum_elems(self) -> int:
         return self.phases * self.sums(self.inner) * self.rows
 
+    def copy_sizes(self, steps: Sizes) -> Sizes:
+        """T, H, W of the copy of a box's input. Its lines are as long as those of the columns, so
+        that a gather has one dimension less; what is beyond the window is not written."""
+        t, h, w = self.shape.window_sizes(steps)
+        return t, h, max(w, self.width) if self.free_width else w
+
     def copy_elems(self) -> int:
-        return math.prod(self.shape.window_sizes(self.outer)) * self.channels
+        held = math.prod(self.copy_sizes(self.outer)) * self.channels
+        return held + self.slack() if self.flat else held
 
 
 @dataclass(frozen=True)
@@ -128,12 +153,17 @@ def folded(spec: ConvSpec) -> Geometry:
 
 
 def flops_a_byte(dtype: torch.dtype) -> int:
-    """Products and sums of this type in the time of a byte."""
+    """Products and sums (each counts) of this type in the time of a byte."""
     return _HALF_FLOPS if products.is_half(dtype) else _FULL_FLOPS
 
 
 def plan(spec: ConvSpec) -> Plan | None:
     """The cut of a convolution, or None where not even the smallest piece is small enough."""
+    return min(candidates(spec), key=lambda plan: plan.cost, default=None)
+
+
+def candidates(spec: ConvSpec) -> tuple[Plan, ...]:
+    """Every way to lay the columns out: taps copied or added up, with phases or without."""
     work = products.work_dtype(spec.device, spec.dtype)
     total = products.sum_dtype(spec.device, spec.dtype)
     shape, half = folded(spec), products.is_half(work)
@@ -141,26 +171,31 @@ def plan(spec: ConvSpec) -> Plan | None:
         work.itemsize, total.itemsize, flops_a_byte(work),
         shape.is_padded or not spec.channels_last, 16 // work.itemsize if half else 1,
     )  # fmt: skip
-    return _plan(shape, costs, products.is_half(total))
+    return _candidates(shape, costs, products.is_half(total))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shape: Geometry, costs: _Costs, rounds: bool) -> Plan | None:
+def _candidates(shape: Geometry, costs: _Costs, rounds: bool) -> tuple[Plan, ...]:
     cin = shape.cin // shape.groups
     unit = costs.unit if cin > _FEW_CHANNELS else 1
     channels = -(-cin // unit) * unit
     rows = min(shape.cout // shape.groups, _WEIGHT_BYTES // (channels * shape.taps * costs.work))
     if rows == 0 or min(shape.out) == 0:
-        return None
+        return ()
     found: list[Plan] = []
-    for turns in {1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0]}:
-        for free in {True, False} if shape.dilation[2] == 1 else {False}:
+    for turns in dict.fromkeys((1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0])):
+        for free in (True, False) if shape.dilation[2] == 1 else (False,):
             for width in (shape.out[2], *(-(-shape.out[2] // n) for n in (4, 16, 64, 256, 1024))):
                 cut = _cut(_Cut(shape, costs, cin, channels, rows, turns, free, width))
                 if cut is not None:
                     found.append(cut)
                     break
-    return min(found, key=lambda plan: plan.cost, default=None)
+    if shape.stride == (1, 1, 1) and shape.dilation[2] == 1 and not rounds:
+        turns = shape.kernel[0] * shape.kernel[1]
+        flat = _Cut(shape, costs, cin, channels, rows, turns, True, shape.out[2], flat=True)
+        cut = _cut(flat)
+        found += [cut] if cut is not None and turns > 1 else []
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -175,12 +210,14 @@ class _Cut:
     turns: int
     free: bool
     width: int
+    flat: bool = False
 
 
 def _cut(cut: _Cut) -> Plan | None:
     """The plan of a choice; None if a row is too long."""
     shape, width, work = cut.shape, cut.width, cut.costs.work
     copied = cut.channels * shape.kernel[1] * (1 if cut.turns > 1 else shape.kernel[0])
+    copied = cut.channels if cut.flat else copied
     phases, line = 1, width
     if cut.free:
         phases = _phases(shape, width)
@@ -189,7 +226,7 @@ def _cut(cut: _Cut) -> Plan | None:
     else:
         copied *= shape.kernel[2]
     draft = Plan(
-        shape, cut.cin, cut.channels, cut.rows, phases, cut.turns, cut.free, line, copied,
+        shape, cut.cin, cut.channels, cut.rows, phases, cut.turns, cut.free, cut.flat, line, copied,
         (1, 1, width), (1, 1, width), 0, 0.0,
     )  # fmt: skip
 
@@ -200,13 +237,25 @@ def _cut(cut: _Cut) -> Plan | None:
         plan = dataclasses.replace(draft, inner=steps)
         return plan.column_elems() * work + plan.sum_elems() * cut.costs.total
 
+    if cut.flat:
+        limit = _COPY_BYTES + _PIECE_BYTES
+        steps = windows.least_halo(shape, width, lambda s: copy(s) + piece(s), limit, shape.out)
+        return None if steps is None else _finished(draft, cut, steps, steps, copy, piece)
     outer = windows.least_halo(shape, width, copy, _COPY_BYTES, shape.out)
     inner = outer and windows.least_halo(
         shape, width, piece, _PIECE_BYTES, outer, frames=cut.turns > 1, rows=False
     )
     if outer is None or inner is None:
         return None
-    total = cut.rows * cut.channels * shape.taps * work + copy(outer) + piece(inner)
+    return _finished(draft, cut, outer, inner, copy, piece)
+
+
+def _finished(
+    draft: Plan, cut: _Cut, outer: Sizes, inner: Sizes, copy: Callable[[Sizes], int],
+    piece: Callable[[Sizes], int],
+) -> Plan:  # fmt: skip
+    weights = cut.rows * cut.channels * cut.shape.taps * cut.costs.work
+    total = weights + copy(outer) + piece(inner)
     plan = dataclasses.replace(draft, outer=outer, inner=inner, bytes=total)
     return dataclasses.replace(plan, cost=_cost(plan, cut.costs))
 
@@ -229,10 +278,13 @@ def _cost(plan: Plan, costs: _Costs) -> float:
     # Columns are written, then read; sums are read where products are added up, written, and read
     # again for the result.
     gather = 2 * positions * plan.planes(inner) / inner[0] * plan.copied * costs.work
-    relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid else 0
-    pairs = positions * plan.depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
+    gather = 0 if plan.flat else gather
+    relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid or plan.flat else 0
+    depth = plan.depth + PROLOGUE
+    pairs = positions * depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
     sums = positions * plan.rows * costs.total
     product = max(pairs, positions * plan.step * costs.work + 2 * sums)
+    product += _READ_LATE * sums if plan.turns > 1 else 0
     write = sums + positions * plan.rows * costs.work
     gpu = parts * (gather + relaid + plan.turns * product + write)
     host = (12 + parts * boxes * (4 + plan.turns + (inner[2] % plan.phases > 0))) * OPERATOR

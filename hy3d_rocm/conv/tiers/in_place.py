@@ -6,6 +6,7 @@ copied. The kT taps are products that are added up.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from hy3d_rocm.conv.tiers.windows import geometry
 
 # Sums in f32 at a time: about what a card's last-level cache holds, since they are read back at
 # once to be rounded.
-_SUM_BYTES = 32 << 20
+_SUM_BYTES = 40 << 20
 # Pieces start at multiples of this many positions, as fast products want it.
 _SLICE = 128
 _MAX_LEADING = (1 << 31) - 1
@@ -54,7 +55,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Steps:
-    """samples: how often it is done, for one sample each; 1 where all are matrices of one list."""
+    """cin: channels of a group. taps: products that are added up. Where one frame comes out, the
+    frames it reads are channels (cin x kT of them, and one tap). samples: how often it is done, for
+    one sample each; 1 where all are matrices of one list."""
+
+    cin: int
+    taps: int
 
     source: Matrices
     place: Matrices
@@ -101,17 +107,31 @@ def steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
 
 def _steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
     shape = geometry(spec)
-    taps, outputs = shape.kernel[0], shape.cout // shape.groups
+    taps, outputs, cin = shape.kernel[0], shape.cout // shape.groups, shape.cin // shape.groups
     whole = taps == 1 and _is_flat(x) and _is_flat(out)
-    source = _matrices(x, shape.cin // shape.groups, shape.out[0], whole)
+    source = _matrices(x, cin, shape.out[0], whole)
     place = _matrices(out, outputs, shape.out[0], whole)
+    if source is not None and taps > 1 and shape.out[0] == 1:
+        step = source.frame * shape.dilation[0]
+        if source.step == 1 and source.channel == taps * step and step >= source.positions:
+            source = dataclasses.replace(source, channel=step)
+            cin, taps = cin * taps, 1
     if source is None or place is None or (taps > 1 and not _is_aligned(x, source)):
         return None
     widens = products.can_widen(spec.device, spec.dtype)
     most = _most(outputs) if widens else _MAX_LEADING
     pieces = tuple(_pieces(place.count, place.positions, most))
     samples = 1 if whole else shape.batch
-    return Steps(source, place, pieces, samples, x.stride(0), out.stride(0))
+    return Steps(
+        cin,
+        taps,
+        source,
+        place,
+        pieces,
+        samples,
+        x.stride(0),
+        out.stride(0),
+    )
 
 
 def _axes(x: torch.Tensor) -> tuple[Ints, Ints]:
@@ -189,8 +209,8 @@ def run(
 ) -> None:  # fmt: skip
     """out = x * weight + bias, by the steps of that call."""
     shape = geometry(spec)
-    outputs, cin = shape.cout // shape.groups, shape.cin // shape.groups
-    taps = _Taps(weight, shape.kernel[0], outputs, cin)
+    outputs, cin = shape.cout // shape.groups, found.cin
+    taps = _Taps(weight, found.taps, outputs, cin)
     by_channel = found.place.channel == 1 and outputs > 1
     for group in range(shape.groups):
         part = None
@@ -207,7 +227,7 @@ def run(
             for pieces in found.pieces:
                 turns = [(taps.factor(group, turn, pieces.matrices, by_channel),
                           source.views(pieces, turn * shape.dilation[0] * found.source.frame))
-                         for turn in range(shape.kernel[0])]  # fmt: skip
+                         for turn in range(found.taps)]  # fmt: skip
                 _run_pieces(turns, place.views(pieces, 0), part, by_channel)
 
 
@@ -240,6 +260,8 @@ class _Taps:
 
     def __init__(self, weight: torch.Tensor, taps: int, outputs: int, cin: int) -> None:
         count = weight.shape[0]
+        if cin != weight.shape[1]:  # the taps are channels
+            weight = weight.reshape(count, cin)
         row, channel = weight.stride()[:2]
         tap = weight.stride(2) if taps > 1 else 0
         # What has one element has any stride.

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from hy3d_rocm.conv.triton import descriptors, seen
-from hy3d_rocm.conv.triton.descriptors import Block
+from hy3d_rocm.conv.triton import cuda, seen
+from hy3d_rocm.conv.triton.cuda import Block
 from hy3d_rocm.conv.triton.progress import Progress
 
 logger = logging.getLogger("hy3d_rocm")
@@ -118,10 +118,10 @@ class Operands:
         self.addresses, self.dtype = addresses, dtype
         self.device: Any = device  # None, without a GPU, only ever meets doubles
         self.far, self.tensors = far, tensors
-        union = 0
-        for address in addresses:
-            union |= address
-        aligned = None if union & 15 == 0 else tuple(address & 15 for address in addresses)
+        x, unpacked, weight, bias, out, rows, sums = addresses
+        aligned = None
+        if (x | unpacked | weight | bias | out | rows | sums) & 15:
+            aligned = tuple([address & 15 for address in addresses])
         self.key: Hashable = (aligned, device)
 
     def at(self, item: Launch) -> list[tuple[int, int]]:
@@ -130,23 +130,35 @@ class Operands:
         return [(_NUMBER[n], offset * (4 if n == "sums" else size)) for n, offset in item.operands]
 
 
-def launch_all(items: Iterable[Launch], operands: Operands) -> None:
-    """Runs `items` one after the other on the current stream of the current device."""
-    key, addresses, stream = operands.key, operands.addresses, None
+def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: Any) -> int:
+    """Launches one after the other on the current stream of the current device; how many were
+    launched: fewer than all where this Triton turns out to be another."""
+    if not _direct.usable:
+        return 0
+    done = 0
+    try:
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        for call in calls:
+            call(addresses, stream)
+            done += 1
+    except _direct.misfits as error:
+        _direct.give_up(error)
+    else:
+        if _direct.misfits is not _MISFITS:
+            _direct.succeeded()
+    return done
+
+
+def launch_all(items: Sequence[Launch], operands: Operands) -> tuple[Call, ...] | None:
+    """Runs `items` as `launch_ready` does, ready or not; all their calls, if they are ready now."""
+    calls = []
     for item in items:
-        call = item.calls.get(key)
-        if call is not None and _direct.usable:
-            try:
-                if stream is None:
-                    stream = torch._C._cuda_getCurrentRawStream(operands.device)
-                call(addresses, stream)
-            except _direct.misfits as error:
-                _direct.give_up(error)
-            else:
-                if _direct.misfits is not _MISFITS:
-                    _direct.succeeded()
-                continue
-        launch(item, operands)
+        call = item.calls.get(operands.key)
+        if call is None or not launch_ready((call,), operands.addresses, operands.device):
+            launch(item, operands)
+        calls.append(item.calls.get(operands.key))
+    ready = tuple([call for call in calls if call is not None])
+    return ready if len(ready) == len(items) else None
 
 
 def launch(item: Launch, operands: Operands) -> None:
@@ -176,11 +188,11 @@ def _ready(item: Launch, compiled: Any, operands: Operands) -> bool:
     """
     try:
         call = bind(item, compiled, operands.at(item))
-        call(operands.addresses, torch._C._cuda_getCurrentRawStream(operands.device))
     except _direct.misfits as error:
         _direct.give_up(error)
         return False
-    _direct.succeeded()
+    if not launch_ready((call,), operands.addresses, operands.device):
+        return False
     item.calls[operands.key] = call
     return True
 
@@ -194,24 +206,20 @@ def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
     HIPLauncher and CudaLauncher differ in what they put in between for the driver, not in what they
     are called with, and both take a pointer as an int.
     """
+    short = cuda.bind(item, compiled, at)
+    if short is not None:
+        return short
     run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
     (x, y, z), blocks = item.grid, item.blocks
     rest = (*item.numbers, *item.constants)
-    if not blocks:
 
-        def call(addresses: Sequence[int], stream: int) -> None:
-            pointers = [addresses[number] + offset for number, offset in at]
-            run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
-
-        return call
-
-    def call_with_descriptors(addresses: Sequence[int], stream: int) -> None:
+    def call(addresses: Sequence[int], stream: int) -> None:
         pointers: list[Any] = [addresses[number] + offset for number, offset in at]
         for i, block in enumerate(blocks):
-            pointers[i] = descriptors.descriptor(descriptors.Base(pointers[i]), block)
+            pointers[i] = cuda.descriptor(cuda.Base(pointers[i]), block)
         run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
 
-    return call_with_descriptors
+    return call
 
 
 def _first(item: Launch, operands: Operands, known: int) -> None:
@@ -221,7 +229,7 @@ def _first(item: Launch, operands: Operands, known: int) -> None:
     tensors, device = operands.tensors(), operands.device
     pointers: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
     for i, block in enumerate(item.blocks):
-        pointers[i] = descriptors.descriptor(pointers[i], block)
+        pointers[i] = cuda.descriptor(pointers[i], block)
     function = getattr(kernel, item.kernel)
 
     def through_triton() -> Any:

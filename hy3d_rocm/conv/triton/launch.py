@@ -116,7 +116,8 @@ def is_new_kernel(spec: ConvSpec) -> bool:
 
 def _noted_steps(spec: ConvSpec) -> list[Steps]:
     """Those of the calls that there were."""
-    return [noted[1] for key, noted in spec.notes.items() if isinstance(key, tuple)]
+    # A list at once: another thread may note more.
+    return [noted[1] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
 
 
 def _likely_steps(spec: ConvSpec) -> list[Steps]:
@@ -171,7 +172,8 @@ def _steps_of(
     tf32 = spec.dtype is torch.float32 and allows_tf32()
     # A Config's own hash is slow; the note keeps the object, so that no other has its id.
     noted = (
-        x.stride(), weight.stride(), x.data_ptr() & 15, weight.data_ptr() & 15, tf32, id(config)
+        x.stride(), weight.stride(), not x.data_ptr() & 15, not weight.data_ptr() & 15, tf32,
+        id(config),
     )  # fmt: skip
     found: tuple[plan.Problem, Steps, Config | None] | None = spec.notes.get(noted)
     if found is None:
@@ -209,7 +211,7 @@ def _carry_out(
     bias: torch.Tensor | None, out: torch.Tensor,
 ) -> None:  # fmt: skip
     """Allocates the workspace and launches. The host's time for a call is mostly spent here, so
-    each tensor is asked for its address once, and for little else."""
+    each tensor is asked for its address, and for little else."""
     rows_at, sums_at, size = made.offsets
     workspace, start = None, 0
     if size:
@@ -224,14 +226,23 @@ def _carry_out(
         out.data_ptr(), start + rows_at, start + sums_at,
     )  # fmt: skip
 
+    device = x.device.index
+    aligned = not (addresses[0] | unpacked_at | addresses[3] | addresses[4] | start) & 15
+    ready = made.ready.get(device) if aligned else None
+    done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
+    if ready is not None and done == len(ready):
+        return
+
     def tensors() -> dict[str, torch.Tensor]:
         found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
         if workspace is not None:
             found |= _parts(made, workspace, x.dtype)
         return found | {"bias": found["weight"] if bias is None else bias}
 
-    operands = jit.Operands(addresses, x.dtype, x.device.index, made.far, tensors)
-    jit.launch_all(made.launches, operands)
+    operands = jit.Operands(addresses, x.dtype, device, made.far, tensors)
+    found = jit.launch_all(made.launches[done:], operands)
+    if found is not None and aligned and not done:
+        made.ready[device] = found
 
 
 def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.conv.triton import configs, packing, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.jit import Launch, is_small
+from hy3d_rocm.conv.triton.jit import Call, Launch, is_small
 from hy3d_rocm.conv.triton.layout import Layout, is_points, is_rows, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem, Triple
 
@@ -33,7 +33,8 @@ class Steps:
     """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
     of the f32 sums, which share one workspace in this order.
 
-    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB.
+    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. ready: by
+    device, the launches of a call whose addresses are all aligned, once there were any.
     """
 
     launches: tuple[Launch, ...]
@@ -43,6 +44,7 @@ class Steps:
     sums_elems: int
     narrow: bool
     far: frozenset[str]
+    ready: dict[int | None, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
     @functools.cached_property
     def offsets(self) -> tuple[int, int, int]:
