@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Affine = tuple[Any, Any]
 
+#: of slices let go on the CPU until free pages are returned to the system
+TRIM_BYTES = 64 << 20
+
 
 class LayerEngine:
     """Engine of layers.py; handles are Sliced.
@@ -184,6 +187,9 @@ class LayerEngine:
         self.keeper.put(piece)
         if moments is None and self.gather:
             out.parts[-1] = self._moments_of(out, len(out.slices) - 1)
+        if self.device.type == "cpu" and self.keeper.let_go >= TRIM_BYTES:
+            self.keeper.let_go = 0
+            memory.trim_malloc()  # glibc keeps freed slices below 32 MiB otherwise
 
     def affine(self, x: Sliced, norm: Norm | None) -> Affine | None:
         """What stands for a norm over the whole of x; None for other norms."""

@@ -66,6 +66,7 @@ class Keeper:
         self.resident = self.peak_resident = 0
         self.parked = self.peak_parked = 0
         self.sent = self.brought = 0
+        self.let_go = 0
         self._slices: dict[int, Slice] = {}
         self._leaving: list[Slice] = []
         self._making = 0
@@ -134,7 +135,7 @@ class Keeper:
         if piece.parked is not None:
             self._free(piece.parked, piece.nbytes)
         if piece.tensor is not None:
-            self.resident -= piece.nbytes
+            self._forget(piece)
         piece.tensor = piece.parked = piece.leaving = piece.coming = None
 
     def press(self) -> None:
@@ -238,6 +239,7 @@ class Keeper:
     def _forget(self, piece: Slice) -> None:
         piece.tensor = None
         self.resident -= piece.nbytes
+        self.let_go += piece.nbytes
 
     def _reap(self) -> None:
         while self._leaving:

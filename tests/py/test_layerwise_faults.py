@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -292,7 +294,7 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
 
     The formula is worked out from the grains, so an engine that holds a slice too long fails.
     """
-    frames, size, channels = 12, 12, 8
+    frames, size, channels = 12, 24, 8
     conv1, conv2 = same_conv(channels, norm=True), same_conv(channels, norm=True)
     slice_bytes = step * channels * (size + 2) ** 2 * 4
     engine = make_engine(slice_bytes)
@@ -305,13 +307,14 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     ]  # type: ignore[union-attr]
     x = engine.local(engine.enter(torch.randn(1, channels, frames, size, size)), copied())
     frame = x.frame_bytes
-    known += [s.tensor for s in x.slices]
-    with _Live([t for t in known if t is not None], CPU) as live:
+    with _Live([t for t in (*known, *(s.tensor for s in x.slices)) if t is not None], CPU) as live:
         live.live = frames * frame  # x itself, which the convolutions let go
         for piece in x.slices:
-            assert piece.tensor is not None
+            weakref.finalize(piece.tensor, live._freed, id(piece), piece.nbytes)
         h = engine.conv(x, conv1, keep=True)
+        between = live.live
         out = engine.conv(h, conv2, add=x)
+        assert live.live <= between - frames * frame + 64 * 1024, "slices of x or h are still there"
     assert out.shape == x.shape
     plan = ConvPlan(conv1, x.shape, x.dtype, conv1.module.weight, slice_bytes)
     most = 0
@@ -329,3 +332,25 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     assert live.peak <= most + small
     if step == 1:
         assert most <= (2 * frames + 3) * frame + workspace
+
+
+def test_two_readers_of_one_video_let_it_go_together() -> None:
+    """The last block's first layers: x has twice the channels of h and of the shortcut, so what is
+    made takes the room of what was read; with slices of one frame T + 4 frames of x and one grain's
+    workspace are enough, not 2 T."""
+    frames, size, channels = 12, 12, 8
+    conv1 = replace(same_conv(2 * channels, norm=True), module=torch.nn.Conv3d(16, channels, 3))
+    shortcut = Conv(torch.nn.Conv3d(2 * channels, channels, 1))
+    engine = make_engine(1)
+    x = engine.local(engine.enter(torch.randn(1, 16, frames, size, size)), copied())
+    frame = x.frame_bytes
+    whole = Pieces((torch.empty(1, 16, frames, size, size),), 0, frames)
+    workspace = engine.backend.workspace_bytes(conv1, whole, (5, 6))
+    known = [t for c in (conv1, shortcut) for t in c.module.parameters()]
+    with _Live([*known, *(s.tensor for s in x.slices if s.tensor is not None)], CPU) as live:
+        live.live = frames * frame
+        freed = [weakref.finalize(s.tensor, live._freed, id(s), frame) for s in x.slices]
+        h, rest = engine.convs(x, (conv1, shortcut))
+        assert not any(f.alive for f in freed), "slices of x are still there"
+        assert (h.shape, rest.shape) == ((channels, frames, size, size),) * 2
+    assert live.peak <= (frames + 4) * frame + workspace + 64 * 1024
