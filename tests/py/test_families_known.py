@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,16 @@ from decode_doubles import EVERY_KIND, tiny_pixels, tiny_vae  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 FACTS = {
     "hunyuan": ("HunyuanVideo", (4, 8), True),

@@ -40,13 +40,13 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
             "of it"
         )
-    kind = _kind(vae)
+    seen, kind = _recognised(vae, name)
     if kind is None:
         raise TypeError(
             f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call the "
             "VAE's own decode under hy3d_rocm.protect()"
         )
-    family = kind(vae)
+    family = kind(seen)
     _checked(family, name)
     if name not in _CLASSES or not type(vae).__module__.startswith("diffusers."):
         from hy3d_rocm.decode.families.proof import proven
@@ -64,6 +64,24 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             )
         family.timestep = float(timestep)  # type: ignore[attr-defined]
     return family
+
+
+def _recognised(vae: Any, name: str) -> tuple[Any, type[StructuredFamily] | None]:
+    """The VAE, or its view under diffusers' names, and the family of that."""
+    from hy3d_rocm.decode.families.original import view_of
+    from hy3d_rocm.decode.families.parts import StrangeModuleError
+
+    kind = _kind(vae)
+    if kind is not None:
+        return vae, kind
+    try:
+        view = view_of(vae)
+    except (StrangeModuleError, AttributeError, ValueError) as error:
+        raise TypeError(
+            f"the {name} looks like a VAE under its authors' names, but {error}: call the VAE's "
+            "own decode under hy3d_rocm.protect()"
+        ) from error
+    return (vae, None) if view is None else (view, _kind(view))
 
 
 def _kind(vae: Any) -> type[StructuredFamily] | None:

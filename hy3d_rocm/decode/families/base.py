@@ -33,6 +33,8 @@ class StructuredFamily(ABC):
         self.encoder: Any = getattr(vae, "encoder", None)
         self.post_quant_conv: Any = getattr(vae, "post_quant_conv", None)
         self.quant_conv: Any = getattr(vae, "quant_conv", None)
+        #: What the attention of the middle block sees, where the kind of VAE leaves it open
+        self.span: str = getattr(vae, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
 
     @classmethod
@@ -160,13 +162,25 @@ class StructuredFamily(ABC):
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """pixels -> mean and log variance of the latent's distribution."""
 
-    @abstractmethod
     def whole(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
+        own = getattr(self.vae, "own_decode", None) or self.own_decode
+        result: Tensor = own(z)
+        return result
 
-    @abstractmethod
     def whole_encode(self, pixels: Tensor) -> Tensor:
         """What encode() gives by the VAE's own code, unsplit."""
+        own = getattr(self.vae, "own_encode", None) or self.own_encode
+        result: Tensor = own(pixels)
+        return result
+
+    @abstractmethod
+    def own_decode(self, z: Tensor) -> Tensor:
+        """whole(), of a VAE with diffusers' names."""
+
+    @abstractmethod
+    def own_encode(self, pixels: Tensor) -> Tensor:
+        """whole_encode(), of a VAE with diffusers' names."""
 
     def quantised(self, engine: Engine, x: Handle, module: Any) -> Handle:
         """x through quant_conv or post_quant_conv, where the VAE has it."""

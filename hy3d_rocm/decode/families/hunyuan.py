@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.parts import (
     act_of,
+    attention_of,
     conv_of,
-    diffusers_attention,
     mid_block,
     norm_of,
     resnet,
@@ -41,7 +41,7 @@ class HunyuanFamily(StructuredFamily):
         d = self.decoder
         x = self.quantised(engine, z, self.post_quant_conv)
         x = engine.conv(x, conv_of(d.conv_in))
-        x = mid_block(engine, d.mid_block, x, _attention)
+        x = mid_block(engine, d.mid_block, x, self._attention)
         for block in d.up_blocks:
             for layer in block.resnets:
                 x = resnet(engine, layer, x)
@@ -58,22 +58,21 @@ class HunyuanFamily(StructuredFamily):
                 x = resnet(engine, layer, x)
             for down in block.downsamplers or ():
                 x = engine.conv(x, conv_of(down.conv))
-        x = mid_block(engine, e.mid_block, x, _attention)
+        x = mid_block(engine, e.mid_block, x, self._attention)
         return self.quantised(engine, engine.conv(x, _last(e)), self.quant_conv)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def _attention(self, attn: Any) -> Attention:
+        return attention_of(attn, self.span)
+
+    def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
         result: Tensor = self.decoder(self.post_quant_conv(z))
         return result
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.quant_conv(self.needed_encoder()(pixels))
         return result
-
-
-def _attention(attn: Any) -> Attention:
-    return diffusers_attention(attn, "causal")
 
 
 def _up(module: Any) -> Conv:

@@ -14,7 +14,15 @@ import torch
 
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.fixed import packed, packed_in_space
-from hy3d_rocm.decode.families.parts import act_of, conv_of, mid_block, norm_of, resnet, same_frames
+from hy3d_rocm.decode.families.parts import (
+    act_of,
+    attention_of,
+    conv_of,
+    mid_block,
+    norm_of,
+    resnet,
+    same_frames,
+)
 from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Shuffle
 from hy3d_rocm.decode.plain import shuffled
 
@@ -47,7 +55,7 @@ class Hunyuan15Family(StructuredFamily):
         d = self.decoder
         repeated = engine.local(z, _repeated(int(d.repeat)), keep=True)
         x = engine.conv(z, conv_of(d.conv_in), add=repeated)
-        x = mid_block(engine, d.mid_block, x, _attention)
+        x = mid_block(engine, d.mid_block, x, self._attention)
         for block in d.up_blocks:
             for layer in block.resnets:
                 x = resnet(engine, layer, x)
@@ -64,7 +72,7 @@ class Hunyuan15Family(StructuredFamily):
                 x = resnet(engine, layer, x)
             for down in block.downsamplers or ():
                 x = self._down(engine, down, x)
-        x = mid_block(engine, e.mid_block, x, _attention)
+        x = mid_block(engine, e.mid_block, x, self._attention)
         means = engine.local(x, packed_in_space(1, mean_of=int(e.group_size)), keep=True)
         return engine.conv(x, _last(e), add=means)
 
@@ -81,21 +89,18 @@ class Hunyuan15Family(StructuredFamily):
         x = engine.local(engine.conv(x, conv), Local(_packed_with_first_twice, _one_more))
         return engine.conv(x, self.pairs(width, order=_ORDER), add=means)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def _attention(self, attn: Any) -> Attention:
+        return attention_of(attn, self.span)
+
+    def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
         result: Tensor = self.decoder(z)
         return result
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.needed_encoder()(pixels)
         return result
-
-
-def _attention(attn: Any) -> Attention:
-    return Attention(
-        norm_of(attn.norm), attn.to_q, attn.to_k, attn.to_v, attn.proj_out, "causal"
-    )  # fmt: skip
 
 
 def _last(coder: Any) -> Conv:

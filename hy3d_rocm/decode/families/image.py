@@ -12,8 +12,8 @@ from hy3d_rocm.decode.families.parts import (
     StrangeModuleError,
     absent,
     act_of,
+    attention_of,
     conv_of,
-    diffusers_attention,
     mid_block,
     norm_of,
     resnet,
@@ -63,7 +63,7 @@ class ImageFamily(StructuredFamily):
         x = mid_block(engine, e.mid_block, x, _attention)
         return self.quantised(engine, engine.conv(x, _last(e)), self.quant_conv)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def own_decode(self, z: Tensor) -> Tensor:
         """The image by the VAE's own code, unsplit."""
         z = z[:, :, 0]
         if not absent(self.post_quant_conv):
@@ -71,14 +71,14 @@ class ImageFamily(StructuredFamily):
         result: Tensor = self.decoder(z)
         return result.unsqueeze(2)
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.needed_encoder()(pixels[:, :, 0])
         return (result if absent(self.quant_conv) else self.quant_conv(result)).unsqueeze(2)
 
 
 def _attention(attn: Any) -> Attention:
-    return diffusers_attention(attn, "frame")
+    return attention_of(attn, "frame")
 
 
 def _up(up: Any) -> Conv:

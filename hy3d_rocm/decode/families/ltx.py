@@ -23,6 +23,7 @@ from hy3d_rocm.decode.families.parts import (
     resnet,
     same_frames,
 )
+from hy3d_rocm.decode.families.reflect import Reflecting
 from hy3d_rocm.decode.families.survey import Size, Survey
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
 from hy3d_rocm.decode.plain import shuffled
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
 
 
 class LtxFamily(StructuredFamily):
-    """See the module's text. timestep: what vae.decode takes as `temb`, for a conditioned one."""
+    """See the module's text.
+
+    timestep: what vae.decode takes as `temb`, for a conditioned one; None until it is set, unless
+    the VAE has one of its own.
+    """
 
     name = "LTX"
 
-    def __init__(self, vae: Any, timestep: float | None = None) -> None:
+    def __init__(self, vae: Any) -> None:
         super().__init__(vae)
-        self.timestep = timestep
+        self.timestep: float | None = getattr(vae, "decode_timestep", None)
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
@@ -101,7 +106,7 @@ class LtxFamily(StructuredFamily):
         return temb
 
     def _decoded(self, engine: Engine, z: Handle, temb: Tensor | None) -> Handle:
-        d = self.decoder
+        d, engine = self.decoder, Reflecting(engine)
         x = engine.conv(z, conv_of(d.conv_in))
         embedded = _embedded(d.mid_block, temb)
         for layer in d.mid_block.resnets:
@@ -124,7 +129,7 @@ class LtxFamily(StructuredFamily):
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with framewise encoding, tiling and slicing off."""
-        e = self.needed_encoder()
+        e, engine = self.needed_encoder(), Reflecting(engine)
         x = engine.local(pixels, Local(_patched(e), same_frames))
         x = engine.conv(x, conv_of(e.conv_in))
         for block in e.down_blocks:
@@ -160,7 +165,7 @@ class LtxFamily(StructuredFamily):
         x = engine.local(x, packed_in_space(side))
         return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
         temb = None
         if self._temb(self.timestep) is not None and self.timestep is not None:
@@ -168,7 +173,7 @@ class LtxFamily(StructuredFamily):
         result: Tensor = self.decoder(z, temb)
         return result
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.needed_encoder()(pixels)
         return result
@@ -178,8 +183,8 @@ _CONDITIONS = ("scale_shift_table", "timestep_scale_multiplier")
 
 
 def _embedded(block: Any, temb: Tensor | None) -> Tensor | None:
-    """`block`'s embedding of the timestep, (n C,) in float32."""
-    if temb is None:
+    """`block`'s embedding of the timestep, (n C,) in float32; None where it takes none."""
+    if temb is None or block.time_embedder is None:
         return None
     embedder = block.time_embedder
     layers = embedder.timestep_embedder

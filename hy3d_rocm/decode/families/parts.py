@@ -28,9 +28,14 @@ def conv_of(module: Any, **changes: Any) -> Conv:
         raise StrangeModuleError(f"{type(module).__name__} is dilated")
     if getattr(inner, "groups", 1) != 1:
         raise StrangeModuleError(f"{type(module).__name__} convolves in groups")
-    before, after, modes = _padding_of(module, inner)
+    before, after, named = _padding_of(module, inner)
+    modes: tuple[str, str, str] = tuple(  # type: ignore[assignment]
+        mode if b or a else "zeros" for mode, b, a in zip(named, before, after, strict=True)
+    )
     strides = _numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
     stride: Triple = (1,) * (3 - len(strides)) + strides  # type: ignore[assignment]
+    if "reflect" in modes and not hasattr(module, "is_causal"):
+        raise StrangeModuleError(f"{type(module).__name__} pads by reflection")  # but for LTX
     return replace(Conv(inner, before, after, modes, stride), **changes)
 
 
@@ -48,8 +53,11 @@ def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str
         mode = _mode(inner.padding_mode)
         back = 0 if module.is_causal else (size - 1) // 2
         return (front, height, width), (back, height, width), ("replicate", mode, mode)
-    own = getattr(inner, "_padding", None)  # Wan: (left, right, top, bottom, front, back)
-    if own is not None:
+    own = getattr(inner, "_padding", None)
+    if isinstance(own, int):  # ComfyUI's Wan: frames before the first; the rest pads by itself
+        _, height, width = _numbers(inner.padding, 3)
+        return (own, height, width), (0, height, width), ("zeros", "zeros", "zeros")
+    if own is not None:  # Wan: (left, right, top, bottom, front, back)
         if not isinstance(own, (tuple, list)) or len(own) != 6:
             raise StrangeModuleError(f"{type(module).__name__} pads by {own!r}")
         left, right, top, bottom, front, back = (int(n) for n in own)
@@ -61,7 +69,7 @@ def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str
 
 
 def _mode(name: str) -> str:
-    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate"}
+    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate", "reflect": "reflect"}
     if name not in modes:
         raise StrangeModuleError(f"a convolution pads with {name!r}")
     return modes[name]
@@ -80,7 +88,7 @@ def norm_of(module: Any) -> Norm:
     if hasattr(module, "num_groups"):
         return Norm("group", module, module.eps, int(module.num_groups), *_names(module))
     if hasattr(module, "gamma"):  # RMS_norm of Wan and HunyuanVideo 1.5
-        bias = "bias" if isinstance(module.bias, torch.Tensor) else None
+        bias = "bias" if isinstance(getattr(module, "bias", None), torch.Tensor) else None
         return Norm("l2", module, _L2_EPS, weight="gamma", bias=bias)
     weight, bias = _names(module)
     if hasattr(module, "normalized_shape") and hasattr(module, "bias"):
@@ -145,8 +153,11 @@ def mid_block(engine: Engine, block: Any, x: Handle, attention: Any) -> Handle:
     return x
 
 
-def diffusers_attention(attn: Any, span: str) -> Attention:
-    """diffusers' Attention with a GroupNorm, as HunyuanVideo and image VAEs have it."""
+def attention_of(attn: Any, span: str) -> Attention:
+    """diffusers' Attention with a GroupNorm; or a norm, three projections and a last one."""
+    if not hasattr(attn, "group_norm"):
+        q, k, v = attn.to_q, attn.to_k, attn.to_v
+        return Attention(norm_of(attn.norm), q, k, v, attn.proj_out, span)
     if not attn.residual_connection or getattr(attn, "spatial_norm", None) is not None:
         raise StrangeModuleError("the attention has no residual or a spatial norm")
     if getattr(attn, "norm_q", None) is not None or getattr(attn, "norm_k", None) is not None:

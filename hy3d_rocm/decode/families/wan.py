@@ -69,13 +69,13 @@ class WanFamily(StructuredFamily):
         return engine.local(engine.conv(x, _last(d)), Local(self._finished, same_frames))
 
     def _finished(self, frames: Tensor, first: int) -> Tensor:
-        """Channels (C, pw, ph) to pixels, clamped."""
+        """Channels (C, pw, ph) to pixels, clamped where the VAE's own decode does so."""
         p = self.patch
         if p > 1:
             b, c, t, h, w = frames.shape
             frames = frames.reshape(b, c // (p * p), p, p, t, h, w).permute(0, 1, 4, 5, 3, 6, 2)
             frames = frames.reshape(b, c // (p * p), t, h * p, w * p)
-        return frames.clamp(-1.0, 1.0)
+        return frames.clamp(-1.0, 1.0) if getattr(self.vae, "clamps", True) else frames
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with tiling and slicing off. Frames behind the last 1 + 4 k are not read,
@@ -124,7 +124,7 @@ class WanFamily(StructuredFamily):
         frames = frames.reshape(b, c, t, h // p, p, w // p, p).permute(0, 1, 6, 4, 2, 3, 5)
         return frames.reshape(b, c * p * p, t, h // p, w // p)
 
-    def whole(self, z: Tensor) -> Tensor:
+    def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, a latent frame at a time with a cache of our own."""
         x = self.post_quant_conv(z)
         cache: list[Any] = [None] * _convolutions(self.decoder)
@@ -135,7 +135,7 @@ class WanFamily(StructuredFamily):
             out.append(self.decoder(x[:, :, i : i + 1], feat_cache=cache, feat_idx=[0], **more))
         return self._finished(torch.cat(out, 2), 0)
 
-    def whole_encode(self, pixels: Tensor) -> Tensor:
+    def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
         x = self._patched(pixels, 0) if self.patch > 1 else pixels
         encoder = self.needed_encoder()
