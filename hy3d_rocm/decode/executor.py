@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory
 from hy3d_rocm.decode.checks import (
     PRECISIONS,
@@ -19,6 +18,7 @@ from hy3d_rocm.decode.checks import (
     check_latents,
     check_parameters,
 )
+from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.footprint import Footprint
 from hy3d_rocm.decode.ladder import Ladder, Rung
 from hy3d_rocm.decode.plan import Budget, BudgetTooSmallError, format_bytes, parse_budget
@@ -250,14 +250,6 @@ def _whole(job: _Job) -> None:
     frames, height, width = job.report.out_shape[2:]
     job.out = job.adapter.whole(job.z).to(device="cpu", dtype=job.result_type)
     job.counter.tick(Step("whole", 0, 0, 0, (0, frames), (0, height), (0, width)))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """By type (torch's, Python's) or by the texts that drivers and allocators write."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    known = classify(error)
-    return known is not None and known.kind is Kind.OUT_OF_MEMORY
 
 
 def _step_down(job: _Job, failure: str) -> None:

@@ -22,7 +22,16 @@ from hy3d_rocm.decode.geometry import (
     source_range,
     up_frames,
 )
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, read_frames
+from hy3d_rocm.decode.layers import (
+    Conv,
+    Moments,
+    Norm,
+    Pieces,
+    Range,
+    Shuffle,
+    Triple,
+    read_frames,
+)
 from hy3d_rocm.decode.moments import block_elements, blocks, channel_moments, norm_parameters
 
 if TYPE_CHECKING:
@@ -54,9 +63,10 @@ class TorchBackend:
         result = _multiply(own, weight, bias, layer.stride)
         del own
         if layer.shuffle is not None:
+            parts = _shuffled_parts(result, layer.shuffle, frames)
             if add is not None and not moments:
-                return _shuffle_into(result, layer.shuffle, add), None
-            result = _shuffled(result, layer.shuffle)
+                return _add_parts(parts, add), None
+            result = _put_together(parts)
         if add is not None:
             result.add_(add)
         return result, channel_moments(result) if moments else None
@@ -303,28 +313,57 @@ def _hidden(
     return conv_hidden(arguments, meta_out, like.device)[0]
 
 
-def _split(x: Tensor, shuffle: Shuffle) -> Tensor:
+def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
     """A convolution's channels as a view (C, T, rt, H, rh, W, rw); x (1, K, T, H, W)."""
-    rt, rh, rw = shuffle.factor
+    rt, rh, rw = factor
     channels = x.shape[1] // (rt * rh * rw)
-    if shuffle.order == "channel first":
+    if order == "channel first":
         return x[0].reshape(channels, rt, rh, rw, *x.shape[2:]).permute(0, 4, 1, 5, 2, 6, 3)
-    if shuffle.order in ("factor first", "time first"):
+    if order in ("factor first", "time first"):
         return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)
-    raise ValueError(f"the order of a shuffle is {shuffle.order!r}, which is not known")
+    raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
 
 
-def _shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
-    parts = _split(x, shuffle)
-    return parts.reshape(1, parts.shape[0], *(a * b for a, b in _pairs(parts)))
+def _shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
+    """Outputs `frames` of a convolution, split; the video's first frame by itself where it has a
+    factor of its own."""
+    if shuffle.first is None or frames[0] > 0:
+        return [_split(x, shuffle.factor, shuffle.order)]
+    channels = x.shape[1] // math.prod(shuffle.factor)
+    lead = _split(x[:, :, :1], shuffle.first, shuffle.order)[:channels]
+    rest = x[:, :, 1:]
+    return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
 
 
-def _shuffle_into(x: Tensor, shuffle: Shuffle, add: Tensor) -> Tensor:
-    """Adds the shuffled x to `add` in place: no shuffled copy is made."""
-    parts = _split(x, shuffle)
-    add[0].view(parts.shape).add_(parts)
+def _put_together(parts: list[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
+    frames = sum(_size(p)[0] for p in parts)
+    out = parts[0].new_empty((1, parts[0].shape[0], frames, *_size(parts[0])[1:]))
+    for target, part in _targets(parts, out):
+        target.copy_(part)
+    return out
+
+
+def _add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
+    """Adds them to `add` in place: no shuffled copy is made."""
+    if len(parts) > 1:  # one write is the last, so that the call may be made again
+        return add.add_(_put_together(parts))
+    add[0].view(parts[0].shape).add_(parts[0])
     return add
 
 
-def _pairs(parts: Tensor) -> list[tuple[int, int]]:
-    return [(parts.shape[i], parts.shape[i + 1]) for i in (1, 3, 5)]
+def _targets(parts: list[Tensor], out: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Each part with the frames of `out` that it is, split like it."""
+    found, at = [], 0
+    for part in parts:
+        frames = _size(part)[0]
+        found.append((out[0, :, at : at + frames].view(part.shape), part))
+        at += frames
+    return found
+
+
+def _size(parts: Tensor) -> tuple[int, int, int]:
+    """(T, H, W) of a split video."""
+    _, t, rt, h, rh, w, rw = parts.shape
+    return t * rt, h * rh, w * rw

@@ -12,7 +12,15 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from hy3d_rocm.decode.footprint import _Live  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Shuffle, out_frames  # noqa: E402
+from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    Norm,
+    Pieces,
+    Shuffle,
+    out_frames,
+    shuffled_frames,
+)
 from hy3d_rocm.decode.moments import (  # noqa: E402
     blocks,
     channel_moments,
@@ -84,7 +92,14 @@ def plain(layer: Conv, x: Any, affine: Any = None) -> Any:
 
 def shuffled(s: Shuffle, y: Any) -> Any:
     """Element by element, as the words of Shuffle say."""
-    (rt, rh, rw), (_, k, t, h, w) = s.factor, y.shape
+    if s.first is None:
+        return shuffled_by(s.factor, s.order, y)
+    rest = shuffled_by(s.factor, s.order, y[:, :, 1:])
+    return torch.cat([shuffled_by(s.first, s.order, y[:, :, :1])[:, : rest.shape[1]], rest], 2)
+
+
+def shuffled_by(factor: Any, order: str, y: Any) -> Any:
+    (rt, rh, rw), (_, k, t, h, w) = factor, y.shape
     c = k // (rt * rh * rw)
     out = y.new_empty(1, c, t * rt, h * rh, w * rw)
     for channel in range(c):
@@ -94,7 +109,7 @@ def shuffled(s: Shuffle, y: Any) -> Any:
                     within = (a * rh + b) * rw + d
                     at = (
                         channel * rt * rh * rw + within
-                        if s.order == "channel first"
+                        if order == "channel first"
                         else within * c + channel
                     )
                     out[0, channel, a::rt, b::rh, d::rw] = y[0, at]
@@ -115,7 +130,8 @@ def random_layer(rng: random.Random) -> Conv:
     if rng.random() < 0.4:
         order = rng.choice(["channel first", "factor first", "time first"])
         factor = (2, 1, 1) if order == "time first" else rng.choice([(2, 2, 2), (1, 2, 3)])
-        shuffle = Shuffle(factor, order)
+        first = (1, 2, 2) if factor == (2, 2, 2) and rng.random() < 0.5 else None
+        shuffle = Shuffle(factor, order, first=first)
         o *= factor[0] * factor[1] * factor[2]
     shape = {"5d": (o, c, *kernel), "4d": (o, c, *kernel[1:]), "2d": (o, c)}[kind]
     shapes = {"weight": shape} | ({"bias": (o,)} if rng.random() < 0.7 else {})
@@ -149,28 +165,28 @@ def cut(rng: random.Random, x: Any, first: int, last: int) -> Pieces:
 @pytest.mark.parametrize("seed", range(120))
 def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int) -> None:
     """Whole numbers: equal bit for bit. Replay: the seed is the test's number."""
-    from hy3d_rocm.decode.geometry import kernel_size, source_range
-
     rng = random.Random(seed)
     layer = random_layer(rng)
     weights = ModuleWeights(torch.float32, CPU)
     weight = layer.module.weight
     kernel = kernel_size(weight)
     c, t, h, w = weight.shape[1], rng.randint(kernel[0], 7), rng.randint(3, 6), rng.randint(3, 6)
-    n = out_frames(layer, t, kernel[0])
+    n = own_frames(layer, t, kernel[0])
     x = whole_numbers(rng, 1, c, t, h, w)
     affine = None
     if layer.norm is not None:
         affine = (whole_numbers(rng, c), whole_numbers(rng, c))
     expected = plain(layer, x, affine)
-    assert expected.shape[2] == n
-    rt = 1 if layer.shuffle is None else layer.shuffle.factor[0]
-    own = n // rt
-    a = rng.randrange(own)
-    b = rng.randint(a + 1, own)
+    assert expected.shape[2] == out_frames(layer, t, kernel[0])
+    a = rng.randrange(n)
+    b = rng.randint(a + 1, n)
+
+    def made(own: int) -> int:
+        return own if layer.shuffle is None else shuffled_frames(layer.shuffle, (0, own))
+
     pieces = cut(rng, x, *source_range(layer, (a, b), kernel[0], t))
     before = x.clone()
-    part = expected[:, :, a * rt : b * rt]
+    part = expected[:, :, made(a) if a else 0 : made(b)]
     add = whole_numbers(rng, *part.shape) if rng.random() < 0.5 else None
     part = part if add is None else part + add
     wanted = rng.random() < 0.5
@@ -347,15 +363,11 @@ def test_shapes_alone_take_the_same_path() -> None:
         layer = random_layer(rng)
         weights = ModuleWeights(torch.float32, "meta")
         c = layer.module.weight.shape[1]
-        n = out_frames(
-            layer, 4, layer.module.weight.shape[2] if layer.module.weight.dim() == 5 else 1
-        )
-        rt = 1 if layer.shuffle is None else layer.shuffle.factor[0]
-        if n <= 0:
-            continue
+        kernel_t = layer.module.weight.shape[2] if layer.module.weight.dim() == 5 else 1
+        n = own_frames(layer, 4, kernel_t)
         x = torch.empty(1, c, 4, 5, 5, device="meta")
         affine = (torch.empty(c, device="meta"), torch.empty(c, device="meta"))
         result, _ = TorchBackend(weights).convolve(
-            layer, Pieces((x,), 0, 4), (0, n // rt), affine=affine, moments=True
+            layer, Pieces((x,), 0, 4), (0, n), affine=affine, moments=True
         )
-        assert result.shape[2] == n
+        assert result.shape[2] == out_frames(layer, 4, kernel_t)
