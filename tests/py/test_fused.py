@@ -3,9 +3,12 @@ promises beside numbers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import check_fused
+import check_fused_gfx
+import check_gfx
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +20,7 @@ from hy3d_rocm.decode.fused.work import Machine
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = 16, 7
+COUNT, SEED = 6, 7
 
 
 @pytest.mark.timeout(300)
@@ -25,7 +28,7 @@ def test_random_layers_equal_the_plain_reading_and_stay_within_the_bound() -> No
     result = check_fused.spawn(SEED, 0, COUNT, workers=2)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["cases"] == COUNT
-    assert result["addresses"] > 300_000
+    assert result["addresses"] > 100_000
     assert 0.0 < result["worst_of_bound"] <= 1.0
 
 
@@ -63,7 +66,7 @@ def test_shapes_alone_go_through_without_a_launch() -> None:
     layer = layers.Conv(module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3, up=(2, 2, 2),
                         keep_first=True, act="silu")  # fmt: skip
     x = torch.empty(1, 32, 3, 8, 8, dtype=torch.bfloat16, device="meta")
-    backend = FusedBackend(check_fused.Plain(), "meta", Machine("sm_90", 132))
+    backend = FusedBackend(check_fused.Plain("meta"), "meta", Machine("sm_90", 132))
     out, moments = backend.convolve(layer, layers.Pieces((x,), 0, 3), (0, 5), moments=True)
     assert out.shape == (1, 64, 5, 16, 16)
     assert out.is_contiguous(memory_format=torch.channels_last_3d)
@@ -107,3 +110,11 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
             out, _ = backend.convolve(*call, affine=affine, moments=case.shuffle is None)
         workspace = mode.taken - out.untyped_storage().nbytes()
         assert workspace <= said, f"seed {SEED}, index {index}"
+
+
+def test_the_heaviest_store_compiles_for_amd_and_spills_nothing(tmp_path: Path) -> None:
+    asked = list(check_fused_gfx.subset())
+    assert {arch for arch, _ in asked} == {"gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201"}
+    lines = check_gfx.check(asked, workers=2, cache=tmp_path)
+    assert {line.function for line in lines} == {"load_rows", "conv_fused", "combine_moments"}
+    assert [words for line in lines for words in line.wrong] == []

@@ -7,7 +7,7 @@ to be, padded), a kernel over them, phases of the output.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hy3d_rocm.conv.triton import plan
 from hy3d_rocm.conv.triton.plan import Problem, Triple
@@ -165,6 +165,22 @@ def view_of(job: Job) -> View:
         (kt, kh, kw), (ut, uh, uw), keep_first, pad, first_row, up_frames,
         (rows[0], rows[1], rows[2]), (frames, high, wide), phases, steps, shift,
     )  # fmt: skip
+
+
+def moved_to_start(job: Job) -> Job:
+    """The same work near the start of a video where neither its start nor its end is read: slices
+    of a video then have their launches in common."""
+    view = view_of(job)
+    first = 1 if job.keep_first else 0
+    away = job.first - first
+    last = view.first_row + view.rows[0] - 1
+    if away <= 0 or view.first_row < 0 or last >= view.up_frames or job.stride[0] != 1:
+        return job
+    for u in (view.first_row, last):
+        _piece_of(job, view, u)  # what is missing would pass for padding there
+    step = away * job.up[0]
+    frames = (job.frames[0] - step, job.frames[1] - step)
+    return replace(job, first=first, total=None, frames=frames)
 
 
 def problem_of(job: Job, view: View) -> Problem:
