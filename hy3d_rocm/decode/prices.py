@@ -13,7 +13,7 @@ from hy3d_rocm.decode.live import given, modelled, on_host
 from hy3d_rocm.decode.planner import Need, Way
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
-from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run
+from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run, torch_backend
 from hy3d_rocm.decode.workspace import OperatorWorkspace
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _ghost_run(job: Job, way: Way) -> object:
     meta = torch.device("meta")
     weights = MetaWeights(job.dtype_of(way), job.device_of(way))
     z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
-    tools = Tools(job.make_backend(weights, meta), meta, mover=_CountedMover())
+    make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
+    tools = Tools(make(weights, meta), meta, mover=_CountedMover())
     if not job.keeps_result:
         for _, frames in run(job, way, z, tools):
             del frames

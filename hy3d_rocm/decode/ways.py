@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.runner import Counter
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
-__all__ = ["Job", "Tools", "WayOptions", "collect", "list_ways", "run", "torch_backend"]
+__all__ = [
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "list_ways", "run",
+    "torch_backend",
+]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
@@ -130,6 +133,23 @@ def torch_backend(weights: Weights, device: torch.device) -> Backend:
 
     backend = TorchBackend(weights)
     return CountingBackend(backend, weights) if device.type == "meta" else backend
+
+
+def fused_backend(weights: Weights, device: torch.device) -> Backend:
+    """FusedBackend; on "meta" it stands for the current GPU."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend
+
+    if device.type != "meta":
+        return FusedBackend(weights, device)
+    here = torch.device("cuda", torch.cuda.current_device())
+    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
+
+
+def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
+    """Fused kernels where they can compute this type on this device, else torch's operators."""
+    from hy3d_rocm.decode.fused.backend import refusal
+
+    return torch_backend if refusal(device, dtype) is not None else fused_backend
 
 
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
