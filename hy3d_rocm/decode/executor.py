@@ -26,7 +26,7 @@ from hy3d_rocm.decode.execution import Execution, make_report, name_of
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
-from hy3d_rocm.decode.ways import Job, WayOptions, default_backend, torch_backend
+from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )
-    make_backend = default_backend(device, precision.dtype)
+    make_backend = best_backend(device, precision.dtype)
     job = Job(
         family, tuple(source.shape), device, precision.dtype, family.dtype, make_backend,
         encode=encode, is_fused=make_backend is not torch_backend,

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.movers import Mover
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
-__all__ = ["Job", "Tools", "WayOptions", "collect", "list_ways", "run", "torch_backend"]
+__all__ = [
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "list_ways", "run",
+    "torch_backend",
+]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
 
 # A level of tiles is offered if its area is at most this share of the one before.
-_SMALLER = 0.75
+_SMALLER = 0.6
 
 
 @dataclass(frozen=True)
@@ -134,22 +137,24 @@ def torch_backend(weights: Weights, device: torch.device) -> Backend:
     return CountingBackend(backend, weights) if device.type == "meta" else backend
 
 
-def default_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
-    """FusedBackend where its kernels run, else TorchBackend; for computing in `dtype` on `device`
-    (on another one, the host's, always TorchBackend)."""
-    from hy3d_rocm.decode.fused.backend import FusedBackend, refusal
+def fused_backend(weights: Weights, device: torch.device) -> Backend:
+    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
+    that no GPU could do, TorchBackend."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend
 
-    if device.type != "cuda" or refusal(device, dtype) is not None:
-        return torch_backend
+    if modelled(device).type == "cpu":
+        return torch_backend(weights, device)
+    if device.type != "meta":
+        return FusedBackend(weights, device)
+    here = torch.device("cuda", torch.cuda.current_device())
+    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
 
-    def make(weights: Weights, where: torch.device) -> Backend:
-        if where.type == "meta" and modelled(where).type == "cuda":
-            return CountingBackend(FusedBackend(weights, device), weights)
-        return (
-            FusedBackend(weights, where) if where.type == "cuda" else torch_backend(weights, where)
-        )
 
-    return make
+def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
+    """Fused kernels where they can compute this type on this device, else torch's operators."""
+    from hy3d_rocm.decode.fused.backend import refusal
+
+    return torch_backend if refusal(device, dtype) is not None else fused_backend
 
 
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
@@ -195,7 +200,7 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
         "passes": options.statistic_passes,
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
-    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 8}
+    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     if options.precision is not None:
         last["dtype"] = options.precision
     yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
@@ -231,7 +236,7 @@ def _tile_way(
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
     if "dtype" in parameters:
         what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
-    return Way(strategy, what, parameters, again=again)
+    return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
 
 
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
