@@ -1,6 +1,6 @@
 """What a decode leaves so that it can be killed at any moment and go on: NAME.partial/.
 
-    manifest.json         which job this is, how its frames are made, how many are done (arrays)
+    manifest.json         which job this is, how its frames are made, how many are done
     segment_000012.mp4    a video's complete segments, each with its own encoder
     frames.npy            an array's frames
     lock                  held by the process that writes
@@ -114,6 +114,12 @@ class Parts:
         return self._manifest.get("plan")
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all frames are there and only the file at the end is missing."""
+        shape = self.shape
+        return shape is not None and int(self._manifest["done"]) == shape[0] * shape[2]
+
+    @property
     def shape(self) -> Shape | None:
         """Of all frames, where a decode has begun."""
         known = self._manifest.get("shape")
@@ -125,7 +131,7 @@ class Parts:
         return self._manifest.get("dtype")
 
     def settle(self, shape: Shape, stored: str, plan: Mapping[str, Any] | None) -> int:
-        """The decode begins or goes on; frames recorded as done (arrays). OutputError where what is
+        """The decode begins or goes on; frames recorded as done. OutputError where what is
         there was made in another way."""
         now = {"shape": list(shape), "dtype": stored, "plan": _plain(plan or {})}
         if self._manifest:

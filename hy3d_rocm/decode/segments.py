@@ -118,6 +118,8 @@ class SegmentSink:
                 self._encoder = None
                 with told(self.path):
                     publish(partial_of(self._segment(number)), self._segment(number))
+                if self._next == shape[2]:
+                    self.parts.record(self._next)
 
     def finish(self) -> Path:
         shape = self._opened()

@@ -1,4 +1,4 @@
-"""Sinks: frames arrive unchanged, files are whole under their name or not there, faults are told."""
+"""Sinks: frames arrive unchanged, files are whole or not there, faults are told."""
 
 from __future__ import annotations
 
@@ -299,6 +299,8 @@ def test_a_missing_pyav_is_told_with_the_remedy(
 
 def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
     for number in (13, 30):
-        with pytest.raises(OutputError, match="does not let this user write"):
-            with output.told(tmp_path / "a.mp4"):
-                raise OSError(number, "Permission denied")
+        with (
+            pytest.raises(OutputError, match="does not let this user write"),
+            output.told(tmp_path / "a.mp4"),
+        ):
+            raise OSError(number, "Permission denied")
