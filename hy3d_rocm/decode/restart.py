@@ -80,7 +80,7 @@ def start_latent(family: Any, chunk: int, wanted: int) -> int:
     past = latents_before(family)
     if past is None or wanted == 0:
         return 0
-    time = family.factor[0]
+    time = int(family.factor[0])
     own = (wanted - 1) // time + 1  # the first latent makes one frame
     # One more, which is the first of its video then and so unlike what it was.
     return max((own - past - 1) // chunk, 0) * chunk

@@ -34,6 +34,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 _THREADS = 4
 _BT709, _LIMITED_RANGE = 1, 1  # as FFmpeg numbers them
+_MUXER = {"fflags": "+bitexact"}  # Matroska: no random identifiers
 PIXEL_FORMATS = ("auto", "yuv420p", "yuv444p")
 
 
@@ -137,7 +138,7 @@ class Encoder:
         with told(path):
             self._file = open(path, "wb+")  # noqa: SIM115  closed in close() or drop()
         try:
-            self._container = self._av.open(self._file, "w", format=container)
+            self._container = self._av.open(self._file, "w", format=container, options=_MUXER)
             self._stream = self._open_stream(*settings.stored_size(*size))
         except BaseException:
             self._file.close()
@@ -281,7 +282,7 @@ def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> No
     """
     av = require_av(path)
     with told(path), open(path, "wb+") as file:
-        joined = av.open(file, "w", format=container)
+        joined = av.open(file, "w", format=container, options=_MUXER)
         try:
             _copy(av, parts, joined, fps)
             joined.close()

@@ -40,8 +40,7 @@ def decoded_from(family: Any, z: Any, chunk: int, wanted: int) -> tuple[int, Any
     return parts[0][0], torch.cat([part for _, part in parts], 2)
 
 
-@pytest.mark.parametrize("kind", STREAMED)
-@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(("kind", "chunk"), [("wan", 2), ("wan22", 3), ("ltx_causal", 1)])
 def test_frames_from_the_middle_are_those_of_a_decode_from_the_start(kind: str, chunk: int) -> None:
     vae = tiny_vae(kind)
     family = family_for(vae)
@@ -52,7 +51,7 @@ def test_frames_from_the_middle_are_those_of_a_decode_from_the_start(kind: str, 
     assert first == 0
     time = family.factor[0]
     last = whole.shape[2] - 1
-    for wanted in (last, last - time, (past + 3) * time, (past + 2) * time + 1, past * time):
+    for wanted in (last, (past + 3) * time, (past + 2) * time + 1):
         assert start_latent(family, chunk, wanted) % chunk == 0
         first, rest = decoded_from(family, z, chunk, wanted)
         assert first == wanted
