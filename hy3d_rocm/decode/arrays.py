@@ -52,15 +52,21 @@ class MemmapSink:
         self._frames: Tensor | None = None
         self._next: list[int] = []
         self._recorded = 0
+        self._plan: Mapping[str, Any] | None = None
         self._in_order = True  # nothing but whole frames by put()
         self._published = False
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
     ) -> None:
-        if self._frames is not None:
-            return  # a ladder that starts again: what is written stays
         stored = _STORED.get(dtype, "float32")
+        if self._frames is not None:
+            if plan == self._plan:
+                return
+            self._let_go()
+            if self.parts is not None:
+                self.parts.begin_again(shape, stored, plan)
+        self._plan = plan
         if dtype not in _STORED:
             logger.info("%s: %s frames are stored as float32, NumPy has no such type",
                         self.path, dtype)  # fmt: skip

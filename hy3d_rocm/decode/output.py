@@ -39,16 +39,17 @@ class OutputError(OSError):
 class Sink(Protocol):
     """Takes the frames of one decode, values in -1..1.
 
-    Frames of a sample come in order of time; those that the sink has already (a ladder that starts
-    again, a decode that goes on) are dropped. Spatial parts go to tensors and arrays only: for a
-    video, tiles are put together first.
+    Frames of a sample come in order of time; those that the sink has already are dropped. Spatial
+    parts go to tensors and arrays only: for a video, tiles are put together first.
     """
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
     ) -> None:
-        """shape, dtype: of all frames. plan: how they are made, JSON-able; a decode that goes on
-        must be made in the same way, or OutputError says so."""
+        """shape, dtype: of all frames. plan: how they are made, JSON-able. A killed decode that
+        goes on must be made as it was begun, or OutputError says so. Called again: with the same
+        plan, nothing happens; with another one (a ladder that steps down), what is there is thrown
+        away, so that all frames are of one making."""
 
     def first_wanted(self, sample: int) -> int:
         """The first frame that is still wanted; all before it need not be decoded."""
@@ -76,6 +77,7 @@ class TensorSink:
     def __init__(self, out: Any = None) -> None:
         self._out: Tensor | None = out
         self._next: list[int] = []
+        self._plan: Mapping[str, Any] | None = None
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
@@ -84,7 +86,9 @@ class TensorSink:
         if self._out is None:
             self._out = torch.empty(shape, dtype=dtype)
         check_out(self._out, shape, dtype)
-        self._next = [0] * shape[0]
+        if not self._next or plan != self._plan:
+            self._next = [0] * shape[0]
+        self._plan = plan
 
     def first_wanted(self, sample: int) -> int:
         return self._next[sample]
@@ -141,6 +145,7 @@ class PngSink:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._next = 0
+        self._plan: Mapping[str, Any] | None = None
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
@@ -156,7 +161,9 @@ class PngSink:
             ) from None
         with told(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._next = 0
+        if plan != self._plan:
+            self._next = 0
+        self._plan = plan
 
     def first_wanted(self, sample: int) -> int:
         return self._next

@@ -147,6 +147,16 @@ class Parts:
         self._write()
         return 0
 
+    def is_made_by(self, plan: Mapping[str, Any] | None) -> bool:
+        """Whether what is there is made as `plan` says."""
+        return self.plan == _plain(plan or {})
+
+    def begin_again(self, shape: Shape, stored: str, plan: Mapping[str, Any] | None) -> None:
+        """Throws away what is there: all frames will be made as `plan` says."""
+        self._clear()
+        self._manifest = {}
+        self.settle(shape, stored, plan)
+
     def record(self, done: int) -> None:
         """`done` frames from the start are on the disk."""
         self._manifest["done"] = done

@@ -62,9 +62,14 @@ class SegmentSink:
     ) -> None:
         require_av(self.path)
         check_picture(shape, self.path)
+        stored = str(dtype).removeprefix("torch.")
         if self._shape is not None:
-            return  # a ladder that starts again: what is encoded stays
-        self.parts.settle(shape, str(dtype).removeprefix("torch."), plan)
+            if not self.parts.is_made_by(plan):
+                self._drop()
+                self.parts.begin_again(shape, stored, plan)
+                self._next = 0
+            return
+        self.parts.settle(shape, stored, plan)
         self._shape = shape
         say_padding(self.path, shape, self.settings)
         done = self._complete_segments()
@@ -135,11 +140,15 @@ class SegmentSink:
         self.parts.remove()
         return self.path
 
-    def abort(self) -> None:
+    def _drop(self) -> None:
+        """The segment that is being written."""
         if self._encoder is not None:
             self._next -= self._encoder.frames
             self._encoder.drop()
             self._encoder = None
+
+    def abort(self) -> None:
+        self._drop()
         if self._shape is not None:
             logger.info(
                 "%s: stopped; %d frames are in %s, --resume goes on behind them",

@@ -209,14 +209,18 @@ class VideoSink:
         self.settings = settings
         self._encoder: Encoder | None = None
         self._shape: Shape | None = None
+        self._plan: Mapping[str, Any] | None = None
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
     ) -> None:
         check_picture(shape, self.path)
+        if self._encoder is not None and plan == self._plan:
+            return
         if self._encoder is not None:
-            return  # a ladder that starts again: what is encoded stays
-        self._shape = shape
+            self._encoder.drop()
+            self._encoder = None
+        self._shape, self._plan = shape, plan
         partial = partial_of(self.path)
         if partial.is_dir():
             raise OutputError(

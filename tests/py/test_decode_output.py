@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ av = pytest.importorskip("av")
 from hy3d_rocm.decode import output, video  # noqa: E402
 from hy3d_rocm.decode.arrays import MemmapSink  # noqa: E402
 from hy3d_rocm.decode.output import OutputError, TensorSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.resume import Parts  # noqa: E402
 
 FPS = Fraction(24)
 
@@ -208,7 +210,6 @@ def test_the_same_frames_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_frames_given_again_are_dropped_and_gaps_are_refused(tmp_path: Path) -> None:
-    """A ladder that starts again after an OOM delivers from frame 0 once more."""
     frames = smooth_frames(12, 32, 48)
     expected = read(write(sink_for(tmp_path / "a.mp4", fps=FPS), frames))
     sink = sink_for(tmp_path / "b.mp4", fps=FPS)
@@ -221,6 +222,34 @@ def test_frames_given_again_are_dropped_and_gaps_are_refused(tmp_path: Path) -> 
         sink.put(0, 9, frames[:, :, 9:])
     sink.put(0, 7, frames[:, :, 7:])
     assert np.array_equal(read(sink.finish()), expected)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.npy", "pictures", "tensor", "a.mp4+", "a.npy+"])
+def test_a_ladder_that_steps_down_leaves_nothing_of_the_way_before(
+    tmp_path: Path, name: str
+) -> None:
+    """All frames of a result are of one making; +: in parts that can be resumed."""
+    frames = smooth_frames(70, 16, 32)
+    path = tmp_path / name.strip("+")
+    with Parts(path, {}) if name.endswith("+") else nullcontext() as parts:
+        sink = TensorSink() if name == "tensor" else sink_for(path, fps=FPS, parts=parts)
+        sink.begin(tuple(frames.shape), frames.dtype, {"way": "first"})
+        sink.put(0, 0, -frames[:, :, :41])
+        assert sink.first_wanted(0) == 41
+        sink.begin(tuple(frames.shape), frames.dtype, {"way": "second"})
+        assert sink.first_wanted(0) == 0
+        sink.put(0, 0, frames)
+        result = sink.finish()
+    if name == "tensor":
+        assert torch.equal(result, frames)
+    elif ".npy" in name:
+        assert np.array_equal(np.load(result), frames.numpy())
+    elif ".mp4" in name:
+        found = read(result).astype(int)
+        assert len(found) == 70
+        assert np.abs(found - shown(frames)).mean() < np.abs(found - shown(-frames)).mean() / 4
+    else:
+        assert len(list(result.iterdir())) == 70
 
 
 def test_a_stopped_video_leaves_nothing(tmp_path: Path) -> None:
