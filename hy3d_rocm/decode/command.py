@@ -264,7 +264,8 @@ def _lines(told: dict[str, Any]) -> list[str]:
         f"{told['vae']} on {told['device']} in {told['dtype']}: {told['strategy']}, since "
         f"{told['reason']}; {told['seconds']:.1f} s"
     )
-    lines.append(", ".join(f"{text} {format_bytes(told[key])}" for text, key in _SIZES.items()))
+    sizes = {text: told[key] for text, key in _SIZES.items() if key in told}
+    lines.append(", ".join(f"{text} {format_bytes(size)}" for text, size in sizes.items()))
     return lines + [str(event) for event in told["events"]]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
-Shape = tuple[int, int, int, int, int]  # (B, C, T, H, W)
+Shape = tuple[int, ...]  # (B, C, T, H, W)
 ALL = slice(None)
 
 VIDEO_SUFFIXES = {".mp4": "mp4", ".mkv": "matroska"}

@@ -123,7 +123,7 @@ class Parts:
     def shape(self) -> Shape | None:
         """Of all frames, where a decode has begun."""
         known = self._manifest.get("shape")
-        return None if known is None else (known[0], known[1], known[2], known[3], known[4])
+        return None if known is None else tuple(known)
 
     @property
     def stored(self) -> str | None:

@@ -115,7 +115,7 @@ class SegmentSink:
             if self._encoder is None:
                 container = VIDEO_SUFFIXES[self.path.suffix.lower()]
                 partial = partial_of(self._segment(number))
-                self._encoder = Encoder(partial, container, shape[3:], self.settings)
+                self._encoder = Encoder(partial, container, (shape[3], shape[4]), self.settings)
             self._encoder.add(picture)
             self._next += 1
             if self._encoder.frames == self._frames_of(number):

@@ -228,7 +228,7 @@ class VideoSink:
             )
         say_padding(self.path, shape, self.settings)
         container = VIDEO_SUFFIXES[self.path.suffix.lower()]
-        self._encoder = Encoder(partial, container, shape[3:], self.settings)
+        self._encoder = Encoder(partial, container, (shape[3], shape[4]), self.settings)
 
     def first_wanted(self, sample: int) -> int:
         return self._encoder.frames if self._encoder is not None else 0
@@ -270,7 +270,7 @@ class VideoSink:
 
 def say_padding(path: Path, shape: Shape, settings: VideoSettings) -> None:
     """Logs that the file's pictures are larger than the frames, where they are."""
-    stored = settings.stored_size(*shape[3:])
+    stored = settings.stored_size(shape[3], shape[4])
     if stored != tuple(shape[3:]):
         logger.warning(
             "%s: %dx%d is odd, which yuv420p cannot hold; the last row or column is repeated, "

@@ -59,8 +59,15 @@ class Job:
     def arguments(self) -> list[str]:
         return [
             "decode", str(self.folder / "latents.safetensors"), "--vae", str(self.folder / "vae"),
-            "--out", str(self.out), "--strategy", "tiled", "--device", "cpu", "--resume",
+            "--out", str(self.out), "--strategy", strategy(), "--device", "cpu", "--resume",
         ]  # fmt: skip
+
+
+def strategy() -> str:
+    """The one that gives frames as they are done."""
+    from hy3d_rocm.decode.checks import STRATEGIES
+
+    return "streamed" if "streamed" in STRATEGIES else "tiled"
 
 
 def make_inputs(folder: Path) -> None:
