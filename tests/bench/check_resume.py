@@ -35,7 +35,7 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 SEGMENT_FRAMES = 4  # instead of 32: more borders in a video that is decoded in a second
-LATENT_FRAMES = 9
+LATENT_FRAMES = 9  # 33 frames; a decode in chunks goes on in the middle of 35 or more (restart.py)
 PATIENCE_SECONDS = 300.0
 
 
@@ -70,7 +70,7 @@ def strategy() -> str:
     return "streamed" if "streamed" in STRATEGIES else "tiled"
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder: Path, latent_frames: int = LATENT_FRAMES) -> None:
     """A tiny Wan VAE as diffusers saves it, and a latent."""
     from diffusers import AutoencoderKLWan
     from safetensors.torch import save_file
@@ -81,7 +81,7 @@ def make_inputs(folder: Path) -> None:
         latents_mean=[0.0] * 4, latents_std=[1.0] * 4,
     )  # fmt: skip
     vae.save_pretrained(folder / "vae")
-    save_file({"latents": torch.randn(1, 4, LATENT_FRAMES, 2, 3)}, folder / "latents.safetensors")
+    save_file({"latents": torch.randn(1, 4, latent_frames, 2, 3)}, folder / "latents.safetensors")
 
 
 def cheap_deliver(
@@ -253,12 +253,12 @@ def trial(job: Job, number: int, seed: int, known: Undisturbed) -> int:
 
 def check(
     folder: Path, count: int, seed: int = 1, decoder: str = "vae", suffix: str = "mp4",
-    first: int = 0,
+    first: int = 0, latent_frames: int = LATENT_FRAMES,
 ) -> int:  # fmt: skip
     """`count` trials; how many kills there were in all. ResumeError at the first that fails."""
     torch.set_num_threads(1)  # children are forks: a pool of threads would not be in them
     if not (folder / "vae").exists():
-        make_inputs(folder)
+        make_inputs(folder, latent_frames)
     job = Job(folder, suffix, decoder)
     known = undisturbed(job)
     killed = 0
@@ -268,7 +268,8 @@ def check(
         except ResumeError as error:
             raise ResumeError(
                 f"trial {number} ({decoder}, {suffix}; replay: --seed {seed} --first {number} "
-                f"--count 1 --decoder {decoder} --out {suffix}): {error}"
+                f"--count 1 --decoder {decoder} --out {suffix} "
+                f"--latents {latent_frames}): {error}"
             ) from error
     return killed
 
@@ -277,6 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--latents", type=int, default=LATENT_FRAMES, help="latent frames")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--decoder", choices=("vae", "double"), default="vae")
     parser.add_argument("--out", choices=("mp4", "mkv", "npy"), default="mp4")
@@ -286,7 +288,7 @@ def main() -> int:
     try:
         killed = check(
             folder, arguments.count, arguments.seed, arguments.decoder, arguments.out,
-            arguments.first,
+            arguments.first, arguments.latents,
         )  # fmt: skip
     except ResumeError as error:
         print(f"FAILED: {error}")
