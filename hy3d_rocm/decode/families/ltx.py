@@ -25,6 +25,7 @@ from hy3d_rocm.decode.families.parts import (
 )
 from hy3d_rocm.decode.families.reflect import Reflecting
 from hy3d_rocm.decode.families.survey import Size, Survey
+from hy3d_rocm.decode.families.views import View
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
 from hy3d_rocm.decode.plain import shuffled
 
@@ -49,6 +50,12 @@ class LtxFamily(StructuredFamily):
     def recognises(cls, vae: Any) -> bool:
         """Convolutions that are told whether they are causal, and patches of pixels at the end."""
         return hasattr(vae.decoder.conv_in, "is_causal") and hasattr(vae.decoder, "patch_size_t")
+
+    def set_timestep(self, timestep: float) -> None:
+        """What decode() and whole() take from now on."""
+        self.timestep = timestep
+        if isinstance(self.vae, View):
+            self.vae.decode_timestep = timestep
 
     @property
     def conditioned(self) -> bool:
