@@ -130,7 +130,7 @@ class LtxFamily(StructuredFamily):
         embedded = _embedded(d, temb)
         if embedded is not None:
             shift, scale = (embedded.view(2, -1) + d.scale_shift_table.detach().float()).unbind(0)
-            norm = replace(norm, scale=scale, shift=shift)
+            norm = _modulated(norm, shift, scale)
         x = engine.conv(x, conv_of(d.conv_out, norm=norm, act=act_of(d.conv_act)))
         return engine.local(x, Local(_unpatched(d), same_frames))
 
@@ -205,13 +205,30 @@ def _in_float32(linear: Any) -> tuple[Tensor, Tensor]:
     return linear.weight.detach().float(), linear.bias.detach().float()
 
 
+class Modulation(torch.nn.Module):
+    """A timestep's scales and shifts as a norm's weight and bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("bias", bias, persistent=False)
+
+
+def _modulated(norm: Norm, shift: Tensor, scale: Tensor) -> Norm:
+    """The norm times 1 + scale, plus shift. One without parameters of its own takes these as its
+    weight and bias, so that whoever reads weights brings them to where it computes."""
+    if norm.weight is not None or norm.bias is not None:
+        return replace(norm, scale=scale, shift=shift)
+    return replace(norm, module=Modulation(1 + scale, shift), weight="weight", bias="bias")
+
+
 def _resnet(engine: Engine, block: Any, x: Handle, embedded: Tensor | None) -> Handle:
     if embedded is None:
         return resnet(engine, block, x)
     table = block.scale_shift_table.detach().float() + embedded.view(4, -1)
     norms: list[Norm] = []
     for module, (shift, scale) in ((block.norm1, table[:2]), (block.norm2, table[2:])):
-        norms.append(replace(norm_of(module), scale=scale, shift=shift))
+        norms.append(_modulated(norm_of(module), shift, scale))
     return resnet(engine, block, x, add_norms=norms)
 
 
