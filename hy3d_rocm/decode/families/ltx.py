@@ -166,10 +166,14 @@ class LtxFamily(StructuredFamily):
         inputs, outputs = (int(conv.module.weight.shape[i]) * squares for i in (1, 0))
         means = engine.local(x, _first_twice(side), keep=True)
         means = engine.conv(means, self.pairs(inputs, mean_of=group, squares=squares))
-        front, *sides = conv.before
-        # The VAE repeats the first frame before it convolves.
-        x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
-        x = engine.local(x, packed_in_space(side))
+        # The VAE repeats the first frame before it convolves; where nothing later is read, that is
+        # to repeat what becomes of it.
+        if conv.after[0] == 0:
+            x = engine.local(engine.conv(x, conv), _first_twice(side))
+        else:
+            front, *sides = conv.before
+            x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
+            x = engine.local(x, packed_in_space(side))
         return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
 
     def own_decode(self, z: Tensor) -> Tensor:
