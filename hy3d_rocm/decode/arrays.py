@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 import os
 from collections.abc import Mapping
@@ -213,3 +214,19 @@ class MemmapSink:
         if self._frames is None:
             raise RuntimeError("a sink was used before begin() or after its end")
         return self._frames
+
+
+def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Zeros on the disk instead of in memory, in a file without a name in `folder`: for tiles of a
+    video that is written when all are added up. It goes with its last tensor, also in a kill."""
+    import tempfile
+
+    size = math.prod(shape) * dtype.itemsize
+    with told(folder / "scratch"):
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  mapped beyond its end
+        with file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)

@@ -16,7 +16,7 @@ np = pytest.importorskip("numpy")
 av = pytest.importorskip("av")
 
 from hy3d_rocm.decode import output, video  # noqa: E402
-from hy3d_rocm.decode.arrays import MemmapSink  # noqa: E402
+from hy3d_rocm.decode.arrays import MemmapSink, scratch  # noqa: E402
 from hy3d_rocm.decode.output import OutputError, TensorSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.resume import Parts  # noqa: E402
 
@@ -36,6 +36,10 @@ def smooth_frames(count: int, height: int, width: int) -> Any:
     return torch.stack([torch.sin(x + t + 0 * y), torch.cos(y - t + 0 * x), torch.sin(x + y + t)])[
         None
     ]
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def write(sink: Any, frames: Any, step: int = 5, plan: Any = None) -> Any:
@@ -130,10 +134,7 @@ def test_an_array_with_frames_missing_is_never_called_complete(tmp_path: Path) -
 def test_an_array_on_a_full_disk_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(output.os, "posix_fallocate", full)
+    monkeypatch.setattr(output.os, "posix_fallocate", _no_room)
     with pytest.raises(OutputError, match="the disk is full"):
         MemmapSink(tmp_path / "a.npy").begin((1, 3, 4, 6, 8), torch.float32)
     assert list(tmp_path.iterdir()) == []
@@ -158,6 +159,21 @@ def test_an_arrays_pages_do_not_stay_in_the_process(tmp_path: Path) -> None:
         sink.put(0, first, piece)
         assert mapped() - before <= piece.nbytes
     sink.finish()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scratch_is_zeros_in_a_file_that_nobody_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any
+) -> None:
+    frames = random_frames(1, 3, 4, 6, 8, dtype=dtype)
+    tensor = scratch(tmp_path, tuple(frames.shape), dtype)
+    assert list(tmp_path.iterdir()) == []
+    assert not tensor.any()
+    tensor.add_(frames)
+    assert torch.equal(tensor, frames)
+    monkeypatch.setattr(output.os, "posix_fallocate", _no_room)
+    with pytest.raises(OutputError, match="the disk is full"):
+        scratch(tmp_path, tuple(frames.shape), dtype)
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
