@@ -54,6 +54,7 @@ class MemmapSink:
         self._next: list[int] = []
         self._recorded = 0
         self._plan: Mapping[str, Any] | None = None
+        self._dtype: torch.dtype | None = None
         self._in_order = True  # nothing but whole frames by put()
         self._published = False
 
@@ -67,7 +68,7 @@ class MemmapSink:
             self._let_go()
             if self.parts is not None:
                 self.parts.begin_again(shape, stored, plan)
-        self._plan = plan
+        self._plan, self._dtype = plan, dtype
         if dtype not in _STORED:
             logger.info("%s: %s frames are stored as float32, NumPy has no such type",
                         self.path, dtype)  # fmt: skip
@@ -207,8 +208,14 @@ class MemmapSink:
 
     @property
     def buffer(self) -> Tensor | None:
+        if self._frames is None or self._frames.dtype != self._dtype:
+            return None
         self._in_order = False
         return self._frames
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
 
     def _opened(self) -> Tensor:
         if self._frames is None:

@@ -67,8 +67,12 @@ class Sink(Protocol):
 
     @property
     def buffer(self) -> Tensor | None:
-        """All frames as a CPU tensor (B, C, T, H, W) that may be written in place instead of
-        put(), for tiles that are added up; None where there is none."""
+        """All frames as a CPU tensor (B, C, T, H, W) of the frames' type that may be written in
+        place instead of put(), for tiles that are added up; None where there is none."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where there is room for the like of it (arrays.scratch); None for what is in memory."""
 
 
 class TensorSink:
@@ -111,6 +115,10 @@ class TensorSink:
     def buffer(self) -> Tensor | None:
         return self._out
 
+    @property
+    def folder(self) -> Path | None:
+        return None
+
     def _tensor(self) -> Tensor:
         if self._out is None:
             raise RuntimeError("a sink was used before begin()")
@@ -143,7 +151,7 @@ class PngSink:
     """A folder of frame_000000.png and so on; each file is whole under its name."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.path = folder
         self._next = 0
         self._plan: Mapping[str, Any] | None = None
 
@@ -152,15 +160,15 @@ class PngSink:
     ) -> None:
         from hy3d_rocm.decode.video import check_picture
 
-        check_picture(shape, self.folder)
+        check_picture(shape, self.path)
         try:
             import PIL.Image  # noqa: F401
         except ImportError:
             raise OutputError(
-                f"PNG files in {self.folder} need Pillow: pip install Pillow, or name a .npy file"
+                f"PNG files in {self.path} need Pillow: pip install Pillow, or name a .npy file"
             ) from None
-        with told(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         if plan != self._plan:
             self._next = 0
         self._plan = plan
@@ -176,7 +184,7 @@ class PngSink:
         from hy3d_rocm.decode.video import new_frames, pictures
 
         for picture in pictures(new_frames(first, frames, rows, columns, self._next)):
-            path = self.folder / f"frame_{self._next:06d}.png"
+            path = self.path / f"frame_{self._next:06d}.png"
             partial = partial_of(path)
             with told(path):
                 Image.fromarray(picture).save(partial, format="PNG")
@@ -184,16 +192,20 @@ class PngSink:
             self._next += 1
 
     def finish(self) -> Path:
-        logger.info("%s: %d pictures", self.folder, self._next)
-        return self.folder
+        logger.info("%s: %d pictures", self.path, self._next)
+        return self.path
 
     def abort(self) -> None:
-        partial_of(self.folder / f"frame_{self._next:06d}.png").unlink(missing_ok=True)
-        logger.info("%s: stopped after %d pictures, which stay", self.folder, self._next)
+        partial_of(self.path / f"frame_{self._next:06d}.png").unlink(missing_ok=True)
+        logger.info("%s: stopped after %d pictures, which stay", self.path, self._next)
 
     @property
     def buffer(self) -> Tensor | None:
         return None
+
+    @property
+    def folder(self) -> Path:
+        return self.path
 
 
 def sink_for(

@@ -159,6 +159,10 @@ class SegmentSink:
     def buffer(self) -> Tensor | None:
         return None
 
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
     def _opened(self) -> Shape:
         if self._shape is None:
             raise RuntimeError("a sink was used before begin()")

@@ -262,6 +262,10 @@ class VideoSink:
     def buffer(self) -> Tensor | None:
         return None
 
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
     def _opened(self) -> Encoder:
         if self._encoder is None:
             raise RuntimeError("a sink was used before begin() or after its end")
