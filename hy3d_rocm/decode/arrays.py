@@ -31,6 +31,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 # How many frames a killed decode of an array loses at most.
 CHECKPOINT_FRAMES = 32
+_PASSED_BYTES = 8 << 20  # written before the pages are let go
 _STORED = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -117,6 +118,9 @@ class MemmapSink:
         array = np.frombuffer(self._map, kind, offset=offset).reshape(shape)
         self._frames = torch.from_numpy(array)
 
+    def host_bytes(self, shape: Shape) -> int:
+        return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (1 << 20)
+
     def first_wanted(self, sample: int) -> int:
         return self._next[sample] if self._next else 0
 
@@ -132,10 +136,13 @@ class MemmapSink:
             first = min(self._next[sample], stop)
         self._in_order &= whole
         place = self._opened()[sample : sample + 1, :, first:stop, rows, columns]
-        place.copy_(frames)
+        frame_bytes = place[:, :, :1].numel() * place.element_size()
+        step = max(_PASSED_BYTES // max(frame_bytes, 1), 1)
+        for at in range(0, place.shape[2], step):
+            place[:, :, at : at + step].copy_(frames[:, :, at : at + step])
+            self._pass_pages()
         if whole and first == self._next[sample]:
             self._next[sample] = max(stop, first)
-        self._pass_pages()
         if self.parts is not None and self._done() - self._recorded >= CHECKPOINT_FRAMES:
             self._record()
 

@@ -8,6 +8,7 @@ NAME.partial, and renamed when it is complete and on the disk: under its own nam
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,10 @@ class Sink(Protocol):
         plan, nothing happens; with another one (a ladder that steps down), what is there is thrown
         away, so that all frames are of one making."""
 
+    def host_bytes(self, shape: Shape) -> int:
+        """Host memory taken for frames of this shape, at most, beside the frames given; a result
+        that is kept in memory included. To be planned for before begin()."""
+
     def first_wanted(self, sample: int) -> int:
         """The first frame that is still wanted; all before it need not be decoded."""
 
@@ -93,6 +98,9 @@ class TensorSink:
         if not self._next or plan != self._plan:
             self._next = [0] * shape[0]
         self._plan = plan
+
+    def host_bytes(self, shape: Shape) -> int:
+        return 0 if self._out is not None else math.prod(shape) * 4
 
     def first_wanted(self, sample: int) -> int:
         return self._next[sample]
@@ -172,6 +180,9 @@ class PngSink:
         if plan != self._plan:
             self._next = 0
         self._plan = plan
+
+    def host_bytes(self, shape: Shape) -> int:
+        return 2 * 4 * math.prod(shape[3:]) + (1 << 20)
 
     def first_wanted(self, sample: int) -> int:
         return self._next

@@ -61,6 +61,9 @@ class WatchedSink:
         self._shape = shape
         self._strategy = str((plan or {}).get("strategy", ""))
 
+    def host_bytes(self, shape: Shape) -> int:
+        return self.sink.host_bytes(shape)
+
     def first_wanted(self, sample: int) -> int:
         return self.sink.first_wanted(sample)
 
