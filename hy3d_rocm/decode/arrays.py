@@ -119,7 +119,7 @@ class MemmapSink:
         self._frames = torch.from_numpy(array)
 
     def host_bytes(self, shape: Shape) -> int:
-        return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (1 << 20)
+        return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (4 << 20)
 
     def first_wanted(self, sample: int) -> int:
         return self._next[sample] if self._next else 0
