@@ -144,7 +144,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def _log_errors(note: Note, events: list[dict[str, Any]]) -> None:
-    """A line each for what was survived and what was not, in errors-DAY.jsonl beside the capture."""
+    """A line each for what was survived and what was not, in errors-DAY.jsonl."""
     assert note.path is not None
     now = datetime.now(UTC)
     base = {"time": now.isoformat(timespec="seconds"), "capture": note.path.name}

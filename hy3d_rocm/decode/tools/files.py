@@ -1,5 +1,5 @@
-"""Files with time stamps under test_data/, JSON that any reader takes, and facts of the machine that
-name neither it nor its user. Imports no torch at module level."""
+"""Files with time stamps under test_data/, JSON that any reader takes, and facts of the machine
+that name neither it nor its user. Imports no torch at module level."""
 
 from __future__ import annotations
 
