@@ -1,4 +1,7 @@
-"""Command line: `hy3d-rocm demo`, `doctor`, `bench`, `tune`, `db` (also `python -m hy3d_rocm`)."""
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `bench`, `tune`, `db`.
+
+The same as `python -m hy3d_rocm`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
+from hy3d_rocm.decode.command import add_decode_parser, run_decode_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -31,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
+    add_decode_parser(commands)
     add_bench_parser(commands)
     add_tune_parser(commands)
     add_db_parser(commands)
@@ -65,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.command == "demo":
         return run_demo_command(arguments)
+    if arguments.command == "decode":
+        return run_decode_command(arguments)
     if arguments.command == "bench":
         return run_bench_command(arguments)
     if arguments.command == "tune":

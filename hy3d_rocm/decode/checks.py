@@ -72,7 +72,7 @@ def _check_finite(latents: Tensor, what: str) -> None:
         )
 
 
-def check_pixels(pixels: Any, family: Family) -> None:
+def check_pixels(pixels: Any, family: Any) -> None:
     """TypeError or ValueError (sentences) where `pixels` are no video that `family` encodes."""
     if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
         kind = pixels.dtype if isinstance(pixels, torch.Tensor) else type(pixels).__name__

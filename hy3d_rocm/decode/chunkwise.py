@@ -30,8 +30,8 @@ from hy3d_rocm.decode.report import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Attention, Backend, Conv, Family, Local, Norm, Range
-    from hy3d_rocm.decode.runner import Counter
 
 Affine = tuple["Tensor", "Tensor"]
 Result = TypeVar("Result")

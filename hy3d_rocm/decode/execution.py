@@ -21,6 +21,7 @@ from hy3d_rocm.decode import memory, planner, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.precision import NonFiniteError, wider
+from hy3d_rocm.decode.prices import Prices
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.weights import ModuleWeights
@@ -83,8 +84,7 @@ class Execution:
     def _choose(self) -> None:
         found = ways.list_ways(self.job, self.options)
         left = (way for way in found if way.name not in self.tried)
-        prices = ways.Prices(self.job)
-        self.plan = planner.choose(left, self.budget, self.strategy, prices)
+        self.plan = planner.choose(left, self.budget, self.strategy, Prices(self.job))
         self._describe(self.plan)
 
     def _describe(self, plan: Plan) -> None:
@@ -155,6 +155,9 @@ class Execution:
         tools = ways.Tools(backend, device, stages, lambda: memory.give_back(device))
         synchronize(device)
         for sample in range(self.z.shape[0]):
+            if way.parameters.get("engine") == "tiles":
+                self._in_tiles(job, way, sample, tools)
+                continue
             made = ways.run(job, way, self.z[sample : sample + 1], tools, sample)
             for number, (first, frames) in enumerate(made, 1):
                 self._place(sample, first, frames, way)
@@ -164,23 +167,41 @@ class Execution:
         self.report.delegated = dict(getattr(backend, "delegated", {}))
 
     def _place(self, sample: int, first: int, frames: Tensor, way: Way) -> None:
-        if not bool(torch.isfinite(frames).all()):
-            raise NonFiniteError(
-                f"frames {first} to {first + frames.shape[2] - 1} hold NaN or infinite values in "
-                f"{name_of(self.job.dtype_of(way))}"
-            )
+        self._check_finite(frames, first, way)
         job = self.job
         is_all = way.strategy == "whole" and self.z.shape[0] == 1
         if self.result is None and is_all and frames.device.type == "cpu":
             self.result = frames.to(job.result_dtype)
         else:
-            if self.result is None:
-                self.result = torch.empty(job.out_shape, dtype=job.result_dtype)
-            self.result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+            result = self._whole_result()
+            result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
         if way.strategy == "whole":
             count, height, width = job.out_shape[2:]
             self.counter.total = self.z.shape[0]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
+
+    def _in_tiles(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
+        """Tiles are added up in the result itself."""
+        whole = self._whole_result()
+        part = whole[sample : sample + 1]
+        run = ways.tiled_run(job, way, tools)
+        run.run(self.z[sample : sample + 1], part)
+        error = run.report.estimate_error
+        if error is not None:
+            self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
+        self._check_finite(part, 0, way)
+
+    def _whole_result(self) -> Tensor:
+        if self.result is None:
+            self.result = torch.empty(self.job.out_shape, dtype=self.job.result_dtype)
+        return self.result
+
+    def _check_finite(self, frames: Tensor, first: int, way: Way) -> None:
+        if not bool(torch.isfinite(frames).all()):
+            raise NonFiniteError(
+                f"frames {first} to {first + frames.shape[2] - 1} hold NaN or infinite values in "
+                f"{name_of(self.job.dtype_of(way))}"
+            )
 
     def _clean_up(self, number: int, device: torch.device) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);

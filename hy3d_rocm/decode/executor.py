@@ -27,7 +27,7 @@ from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
-from hy3d_rocm.decode.ways import Job, WayOptions, default_backend
+from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def decode(
     strategy: "whole" (the VAE's own unsplit decode, bit for bit), "streamed" (the same layers on
     parts of the video, exact up to rounding), "tiled" (in space, too: an approximation where norms
     see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": the first of
-    these that fits.
+    these that fits (where the fused kernels run, "streamed" is first: it is faster, too).
     precision: "auto" (the VAE's own type unless the card can't), "fp32", "bf16" or "fp16"; the
     result has the VAE's type. NaN out of finite latents: again in a wider type, said in the log.
     progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
@@ -168,9 +168,10 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )
+    make_backend = best_backend(device, precision.dtype)
     job = Job(
-        family, tuple(source.shape), device, precision.dtype, family.dtype,
-        default_backend(device, precision.dtype), encode=encode,
+        family, tuple(source.shape), device, precision.dtype, family.dtype, make_backend,
+        encode=encode, is_fused=make_backend is not torch_backend,
     )  # fmt: skip
     if asked.out is not None:
         check_result(asked.out, job.out_shape)
@@ -198,4 +199,8 @@ def _way_options(options: DecodeOptions) -> WayOptions:
         chunk_size=options.chunk_size,
         slice_bytes=options.slice_bytes,
         cpu_offload=options.cpu_offload,
+        halo_pixels=options.halo_pixels,
+        overlap_pixels=options.overlap_pixels,
+        min_tile_pixels=options.min_tile_pixels,
+        statistic_passes=options.statistic_passes,
     )

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hy3d_rocm.decode.shape_rules import quick
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = None
         if "device" in kwargs or "pin_memory" in kwargs:
             place, kwargs = self._placed(func, args, kwargs)
-        out = func(*args, **kwargs)
+        out = quick(func, args, kwargs)
+        if out is None:
+            out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             self.born(out, place)
         else:

@@ -49,6 +49,10 @@ def channel_moments(x: Tensor) -> Moments:
     Deviations are taken from the block's own mean, so nothing cancels.
     """
     body = x[0]
+    if x.is_meta:  # shapes alone: what one block takes, and the result's
+        _block_moments(body[next(blocks(body, block_elements(x.device)))])
+        shapes = [body.new_empty(body.shape[0], dtype=torch.float64) for _ in range(2)]
+        return Moments(body.shape[1:].numel(), *shapes)
     per_channel: dict[int, list[Moments]] = {}
     for channels, frames in blocks(body, block_elements(x.device)):
         part = _block_moments(body[channels, frames])

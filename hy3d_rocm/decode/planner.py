@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from hy3d_rocm.decode.budget import Budget
@@ -51,7 +52,8 @@ class Way:
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
     sentences ("with tiles of 256 pixels"). parameters: for the engine. spills: what it holds may be
     limited (`resident_bytes`, None for all) at the cost of host memory. again: a last resort,
-    planned only after nothing else of its strategy fitted; what then says so.
+    planned only after nothing else of its strategy fitted. row: ways in a row of the same name and
+    strategy need less and less, so not each of them has to be priced; "" for none.
     """
 
     strategy: str
@@ -60,6 +62,7 @@ class Way:
     spills: bool = False
     again: bool = False
     resident_bytes: int | None = None
+    row: str = ""
 
     @property
     def name(self) -> str:
@@ -143,16 +146,39 @@ def choose(
     ways that are not offered, for the error. Raises DoesNotFitError.
     """
     looked: list[Candidate] = []
-    for way in ways:
-        if strategy not in ("auto", way.strategy):
-            continue
-        found = _look(way, budget, price)
-        looked.append(found)
-        if found.fits:
-            assert found.need is not None
-            reason = _reason(looked, budget, strategy)
-            return Plan(found.way, found.need, budget, reason, tuple(looked))
+    offered = (way for way in ways if strategy in ("auto", way.strategy))
+    for _, row in groupby(offered, key=_row_of):
+        taken = _first_of(row, budget, price, looked)
+        if taken is not None:
+            assert taken.need is not None
+            reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
+            return Plan(taken.way, taken.need, budget, reason, tuple(looked))
     raise _nothing_fits(looked, budget, strategy, tuple(excluded))
+
+
+def _row_of(way: Way) -> object:
+    return (way.strategy, way.row) if way.row else way
+
+
+def _first_of(
+    row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
+) -> Candidate | None:
+    """The first of a row that fits, by halving; all of them are priced only if the last does not
+    fit. What was looked at is added to `looked`, in the row's order."""
+    ways = list(row)
+    found = {len(ways) - 1: _look(ways[-1], budget, price)}
+    if found[len(ways) - 1].fits:
+        low, high = 0, len(ways) - 1  # the first that fits is in low .. high, as far as is known
+        while low < high:
+            middle = (low + high) // 2
+            found[middle] = _look(ways[middle], budget, price)
+            low, high = (low, middle) if found[middle].fits else (middle + 1, high)
+    else:
+        found |= {i: _look(way, budget, price) for i, way in enumerate(ways[:-1])}
+    fitting = [i for i in sorted(found) if found[i].fits]
+    # What is finer than the one taken was looked at by the way only.
+    looked += [found[i] for i in sorted(found) if not fitting or i <= fitting[0]]
+    return found[fitting[0]] if fitting else None
 
 
 def _look(way: Way, budget: Budget, price: Price) -> Candidate:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.live import given, on_host
+from hy3d_rocm.decode.live import given, modelled, on_host
 from hy3d_rocm.decode.planner import Need, Way
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
-from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run
+from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run, torch_backend
 from hy3d_rocm.decode.workspace import OperatorWorkspace
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _ghost_run(job: Job, way: Way) -> object:
     meta = torch.device("meta")
     weights = MetaWeights(job.dtype_of(way), job.device_of(way))
     z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
-    tools = Tools(job.make_backend(weights, meta), meta, mover=_CountedMover())
+    make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
+    tools = Tools(make(weights, meta), meta, mover=_CountedMover())
     if not job.keeps_result:
         for _, frames in run(job, way, z, tools):
             del frames
@@ -132,24 +133,33 @@ def _ghost_run(job: Job, way: Way) -> object:
 
 
 class _GhostTiles(TiledRun):
-    """A run in tiles for a prediction: tiles of each size once, and nothing is placed."""
+    """A run in tiles for a prediction: each size that may decide once, nothing is placed."""
 
     def run(self, z: Tensor, out: Tensor) -> None:
         self._prepare(z)
         gathering = self._gathering()
         norms = _Frozen(self.backend, self._estimate(), gathering)
-        for tile in _one_of_each_size(self.plan.spatial.grains):
+        on_cpu = modelled(torch.device("meta")).type == "cpu"
+        for tile in _deciding(self.plan.spatial.grains, on_cpu):
             for _, made in self._tile(tile, norms):
                 on_host(made.to(self.store))
                 del made
 
 
-def _one_of_each_size(grains: Iterable[Grain]) -> list[Grain]:
-    found: dict[tuple[int, ...], Grain] = {}
+def _deciding(grains: Iterable[Grain], on_cpu: bool) -> list[Grain]:
+    """The tiles of which one takes the most: those that no other contains. On the CPU the widest of
+    each height: torch takes im2col where frames and rows are few, so a lower tile can take more."""
+    found: dict[tuple[int, int], Grain] = {}
     for grain in grains:
-        size = tuple(b - a for a, b in zip(grain.in_start, grain.in_stop, strict=True))
-        found.setdefault(size, grain)
-    return list(found.values())
+        found.setdefault(
+            (grain.in_stop[1] - grain.in_start[1], grain.in_stop[2] - grain.in_start[2]), grain
+        )
+
+    def covers(a: tuple[int, int], b: tuple[int, int]) -> bool:
+        taller = a[0] == b[0] if on_cpu else a[0] >= b[0]
+        return a != b and taller and a[1] >= b[1]
+
+    return [grain for size, grain in found.items() if not any(covers(a, size) for a in found)]
 
 
 class _CountedMover:

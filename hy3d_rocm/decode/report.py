@@ -40,7 +40,7 @@ class DecodeOptions:
     synchronization: bool = False
     fallback_precision: str = "auto"
     statistic_passes: int = 0
-    halo_pixels: int | None = None
+    halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SLICE_BYTES = {"cpu": 32 << 20}
-GPU_SLICE_BYTES = 256 << 20
+GPU_SLICE_BYTES = 512 << 20
 
 Shape = tuple[int, int, int, int]
 

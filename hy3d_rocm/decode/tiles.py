@@ -36,8 +36,8 @@ from hy3d_rocm.decode.tile_parts import Cut, cut_of, head, trunk
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Backend, Family, Norm, Range
-    from hy3d_rocm.decode.runner import Counter
 
 logger = logging.getLogger("hy3d_rocm")
 

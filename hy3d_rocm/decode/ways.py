@@ -6,6 +6,7 @@ priced is what will run: prices.py calls them on shapes, the decode on tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,24 +17,26 @@ import torch
 from hy3d_rocm.decode.live import modelled
 from hy3d_rocm.decode.planner import Way
 from hy3d_rocm.decode.predict import CountingBackend
-from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.conv.tiers.base import Tier
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.movers import Mover
-    from hy3d_rocm.decode.runner import Counter
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
-__all__ = ["Job", "Tools", "WayOptions", "collect", "list_ways", "run", "torch_backend"]
+__all__ = [
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "list_ways", "run",
+    "torch_backend",
+]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
 
 # A level of tiles is offered if its area is at most this share of the one before.
-_SMALLER = 0.75
+_SMALLER = 0.6
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Job:
     all frames are kept in host memory (False: they go to a file as they come).
     make_backend: (weights, device) -> Backend, also for the device "meta", where it stands for
     `device`; tier: of hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for
-    torch's own.
+    torch's own. is_fused: whether make_backend's computes layers fused, which is faster than the
+    VAE's own code as well as smaller: then "auto" begins with it.
     """
 
     family: Any
@@ -87,6 +91,7 @@ class Job:
     encode: bool = False
     keeps_result: bool = True
     tier: Tier | None = None
+    is_fused: bool = False
 
     @property
     def out_shape(self) -> Shape:
@@ -113,7 +118,7 @@ class Tools:
 
     backend: Backend
     device: torch.device
-    counter: Counter | None = None
+    counter: Counting | None = None
     on_pressure: Callable[[], object] | None = None
     mover: Mover | None = None
     watch: Callable[..., object] | None = None
@@ -132,30 +137,32 @@ def torch_backend(weights: Weights, device: torch.device) -> Backend:
     return CountingBackend(backend, weights) if device.type == "meta" else backend
 
 
-def default_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
-    """FusedBackend where its kernels run, else TorchBackend; for computing in `dtype` on `device`
-    (on another one, the host's, always TorchBackend)."""
-    from hy3d_rocm.decode.fused.backend import FusedBackend, refusal
+def fused_backend(weights: Weights, device: torch.device) -> Backend:
+    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
+    that no GPU could do, TorchBackend."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend
 
-    if device.type != "cuda" or refusal(device, dtype) is not None:
-        return torch_backend
+    if modelled(device).type == "cpu":
+        return torch_backend(weights, device)
+    if device.type != "meta":
+        return FusedBackend(weights, device)
+    here = torch.device("cuda", torch.cuda.current_device())
+    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
 
-    def make(weights: Weights, where: torch.device) -> Backend:
-        if where.type == "meta" and modelled(where).type == "cuda":
-            return CountingBackend(FusedBackend(weights, device), weights)
-        return (
-            FusedBackend(weights, where) if where.type == "cuda" else torch_backend(weights, where)
-        )
 
-    return make
+def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
+    """Fused kernels where they can compute this type on this device, else torch's operators."""
+    from hy3d_rocm.decode.fused.backend import refusal
+
+    return torch_backend if refusal(device, dtype) is not None else fused_backend
 
 
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
     host = torch.device("cpu")
-    yield Way("whole")
-    yield from _streamed("streamed", job, job.device, options)
+    first, second = [Way("whole")], _streamed("streamed", job, job.device, options)
+    yield from itertools.chain(second, first) if job.is_fused else itertools.chain(first, second)
     if not job.encode:
         yield from _tiled("tiled", job, options)
     yield from _streamed("cpu", job, host, options)
@@ -193,7 +200,7 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
         "passes": options.statistic_passes,
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
-    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 8}
+    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     if options.precision is not None:
         last["dtype"] = options.precision
     yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
@@ -229,7 +236,7 @@ def _tile_way(
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
     if "dtype" in parameters:
         what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
-    return Way(strategy, what, parameters, again=again)
+    return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
 
 
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
@@ -291,7 +298,9 @@ def tiled_run(job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = No
 
 
 def _slice_bytes(device: torch.device) -> int:
-    return 32 * MB if device.type == "cpu" else 256 * MB
+    from hy3d_rocm.decode.sliced import default_slice_bytes
+
+    return default_slice_bytes(device)
 
 
 class Placed:

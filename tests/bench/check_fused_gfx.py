@@ -131,6 +131,8 @@ def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> 
 def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
     """Jobs that reach each decision about conv_fused, and whether the result is channels-last."""
     flags = (False, True)
+    many = {"size": (512, 600), "replicate": (True,) * 3, "moments": True}
+    yield _job(dtype, 128, 128, True, **many), True  # moments of many tiles
     up = {"up": (2, 2, 2), "keep_first": True, "replicate": (True,) * 3}
     for channels, outputs, bias, add, moments, last in itertools.product(
         (128, 136), (128, 20), flags, flags, flags, flags

@@ -54,6 +54,7 @@ def draw(seed: int, device: str) -> dict[str, Any]:
         "strategy": rng.choice(STRATEGIES),
         "share": rng.choice((None, 1.0, 0.7, 0.45, 0.3, 0.2, 0.1)),
         "threads": rng.choice((1, 2)),
+        "fused": rng.random() < 0.7,
     }
 
 
@@ -106,7 +107,8 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     except TypeError as error:
         return {"skipped": str(error)}
     shape = (job["batch"], family.latent_channels, job["frames"], job["rows"], job["columns"])
-    task = ways.Job(family, shape, device, dtype, dtype, ways.torch_backend)
+    make = ways.best_backend(device, dtype) if job["fused"] else ways.torch_backend
+    task = ways.Job(family, shape, device, dtype, dtype, make)
     prices, on_cpu = Prices(task), device.type == "cpu"
     whole = prices(ways.Way("whole"))
     room = 1 << 40 if job["share"] is None else int(whole.device_bytes * job["share"])
@@ -147,7 +149,8 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
     device = task.device_of(way)
     warm_up(task.dtype)
     weights = ModuleWeights(task.dtype_of(way), device)
-    backend = task.make_backend(weights, device)
+    make = task.make_backend if device.type == task.device.type else ways.torch_backend
+    backend = make(weights, device)
     mover = mover_for(device) if way.resident_bytes is not None else None
     tools = ways.Tools(backend, device, mover=mover)
     z = z.to(device)

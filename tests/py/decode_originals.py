@@ -199,3 +199,84 @@ def _resizer(own: Any, wrap: Any) -> Module:
     if hasattr(own, "group_size"):
         made.tds, made.gs = own.add_temporal_downsample, own.group_size
     return made
+
+
+def ltx_original(vae: Any, timestep: float | None = None) -> Module:
+    """AutoencoderKLLTXVideo as LTX's own: all blocks in one list, told whether they are causal; its
+    coders' forward() are diffusers'."""
+    original = _module(encoder=_LtxCoder(vae.encoder), decoder=_LtxCoder(vae.decoder))
+    original.timestep_conditioning, original.decode_timestep = timestep is not None, timestep
+    for coder, own in ((original.encoder, vae.encoder), (original.decoder, vae.decoder)):
+        coder.conv_in, coder.conv_out = _Carried(own.conv_in), _Carried(own.conv_out)
+        coder.conv_norm_out, coder.conv_act = own.norm_out, own.conv_act
+        coder.patch_size = own.patch_size
+    original.encoder.latent_log_var = "uniform"
+    original.encoder.down_blocks = ModuleList(_ltx_downs(vae.encoder))
+    decoder = original.decoder
+    decoder.causal = vae.decoder.conv_in.is_causal
+    decoder.up_blocks = ModuleList(_ltx_ups(vae.decoder))
+    if timestep is not None:
+        decoder.timestep_scale_multiplier = vae.decoder.timestep_scale_multiplier
+        decoder.last_time_embedder = vae.decoder.time_embedder
+        decoder.last_scale_shift_table = vae.decoder.scale_shift_table
+    return original
+
+
+class _LtxCoder(Module):
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self._own = [own]
+
+    def forward(self, x: Any, timestep: float | None = None) -> Any:
+        return self._own[0](x) if timestep is None else self._own[0](x, torch.tensor([timestep]))
+
+
+def _ltx_ups(decoder: Any) -> list[Module]:
+    made = [_ltx_group(decoder.mid_block)]
+    for block in decoder.up_blocks:
+        if block.conv_in is not None:
+            made.append(_ltx_resnet(block.conv_in))
+        for up in block.upsamplers or ():
+            own = _module(conv=_Carried(up.conv))
+            own.stride, own.residual = up.stride, up.residual
+            own.out_channels_reduction_factor = up.upscale_factor
+            made.append(own)
+        made.append(_ltx_group(block))
+    return made
+
+
+def _ltx_downs(encoder: Any) -> list[Module]:
+    made = []
+    for block in encoder.down_blocks:
+        made.append(_ltx_group(block))
+        for down in block.downsamplers or ():
+            if not hasattr(down, "group_size"):
+                made.append(_Carried(down))
+                continue
+            own = _module(conv=_Carried(down.conv))
+            own.stride, own.group_size = down.stride, down.group_size
+            made.append(own)
+        if getattr(block, "conv_out", None) is not None:
+            made.append(_ltx_resnet(block.conv_out))
+    return [*made, _ltx_group(encoder.mid_block)]
+
+
+def _ltx_group(block: Any) -> Module:
+    made = _module(res_blocks=ModuleList(map(_ltx_resnet, block.resnets)))
+    if getattr(block, "time_embedder", None) is not None:
+        made.time_embedder = block.time_embedder
+    return made
+
+
+def _ltx_resnet(block: Any) -> Module:
+    made = _module(
+        norm1=block.norm1, norm2=block.norm2, non_linearity=block.nonlinearity,
+        conv1=_Carried(block.conv1), conv2=_Carried(block.conv2),
+        conv_shortcut=torch.nn.Identity(), norm3=torch.nn.Identity(),
+    )  # fmt: skip
+    if block.conv_shortcut is not None:
+        made.conv_shortcut = block.conv_shortcut.conv
+        made.norm3 = _module(norm=block.norm3)
+    if block.scale_shift_table is not None:
+        made.scale_shift_table = block.scale_shift_table
+    return made

@@ -11,13 +11,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from decode_doubles import (  # noqa: E402
+    TIMESTEP,
     relative_error,
     tiny_latents,
     tiny_pixels,
     tiny_vae,
     unsplit_moments,
 )
-from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
+from decode_originals import latent_diffusion_original, ltx_original, wan_original  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
@@ -119,4 +120,34 @@ def test_what_such_a_vae_does_beyond_its_family_is_refused(change: Any, words: s
     original = latent_diffusion_original(tiny_vae("image"))
     change(original)
     with pytest.raises(TypeError, match=words):
+        family_for(original)
+
+
+@pytest.mark.parametrize("kind", ["ltx", "ltx_causal", "ltx095"])
+@pytest.mark.parametrize("border", ["zeros", "reflect"])
+def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: str) -> None:
+    vae = tiny_vae(kind)
+    for module in vae.decoder.modules():
+        if isinstance(module, torch.nn.Conv3d):
+            module.padding_mode = border
+            _, height, width = module.padding  # torch's own state for what is not "zeros"
+            module._reversed_padding_repeated_twice = [width, width, height, height, 0, 0]
+    family = family_for(ltx_original(vae, TIMESTEP.get(kind)))
+    assert family.timestep == TIMESTEP.get(kind)
+    for frames in (1, 2, 5):
+        z = tiny_latents(vae, frames, 2, 3, seed=frames)
+        with torch.no_grad():
+            wanted = family.whole(z)
+        assert relative_error(family.decode(PlainEngine(), z), wanted) <= 1e-5
+        assert tuple(wanted.shape) == family.out_shape(tuple(z.shape))
+    pixels = tiny_pixels(9, 2 * family.factor[1], 3 * family.factor[1])
+    with torch.no_grad():
+        wanted = family.whole_encode(pixels)
+    assert relative_error(family.encode(PlainEngine(), pixels), wanted) <= 1e-5
+
+
+def test_an_ltx_encoder_with_another_log_variance_is_refused() -> None:
+    original = ltx_original(tiny_vae("ltx"))
+    original.encoder.latent_log_var = "constant"
+    with pytest.raises(TypeError, match="log variance is 'constant'"):
         family_for(original)

@@ -20,7 +20,7 @@ from hy3d_rocm.decode.fused.work import Machine
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = 10, 7
+COUNT, SEED = 6, 7
 
 
 @pytest.mark.timeout(300)
@@ -28,7 +28,7 @@ def test_random_layers_equal_the_plain_reading_and_stay_within_the_bound() -> No
     result = check_fused.spawn(SEED, 0, COUNT, workers=2)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["cases"] == COUNT
-    assert result["addresses"] > 200_000
+    assert result["addresses"] > 100_000
     assert 0.0 < result["worst_of_bound"] <= 1.0
 
 

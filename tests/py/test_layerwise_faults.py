@@ -294,7 +294,7 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
 
     The formula is worked out from the grains, so an engine that holds a slice too long fails.
     """
-    frames, size, channels = 12, 12, 8
+    frames, size, channels = 12, 24, 8
     conv1, conv2 = same_conv(channels, norm=True), same_conv(channels, norm=True)
     slice_bytes = step * channels * (size + 2) ** 2 * 4
     engine = make_engine(slice_bytes)
@@ -307,13 +307,14 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     ]  # type: ignore[union-attr]
     x = engine.local(engine.enter(torch.randn(1, channels, frames, size, size)), copied())
     frame = x.frame_bytes
-    known += [s.tensor for s in x.slices]
-    with _Live([t for t in known if t is not None], CPU) as live:
+    with _Live([t for t in (*known, *(s.tensor for s in x.slices)) if t is not None], CPU) as live:
         live.live = frames * frame  # x itself, which the convolutions let go
         for piece in x.slices:
-            weakref.finalize(piece.tensor, live._freed, id(piece), frame)
+            weakref.finalize(piece.tensor, live._freed, id(piece), piece.nbytes)
         h = engine.conv(x, conv1, keep=True)
+        between = live.live
         out = engine.conv(h, conv2, add=x)
+        assert live.live <= between - frames * frame + 64 * 1024, "slices of x or h are still there"
     assert out.shape == x.shape
     plan = ConvPlan(conv1, x.shape, x.dtype, conv1.module.weight, slice_bytes)
     most = 0

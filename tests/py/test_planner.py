@@ -158,6 +158,33 @@ def test_finding_what_stays_resident_takes_few_prices() -> None:
     assert len(calls) <= 6
 
 
+def test_a_row_of_tiles_is_halved_and_the_first_that_fits_is_taken() -> None:
+    row = [Way("tiled", str(i), {"pixels": 1024 - i}, row="tiles") for i in range(1000)]
+    calls = []
+
+    def counted(way: Way) -> Need:
+        calls.append(way)
+        return price(way)
+
+    for least in (25, 26, 300, 1023, 1024):
+        calls.clear()
+        plan = choose(row, card(least * 4 * MB), "auto", counted)
+        assert plan.way.parameters["pixels"] == least
+        assert len(calls) <= 11
+        assert plan.candidates[-1].fits
+    with pytest.raises(DoesNotFitError) as refusal:
+        choose(row, card(24 * 4 * MB), "auto", price)
+    assert refusal.value.smallest == 25 * 4 * MB
+
+
+def test_where_a_finer_tile_needs_more_another_is_still_found() -> None:
+    """Torch takes im2col for small convolutions on the CPU."""
+    sizes = {0: 9 * GB, 1: 2 * GB, 2: 3 * GB}
+    row = [Way("tiled", str(i), {"level": i}, row="tiles") for i in range(3)]
+    plan = choose(row, card(2 * GB), "auto", lambda way: Need(sizes[way.parameters["level"]]))
+    assert plan.way == row[1]
+
+
 def test_plans_can_be_written_as_json() -> None:
     plan = choose(WAYS, card(GB), "auto", price)
     assert json.loads(json.dumps(plan.describe()))["strategy"] == "tiled"

@@ -23,6 +23,7 @@ from hy3d_rocm.decode.families.parts import (
     resnet,
     same_frames,
 )
+from hy3d_rocm.decode.families.reflect import Reflecting
 from hy3d_rocm.decode.families.survey import Size, Survey
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
 from hy3d_rocm.decode.plain import shuffled
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
 
 
 class LtxFamily(StructuredFamily):
-    """See the module's text. timestep: what vae.decode takes as `temb`, for a conditioned one."""
+    """See the module's text.
+
+    timestep: what vae.decode takes as `temb`, for a conditioned one; None until it is set, unless
+    the VAE has one of its own.
+    """
 
     name = "LTX"
 
-    def __init__(self, vae: Any, timestep: float | None = None) -> None:
+    def __init__(self, vae: Any) -> None:
         super().__init__(vae)
-        self.timestep = timestep
+        self.timestep: float | None = getattr(vae, "decode_timestep", None)
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
@@ -101,7 +106,7 @@ class LtxFamily(StructuredFamily):
         return temb
 
     def _decoded(self, engine: Engine, z: Handle, temb: Tensor | None) -> Handle:
-        d = self.decoder
+        d, engine = self.decoder, Reflecting(engine)
         x = engine.conv(z, conv_of(d.conv_in))
         embedded = _embedded(d.mid_block, temb)
         for layer in d.mid_block.resnets:
@@ -124,7 +129,7 @@ class LtxFamily(StructuredFamily):
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with framewise encoding, tiling and slicing off."""
-        e = self.needed_encoder()
+        e, engine = self.needed_encoder(), Reflecting(engine)
         x = engine.local(pixels, Local(_patched(e), same_frames))
         x = engine.conv(x, conv_of(e.conv_in))
         for block in e.down_blocks:

@@ -28,9 +28,14 @@ def conv_of(module: Any, **changes: Any) -> Conv:
         raise StrangeModuleError(f"{type(module).__name__} is dilated")
     if getattr(inner, "groups", 1) != 1:
         raise StrangeModuleError(f"{type(module).__name__} convolves in groups")
-    before, after, modes = _padding_of(module, inner)
+    before, after, named = _padding_of(module, inner)
+    modes: tuple[str, str, str] = tuple(  # type: ignore[assignment]
+        mode if b or a else "zeros" for mode, b, a in zip(named, before, after, strict=True)
+    )
     strides = _numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
     stride: Triple = (1,) * (3 - len(strides)) + strides  # type: ignore[assignment]
+    if "reflect" in modes and not hasattr(module, "is_causal"):
+        raise StrangeModuleError(f"{type(module).__name__} pads by reflection")  # but for LTX
     return replace(Conv(inner, before, after, modes, stride), **changes)
 
 
@@ -64,7 +69,7 @@ def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str
 
 
 def _mode(name: str) -> str:
-    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate"}
+    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate", "reflect": "reflect"}
     if name not in modes:
         raise StrangeModuleError(f"a convolution pads with {name!r}")
     return modes[name]

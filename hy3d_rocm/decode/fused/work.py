@@ -233,9 +233,10 @@ class _Maker:
                 yield item
 
     def _combine(self) -> Launch:
-        block_t, block_n = 256, 4
+        # Few programs over many tiles wait for memory most of the time: wide steps, twice through.
+        block_t, block_n = (1024, 4) if self.tiles > 512 else (256, 4)
         return Launch(
             "combine_moments", (-(-self.job.outputs // block_n), 1, 1),
             (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles),
-            (block_t, block_n), 4, 1,
+            (block_t, block_n), 8 if block_t == 1024 else 4, 1,
         )  # fmt: skip

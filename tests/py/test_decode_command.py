@@ -1,0 +1,324 @@
+"""hy3d-rocm decode: files in, a video out, sentences for everything that cannot be."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+av = pytest.importorskip("av")
+pytest.importorskip("diffusers")
+
+import check_resume  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from hy3d_rocm import cli  # noqa: E402
+from hy3d_rocm.decode import delivery, loading, watching  # noqa: E402
+from hy3d_rocm.decode.loading import LoadingError  # noqa: E402
+from hy3d_rocm.decode.output import TensorSink  # noqa: E402
+from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    check_resume.make_inputs(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that cost nothing in the VAE's place."""
+    monkeypatch.setattr(delivery, "deliver", check_resume.cheap_deliver)
+
+
+def run(inputs: Path, out: Path, *more: str) -> int:
+    return cli.main(
+        ["decode", str(inputs / "latents.safetensors"), "--vae", str(inputs / "vae"), "--out",
+         str(out), "--device", "cpu", *more]
+    )  # fmt: skip
+
+
+def test_a_latent_file_becomes_the_frames_that_the_vae_makes_of_it(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from diffusers import AutoencoderKLWan
+
+    out, report = tmp_path / "frames.npy", tmp_path / "report.json"
+    assert run(inputs, out, "--strategy", "whole", "--json", str(report)) == 0
+    vae = AutoencoderKLWan.from_pretrained(inputs / "vae").eval()
+    latents = load_file(inputs / "latents.safetensors")["latents"]
+    with torch.no_grad():
+        assert np.array_equal(np.load(out), vae.decode(latents).sample.numpy())
+    told = json.loads(report.read_text())
+    assert told["out"] == str(out)
+    assert told["strategy"] == "whole"
+    assert told["out_shape"] == list(np.load(out).shape)
+    assert "33 frames 24x16, 0 of them were there" in capsys.readouterr().out
+
+
+def test_a_video_has_as_many_frames_as_the_latent_at_the_rate_asked(
+    inputs: Path, tmp_path: Path, cheap: None
+) -> None:
+    out = tmp_path / "clip.mp4"
+    assert run(inputs, out, "--fps", "29.97", "--crf", "30", "--pixel-format", "yuv444p") == 0
+    with av.open(str(out)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == Fraction(30000, 1001)
+        assert stream.codec_context.pix_fmt == "yuv444p"
+        assert sum(1 for _ in container.decode(stream)) == 33
+
+
+def stopped_after(frames: int, error: BaseException | None = None) -> Any:
+    """cheap_deliver, interrupted once `frames` are written: by SIGINT as a terminal sends it, or by
+    an error."""
+
+    def deliver(vae: Any, latents: Any, sink: Any, choice: Any, plan: Any = None,
+                progress: Any = None, cancel: Any = None) -> Any:  # fmt: skip
+        put = sink.put
+
+        def counted(sample: int, first: int, *rest: Any) -> None:
+            put(sample, first, *rest)
+            if first >= frames:
+                if error is not None:
+                    raise error
+                signal.raise_signal(signal.SIGINT)
+                assert cancel.is_set()
+                raise DecodeCancelled("the decode was cancelled")
+
+        sink.put = counted
+        return check_resume.cheap_deliver(vae, latents, sink, choice, plan, progress, cancel)
+
+    return deliver
+
+
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("hy3d_rocm.decode.segments.SEGMENT_FRAMES", 4)
+    expected, out = tmp_path / "expected.mp4", tmp_path / "clip.mp4"
+    assert run(inputs, expected, "--resume") == 0
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "deliver", stopped_after(15))
+        assert run(inputs, out, "--resume") == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not out.exists()
+    assert run(inputs, out, "--resume") == 0
+    assert "16 of them were there" in capsys.readouterr().out
+    assert out.read_bytes() == expected.read_bytes()
+
+
+def test_ctrl_c_without_resume_leaves_nothing(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(delivery, "deliver", stopped_after(15))
+    assert run(inputs, tmp_path / "clip.mp4") == 130
+    assert "nothing is left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_ctrl_c_stops_at_once(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "deliver", stopped_after(3, KeyboardInterrupt()))
+    assert run(inputs, tmp_path / "clip.mp4") == 130
+
+
+def test_another_latent_needs_restart(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out, other = tmp_path / "clip.mp4", tmp_path / "other.safetensors"
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "deliver", stopped_after(9))
+        assert run(inputs, out, "--resume") == 130
+    save_file({"latents": torch.zeros(1, 4, 9, 2, 3)}, other)
+    changed = ["decode", str(other), "--vae", str(inputs / "vae"), "--out", str(out), "--device",
+               "cpu", "--resume"]  # fmt: skip
+    assert cli.main(changed) == 1
+    assert "differs in latents" in capsys.readouterr().err
+    assert run(inputs, out, "--resume", "--crf", "20") == 1
+    assert "differs in crf" in capsys.readouterr().err
+    assert cli.main([*changed, "--restart"]) == 0
+    assert "0 of them were there" in capsys.readouterr().out
+
+
+def test_what_cannot_be_is_told_in_a_sentence(
+    inputs: Path, tmp_path: Path, cheap: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"not at all")
+    several = tmp_path / "several.safetensors"
+    save_file({"a": torch.zeros(1, 4, 1, 2, 2), "b": torch.zeros(1)}, several)
+    odd = tmp_path / "odd.safetensors"
+    save_file({"latents": torch.zeros(4, 2)}, odd)
+    whole = tmp_path / "whole.safetensors"
+    save_file({"latents": torch.zeros(1, 4, 1, 2, 2, dtype=torch.int64)}, whole)
+    vae, out = str(inputs / "vae"), str(tmp_path / "clip.mp4")
+    good = str(inputs / "latents.safetensors")
+    cases = [
+        ("does not exist", [str(tmp_path / "no.safetensors"), "--vae", vae]),
+        ("is a folder; name the file", [str(tmp_path), "--vae", vae]),
+        ("is no safetensors file", [str(bad), "--vae", vae]),
+        ("has a, b, none of which is called latents", [str(several), "--vae", vae]),
+        ("has no tensor 'c'", [str(several), "--vae", vae, "--tensor", "c"]),
+        ("has shape (4, 2); a latent is", [str(odd), "--vae", vae]),
+        ("a latent is floating point", [str(whole), "--vae", vae]),
+        ("has samples 0 to 0", [good, "--vae", vae, "--sample", "1"]),
+        ("has no config.json", [good, "--vae", str(tmp_path)]),
+        ("is a pickle", [good.replace("latents.safetensors", "x.pt"), "--vae", vae]),
+        ("--device 'tpu9'", [good, "--vae", vae, "--device", "tpu9"]),
+        ("torch sees", [good, "--vae", vae, "--device", "cuda:77"]),
+    ]
+    (inputs / "x.pt").write_bytes(b"")
+    for words, arguments in cases:
+        assert cli.main(["decode", *arguments, "--out", out]) == 1, words
+        assert words in capsys.readouterr().err
+    assert cli.main(["decode", good, "--vae", vae, "--out", "clip.gif"]) == 1
+    assert "nothing here writes .gif files" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["decode", good, "--vae", vae, "--out", out, "--fps", "0"])
+    assert "is no frame rate" in capsys.readouterr().err
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_latents_are_found_under_the_names_that_programs_use(tmp_path: Path) -> None:
+    z = torch.randn(1, 4, 3, 2, 2)
+    file = tmp_path / "a.safetensors"
+    for name in (*loading.LATENT_NAMES[:3], "whatever"):
+        save_file({name: z}, file)
+        assert torch.equal(loading.load_latents(file), z)
+    save_file({"samples": z, "noise": torch.randn(1, 4, 3, 2, 2)}, file)
+    assert torch.equal(loading.load_latents(file), z)
+    save_file({"latent_tensor": z, "latent_format_version_0": torch.tensor([])}, file)
+    assert torch.equal(loading.load_latents(file), z)
+    save_file({"latent_tensor": z}, file)  # before ComfyUI marked its files
+    assert torch.equal(loading.load_latents(file), z / 0.18215)
+
+
+def test_a_latent_without_batch_or_time_gets_it() -> None:
+    assert loading.as_video(torch.zeros(16, 5, 3, 4), 16).shape == (1, 16, 5, 3, 4)
+    assert loading.as_video(torch.zeros(2, 16, 3, 4), 16).shape == (2, 16, 1, 3, 4)
+    assert loading.as_video(torch.zeros(2, 16, 5, 3, 4), 16).shape == (2, 16, 5, 3, 4)
+    with pytest.raises(LoadingError, match="a video or 16 images"):
+        loading.as_video(torch.zeros(16, 16, 3, 4), 16)
+
+
+def test_scaled_latents_are_put_back_as_pipelines_do() -> None:
+    z = torch.randn(1, 2, 3, 2, 2)
+    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 4.0])
+
+    def vae(**config: Any) -> Any:
+        return SimpleNamespace(config=SimpleNamespace(**config))
+
+    column = (1, 2, 1, 1, 1)
+    wan = loading.unscaled(z, vae(latents_mean=mean.tolist(), latents_std=std.tolist()))
+    assert torch.equal(wan, z * std.view(column) + mean.view(column))
+    assert torch.equal(loading.unscaled(z, vae(scaling_factor=0.25)), z * 4)
+    shifted = loading.unscaled(z, vae(scaling_factor=0.25, shift_factor=0.5))
+    assert torch.equal(shifted, z * 4 + 0.5)
+    ltx = vae(scaling_factor=2.0)  # mean and deviation are buffers of the module
+    ltx.latents_mean, ltx.latents_std = mean, std
+    assert torch.equal(loading.unscaled(z, ltx), z / 2 * std.view(column) + mean.view(column))
+    with pytest.raises(LoadingError, match="no scaling_factor"):
+        loading.unscaled(z, vae())
+    with pytest.raises(LoadingError, match="latents_mean has 3 channels"):
+        loading.unscaled(z, vae(latents_mean=[0, 0, 0], latents_std=[1, 1, 1]))
+
+
+def test_a_vae_is_loaded_from_folder_pipeline_or_file_in_its_stored_type(
+    inputs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "vae").mkdir()
+    config = (inputs / "vae" / "config.json").read_text()
+    (tmp_path / "vae" / "config.json").write_text(config)
+    state = load_file(inputs / "vae" / "diffusion_pytorch_model.safetensors")
+    file = tmp_path / "vae" / "weights.safetensors"
+    save_file({name: value.bfloat16() for name, value in state.items()}, file)
+    for path in (tmp_path, tmp_path / "vae", file):
+        vae = loading.load_vae(loading.find_vae(path))
+        assert not vae.training
+        assert {p.dtype for p in vae.parameters()} == {torch.bfloat16}
+        for name, value in vae.state_dict().items():
+            assert torch.equal(value, state[name].bfloat16())
+    assert loading.load_vae(loading.find_vae(file), torch.float32).dtype == torch.float32
+
+
+def test_a_vae_that_is_not_what_its_config_says_is_refused(inputs: Path, tmp_path: Path) -> None:
+    config = json.loads((inputs / "vae" / "config.json").read_text())
+    state = load_file(inputs / "vae" / "diffusion_pytorch_model.safetensors")
+    file = tmp_path / "weights.safetensors"
+    save_file(state, file)
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("no VAE class 'AutoencoderKLNoSuch'", {"_class_name": "AutoencoderKLNoSuch"}, state),
+        ("no VAE class 'UNet2DModel'", {"_class_name": "UNet2DModel"}, state),
+        ("belongs to another VAE", {"base_dim": 8}, state),
+        ("names do not match", {}, {"strange": torch.zeros(3)}),
+    ]
+    for words, changes, weights in cases:
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        save_file(weights, file)
+        with pytest.raises(LoadingError, match=words):
+            loading.load_vae(loading.find_vae(file))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LoadingError, match="_class_name"):
+        loading.find_vae(file)
+    for content in (b"", b"\xff" * 64):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        file.write_bytes(content)
+        with pytest.raises(LoadingError, match="is no safetensors file"):
+            loading.find_vae(file)
+    (tmp_path / "second.safetensors").write_bytes(b"")
+    with pytest.raises(LoadingError, match="has several"):
+        loading.find_vae(tmp_path)
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_tells_frames_time_memory_and_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+    for stream in (_Terminal(), io.StringIO()):
+        watched = watching.WatchedSink(TensorSink(), torch.device("cpu"), stream)
+        with watched:
+            watched.begin((1, 3, 8, 4, 4), torch.float32, {"strategy": "streamed"})
+            clock[0] += 20
+            watched.put(0, 0, torch.zeros(1, 3, 2, 4, 4))
+            clock[0] += 20
+            step = Step("chunk", 0, 0, 0, (0, 2), (0, 4), (0, 4))
+            watched.progress(1, 4, step)
+            watched.progress(2, 4, step)  # at the same moment: not told
+        lines = stream.getvalue().strip().replace("\r", "\n").splitlines()
+        assert len(lines) == 2
+        assert lines[0].startswith("frames 2/8")
+        assert lines[1].startswith("frames 2/8, chunk 1/4, 2 min left")
+        assert "resident" in lines[1]
+        assert lines[1].rstrip().endswith("streamed")
