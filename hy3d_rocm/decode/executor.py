@@ -26,6 +26,7 @@ from hy3d_rocm.decode.execution import Execution, make_report, name_of
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
+from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
 from hy3d_rocm.device import resolve_device
 
@@ -135,8 +136,10 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Tens
         image = family.is_image and getattr(source, "ndim", 0) == 4
         source = source.unsqueeze(2) if image else source
         (check_pixels if encode else check_latents)(source, family)
-        execution = _prepare(family, source, asked, encode)
-        execution.run()
+        with around(family, source, asked, encode) as note:
+            execution = _prepare(family, source, asked, encode)
+            note.report = execution.report
+            execution.run()
         result = execution.result
         assert result is not None
         return (result.squeeze(2) if image else result), execution.report
