@@ -261,10 +261,11 @@ def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = No
 
 
 def run(
-    job: Job, way: Way, z: Tensor, tools: Tools, sample: int = 0
+    job: Job, way: Way, z: Tensor, tools: Tools, sample: int = 0, wanted: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
     """(first frame, frames (1, C, t, H, W)) of one sample z (1, C, T, H, W), in order, on
-    tools.device. The frames are to be copied before the next are asked for."""
+    tools.device. The frames are to be copied before the next are asked for. wanted: frames before
+    it may be left out."""
     function = job.family.encode if job.encode else job.family.decode
     engine = way.parameters.get("engine")
     if engine is None:
@@ -274,7 +275,7 @@ def run(
     elif engine == "layers":
         yield from _by_layers(job, way, function, z, tools, sample)
     elif engine == "chunks":
-        yield from _by_chunks(job, way, function, z, tools)
+        yield from _by_chunks(job, way, z, tools, wanted)
     elif engine == "tiles":
         yield from tiled_run(job, way, tools).frames(z)
     else:
@@ -338,10 +339,15 @@ def _by_layers(
 
 
 def _by_chunks(
-    job: Job, way: Way, function: Any, z: Tensor, tools: Tools
+    job: Job, way: Way, z: Tensor, tools: Tools, wanted: int
 ) -> Iterator[tuple[int, Tensor]]:
     from hy3d_rocm.decode.chunkwise import ChunkEngine
+    from hy3d_rocm.decode.restart import chunks_from
 
     engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
-    chunk = way.parameters["chunk"]
-    yield from engine.run(function, z, chunk, tools.device, job.dtype_of(way))
+    chunk, dtype = way.parameters["chunk"], job.dtype_of(way)
+    if wanted and not job.encode:
+        yield from chunks_from(engine, job.family, z, chunk, wanted, tools.device, dtype)
+    else:
+        function = job.family.encode if job.encode else job.family.decode
+        yield from engine.run(function, z, chunk, tools.device, dtype)
