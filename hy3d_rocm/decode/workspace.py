@@ -39,9 +39,9 @@ BLOCKED_CHANNELS = 16
 # torch's workspace for cuBLAS and hipBLASLt comes from its own allocator: 32 MiB on Hopper, less
 # elsewhere; a little more is a row of its handles.
 BLAS_BYTES = 33 * MB
-# Code and data of one convolution in oneDNN's cache, and how many it keeps: 30 tiles of 9 sizes of a
-# Wan VAE left 38 MB (tests/bench/check_planned_peak.py).
-CODE_BYTES, CODE_SHAPES = 48 << 10, 1024
+# Code and data of one convolution in oneDNN's cache, and how many it keeps. 172 shapes (30 tiles
+# of a Wan VAE in bf16) left 47 MB after the first run and 0.5 MB after the second; any leaves 8.
+CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
 # The C conv3d's own limit a thread, where it is given none (conv/functional.py).
 C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.
