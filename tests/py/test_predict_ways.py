@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hy3d_rocm.decode import ways  # noqa: E402
 from hy3d_rocm.decode.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.live import Live, NoScores  # noqa: E402
-from hy3d_rocm.decode.planner import Way, choose  # noqa: E402
+from hy3d_rocm.decode.planner import DoesNotFitError, Way, choose  # noqa: E402
 from hy3d_rocm.decode.prices import Prices, meta_family  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.workspace import OperatorWorkspace  # noqa: E402
@@ -120,6 +121,36 @@ def test_ghosts_have_no_memory_and_the_vae_is_as_it_was() -> None:
     ghost = meta_family(family, torch.bfloat16)
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in ghost.vae.parameters())
     assert before == {n: (p.data_ptr(), p.dtype) for n, p in family.vae.named_parameters()}
+
+
+def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hy3d_rocm.decode import prices
+
+    job = job_of("wan", (2, 4, 4))
+    assert prices.plan_job(job, Budget(GB, GB, True, "given")).strategy == "whole"
+    with pytest.raises(ValueError, match="strategy is 'fast': give one of 'auto', 'whole'"):
+        prices.plan_job(job, Budget(GB, GB, True, "given"), "fast")
+    with pytest.raises(DoesNotFitError, match="at least"):
+        prices.plan_job(job, Budget(1, 1, True, "given"))
+    monkeypatch.setattr(prices._native, "available", False)
+    with pytest.raises(ValueError, match="cpu needs the C core"):
+        prices.plan_job(job, Budget(GB, GB, True, "given"), "cpu")
+
+
+def test_chunks_depend_on_the_shape_alone() -> None:
+    def chunk(size: tuple[int, int, int], device: torch.device, **changes: Any) -> int:
+        job = replace(job_of("wan", size, device), **changes)
+        return next(w for w in ways.list_ways(job) if w.strategy == "streamed").parameters["chunk"]
+
+    assert chunk((21, 60, 104), CARD) == 1
+    assert chunk((21, 30, 52), CARD) == 2
+    assert chunk((3, 8, 8), CARD) == 3
+    assert chunk((21, 8, 8), CPU) == 1
+    pixels = {"encode": True, "shape": (1, 3, 81, 240, 416)}
+    assert chunk((1, 4, 4), CARD, **pixels) == 8
+    assert chunk((1, 4, 4), CPU, **pixels) == 4
 
 
 def test_an_option_out_of_range_gets_a_sentence() -> None:
