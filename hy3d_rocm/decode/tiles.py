@@ -234,6 +234,8 @@ class TiledRun:
         return engine
 
     def _judge(self, used: list[Statistics], gathering: Gathering | None) -> None:
+        """At the end: how good the estimate was."""
+        self._grid = []
         if gathering is not None:
             truth = gathering.statistics()
             self.report.errors = [u.deviation(t) for u, t in zip(used, truth, strict=True)]
