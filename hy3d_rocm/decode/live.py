@@ -52,6 +52,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
         device, host = self.live["device"] + inside, self.live["host"]
+        device += self.workspace.code_bytes
         self.device_peak = max(self.device_peak, device)
         self.host_peak = max(self.host_peak, host)
         self.both_peak = max(self.both_peak, device + host)
@@ -119,13 +120,17 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside(func, args, out)
         return out
 
-    def _inside(self, func: Any, args: Any, out: Any) -> None:
-        once = self.workspace.once(func)
+    def stays(self, once: int) -> None:
+        """Counts what a library takes at its first call and keeps."""
         if once and once not in self._once:
             self._once.add(once)
             self.live["device"] += once
+            self.note()
+
+    def _inside(self, func: Any, args: Any, out: Any) -> None:
+        self.stays(self.workspace.once(func))
         inside = self.workspace.of(func, args, out)
-        if inside or once:
+        if inside:
             self.note(inside)
         if func is torch.ops.aten.convolution.default:
             self.macs += out.numel() * math.prod(args[1].shape[1:])
@@ -199,7 +204,10 @@ class NoScores(TorchFunctionMode):
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
         q, k, v = names["query"], names["key"], names["value"]
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
-        self._live.note(self._live.workspace.attention(q, k, v, names.get("attn_mask")))
+        inside = self._live.workspace.attention(q, k, v, names.get("attn_mask"))
+        if inside:
+            self._live.stays(self._live.workspace.once(_aten.bmm.default))
+        self._live.note(inside)
         return out
 
 
@@ -243,6 +251,20 @@ def workspace_rules() -> OperatorWorkspace | None:
     """The rules of the prediction that this thread runs for; None outside of one."""
     live = getattr(_running, "live", None)
     return None if live is None else live.workspace
+
+
+def uses_products() -> None:
+    """Says that a matrix product is made that no operator shows."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.stays(live.workspace.once(_aten.mm.default))
+
+
+def several_shapes(times: float) -> None:
+    """Says that what follows stands for `times` as many shapes of convolutions."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.workspace.code_scale = times
 
 
 def given_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

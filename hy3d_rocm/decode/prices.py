@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.live import given, modelled, on_host
+from hy3d_rocm.decode.live import given, modelled, on_host, several_shapes
 from hy3d_rocm.decode.planner import Need, Way
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
@@ -140,10 +140,17 @@ class _GhostTiles(TiledRun):
         gathering = self._gathering()
         norms = _Frozen(self.backend, self._estimate(), gathering)
         on_cpu = modelled(torch.device("meta")).type == "cpu"
-        for tile in _deciding(self.plan.spatial.grains, on_cpu):
+        tiles = self.plan.spatial.grains
+        deciding = _deciding(tiles, on_cpu)
+        several_shapes(len({_size(tile) for tile in tiles}) / len(deciding))
+        for tile in deciding:
             for _, made in self._tile(tile, norms):
                 on_host(made.to(self.store))
                 del made
+
+
+def _size(grain: Grain) -> tuple[int, int]:
+    return grain.in_stop[1] - grain.in_start[1], grain.in_stop[2] - grain.in_start[2]
 
 
 def _deciding(grains: Iterable[Grain], on_cpu: bool) -> list[Grain]:
@@ -151,9 +158,7 @@ def _deciding(grains: Iterable[Grain], on_cpu: bool) -> list[Grain]:
     each height: torch takes im2col where frames and rows are few, so a lower tile can take more."""
     found: dict[tuple[int, int], Grain] = {}
     for grain in grains:
-        found.setdefault(
-            (grain.in_stop[1] - grain.in_start[1], grain.in_stop[2] - grain.in_start[2]), grain
-        )
+        found.setdefault(_size(grain), grain)
 
     def covers(a: tuple[int, int], b: tuple[int, int]) -> bool:
         taller = a[0] == b[0] if on_cpu else a[0] >= b[0]

@@ -104,7 +104,7 @@ def test_out_of_memory_in_any_operator_changes_no_bit(kind: str) -> None:
     with OutOfMemoryAt(set()) as counting:
         wanted = _decoded(kind, z)
     assert counting.seen > 100
-    for at in range(0, counting.seen, 3):
+    for at in range(len(kind) % 7, counting.seen, 7):
         with OutOfMemoryAt({at}):
             got = _decoded(kind, z)
         assert torch.equal(torch.cat(got, 2), torch.cat(wanted, 2)), at

@@ -124,7 +124,7 @@ def test_cuts_in_time_change_nothing_in_a_tile(chunk: int) -> None:
 
 def test_wan_in_two_tiles_is_what_diffusers_decodes() -> None:
     vae = tiny_vae("wan")
-    z = tiny_latents(vae, 2, 27, 4)
+    z = tiny_latents(vae, 1, 27, 3)
     got, run = tiled(family_for(vae), z, level=1, min_tile_pixels=32)
     assert run.plan.spatial.count == (1, 2, 1)
     assert relative_error(got, unsplit(vae, z)) <= 1e-5
@@ -143,13 +143,13 @@ def test_statistics_of_everything_give_the_whole_decode() -> None:
 
 def test_each_pass_corrects_a_norm_more_until_the_decode_is_exact() -> None:
     family = SmallFamily(group_norm())
-    z = latent(6, 32, 28)
+    z = latent(6, 28, 24)
     wanted = whole(family, z)
     cut = cut_of(family)
     assert cut.head_norms == 3
     errors = []
     for passes in range(4):
-        got, run = tiled(family, z, level=3, part_positions=600, passes=passes)
+        got, run = tiled(family, z, level=1, part_positions=600, passes=passes)
         assert math.prod(run.plan.part) <= 600
         errors.append(run.report.estimate_error)
     assert errors[0] > errors[1] > errors[2] > errors[3]
@@ -203,11 +203,11 @@ def test_out_of_memory_changes_no_bit_of_a_tiled_decode() -> None:
     with OutOfMemoryAt(set(), dims=4) as counting:
         wanted, _ = tiled(family, z, **options)
     pressed: list[int] = []
-    for at in range(1, counting.seen, max(counting.seen // 40, 1)):
+    for at in range(1, counting.seen, max(counting.seen // 25, 1)):
         with OutOfMemoryAt({at}, dims=4):
             got, _ = tiled(family, z, {"on_pressure": lambda: pressed.append(1)}, **options)
         assert torch.equal(got, wanted), at
-    assert len(pressed) >= 30
+    assert len(pressed) >= 20
 
 
 def test_progress_counts_to_its_end_and_a_stop_is_seen() -> None:

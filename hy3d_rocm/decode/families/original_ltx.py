@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.families.parts import StrangeModuleError, absent
@@ -16,18 +17,29 @@ def ltx_view(vae: Any) -> View:
     the noise that is mixed into them: both belong to the caller."""
     decoder, encoder = vae.decoder, getattr(vae, "encoder", None)
     conditioned = bool(getattr(vae, "timestep_conditioning", False))
-    return View(
+    seen = View(
         decoder=_decoder(decoder, conditioned),
         encoder=None if encoder is None else _encoder(encoder),
         config=View(),
-        decode_timestep=float(vae.decode_timestep) if conditioned else None,
-        own_decode=lambda z: _own_decode(vae, z, conditioned),
+        decode_timestep=_timestep(vae) if conditioned else None,
         own_encode=lambda pixels: _own_encode(vae, pixels),
     )
+    seen.own_decode = lambda z: _own_decode(vae, z, seen.decode_timestep)
+    return seen
 
 
-def _own_decode(vae: Any, z: Tensor, conditioned: bool) -> Tensor:
-    more = {"timestep": vae.decode_timestep} if conditioned else {}
+def _timestep(vae: Any) -> float:
+    """An attribute in newer ComfyUI, an argument's default in older."""
+    if hasattr(vae, "decode_timestep"):
+        return float(vae.decode_timestep)
+    known = inspect.signature(vae.decode).parameters.get("timestep")
+    if known is None or not isinstance(known.default, float):
+        raise StrangeModuleError("it does not say at which timestep it decodes")
+    return known.default
+
+
+def _own_decode(vae: Any, z: Tensor, timestep: float | None) -> Tensor:
+    more = {} if timestep is None else {"timestep": timestep}
     frames: Tensor = vae.decoder(z, **more)
     return frames
 
