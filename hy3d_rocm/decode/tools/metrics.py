@@ -71,8 +71,8 @@ def _ssim(a: Tensor, b: Tensor, weights: Tensor, reach: float) -> float:
 def _blur(x: Tensor, weights: Tensor) -> Tensor:
     """Over the last two axes, where the window is inside."""
     size = len(weights)
-    x = sum(w * x[..., i : x.shape[-2] - size + 1 + i, :] for i, w in enumerate(weights))  # type: ignore[assignment]
-    made: Tensor = sum(w * x[..., i : x.shape[-1] - size + 1 + i] for i, w in enumerate(weights))  # type: ignore[assignment]
+    x = sum(w * x[..., i : x.shape[-2] - size + 1 + i, :] for i, w in enumerate(weights))
+    made: Tensor = sum(w * x[..., i : x.shape[-1] - size + 1 + i] for i, w in enumerate(weights))
     return made
 
 
