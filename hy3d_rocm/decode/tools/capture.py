@@ -224,7 +224,7 @@ def fingerprint(module: Any) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         if tensor.device.type != "meta":
             flat = tensor.to("cpu").contiguous().reshape(-1).view(torch.uint8)
-            digest.update(memoryview(flat.numpy()))
+            digest.update(flat.numpy().data)
     return digest.hexdigest() if state else ""
 
 
