@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.families.parts import StrangeModuleError, absent
@@ -20,14 +21,25 @@ def ltx_view(vae: Any) -> View:
         decoder=_decoder(decoder, conditioned),
         encoder=None if encoder is None else _encoder(encoder),
         config=View(),
-        decode_timestep=float(vae.decode_timestep) if conditioned else None,
+        decode_timestep=_timestep(vae) if conditioned else None,
         own_decode=lambda z: _own_decode(vae, z, conditioned),
         own_encode=lambda pixels: _own_encode(vae, pixels),
     )
 
 
+def _timestep(vae: Any) -> float:
+    """An attribute, or the default of decode()'s parameter."""
+    own = getattr(vae, "decode_timestep", None)
+    if own is not None:
+        return float(own)
+    parameter = inspect.signature(vae.decode).parameters.get("timestep")
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        raise StrangeModuleError("it takes a timestep and does not say which")
+    return float(parameter.default)
+
+
 def _own_decode(vae: Any, z: Tensor, conditioned: bool) -> Tensor:
-    more = {"timestep": vae.decode_timestep} if conditioned else {}
+    more = {"timestep": _timestep(vae)} if conditioned else {}
     frames: Tensor = vae.decoder(z, **more)
     return frames
 
