@@ -29,6 +29,7 @@ from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _bring_weights(family: Family) -> None:
 
 def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execution:
     options = asked.options
-    device = resolve_device(getattr(family, "vae", None), default=family.device).device
+    device = _device_of(family)
     precision = _precision(asked, family, device)
     logger.info(
         "[VAE Decode] Starting - %s shape %s, device %s",
@@ -215,7 +216,15 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         Placing(job.out_shape, job.result_dtype, asked.out, asked.sink),
         asked.making, precision.fallback,
         cleanup_frequency=options.cleanup_frequency, synchronization=options.synchronization,
+        make_weights=getattr(family, "make_weights", ModuleWeights),
     )  # fmt: skip
+
+
+def _device_of(family: Any) -> torch.device:
+    """Where the VAE's host computes, or what the VAE itself says."""
+    if getattr(family, "host", None) is not None:
+        return torch.device(family.device)
+    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:

@@ -92,10 +92,12 @@ class Prices:
         key = (
             type(job.family).__name__, job.encode, job.shape, str(job.dtype_of(way)),
             str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
+            _places(job.family),
             tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
         )  # fmt: skip
         known: list[Tensor] = []
         if way.strategy == "whole":
+            _check_host(job.family, job.dtype_of(way))
             ghost = meta_family(job.family, job.dtype_of(way))
             known = [*ghost.vae.parameters(), *ghost.vae.buffers()]
             job = replace(job, family=ghost)
@@ -118,6 +120,22 @@ class Prices:
 
             return OperatorWorkspace(device, make_tier("cpu"))
         return OperatorWorkspace(device, job.tier)
+
+
+def _places(family: Any) -> tuple[str, ...]:
+    """Where the weights are, which decides what a decode has to make of them first."""
+    return tuple(sorted({p.device.type for p in family.decoder.parameters()}))
+
+
+def _check_host(family: Any, dtype: torch.dtype) -> None:
+    """ValueError (a sentence) where the VAE's own code can't run as its host has it now."""
+    host = getattr(family, "host", None)
+    if host is None:
+        return
+    if dtype != host.dtype:
+        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
+    if not host.runs_own_code:
+        raise ValueError(f"the VAE's weights are not on {host.device}")
 
 
 def _line(a: Prediction, b: Prediction, x: float) -> Prediction:
