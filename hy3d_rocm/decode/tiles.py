@@ -37,7 +37,7 @@ from hy3d_rocm.decode.tile_plan import TilePlan, plan_tiles, steps
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Backend, Family, Norm, Range
 
 __all__ = ["TilePlan", "TileReport", "TiledRun", "plan_tiles", "steps"]
@@ -105,7 +105,7 @@ class TiledRun:
         backend: Backend,
         plan: TilePlan,
         *,
-        counter: Counter | None = None,
+        counter: Counting | None = None,
         on_pressure: Callable[[], object] | None = None,
         layerwise: Mapping[str, Any] | None = None,
         store: torch.device | str = "cpu",
@@ -257,7 +257,7 @@ class TiledRun:
         counter = None if self.counter is None else _Placed(self.counter, tile, kind)
         engine = ChunkEngine(
             self.backend,
-            counter,  # type: ignore[arg-type]
+            counter,
             norms=norms,
             slice_bytes=plan.slice_bytes,
             on_pressure=self.on_pressure,
@@ -276,7 +276,7 @@ class TiledRun:
 class _ChecksOnly:
     """A counter for work that is not counted."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counting) -> None:
         self.counter = counter
         self.total = 0
 
