@@ -290,7 +290,7 @@ class _ChecksOnly:
 class _Placed(_ChecksOnly):
     """Gives a tile's number and place to its engine's steps; the total is the caller's."""
 
-    def __init__(self, counter: Counter, tile: Grain, kind: str) -> None:
+    def __init__(self, counter: Counting, tile: Grain, kind: str) -> None:
         super().__init__(counter)
         self.tile, self.kind = tile, kind
 
