@@ -362,6 +362,6 @@ def expected(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any]:
         bound = bound + 2.0**-20 * size
     if math.prod(case.up) > 1:  # sums of weights are rounded once
         bound = bound + unit * size
-    if made["add"] is not None and case.shuffle is not None:  # what is shuffled by a copy: twice
+    if made["add"] is not None:  # twice where what is shuffled by a copy, or is no whole vector
         bound = bound + unit * size
     return exact, bound + unit * (exact.abs() + bound) + TINY[case.dtype]

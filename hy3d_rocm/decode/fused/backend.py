@@ -95,6 +95,11 @@ class FusedBackend:
             )
         if layer.shuffle is not None and job.shuffle == ONES:
             return self._shuffled(layer, job, source, affine, add, moments)
+        if job.add and job.outputs % 8:  # in the store its masks would cost all registers
+            made, _ = self.convolve(layer, source, frames, affine=affine)
+            assert add is not None
+            made.add_(add)
+            return made, channel_moments(made) if moments else None
         jobs = _parts(layer, job)
         out = self._out(job, sum(part.out_frames for part in jobs), add)
         found, at = [], 0
@@ -284,8 +289,15 @@ class FusedBackend:
         if tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
         strides = strides_of(add)
-        dense = strides[3] <= 1 or (strides[0] == 1 and job.outputs > 1)
-        if dense and add.dtype is _DTYPES[job.dtype] and not add.is_neg() and not overlaps(add):
+        whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
+        aligned = add.data_ptr() % 16 == 0
+        if (
+            whole_rows
+            and aligned
+            and add.dtype is _DTYPES[job.dtype]
+            and not add.is_neg()
+            and not overlaps(add)
+        ):
             return add
         return add.to(_DTYPES[job.dtype], memory_format=torch.channels_last_3d, copy=True)
 
