@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decode.families import seen
+
 if TYPE_CHECKING:
     from hy3d_rocm.decode.families.base import StructuredFamily
 
@@ -44,7 +46,8 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             "of it"
         )
     family = unproven_family(vae)
-    if name not in _CLASSES or not type(vae).__module__.startswith("diffusers."):
+    own = name in _CLASSES and type(vae).__module__.startswith("diffusers.")
+    if not own and not seen.recall(inner_vae(vae), family, proven=True):
         from hy3d_rocm.decode.families.proof import proven
 
         if not proven(family):
@@ -53,6 +56,7 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
                 "frames to other values than these parts in their usual order: call the VAE's own "
                 "decode under hy3d_rocm.protect()"
             )
+        seen.note(inner_vae(vae), family, proven=True)
     if timestep is not None:
         if not getattr(family, "conditioned", False):
             raise ValueError(
@@ -69,7 +73,9 @@ def unproven_family(vae: Any) -> StructuredFamily:
     name = type(vae).__name__
     kind = _kind(vae) if inner_vae(vae) is vae else None
     family = HostedFamily(vae) if kind is None else kind(vae)
-    _checked(family, name)
+    if not seen.recall(inner_vae(vae), family, proven=False):
+        _checked(family, name)
+        seen.note(inner_vae(vae), family, proven=False)
     return family
 
 

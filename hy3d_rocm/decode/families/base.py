@@ -37,6 +37,7 @@ class StructuredFamily(ABC):
         #: What the attention of the middle block sees, where the kind of VAE leaves it open
         self.span: str = getattr(vae, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
+        self._out_sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     @classmethod
     @abstractmethod
@@ -92,9 +93,11 @@ class StructuredFamily(ABC):
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        batch, channels, frames, height, width = latent
-        survey = Survey(height)
-        return batch, *self.surveyed(survey, Size(channels, frames, height, width)).shape[1:]
+        batch, *size = latent
+        key = tuple(size)
+        if key not in self._out_sizes:
+            self._out_sizes[key] = self.surveyed(Survey(key[2]), Size(*key)).shape[1:]
+        return batch, *self._out_sizes[key]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
