@@ -10,15 +10,9 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.vaes import VideoVae
+    from hy3d_rocm.decode.layers import Family
 
-STRATEGIES = ("auto", "whole", "tiled")
-PRECISIONS: dict[str, torch.dtype | None] = {
-    "auto": None,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
+STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:
@@ -28,7 +22,7 @@ def check_choice(name: str, value: object, choices: object) -> None:
         raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(repr, known))}")
 
 
-def check_latents(latents: Any, adapter: VideoVae) -> Tensor:
+def check_latents(latents: Any, family: Family) -> Tensor:
     """`latents` as a tensor (B, C, T, H, W); TypeError or ValueError (sentences)."""
     if isinstance(latents, Mapping):
         inner = 'latent["samples"]' if "samples" in latents else "the tensor in it"
@@ -55,36 +49,65 @@ def check_latents(latents: Any, adapter: VideoVae) -> Tensor:
             f"latents have shape {tuple(latents.shape)}, but a video latent has five "
             f"axes (B, C, T, H, W){hint}"
         )
-    if latents.shape[1] != adapter.latent_channels:
+    if latents.shape[1] != family.latent_channels:
         raise ValueError(
             f"latents have {latents.shape[1]} channels (shape {tuple(latents.shape)}), but this "
-            f"{adapter.name} VAE decodes {adapter.latent_channels}: they come from another model, "
+            f"{family.name} VAE decodes {family.latent_channels}: they come from another model, "
             "or the axes are not (B, C, T, H, W)"
         )
     if 0 in latents.shape:
         raise ValueError(f"latents have shape {tuple(latents.shape)}: there is nothing to decode")
-    _check_finite(latents)
+    _check_finite(latents, "latents")
     return latents
 
 
-def _check_finite(latents: Tensor) -> None:
+def _check_finite(latents: Tensor, what: str) -> None:
     if not bool(torch.isfinite(latents).all()):
         nan = int(torch.isnan(latents).sum())
         infinite = int(torch.isinf(latents).sum())
         raise ValueError(
-            f"latents hold {nan} NaN and {infinite} infinite of {latents.numel()} values: the "
+            f"{what} hold {nan} NaN and {infinite} infinite of {latents.numel()} values: the "
             "sampler went wrong before the decode (fp16 overflow, or a broken attention kernel); "
             "decoding them would give black frames"
         )
 
 
-def check_parameters(adapter: VideoVae) -> None:
+def check_pixels(pixels: Any, family: Any) -> None:
+    """TypeError or ValueError (sentences) where `pixels` are no video that `family` encodes."""
+    if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
+        kind = pixels.dtype if isinstance(pixels, torch.Tensor) else type(pixels).__name__
+        raise TypeError(
+            f"encode() takes a floating point tensor (B, C, T, H, W) in -1..1, not a {kind}"
+        )
+    if pixels.ndim != 5 or 0 in pixels.shape:
+        raise ValueError(
+            f"pixels have shape {tuple(pixels.shape)}, but a video has five axes (B, C, T, H, W), "
+            "none of them empty: a single image needs its time axis, pixels.unsqueeze(2)"
+        )
+    time, space = family.pixel_steps
+    frames, height, width = pixels.shape[2:]
+    if (frames - 1) % time or height % space or width % space:
+        raise ValueError(
+            f"pixels have {frames} frames of {width}x{height}; this {family.name} VAE takes 1 + "
+            f"{time} k frames whose sides are multiples of {space}: crop or pad them"
+        )
+    _check_finite(pixels, "pixels")
+
+
+def check_result(out: Any, shape: tuple[int, ...]) -> None:
+    """TypeError or ValueError (sentences) where `out` can't take the frames."""
+    if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        raise TypeError(f"out is a {type(out).__name__}: give a floating point tensor of torch's")
+    if tuple(out.shape) != shape or out.device.type != "cpu":
+        raise ValueError(
+            f"out is {tuple(out.shape)} on {out.device}; the frames are {shape} on the CPU: give "
+            "such a tensor, or none"
+        )
+
+
+def check_parameters(family: Any) -> None:
     """ValueError if the weights are not there (sequential offload keeps them on "meta")."""
-    if any(
-        p.device.type == "meta"
-        for m in (adapter.decoder, adapter.post_quant_conv)
-        for p in m.parameters()
-    ):
+    if family.device.type == "meta":
         raise ValueError(
             'the VAE\'s weights are on "meta" (sequential CPU offload): use '
             "enable_model_cpu_offload() instead, or vae.to(device) before decode()"

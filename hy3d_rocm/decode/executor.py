@@ -1,295 +1,249 @@
-"""decode(): a video latent to frames within a memory budget. See docs/decode.md."""
+"""decode() and encode(): a latent to frames, or frames to a latent, within a memory budget.
+
+See docs/decode.md.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory
+from hy3d_rocm.decode.budget import make_budget
 from hy3d_rocm.decode.checks import (
-    PRECISIONS,
     STRATEGIES,
     check_choice,
     check_latents,
     check_parameters,
+    check_pixels,
+    check_result,
 )
-from hy3d_rocm.decode.footprint import Footprint
-from hy3d_rocm.decode.ladder import Ladder, Rung
-from hy3d_rocm.decode.plan import Budget, BudgetTooSmallError, format_bytes, parse_budget
-from hy3d_rocm.decode.report import DecodeOptions, DecodeReport, Step
-from hy3d_rocm.decode.runner import Counter, Progress, TiledRun
-from hy3d_rocm.decode.vaes import VideoVae, adapter_for
+from hy3d_rocm.decode.counter import Counter, Progress
+from hy3d_rocm.decode.execution import Execution, make_report
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.placing import Placing
+from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
+from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
+from hy3d_rocm.decode.tools.capture import around
+from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
+
+    from hy3d_rocm.decode.layers import Family
+    from hy3d_rocm.decode.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 
-# Share of the free memory that a decode without a budget takes (the specification's threshold).
-FREE_SHARE = 0.8
+Request = str | int | float | None
 
 
 def decode(
     vae: Any,
     latents: Any,
-    budget: Budget = None,
+    budget: Request = None,
     strategy: str = "auto",
     precision: str = "auto",
     progress: Progress | None = None,
     cancel: Any = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds.
+    """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds, unsplit.
 
-    vae: diffusers' AutoencoderKLHunyuanVideo or AutoencoderKLWan; nothing of it is changed.
-    latents: (B, C, T, H, W) as the VAE takes them (already divided by its scaling factor).
-    budget: bytes, "600MB", "6GB", or None for 0.8 of what is free now. On a GPU that of the GPU, on
-    the CPU everything above what the process holds at the call, the result included.
-    strategy: "whole" (the VAE's own unsplit decode, bit for bit), "tiled", or "auto": whole where
-    it fits the budget, else the first rung of the ladder that does.
-    precision: "auto" (the VAE's own type), "fp32", "bf16" or "fp16"; the result has the VAE's type.
-    progress: called as progress(done, total, step) after each grain.
+    vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, what
+    is built alike, or a Family; nothing of it is changed. Any other: its own decode.
+    latents: (B, C, T, H, W) as the VAE takes them (already divided by its scaling factor); an image
+    VAE also takes (B, C, H, W), and gives (B, C, H, W).
+    budget: None or "auto" for 0.8 of what is free now, bytes, "6GB", or "80%" of the device's
+    memory. On a GPU that of the GPU; on the CPU, and where GPU and host share their memory,
+    everything above what is in use at the call, the result included.
+    strategy: "whole" (the VAE's own unsplit decode, bit for bit), "streamed" (the same layers on
+    parts of the video, exact up to rounding), "tiled" (in space, too: an approximation where norms
+    see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": the first of
+    these that fits (where the fused kernels run, "streamed" is first: it is faster, too).
+    precision: "auto" (the VAE's own type unless the card can't), "fp32", "bf16" or "fp16"; the
+    result has the VAE's type. NaN out of finite latents: again in a wider type, said in the log.
+    progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
     cancel: a callable, an object with `.requested` or a threading.Event, looked at before each
     grain.
+    out: a tensor of the result's shape on the CPU to be filled and returned.
 
     Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
-    the smallest budget that would do, DecodeCancelled. An allocation that fails takes the decode
-    one rung down, and that is logged; the result is that rung's, bit for bit.
+    the smallest budget that would do, DecodeCancelled.
     """
-    return decode_with_report(vae, latents, budget, strategy, precision, progress, cancel)[0]
+    return decode_with_report(
+        vae, latents, budget, strategy, precision, progress, cancel, out=out
+    )[0]  # fmt: skip
 
 
 def decode_with_report(
     vae: Any,
     latents: Any,
-    budget: Budget = None,
+    budget: Request = None,
     strategy: str = "auto",
     precision: str = "auto",
     progress: Progress | None = None,
     cancel: Any = None,
     options: DecodeOptions | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, DecodeReport]:
     """decode(), and how it went. `options`: see DecodeOptions."""
-    check_choice("strategy", strategy, STRATEGIES)
-    check_choice("precision", precision, PRECISIONS)
-    limit = parse_budget(budget)
-    adapter = adapter_for(vae)
-    check_latents(latents, adapter)
+    asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), out)
+    return _carry_out(vae, latents, asked, encode=False)
+
+
+def decode_into(
+    sink: Sink,
+    vae: Any,
+    latents: Any,
+    budget: Request = None,
+    strategy: str = "auto",
+    precision: str = "auto",
+    progress: Progress | None = None,
+    cancel: Any = None,
+    options: DecodeOptions | None = None,
+    making: Mapping[str, Any] | None = None,
+) -> tuple[Any, DecodeReport]:
+    """decode() into a sink of output.py, as frames are made: what sink.finish() gives, and how it
+    went. making: what the sink was told at begin() by a decode that goes on here. On any exception
+    the sink is aborted."""
+    chosen = options or DecodeOptions()
+    asked = _Asked(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
+    try:
+        return _carry_out(vae, latents, asked, encode=False)
+    except BaseException:
+        sink.abort()
+        raise
+
+
+def encode(
+    vae: Any,
+    pixels: Any,
+    budget: Request = None,
+    strategy: str = "auto",
+    precision: str = "auto",
+    progress: Progress | None = None,
+    cancel: Any = None,
+    moments: bool = False,
+) -> Tensor:
+    """Latents (B, C, T, H, W) on the CPU: the mean that `vae.encode(pixels)` gives, unsplit.
+
+    pixels: (B, 3, T, H, W) in -1..1, T = 4 n + 1 frames for a video VAE whose time factor is 4.
+    moments: the mean and the logarithm of the variance, (B, 2 C, T, H, W). All else as decode().
+    The latents are as the VAE makes them: multiply by its scaling factor for a model.
+    """
+    asked = _Asked(budget, strategy, precision, progress, cancel, DecodeOptions(), None)
+    found: Tensor = _carry_out(vae, pixels, asked, encode=True)[0]
+    return found if moments else found[:, : found.shape[1] // 2].contiguous()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    budget: Request
+    strategy: str
+    precision: str
+    progress: Progress | None
+    cancel: Any
+    options: DecodeOptions
+    out: Tensor | None
+    sink: Sink | None = None
+    making: Mapping[str, Any] | None = None
+
+
+def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, DecodeReport]:
+    check_choice("strategy", asked.strategy, STRATEGIES)
+    check_choice("precision", asked.precision, PRECISIONS)
     with torch.no_grad():
-        job = _prepare(adapter, latents, limit, PRECISIONS[precision], options or DecodeOptions())
-        job.counter = Counter(progress, cancel)
-        _choose(job, strategy)
-        return _run(job), job.report
+        family = vae if hasattr(vae, "has_global_norms") else family_for(vae)
+        _bring_weights(family)
+        check_parameters(family)
+        image = family.is_image and getattr(source, "ndim", 0) == 4
+        source = source.unsqueeze(2) if image else source
+        (check_pixels if encode else check_latents)(source, family)
+        with around(family, source, asked, encode) as note:
+            execution = _prepare(family, source, asked, encode)
+            note.report = execution.report
+            execution.run()
+        result = execution.placing.finish()
+        if image and isinstance(result, torch.Tensor):
+            result = result.squeeze(2)
+        return result, execution.report
 
 
-@dataclass
-class _Job:
-    adapter: VideoVae
-    z: Tensor
-    device: torch.device
-    result_type: torch.dtype
-    ladder: Ladder
-    report: DecodeReport
-    counter: Counter = field(default_factory=lambda: Counter(None, None))
-    level: int = 0
-    out: Tensor | None = None
-
-
-def _prepare(
-    adapter: VideoVae,
-    latents: Tensor,
-    limit: int | None,
-    dtype: torch.dtype | None,
-    options: DecodeOptions,
-) -> _Job:
-    vae = adapter.vae
+def _bring_weights(family: Family) -> None:
+    """As diffusers' own decode() does where a pipeline offloads its models."""
+    vae = getattr(family, "vae", None)
     offload = getattr(vae, "_hf_hook", None)
     if offload is not None and hasattr(offload, "pre_forward"):
-        offload.pre_forward(vae)  # as diffusers' own decode() does: brings the weights
-    check_parameters(adapter)
-    device = resolve_device(vae, default=adapter.device).device
-    own = adapter.dtype
+        offload.pre_forward(vae)
+
+
+def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execution:
+    options = asked.options
+    device = _device_of(family)
+    precision = _precision(asked, family, device)
     logger.info(
-        "[VAE Decode] Starting - latents shape %s, device %s", tuple(latents.shape), latents.device
+        "[VAE Decode] Starting - %s shape %s, device %s",
+        "pixels" if encode else "latents", tuple(source.shape), source.device,
+    )  # fmt: skip
+    logger.info("[VAE Decode] VAE device %s, VAE dtype %s", family.device, family.dtype)
+    budget = make_budget(
+        asked.budget,
+        memory.machine_of(device),
+        memory_threshold=options.memory_threshold,
+        memory_fraction=options.memory_fraction,
     )
-    logger.info("[VAE Decode] VAE device %s, VAE dtype %s", adapter.device, own)
-    if dtype is not None and dtype != own:
-        adapter = adapter.cast(dtype)
-    rule = "given" if limit is not None else f"{FREE_SHARE} of what was free on {device}"
-    room = limit if limit is not None else int(FREE_SHARE * memory.free_bytes(device))
-    shape = tuple(latents.shape)
-    report = DecodeReport(
-        adapter.name,
-        shape,
-        adapter.out_shape(shape),
-        str(device),
-        str(adapter.dtype).removeprefix("torch."),
-        room,
-        rule,
-    )
-    z = latents.detach().to(device=device, dtype=adapter.dtype)
-    ladder = Ladder(adapter, Footprint(adapter, device), shape, device, options)
-    return _Job(adapter, z, device, own, ladder, report)
+    make_backend = best_backend(device, precision.dtype)
+    job = Job(
+        family, tuple(source.shape), device, precision.dtype, family.dtype, make_backend,
+        encode=encode, is_fused=make_backend is not torch_backend,
+        keeps_result=asked.sink is None or asked.sink.buffer is not None,
+    )  # fmt: skip
+    if asked.out is not None:
+        check_result(asked.out, job.out_shape)
+    report = make_report(job, source, budget)
+    report.precision_reason = precision.reason
+    return Execution(
+        job, source.detach(), budget, asked.strategy, _way_options(options), report,
+        Counter(asked.progress, asked.cancel),
+        Placing(job.out_shape, job.result_dtype, asked.out, asked.sink),
+        asked.making, precision.fallback,
+        cleanup_frequency=options.cleanup_frequency, synchronization=options.synchronization,
+        make_weights=getattr(family, "make_weights", ModuleWeights),
+    )  # fmt: skip
 
 
-def _choose(job: _Job, strategy: str) -> None:
-    """The rung that the budget (or the caller) gives."""
-    began = time.perf_counter()
-    report, ladder = job.report, job.ladder
-    report.whole_bytes = ladder.whole.peak_bytes
-    wanted = ladder.options.level
-    if wanted is not None:
-        if ladder.rung(wanted) is None:
-            raise ValueError(
-                f"level is {wanted}; this latent has the levels 0 to {len(ladder.all()) - 1}"
-            )
-        job.level, report.reason = wanted, "the level was given"
-    else:
-        job.level, report.reason = _fitting(ladder, report.budget_bytes, strategy)
-    report.planning_seconds = time.perf_counter() - began
-    _describe(job)
+def _device_of(family: Any) -> torch.device:
+    """Where the VAE's host computes, or what the VAE itself says."""
+    if getattr(family, "host", None) is not None:
+        return torch.device(family.device)
+    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
-def _fitting(ladder: Ladder, budget: int, strategy: str) -> tuple[int, str]:
-    whole = ladder.whole.peak_bytes
-    fits = whole <= budget
-    if strategy == "whole" or (strategy == "auto" and fits):
-        if not fits:
-            raise BudgetTooSmallError(budget, whole, 0)
-        why = "was asked for" if strategy == "whole" else "fits the budget"
-        return 0, f"the whole decode ({format_bytes(whole)}) {why}"
-    for level in count(1):
-        rung = ladder.rung(level)
-        if rung is None:
-            break
-        if rung.peak_bytes <= budget:
-            why = (
-                "tiles were asked for"
-                if fits
-                else f"the whole decode needs {format_bytes(whole)}, the budget is "
-                f"{format_bytes(budget)}"
-            )
-            return level, why
-    smallest = ladder.all()[-1].peak_bytes
-    raise BudgetTooSmallError(budget, smallest, None, "decode fewer frames or a smaller picture")
-
-
-def _describe(job: _Job) -> None:
-    report, rung = job.report, _rung(job)
-    report.level = job.level
-    report.strategy = rung.kind
-    report.plan = rung.describe(job.z.shape[2])
-    report.predicted_peak_bytes = rung.peak_bytes
-    logger.info(
-        "[VAE Decode] Level %d (%s), predicted peak %s of %s: %s",
-        job.level,
-        rung.kind,
-        format_bytes(rung.peak_bytes),
-        format_bytes(report.budget_bytes),
-        report.reason,
-    )
-
-
-def _rung(job: _Job) -> Rung:
-    rung = job.ladder.rung(job.level)
-    assert rung is not None
-    return rung
-
-
-def _run(job: _Job) -> Tensor:
-    """Down the ladder until a rung ends without an OOM."""
-    where = "GPU decode" if job.device.type == "cuda" else "CPU decode"
-    logger.info("[VAE Decode] Attempting %s on %s", where, job.device)
-    began = time.perf_counter()
-    with memory.PeakMeter(job.device, exact=False) as meter:
-        _synchronize(job.device)
-        while True:
-            failure = _attempt(job)
-            if failure is None:
-                break
-            # Outside the except block: the exception held the failed grain's tensors.
-            memory.give_back(job.device)
-            _step_down(job, failure)
-        _synchronize(job.device)
-    out = job.out
-    assert out is not None
-    job.report.measured_peak_bytes = meter.peak_bytes
-    job.report.seconds = time.perf_counter() - began
-    job.report.steps = job.counter.done
-    logger.info(
-        "[VAE Decode] %s SUCCESS - result device %s, shape %s", where, out.device, tuple(out.shape)
-    )
-    return out
-
-
-def _attempt(job: _Job) -> str | None:
-    """Runs the current rung. The text of an OOM if it ended in one; None when done."""
-    try:
-        if job.level == 0:
-            _whole(job)
-        else:
-            if job.out is None:
-                job.out = torch.empty(job.report.out_shape, dtype=job.result_type)
-            TiledRun(job.adapter, _rung(job), job.z, job.out, job.counter).run()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _whole(job: _Job) -> None:
-    job.counter.done, job.counter.total = 0, 1
-    job.counter.check()
-    frames, height, width = job.report.out_shape[2:]
-    job.out = job.adapter.whole(job.z).to(device="cpu", dtype=job.result_type)
-    job.counter.tick(Step("whole", 0, 0, 0, (0, frames), (0, height), (0, width)))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """By type (torch's, Python's) or by the texts that drivers and allocators write."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    known = classify(error)
-    return known is not None and known.kind is Kind.OUT_OF_MEMORY
-
-
-def _step_down(job: _Job, failure: str) -> None:
-    """One rung finer, from the start: what is done is thrown away, so the result is the finer
-    rung's own, bit for bit. Raises where there is no finer one."""
-    event = {
-        "event": "out of memory",
-        "level": job.level,
-        "grain": job.counter.done,
-        "grains": job.counter.total,
-        "error": failure,
-    }
-    job.report.events.append(event)
-    if job.ladder.rung(job.level + 1) is None:
-        raise MemoryError(
-            f"the decode ran out of memory at its finest level ({job.level}, predicted peak "
-            f"{format_bytes(_rung(job).peak_bytes)}): free memory, or decode fewer frames or a "
-            f"smaller picture. {failure}"
-        )
-    job.level += 1
-    event["next_level"] = job.level
-    job.report.reason = f"out of memory at level {job.level - 1}"
-    logger.warning(
-        "[VAE Decode] Out of memory in grain %d of %d: starting again at level %d (%s)",
-        job.counter.done + 1,
-        job.counter.total,
-        job.level,
-        failure,
-    )
-    _describe(job)
-
-
-def _synchronize(device: torch.device) -> None:
+def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
+    architecture = ""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        properties = torch.cuda.get_device_properties(device)
+        architecture = str(getattr(properties, "gcnArchName", ""))
+    return choose_precision(
+        asked.precision, family.dtype, architecture, asked.options.fallback_precision
+    )
+
+
+def _way_options(options: DecodeOptions) -> WayOptions:
+    return WayOptions(
+        chunk_size=options.chunk_size,
+        slice_bytes=options.slice_bytes,
+        cpu_offload=options.cpu_offload,
+        halo_pixels=options.halo_pixels,
+        overlap_pixels=options.overlap_pixels,
+        min_tile_pixels=options.min_tile_pixels,
+        statistic_passes=options.statistic_passes,
+    )

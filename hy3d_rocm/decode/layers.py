@@ -57,11 +57,14 @@ class Shuffle:
     has it, "factor first" is (rt, rh, rw, C) as HunyuanVideo 1.5, "time first" is (rt, C) as Wan's
     time_conv (factor (2, 1, 1)).
     drop: frames dropped at the start of the video after it (LTX drops rt - 1).
+    first: another factor for the video's first frame, of whose channels the first ones stay, as
+    many as the others have (HunyuanVideo 1.5: (1, 2, 2)).
     """
 
     factor: Triple
     order: str
     drop: int = 0
+    first: Triple | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,8 @@ class Conv:
     up: nearest up-sampling; with keep_first the video's first frame stays one frame in time.
     skip_first: so many frames at the start of the video pass by (only `shuffle` of time may be set
     then): the convolution's own video begins behind them (Wan's time_conv).
+    reread: so many of these, the last ones, are read all the same: the convolution's own video
+    begins with them (1 in Wan's encoder).
     """
 
     module: Any
@@ -86,6 +91,7 @@ class Conv:
     up: Triple = (1, 1, 1)
     keep_first: bool = False
     skip_first: int = 0
+    reread: int = 0
     shuffle: Shuffle | None = None
 
 
@@ -171,11 +177,11 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """Frames `frames` of the convolution's output.
 
-        `frames` counts the output before the shuffle, whose factor times as many the result has;
-        its drop, and skip_first, are the engine's: source and frames count from where the
-        convolution's own video begins. source holds every frame that is read. affine: float32 (C,)
-        factor and summand that stand for a "group" norm. add: the residual, of the result's shape;
-        it may be overwritten and returned. moments: those of the result.
+        `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
+        shuffle's drop, skip_first and reread are the engine's: source and frames count from where
+        the convolution's own video begins. source holds every frame that is read. affine: float32
+        (C,) factor and summand that stand for a "group" norm. add: the residual, of the result's
+        shape; it may be overwritten and returned. moments: those of the result.
         """
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
@@ -207,15 +213,31 @@ class Engine(Protocol):
 
 
 class Family(Protocol):
-    """One kind of VAE."""
+    """One kind of VAE. All but its methods are for reading only."""
 
-    name: str
-    has_global_norms: bool  # moments over the whole video
-    latent_channels: int
-    out_channels: int
-    factor: tuple[int, int]  # (time, space) of frames against latents
-    dtype: torch.dtype
-    device: torch.device
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    @property
+    def has_global_norms(self) -> bool:
+        """Whether the decoder takes moments over the whole video."""
+
+    @property
+    def latent_channels(self) -> int: ...
+
+    @property
+    def out_channels(self) -> int: ...
+
+    @property
+    def factor(self) -> tuple[int, int]:
+        """(time, space) of frames against latents: T latents make (T - 1) * time + 1 frames."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """z -> frames, as the VAE's own unsplit decode of z gives them."""
@@ -226,6 +248,15 @@ class Family(Protocol):
     def whole(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit: framewise, tiling and slicing off."""
 
+    def whole_encode(self, pixels: Tensor) -> Tensor:
+        """What encode() gives by the VAE's own code, unsplit."""
+
+    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
+
+    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
+
     def reach(self) -> int:
         """Latent rows at a tile's border that a cut there can change, attention left aside."""
 
@@ -235,14 +266,25 @@ def out_frames(layer: Conv, n: int, kernel_t: int) -> int:
 
     kernel_t: the kernel's size in time.
     """
-    n -= layer.skip_first
-    up = 1 + (n - 1) * layer.up[0] if layer.keep_first else n * layer.up[0]
+    passing = min(n, layer.skip_first)
+    n -= layer.skip_first - layer.reread
     if n <= 0:
-        return layer.skip_first + n
+        return passing
+    up = 1 + (n - 1) * layer.up[0] if layer.keep_first else n * layer.up[0]
     own = (up + layer.before[0] + layer.after[0] - kernel_t) // layer.stride[0] + 1
+    if own <= 0:
+        return passing
     if layer.shuffle is not None:
-        own = own * layer.shuffle.factor[0] - layer.shuffle.drop
-    return own + layer.skip_first
+        own = shuffled_frames(layer.shuffle, (0, own)) - layer.shuffle.drop
+    return own + passing
+
+
+def shuffled_frames(shuffle: Shuffle, frames: Range) -> int:
+    """Frames that the convolution's outputs `frames` have after the shuffle, nothing dropped."""
+    count = (frames[1] - frames[0]) * shuffle.factor[0]
+    if shuffle.first is not None and frames[0] == 0 < frames[1]:
+        count += shuffle.first[0] - shuffle.factor[0]
+    return count
 
 
 def source_frame(layer: Conv, up_frame: int) -> int:

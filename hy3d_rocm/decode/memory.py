@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.budget import Machine, is_apu
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -31,30 +33,145 @@ def free_bytes(device: torch.device) -> int:
     """What can be allocated on `device` now: for a GPU what the driver has plus what torch's
     allocator holds unused; for the CPU MemAvailable, within the control group's limit."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    available = _meminfo("MemAvailable")
+        free, total = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        # On APUs the driver has reported 2^34 GiB (a negative number) as free:
+        # https://github.com/Comfy-Org/ComfyUI/issues/2431
+        return int(free if free <= total else 0) + int(idle)
+    return host_free_bytes()
+
+
+def host_free_bytes(root: Path = Path("/")) -> int:
+    """What the kernel calls available, and no more than any control group of this process allows.
+    root: where proc and sys are (tests)."""
+    available = _meminfo("MemAvailable", root)
     if available is None:
         import psutil
 
         available = int(psutil.virtual_memory().available)
-    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    if limit is not None and used is not None:
-        available = min(available, max(limit - used, 0))
-    return available
+    return min([available, *_group_rooms(root)])
 
 
-def _meminfo(field: str) -> int | None:
+def host_total_bytes(root: Path = Path("/")) -> int:
+    """All of the host's memory, or the control group's limit where that is less."""
+    total = _meminfo("MemTotal", root)
+    if total is None:
+        import psutil
+
+        total = int(psutil.virtual_memory().total)
+    limits = [limit for folder, names in _groups(root) if (limit := _limit(folder / names[0]))]
+    return min([total, *limits])
+
+
+def machine_of(device: torch.device) -> Machine:
+    """The memory of `device` and the host as they are now."""
+    host_free, host_total = host_free_bytes(), host_total_bytes()
+    if device.type != "cuda":
+        held = resident_bytes()
+        return Machine(str(device), host_free, host_total, host_free, host_total, held)
+    properties = torch.cuda.get_device_properties(device)
+    total = int(torch.cuda.mem_get_info(device)[1])
+    held = int(torch.cuda.memory_allocated(device))
+    unified = _is_unified(properties)
+    return Machine(
+        str(device),
+        free_bytes(device),
+        total,
+        host_free,
+        host_total,
+        held,
+        unified,
+        _free_carve_out(properties) if unified else 0,
+    )
+
+
+def _is_unified(properties: Any) -> bool:
+    """torch knows (is_integrated), or the architecture's name does."""
+    if getattr(properties, "is_integrated", False):
+        return True
+    return is_apu(getattr(properties, "gcnArchName", ""))
+
+
+def _free_carve_out(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> int:
+    """What is free of the memory that the firmware took from the host for an APU's GPU alone; 0
+    where the driver (Linux, amdgpu) can't be asked."""
+    numbers = [getattr(properties, f"pci_{n}_id", None) for n in ("domain", "bus", "device")]
+    if any(n is None for n in numbers):
+        return 0
+    domain, bus, slot = (int(n) for n in numbers if n is not None)
+    folder = devices / f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+    total, used = _number(folder / "mem_info_vram_total"), _number(folder / "mem_info_vram_used")
+    return 0 if total is None or used is None else max(total - used, 0)
+
+
+# Limit, usage and the name in memory.stat of file cache that can be dropped, for versions 2 and 1.
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _groups(root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
+    """Folders of this process's control group and those above it, with their files' names.
+
+    In a container the path that the kernel tells may not exist in the mount: then the mount's own
+    top is the container's group.
+    """
+    found = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            top, names = mount, _V2
+        elif "memory" in controllers.split(","):
+            top, names = mount / "memory", _V1
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        while folder != top:
+            found.append((folder, names))
+            folder = folder.parent
+        found.append((top, names))
+    return found
+
+
+def _group_rooms(root: Path) -> list[int]:
+    rooms = []
+    for folder, (limit_name, usage_name, cache_name) in _groups(root):
+        limit, used = _limit(folder / limit_name), _number(folder / usage_name)
+        if limit is not None and used is not None:
+            rooms.append(max(limit - used + _statistic(folder, cache_name), 0))
+    return rooms
+
+
+def _limit(path: Path) -> int | None:
+    """A limit, or None for "max" (version 2) and the number near 2^63 that stands for it (1)."""
+    count = _number(path)
+    return None if count is None or count >= 1 << 60 else count
+
+
+def _statistic(folder: Path, name: str) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            if line.startswith(name + " "):
+                return int(line.split()[1])
+    return 0
+
+
+def _meminfo(field: str, root: Path = Path("/")) -> int | None:
     with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024
     return None
 
 
-def _number(path: str) -> int | None:
+def _number(path: Path) -> int | None:
     with suppress(OSError, ValueError):
-        return int(Path(path).read_text())
+        return int(path.read_text())
     return None
 
 

@@ -12,34 +12,46 @@ class DecodeCancelled(RuntimeError):  # noqa: N818  the field's word for it
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """What decode() decides by itself unless told. Defaults: measured, docs/decode.md.
+    """What decode() decides by itself unless told. docs/decode.md says when to touch what.
 
-    statistic_passes: passes over all tiles that gather GroupNorm statistics before the one that
-    makes frames. 0: each tile uses its own (one pass, chunks differ in brightness); each more
-    brings the result closer to the whole decode and costs one more pass of the head. Without effect
-    where a decoder has no norm over the whole video (Wan).
-    halo_pixels: what is decoded beyond a spatial tile and dropped; None: the whole receptive field.
-    overlap_pixels: what neighbouring tiles share and blend.
-    level: a rung of the ladder instead of the one that the budget gives (0: whole).
+    chunk_size: latent frames that go through all layers at a time where norms are per position
+    (Wan, HunyuanVideo 1.5, LTX); None: 2 on a GPU, 1 on the CPU.
+    slice_bytes: most of one layer's result that is computed at a time where they are not.
+    memory_threshold: share of the free memory that budget "auto" takes.
+    memory_fraction: this process's share of the device's memory at most, None for no cap.
+    cpu_offload: activations that do not fit go to host memory.
+    cleanup_frequency: after so many results of a decode in parts the allocators give back what
+    they hold unused; 0 never; None: the host's heap each time, a GPU's only when memory is short.
+    synchronization: wait for the device after each grain (a log's last line then tells where it
+    stopped; costs time).
+    fallback_precision: where the first gives NaN: "auto" (float32) or a name of a precision.
+    statistic_passes: `tiled` with GroupNorm: passes over all tiles that correct the statistics
+    estimated from a part of the latent; each costs one more decode of the tiles.
+    halo_pixels: what is decoded beyond a tile and dropped; None: the whole receptive field.
+    overlap_pixels: what neighbouring tiles share and blend. min_tile_pixels: no smaller tiles.
     """
 
-    statistic_passes: int = 1
+    chunk_size: int | None = None
+    slice_bytes: int | None = None
+    memory_threshold: float = 0.8
+    memory_fraction: float | None = None
+    cpu_offload: bool = True
+    cleanup_frequency: int | None = None
+    synchronization: bool = False
+    fallback_precision: str = "auto"
+    statistic_passes: int = 0
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
-    level: int | None = None
 
     def __post_init__(self) -> None:
         lowest = {
-            "statistic_passes": 0,
-            "halo_pixels": 0,
-            "overlap_pixels": 0,
-            "min_tile_pixels": 1,
-            "level": 0,
-        }
+            "chunk_size": 1, "slice_bytes": 1, "cleanup_frequency": 0, "statistic_passes": 0,
+            "halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1,
+        }  # fmt: skip
         for name, low in lowest.items():
             value = getattr(self, name)
-            if value is None and name in ("halo_pixels", "level"):
+            if value is None and getattr(type(self), name) is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(
@@ -51,7 +63,7 @@ class DecodeOptions:
 class Step:
     """One grain of work, as `progress` gets it."""
 
-    kind: str  # "whole", "trunk", "statistics" or "frames"
+    kind: str  # "whole", "frames", "statistics", or what an engine does: "conv", "attention" ...
     sample: int  # batch item
     tile: int
     chunk: int
@@ -73,19 +85,28 @@ class DecodeReport:
     budget_rule: str
     strategy: str = ""
     reason: str = ""
-    level: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
-    whole_bytes: int = 0
     predicted_peak_bytes: int = 0
+    predicted_host_bytes: int = 0
     measured_peak_bytes: int = 0
     seconds: float = 0.0
     planning_seconds: float = 0.0
     steps: int = 0
+    precision_reason: str = ""
+    estimate_error: float | None = None  # of GroupNorm statistics, relative (tiled)
+    delegated: dict[str, int] = field(default_factory=dict)  # what fused kernels left to torch
     events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def recommendations(self) -> list[str]:
+        """What to do differently next time, as sentences; a function of the rest alone."""
+        from hy3d_rocm.decode.tools.advice import recommendations
+
+        return recommendations(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, with tuples as lists."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = _plain({**asdict(self), "recommendations": self.recommendations})
         return plain
 
 

@@ -42,11 +42,13 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     columns_plan,
     conv2d,
     gemm,
+    in_place,
     make_call,
     make_tier,
     native,
     spread,
     staging,
+    unfolded,
     vendor,
 )  # fmt: skip
 from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
@@ -63,12 +65,12 @@ SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
           (spread, "_PIECE_BYTES", 4), (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
           (vendor, "_MAX_ELEMS", 1), (columns_plan, "_WEIGHT_BYTES", 1),
-          (gemm, "_SUM_BYTES", 1))  # fmt: skip
+          (in_place, "_SUM_BYTES", 1), (unfolded, "_COLUMN_BYTES", 0))  # fmt: skip
 
 
 @contextlib.contextmanager
-def pieces_of(piece: int | None) -> Iterator[None]:
-    """Cuts every tier to about `piece` elements."""
+def pieces_of(piece: int | None, way: int) -> Iterator[None]:
+    """Cuts every tier to about `piece` elements; of the ways of gemm, the one of that number."""
     with contextlib.ExitStack() as stack:
         if piece:
             cut = functools.partial(triton_launch.make_steps, limit_bytes=piece * 4)
@@ -76,7 +78,10 @@ def pieces_of(piece: int | None) -> Iterator[None]:
         for module, name, factor in PIECES if piece else ():
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
-        for plan in (columns_plan._plan, spread._plan):
+        stack.enter_context(
+            mock.patch.object(gemm, "cheapest", lambda plans: plans[way % len(plans)])
+        )
+        for plan in (columns_plan._candidates, spread._plan):
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield
@@ -157,7 +162,7 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     whole = is_whole(name, device)
     x, weight, bias = make_tensors(case, seed, whole)
     operands = [moved(t, device) for t in (x, weight, bias)]
-    with pieces_of(case.piece), torch.inference_mode():
+    with pieces_of(case.piece, case.index), torch.inference_mode():
         call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups,
                          pad_modes=case.modes)  # fmt: skip
         reason = tier.refusal(call, call.limits)

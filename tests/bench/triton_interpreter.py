@@ -94,9 +94,10 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def give(item: Any, tensors: dict[str, Any]) -> None:
-        addresses.give(*tensors.values())
-        launch(item, tensors)
+    def give(item: Any, operands: Any) -> None:
+        given = operands.tensors()
+        addresses.give(*(given[name] for name, _ in item.operands))
+        launch(item, operands)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)
@@ -104,6 +105,8 @@ def prepare_interpreter() -> Addresses:
 
     def poisoned(*args: Any, **kwargs: Any) -> Any:
         made = empty(*args, **kwargs)
+        if made.dtype is torch.uint8:
+            return made.fill_(255)  # a workspace: NaN as any float
         return made.fill_(float("nan")) if made.is_floating_point() else made
 
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store

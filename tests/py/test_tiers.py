@@ -21,18 +21,12 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec, spec_from_json
 from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
-    GemmTier,
     Limits,
     NativeTier,
-    columns,
-    columns_plan,
     conv_on_tier,
-    gemm,
     make_call,
     make_tier,
     native,
-    products,
-    spread,
     windows,
 )  # fmt: skip
 
@@ -55,90 +49,6 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
     assert not result["failed"], "\n".join(result["failed"])
     assert result["ran"] >= 100
     assert 0 < result["worst"] <= 1
-
-
-HALF = (torch.float16, torch.bfloat16)
-
-
-def add_wide(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    total += torch.bmm(a.float(), b.float())
-
-
-def test_gemm_with_half_operands_and_f32_sums_stays_within_the_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a GPU whose PyTorch has products of half types into f32."""
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    monkeypatch.setattr(products, "_wide_product", lambda a, b: torch.bmm(a.float(), b.float()))
-    monkeypatch.setattr(products, "_add_wide_product", add_wide)
-    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
-    assert not result["failed"], "\n".join(result["failed"])
-    assert result["ran"] >= 80
-
-
-@pytest.mark.parametrize("layout", ["plain", "last"])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
-    groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A library may round the parts of a product to its result's type: no half result is asked."""
-    sums: list[torch.Tensor] = []
-
-    def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        sums.append(plain_bmm(a.float(), b.float()))
-        return sums[-1]
-
-    def narrow(*args: Any, **options: Any) -> None:
-        raise AssertionError("a product into a half type")
-
-    plain_bmm = torch.bmm
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    monkeypatch.setattr(products, "_wide_product", wide)
-    monkeypatch.setattr(gemm, "_SUM_BYTES", 4 * 24 * 300)
-    for name in ("mm", "addmm", "bmm", "baddbmm"):
-        monkeypatch.setattr(torch, name, narrow)
-    x, weight = integers(2, 32, 3, 20, 17), integers(48, 32 // groups, 1, 1, 1, seed=1)
-    bias, half = integers(48, seed=2), torch.bfloat16
-    if layout == "last":
-        x = x.to(memory_format=torch.channels_last_3d)
-    call = make_call(x.to(half), weight.to(half), bias.to(half), groups=groups)
-    got = GemmTier().run(call)
-    assert torch.equal(got, F.conv3d(x, weight, bias, groups=groups).to(half))
-    assert got.is_contiguous(memory_format=call.spec.memory_format)
-    # No positions in a piece but 256 or 128: two samples, all groups.
-    assert {t.numel() * groups // 48 for t in sums} <= {256, 1020 % 256, 128, 1020 % 128}
-    assert len(sums) == (2 * 2 * 4 if groups == 2 else 2 * 8)
-    assert max(t.numel() for t in sums) * 4 <= gemm._SUM_BYTES
-
-
-def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a GPU whose PyTorch gives half types only: products with the bias in them."""
-    monkeypatch.setattr(products, "work_dtype", lambda device, dtype: dtype)
-    monkeypatch.setattr(differential, "is_whole", lambda tier, device: True)
-    result = differential.run("gemm", "cpu", SEED, 0, 300, HALF)
-    assert not result["failed"], "\n".join(result["failed"])
-    assert result["worst"] == 0
-    assert result["ran"] >= 80
-
-
-def test_the_layout_may_be_changed_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = []
-    x, weight = integers(1, 32, 6, 9, 11), integers(40, 32, 3, 3, 3, seed=1)
-    real = columns.Columns._turned_by_product
-    monkeypatch.setattr(columns, "BY_PRODUCT", (torch.float32,))
-    monkeypatch.setattr(
-        columns.Columns, "_turned_by_product",
-        lambda self, *given: turned.append(real(self, *given)) or turned[-1],
-    )  # fmt: skip
-    assert torch.equal(conv_on_tier(GemmTier(), x, weight), F.conv3d(x, weight))
-    assert torch.equal(
-        conv_on_tier(GemmTier(), x, weight, None, 1, 1), F.conv3d(x, weight, padding=1)
-    )
-    assert turned == [True, False]  # padding is made by copies
 
 
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
@@ -240,40 +150,6 @@ def test_boxes_cover_the_output_once() -> None:
             assert w1 - w0 <= steps[2]
             seen[t0:t1, h0:h1, w0:w1] += 1
         assert bool((seen == 1).all())
-
-
-def layer_specs() -> Iterator[ConvSpec]:
-    """Each layer of the video VAEs, as if on a GPU, without its tensors."""
-    one = torch.empty(1)
-    for entry in json.loads(SHAPES.read_text(encoding="utf-8")).values():
-        for layer in entry["layers"]:
-            x, weight = one.expand(layer["input"]), one.expand(layer["weight"])
-            spec = make_call(x, weight, None, layer["stride"], layer["padding"]).spec
-            for dtype in (torch.bfloat16, torch.float32):
-                yield dataclasses.replace(spec, device=torch.device("cuda"), dtype=dtype)
-
-
-@pytest.mark.parametrize("widens", [True, False])
-def test_gemm_needs_less_than_256_mb_for_every_layer_of_the_vaes(
-    monkeypatch: pytest.MonkeyPatch, widens: bool
-) -> None:
-    def half(device: torch.device, dtype: torch.dtype) -> bool:
-        return widens and products.is_half(dtype)
-
-    monkeypatch.setattr(products, "can_widen", half)
-    for spec in layer_specs():
-        assert GemmTier().workspace_bytes(spec) < 256e6, spec
-        assert columns_plan.plan(spec) is not None, spec
-
-
-def test_gemm_takes_products_first_where_few_channels_come_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    for spec in layer_specs():
-        wide, narrow = columns_plan.plan(spec), spread.plan(spec)
-        if wide is not None and narrow is not None and spec.kernel == (3, 3, 3):
-            assert (narrow.traffic < wide.traffic) == (spec.weight_size[0] == 3), spec
 
 
 def test_native_is_cut_to_the_budget_and_gives_the_same_sums() -> None:

@@ -25,7 +25,10 @@ from hy3d_rocm.conv.triton.progress import Progress
 pytest.importorskip("triton", reason="no triton in this environment")
 
 kernel = importlib.import_module("hy3d_rocm.conv.triton.kernel")
-KERNELS = ("conv_rows", "to_rows", "add_splits", "add_columns", "conv_points")
+KERNELS = (
+    "conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits", "add_columns",
+    "conv_points",
+)  # fmt: skip
 
 
 class Kernel:
@@ -139,6 +142,24 @@ def test_what_will_be_compiled_is_foreseen_and_not_again(
     assert [event for event in world.events if event[0] == "hook"] == hooks
 
 
+@pytest.mark.parametrize("x_last", [False, True])
+@pytest.mark.parametrize("weight_last", [False, True])
+def test_channels_last_is_foreseen_however_the_weight_lies(
+    x_last: bool, weight_last: bool, world: World
+) -> None:
+    formats = {False: torch.contiguous_format, True: torch.channels_last_3d}
+    one = call()
+    x = one.x.to(memory_format=formats[x_last])
+    one = make_call(x, one.weight.to(memory_format=formats[weight_last]), one.bias)
+    assert launch.is_new_kernel(one.spec)
+    launch.run(one)
+    hooks = [event for event in world.events if event[0] == "hook"]
+    assert [k for _, k, _ in hooks if "pack" in k] == ([] if weight_last else [hooks[0][1]])
+    assert not launch.is_new_kernel(one.spec), "the call has shown how its weight lies"
+    launch.run(one)
+    assert [event for event in world.events if event[0] == "hook"] == hooks
+
+
 def test_who_deletes_tritons_cache_deletes_the_notes(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,7 +215,7 @@ def test_the_hook_comes_before_the_compiler_and_its_cancel_compiles_nothing(
     monkeypatch.setattr(jit, "on_compile", world.hook)
     launch.run(call())
     kinds = [event[:2] for event in world.events]
-    assert kinds[:2] == [("hook", "to_rows"), ("triton", "to_rows")]
+    assert kinds[:2] == [("hook", "to_rows_and_pack"), ("triton", "to_rows_and_pack")]
     assert all(kinds[i - 1] == ("hook", k) for i, (e, k) in enumerate(kinds) if e == "triton")
 
 

@@ -16,14 +16,20 @@ from hy3d_rocm.conv.triton import jit
 ITEM = jit.Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)
 
 
+def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
+    addresses = tuple(tensors[n].data_ptr() if n in tensors else 0 for n in jit.NAMES)
+    far = {n for n, t in tensors.items() if not jit.is_small(t.numel() * t.element_size())}
+    return jit.Operands(addresses, torch.float16, None, far, lambda: tensors)
+
+
 @pytest.fixture
 def key_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found: list[tuple[int, int | None]] = []
-    monkeypatch.setattr(jit, "_first", lambda item, tensors, *key: found.append(key))
+    found: list[int] = []
+    monkeypatch.setattr(jit, "_first", lambda item, operands, known: found.append(known))
 
-    def key(**tensors: torch.Tensor) -> tuple[int, int | None]:
+    def key(**tensors: torch.Tensor) -> int:
         half = torch.zeros(64, dtype=torch.float16)
-        jit.launch(ITEM, {"x": half, "weight": half, "out": half} | tensors)
+        jit.launch(ITEM, operands({"x": half, "weight": half, "out": half} | tensors))
         return found[-1]
 
     return key
@@ -46,6 +52,14 @@ def test_the_alignment_of_every_pointer_is_part_of_the_key(key_of: Any) -> None:
     half = torch.zeros(65, dtype=torch.float16)
     keys = {key_of(**{name: half[1:]}) for name in ("x", "weight", "out")}
     assert len(keys | {key_of()}) == 4
+
+
+def test_calls_that_may_need_other_kernels_do_not_share_what_is_ready() -> None:
+    half = torch.zeros(80, dtype=torch.float16)
+    ways = [{"x": half, "weight": half, "out": half} | {name: half[first:]}
+            for name in ("x", "weight", "out") for first in (1, 4, 8)]  # fmt: skip
+    # 8 elements on is aligned like 0: the same kernel serves.
+    assert len({operands(tensors).key for tensors in ways}) == 7
 
 
 def test_tensors_that_need_64_bit_offsets_have_keys_of_their_own(key_of: Any) -> None:
@@ -79,16 +93,25 @@ def through_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jit.Launch]
     found: list[jit.Launch] = []
     monkeypatch.setattr(jit, "_direct", jit._Direct())
     monkeypatch.setattr(jit, "_first", lambda item, *_: found.append(item))
+    ITEM.calls.clear()
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
     yield found
     ITEM.compiled.clear()
+    ITEM.calls.clear()
 
 
 def start(compiled: Any) -> None:
+    """A launch where `compiled` is known since an earlier one."""
     half = torch.zeros(64, dtype=torch.float16)
     aligned = half.data_ptr() % 16 == 0
     ITEM.compiled[(2 + aligned) * 21, None] = compiled
-    jit.launch(ITEM, {"x": half, "weight": half, "out": half})
+    ITEM.calls.clear()
+    again()
+
+
+def again() -> None:
+    half = torch.zeros(64, dtype=torch.float16)
+    jit.launch_all((ITEM,), operands({"x": half, "weight": half, "out": half}))
 
 
 def test_a_kernel_is_called_with_what_triton_calls_it_with(through_triton: Any) -> None:
@@ -99,6 +122,33 @@ def test_a_kernel_is_called_with_what_triton_calls_it_with(through_triton: Any) 
     assert metadata is enter is leave is None
     assert x == weight == out
     assert not through_triton
+
+
+def test_a_call_that_is_ready_looks_at_nothing_of_the_kernel_again(through_triton: Any) -> None:
+    compiled = Launcher()
+    start(compiled)
+    ITEM.compiled.clear()
+    again()
+    assert len(compiled.calls) == 2
+    first, second = ([*args[:9], *args[12:]] for args in compiled.calls)
+    assert first == second
+    assert not through_triton
+
+
+@pytest.mark.parametrize("error", [TypeError("takes 7 arguments"), RuntimeError("of a device")])
+def test_what_is_ready_and_fails_is_told_apart_too(
+    error: Exception, through_triton: list[Any]
+) -> None:
+    compiled = Launcher()
+    start(compiled)
+    compiled.error = error
+    if isinstance(error, TypeError):
+        again()
+        assert through_triton == [ITEM]
+    else:
+        with pytest.raises(RuntimeError):
+            again()
+        assert not through_triton
 
 
 def bare() -> Any:

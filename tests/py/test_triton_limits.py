@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.tiers import make_call, vendor
-from hy3d_rocm.conv.triton import configs, plan, steps, variants
+from hy3d_rocm.conv.triton import configs, layout, plan, steps, variants
 from hy3d_rocm.conv.triton.jit import Launch
 from hy3d_rocm.conv.triton.plan import Problem
 
@@ -117,8 +117,8 @@ def test_no_number_overflows_no_row_lies_outside_and_no_byte_is_unforeseen() -> 
         dtype = "f32" if p.itemsize == 4 else rng.choice(("f16", "bf16"))
         units = rng.choice((16, 132))
         for arch in ARCHES:
-            layout = variants._layout(p, rng.random() < 0.4, rng.random() < 0.4)
-            made = steps.make_steps(p, layout, dtype, True, steps.Target(arch, units))
+            lies = variants._layout(p, rng.random() < 0.4, rng.random() < 0.4)
+            made = steps.make_steps(p, lies, dtype, True, steps.Target(arch, units))
             assert bytes_taken(p, made) <= plan.most_bytes(p), (index, arch, p)
             whole = p.batch * math.prod(p.size) * p.channels * p.groups
             few = len(made.launches) <= 60
@@ -128,7 +128,10 @@ def test_no_number_overflows_no_row_lies_outside_and_no_byte_is_unforeseen() -> 
                 if item.kernel == "conv_rows":
                     most = whole if item.operands[0][0] == "x" else made.rows_elems
                     assert last_row_read(item, p) <= most, (index, arch, p, item)
-    assert kernels.keys() == {"conv_rows", "to_rows", "conv_points", "add_splits", "add_columns"}
+    assert kernels.keys() == {
+        "conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "conv_points", "add_splits",
+        "add_columns",
+    }  # fmt: skip
 
 
 def layers() -> list[tuple[Problem, str]]:
@@ -146,7 +149,7 @@ def layers() -> list[tuple[Problem, str]]:
 
 
 def bytes_taken(p: Problem, made: steps.Steps) -> int:
-    return made.rows_elems * p.itemsize + made.sums_elems * 4 + p.weight_bytes
+    return made.offsets[-1] + (0 if made.packed_elems else p.weight_bytes)
 
 
 def test_layers_of_the_video_vaes_take_what_is_foreseen_and_what_the_docs_say() -> None:
@@ -223,16 +226,16 @@ def test_every_output_of_a_few_is_written_once() -> None:
     assert len(seen) == 33 * 768
 
 
-def layout_of(x: torch.Tensor) -> tuple[Problem, steps.Layout]:
+def layout_of(x: torch.Tensor) -> tuple[Problem, layout.Layout]:
     weight = torch.zeros(16, x.shape[1], 1, 1, 1, dtype=x.dtype)
     call = make_call(x, weight)
     out = torch.empty(call.spec.out_size, dtype=x.dtype)
     aligned = x.data_ptr() % 16 == 0
-    return plan.problem(call.spec), steps.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
+    return plan.problem(call.spec), layout.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
 
 
 def points(x: torch.Tensor) -> bool:
-    return steps.is_points(*layout_of(x))
+    return layout.is_points(*layout_of(x))
 
 
 def test_a_1x1x1_is_read_in_place_only_where_whole_vectors_are_aligned() -> None:

@@ -11,7 +11,7 @@ import check_triton_numerics as numerics
 import pytest
 
 from hy3d_rocm.conv.triton import compile as compiling
-from hy3d_rocm.conv.triton import configs, steps, variants
+from hy3d_rocm.conv.triton import configs, packing, steps, variants
 from hy3d_rocm.conv.triton.plan import Problem
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -47,7 +47,11 @@ def test_random_problems_launch_only_what_is_enumerated(text: str) -> None:
         p, dtype = problem_of(config), names[config.dtype]
         for last in (False, True):
             layout = variants._layout(p, config.layouts[0] == "last", last)
-            layout = dataclasses.replace(layout, aligned=config.layouts[0] != "offset")
+            weight = packing.packed_strides(p, False) if config.layouts[1] == "last" else None
+            layout = dataclasses.replace(
+                layout, aligned=config.layouts[0] != "offset", weight=weight,
+                weight_aligned=index % 4 > 0,
+            )  # fmt: skip
             target = steps.Target("gfx1100", config.units)
             made = steps.make_steps(p, layout, dtype, config.bias, target, tile)
             for item in made.launches:

@@ -1,195 +1,259 @@
 """The wide way of `gemm`: columns of the input in channels-last order, then one long product.
 
-In channels-last order the kW taps of a row lie next to each other, so a matrix whose rows start
-one position apart, and overlap, holds all of them without a copy. BLAS wants rows that don't
-overlap: every m-th position (m = ceil(kW / stride)) makes such a matrix, and the m of them are one
-batched product. Only the kH taps (and kT, where that is cheaper than adding products up) are
-copied: 3 or 9 times the input instead of 27, for one box of the output at a time.
+How columns are laid out is said in columns_plan.py. What a run does is a list of sizes, strides and
+offsets (columns_steps.py), worked out once for a call: on small layers the host's time for starting
+operators is what counts, and views are operators to it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Iterator
+
 import torch
 
-from hy3d_rocm.conv.tiers import products, spread, windows
+from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.tiers import products, windows
 from hy3d_rocm.conv.tiers.columns_plan import Plan
-from hy3d_rocm.conv.tiers.windows import Box
+from hy3d_rocm.conv.tiers.columns_steps import Fill, Ints, Outer, Piece, Shape, Steps, make_steps
+from hy3d_rocm.conv.tiers.windows import Sizes
 
-# dtypes that are brought to channels-last order by a product with the identity, not by a copy
-# (exact for finite values, but an infinity becomes NaN). Off: not yet measured to be faster.
-BY_PRODUCT: tuple[torch.dtype, ...] = ()
-_PRODUCT_CHANNELS = range(32, 513)
-# 16 bytes at a time are copied where everything is a multiple of them, else 8, else one by one.
-_WIDER = ((16, torch.complex128), (8, torch.int64))
+# Elements in which so many bytes are copied at a time (a copy's cost is by element).
+_WIDER = {16: torch.complex128, 8: torch.int64}
 
 
-class Columns:
-    """One run of a plan. x and out are (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW).
+def run(
+    plan: Plan, spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:  # fmt: skip
+    """out = x * weight + bias. All are as the caller of the tier has them: of 4 or 5 dimensions."""
+    work = products.work_dtype(spec.device, spec.dtype)
+    aligned = _aligned(x) if x.dtype is work else 0
+    noted = ("columns", x.stride(), aligned)
+    chunks: list[tuple[int, Steps]] | None = spec.notes.get(noted)
+    if chunks is None:
+        chunks = spec.notes[noted] = list(_chunks(plan, x, out, work.itemsize, aligned))
+    shape = plan.shape
+    outputs = shape.cout // shape.groups
+    buffers = _Buffers(chunks[0][1], x, work)
+    addend = None if bias is None else bias.as_strided((outputs * shape.groups, 1, 1, 1, 1),
+                                                       (bias.stride(0), 0, 0, 0, 0))  # fmt: skip
+    for group in range(shape.groups):
+        for first, steps in chunks:
+            row, rows = group * outputs + first, steps.plan.rows
+            matrix = _matrix(steps.plan, weight, row, work)
+            part = addend
+            if addend is not None and rows < shape.cout:
+                part = addend[row : row + rows]
+            one = _Run(steps, buffers, matrix, part, x, out)
+            for n in range(shape.batch):
+                one.sample(
+                    int(x.storage_offset()) + n * steps.x[0] + group * plan.cin * steps.x[1],
+                    n * steps.out[0] + row * steps.out[1],
+                )
+            del one, matrix  # before the next ones are made
 
-    It owns the buffers, which all boxes use in turn.
-    """
 
-    def __init__(self, plan: Plan, x: torch.Tensor, out: torch.Tensor) -> None:
-        self.plan, self.x, self.out = plan, x, out
-        self.work = products.work_dtype(x.device, x.dtype)
-        self.columns = torch.empty(self._column_elems(), dtype=self.work, device=x.device)
+def _chunks(
+    plan: Plan, x: torch.Tensor, out: torch.Tensor, itemsize: int, aligned: int
+) -> Iterator[tuple[int, Steps]]:
+    """(first output channel of a group, steps) of what is done with one matrix."""
+    shape = plan.shape
+    given, made = _strides(x, shape.batch), _strides(out, shape.batch)
+    known: dict[int, Steps] = {}
+    for first, last in windows.cut(shape.cout // shape.groups, plan.rows):
+        if last - first not in known:
+            one = dataclasses.replace(plan, rows=last - first)
+            known[last - first] = make_steps(one, given, made, itemsize, aligned)
+        yield first, known[last - first]
+
+
+def _strides(tensor: torch.Tensor, batch: int) -> Ints:
+    """Of (N, C, T, H, W), where the samples of a batch of frames may be T (columns_plan.folded)."""
+    n, c, *rest = tensor.stride()
+    t, h, w = rest if len(rest) == 3 else (0, *rest)
+    if tensor.shape[0] != batch:
+        return 0, c, n, h, w
+    sizes = tensor.shape if len(rest) == 3 else (*tensor.shape[:2], 1, *tensor.shape[2:])
+    # What has one element has any stride: none is the most divisible one.
+    return tuple(s if size > 1 else 0 for s, size in zip((n, c, t, h, w), sizes, strict=True))
+
+
+def _aligned(x: torch.Tensor) -> int:
+    """16, 8 or 0: the elements that x may be seen as."""
+    start = x.data_ptr() | int(x.storage_offset()) * x.element_size()
+    return next((unit for unit in (16, 8) if start % unit == 0), 0)
+
+
+def _matrix(plan: Plan, weight: torch.Tensor, row: int, work: torch.dtype) -> torch.Tensor:
+    """The weight (turns x rows x depth) of the rows, in the order of the columns, contiguous."""
+    shape = plan.shape
+    o, c, *rest = weight.stride()
+    t, h, w = rest if len(rest) == 3 else (0, *rest)
+    kt, kh, kw = shape.kernel
+    turns, frames = (kt, 1) if plan.turns > 1 else (1, kt)
+    sizes: Ints = (turns, plan.rows, frames, kh, kw, plan.cin)
+    strides: Ints = (t, o, t, h, w, c)
+    if plan.flat:
+        sizes, strides = (kt, kh, plan.rows, kw, plan.cin), (t, h, o, w, c)
+    elif plan.free_width:
+        sizes = (turns, plan.rows, kw, frames, kh, plan.cin)
+        strides = (t, o, w, t, h, c)
+    start = weight.storage_offset() + row * o
+    if plan.channels != plan.cin:
+        held = (*sizes[:-1], plan.channels)
+        matrix = torch.zeros(held, dtype=work, device=weight.device)
+        matrix.narrow(-1, 0, plan.cin).copy_(weight.as_strided(sizes, strides, start))
+    elif weight.dtype is work:
+        matrix = torch.as_strided_copy(weight, sizes, strides, start)
+    else:
+        matrix = torch.empty(sizes, dtype=work, device=weight.device)
+        matrix.copy_(weight.as_strided(sizes, strides, start))
+    return matrix
+
+
+class _Buffers:
+    """The copy of the input and the columns, which all boxes use in turn."""
+
+    def __init__(self, steps: Steps, x: torch.Tensor, work: torch.dtype) -> None:
+        self.plan, self.work, self.device = steps.plan, work, x.device
+        self.unit = steps.unit
+        self.wide = _WIDER.get(self.unit, work)
+        self.columns_wide: torch.Tensor | None = None
+        self.columns: torch.Tensor | None = None
+        if not self.plan.flat:
+            self.columns_wide, self.columns = self._empty(self.plan.column_elems())
         self.copy: torch.Tensor | None = None
+        self.copy_wide: torch.Tensor | None = None
+        self.filled: tuple[object, ...] | None = None
+        self._x_wide: torch.Tensor | None = None
 
-    def _column_elems(self) -> int:
-        """The last rows of the overlapping matrix reach past the last position: slack for them."""
-        return self._positions(self.plan.inner) * self.plan.copied + self.plan.depth
+    def _empty(self, elems: int, zeros: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same memory in elements of a unit and in elements."""
+        make = torch.zeros if zeros else torch.empty
+        count = -(-elems * self.work.itemsize // self.wide.itemsize)
+        wide = make(count, dtype=self.wide, device=self.device)
+        return wide, wide if self.wide is self.work else wide.view(self.work)
 
-    def _positions(self, steps: tuple[int, int, int]) -> int:
-        t, h, _ = steps
-        planes = self.plan.shape.window_sizes((t, h, 1))[0] if self.plan.turns > 1 else t
-        return planes * h * self.plan.width
+    def x_wide(self, x: torch.Tensor) -> torch.Tensor:
+        """x in elements of a unit, for as_strided."""
+        if self.wide is self.work:
+            return x
+        if self._x_wide is None:
+            flat = x.as_strided((self.unit // x.element_size(),), (1,))
+            self._x_wide = flat.view(self.wide)
+        return self._x_wide
 
-    def run(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        plan, shape = self.plan, self.plan.shape
-        outputs = shape.cout // shape.groups
-        for group in range(shape.groups):
-            for first, last in windows.cut(outputs, plan.rows):
-                rows = slice(group * outputs + first, group * outputs + last)
-                matrix = self._matrix(weight[rows])
-                addend = None if bias is None else bias[rows]
-                channels = slice(group * plan.cin, (group + 1) * plan.cin)
-                for n in range(shape.batch):
-                    x, out = self.x[n : n + 1, channels], self.out[n, rows]
-                    for outer in windows.boxes(shape.box, plan.outer):
-                        self._run_outer(x, out, outer, matrix, addend)
+    def fill(self, fill: Fill, x: torch.Tensor, steps: Steps, start: int) -> torch.Tensor:
+        """The copy in elements of a unit, with the padded input of a box."""
+        clean = fill.is_zeros and not fill.is_whole
+        if self.copy is None or self.copy_wide is None:
+            zeros = clean or self.plan.channels != self.plan.cin
+            self.copy_wide, self.copy = self._empty(self.plan.copy_elems(), zeros)
+        elif clean and self.filled != (fill.sizes, fill.into):
+            self.copy.zero_()
+        # Where the next box has its padding in the same places, it is there already.
+        self.filled = (fill.sizes, fill.into) if fill.is_zeros else None
+        if not fill.is_zeros:
+            strides = (0, 1, *fill.into[1][:3])
+            into = self.copy.as_strided((1, self.plan.cin, *fill.sizes), strides, 0)
+            sizes = (1, self.plan.cin, *self.plan.shape.size)
+            windows.fill(into, x.as_strided(sizes, steps.x, start), self.plan.shape, fill.box)
+        elif fill.wide is not None and not fill.empty:
+            into_view, (real, taken, offset) = fill.wide
+            first = start * self.work.itemsize // self.unit
+            source = self.x_wide(x).as_strided(real, taken, first + offset)
+            self.copy_wide.as_strided(*into_view).copy_(source)
+        elif not fill.empty:
+            real, taken, offset = fill.source
+            self.copy.as_strided(*fill.into).copy_(x.as_strided(real, taken, start + offset))
+        return self.copy_wide
 
-    def _matrix(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight as (turns, rows, depth), in the order of the columns."""
-        order = [0, 4, 2, 3, 1] if self.plan.free_width else [0, 2, 3, 4, 1]
-        if self.plan.turns > 1:  # kT comes first then, as a batch
-            order.remove(2)
-            order.insert(0, 2)
-        view = weight.permute(order)
-        matrix = torch.empty(view.shape, dtype=self.work, device=weight.device).copy_(view)
-        return matrix.view(self.plan.turns, weight.shape[0], self.plan.depth)
 
-    def _run_outer(
-        self, x: torch.Tensor, out: torch.Tensor, outer: Box, matrix: torch.Tensor,
-        bias: torch.Tensor | None,
+class _Views:
+    """The tensors that pieces of one shape share: columns, sums, and how those are read."""
+
+    def __init__(self, shape: Shape, steps: Steps, buffers: _Buffers, matrix: torch.Tensor) -> None:
+        self.shape = shape
+        plan = steps.plan
+        self.into: torch.Tensor | None = None
+        if buffers.columns_wide is not None:
+            self.into = buffers.columns_wide.as_strided(*shape.into)
+        held_in = buffers.copy if plan.flat else buffers.columns
+        assert held_in is not None
+        held = plan.rows * plan.depth
+        self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for turn, view in enumerate(shape.columns):
+            columns, m = held_in.as_strided(*view), plan.phases
+            if steps.last:
+                sizes, strides = (m, plan.depth, plan.rows), (0, 1, plan.depth)
+            else:
+                sizes, strides = (m, plan.rows, plan.depth), (0, plan.depth, 1)
+            weights = matrix.as_strided(sizes, strides, turn * held)
+            self.factors.append((columns, weights) if steps.last else (weights, columns))
+        self.total: torch.Tensor | None = None
+        self.parts: list[torch.Tensor] = []
+
+
+class _Run:
+    """All boxes of a sample, for the output channels of one matrix."""
+
+    def __init__(
+        self, steps: Steps, buffers: _Buffers, matrix: torch.Tensor, bias: torch.Tensor | None,
+        x: torch.Tensor, out: torch.Tensor,
     ) -> None:  # fmt: skip
-        source = self._source(x, outer)
-        for inner in windows.boxes(outer, self.plan.inner):
-            self._gather(source, outer, inner)
-            result = self._product(matrix, inner, bias)
-            place = windows.target(out.unsqueeze(0), inner)[0]
-            if bias is None or products.bias_is_in(x.device, x.dtype):
-                _write(place, result, None)
+        self.steps, self.buffers, self.matrix = steps, buffers, matrix
+        self.x, self.out = x, out
+        self.adds_bias = bias is not None and products.bias_is_in(x.device, x.dtype)
+        self.bias = None if self.adds_bias else bias
+        self.inner_bias: torch.Tensor | None = None
+        if self.adds_bias and bias is not None:
+            self.inner_bias = bias.view((1, 1, -1) if steps.last else (1, -1, 1))
+        self.views: dict[tuple[Sizes, bool], _Views] = {}
+        # Sums of one size are written to the same memory; of several, to memory of the largest.
+        self.sums: torch.Tensor | None = None
+        if len(steps.counts) > 1:
+            dtype = products.sum_dtype(x.device, x.dtype)
+            self.sums = torch.empty(steps.plan.sum_elems(), dtype=dtype, device=x.device)
+
+    def sample(self, start: int, place: int) -> None:
+        """start, place: offsets of the sample's first element in x and out."""
+        for outer in self.steps.outers:
+            if outer.fill is None:
+                source, origin = self.buffers.x_wide(self.x), start
+                origin //= self.buffers.unit // self.buffers.work.itemsize
             else:
-                _write(place, result, bias.to(result.dtype))
-            del result
+                source, origin = self.buffers.fill(outer.fill, self.x, self.steps, start), 0
+            for piece in outer.pieces:
+                self._piece(outer, piece, source, origin, place)
 
-    def _source(self, x: torch.Tensor, outer: Box) -> torch.Tensor:
-        """(C, T, H, W): the padded input of a box, its channels adjacent."""
-        plan, shape = self.plan, self.plan.shape
-        one_tap = plan.copied == plan.cin
-        if windows.is_inside(shape, outer) and (x.stride(1) == 1 or one_tap):
-            return windows.window(x, shape, outer)[0]
-        counts = tuple(b - a for a, b in outer)
-        t, h, w = shape.window_sizes((counts[0], counts[1], counts[2]))
-        if self.copy is None:
-            most = shape.window_sizes(plan.outer)
-            elems = most[0] * most[1] * most[2] * plan.cin
-            self.copy = torch.empty(elems, dtype=self.work, device=x.device)
-        copy = self.copy[: t * h * w * plan.cin].view(1, t, h, w, plan.cin).permute(0, 4, 1, 2, 3)
-        if not self._turned_by_product(copy, x, outer):
-            windows.fill(copy, x, shape, outer)
-        return copy[0]
+    def _piece(
+        self, outer: Outer, piece: Piece, source: torch.Tensor, origin: int, place: int
+    ) -> None:
+        shape = outer.shapes[piece.counts]
+        key = (piece.counts, outer.fill is None)
+        views = self.views.get(key)
+        if views is None:
+            views = self.views[key] = _Views(shape, self.steps, self.buffers, self.matrix)
+        if views.into is not None:
+            taken = source.as_strided(shape.into[0], shape.source_strides, origin + piece.source)
+            views.into.copy_(taken)
+        self._multiply(views)
+        for part, values in zip(shape.parts, views.parts, strict=True):
+            sizes, strides, offset = part.place
+            target = self.out.as_strided(sizes, strides, place + piece.place + offset)
+            products.write(target, values, self.bias)
 
-    def _turned_by_product(self, copy: torch.Tensor, x: torch.Tensor, outer: Box) -> bool:
-        plan = self.plan
-        if x.dtype not in BY_PRODUCT or x.dtype is not self.work:
-            return False
-        if plan.cin not in _PRODUCT_CHANNELS or not windows.is_inside(plan.shape, outer):
-            return False
-        planes = spread.planes(windows.window(x, plan.shape, outer))
-        if planes is None:
-            return False
-        frames, channels, places = planes.shape
-        unit = torch.eye(channels, dtype=x.dtype, device=x.device).expand(frames, -1, -1)
-        into = copy[0].permute(1, 2, 3, 0).view(frames, places, channels)
-        torch.bmm(planes.transpose(1, 2), unit, out=into)
-        return True
-
-    def _gather(self, source: torch.Tensor, outer: Box, inner: Box) -> None:
-        """Copies the taps of a box to its columns: (plane, row, position, taps, channel)."""
-        plan, shape = self.plan, self.plan.shape
-        t, h, w = (b - a for a, b in inner)
-        channel, *strides = source.stride()
-        start = source.storage_offset() + sum(
-            (inner[a][0] - outer[a][0]) * shape.stride[a] * strides[a] for a in range(3)
-        )
-        planes = shape.window_sizes((t, h, w))[0] if plan.turns > 1 else t
-        read = shape.window_sizes((t, h, w))[2] if plan.free_width else w
-        kt = 1 if plan.turns > 1 else shape.kernel[0]
-        kw, move = (1, 1) if plan.free_width else (shape.kernel[2], shape.stride[2])
-        spread = [s * d for s, d in zip(strides, shape.dilation, strict=True)]
-        view = source.as_strided(
-            (planes, h, read, kt, shape.kernel[1], kw, plan.cin),
-            (strides[0] * shape.stride[0], strides[1] * shape.stride[1], strides[2] * move, *spread,
-             channel),
-            start,
-        )  # fmt: skip
-        into = self.columns[: planes * h * plan.width * plan.copied]
-        into = into.view(planes, h, plan.width, kt, shape.kernel[1], kw, plan.cin)[:, :, :read]
-        _copy_wide(into, view)
-
-    def _product(self, matrix: torch.Tensor, inner: Box, bias: torch.Tensor | None) -> torch.Tensor:
-        """The sums of a box, as a view (rows, T, H, positions / phases, phases)."""
-        plan, shape = self.plan, self.plan.shape
-        t, h, _ = (b - a for a, b in inner)
-        m, rows, groups = plan.phases, matrix.shape[1], plan.line // plan.phases
-        last = self.out.stride(1) == 1 and rows > 1
-        total: torch.Tensor | None = None
-        for turn in range(plan.turns):
-            offset = turn * shape.dilation[0] * h * plan.width * plan.copied
-            columns = self.columns.as_strided(
-                (m, t * h * groups, plan.depth), (plan.step, m * plan.step, 1), offset
-            )
-            a, b = matrix[turn].expand(m, -1, -1), columns.transpose(1, 2)
-            if last:
-                a, b = columns, a.transpose(1, 2)
-            if total is None:
-                addend = None if bias is None else bias.view((1, 1, -1) if last else (1, -1, 1))
-                total = products.multiply(a, b, addend)
-            else:
-                products.accumulate(total, a, b)
-        assert total is not None
-        if last:
-            return total.view(m, t, h, groups, rows).permute(4, 1, 2, 3, 0)
-        return total.view(m, rows, t, h, groups).permute(1, 2, 3, 4, 0)
-
-
-def _copy_wide(into: torch.Tensor, view: torch.Tensor) -> None:
-    """into.copy_(view), in the largest elements that both allow (a copy's cost is by element)."""
-    unit = into.element_size()
-    steps: list[int] = [into.shape[-1], *into.stride()[:-1], *view.stride()[:-1]]
-    if into.dtype is view.dtype and into.stride(-1) == view.stride(-1) == 1:
-        for wide, dtype in _WIDER:
-            aligned = all(t.data_ptr() % wide == 0 for t in (into, view))
-            if wide > unit and aligned and all(s * unit % wide == 0 for s in steps):
-                into, view = into.view(dtype), view.view(dtype)
-                break
-    into.copy_(view)
-
-
-def _write(place: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Writes (rows, T, H, W) from (rows, T, H, positions / phases, phases), rounding once."""
-    width, phases = place.shape[-1], result.shape[-1]
-    whole = width // phases
-    parts = []
-    if whole:
-        block = place[..., : whole * phases]
-        block = block.view(*block.shape[:-1], whole, phases)
-        parts.append((block, result[..., :whole, :]))
-    if width > whole * phases:
-        parts.append((place[..., whole * phases :], result[..., whole, : width - whole * phases]))
-    for into, values in parts:
-        if bias is None:
-            into.copy_(values)
-        else:
-            torch.add(values, bias.view(-1, *(1,) * (values.dim() - 1)), out=into)
+    def _multiply(self, views: _Views) -> None:
+        """The sums of the columns, in views.total."""
+        total = views.total
+        if total is None and self.sums is not None:
+            total = self.sums[: math.prod(views.shape.total_size)].view(views.shape.total_size)
+        first, *others = views.factors
+        total = products.multiply(*first, self.inner_bias, total)
+        for a, b in others:
+            products.accumulate(total, a, b)
+        if views.total is None:
+            views.total = total
+            views.parts = [total.as_strided(*part.total) for part in views.shape.parts]

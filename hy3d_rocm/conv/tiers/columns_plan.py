@@ -2,16 +2,22 @@
 
 In channels-last order the kW taps of a row lie next to each other, so a matrix whose rows start
 one position apart, and overlap, holds all of them without a copy. BLAS wants rows that don't
-overlap: every m-th position (m = ceil(kW / stride)) makes such a matrix, and the m of them are one
+overlap: every m-th position (m at least kW / stride) makes such a matrix, and the m of them are one
 batched product. Only the kH taps (and kT, where that is cheaper than adding products up) are
-copied: 3 or 9 times the input instead of 27, for one box of the output at a time.
+copied: 3 or 9 times the input instead of 27, for one box of the output at a time. Without strides
+the padded copy of the input can be the matrix itself (`flat`): no tap is copied, and kT x kH
+products are added up, in which the rows between two frames give garbage.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import torch
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import products, windows
@@ -21,31 +27,52 @@ from hy3d_rocm.conv.tiers.windows import Geometry, Sizes, geometry
 _WEIGHT_BYTES = 48 << 20
 _COPY_BYTES = 64 << 20
 _PIECE_BYTES = 96 << 20
-# Garbage columns (positions that straddle two rows) tolerated before kW is copied, too.
-_MAX_WASTE = 1.5
+# Sums start at multiples of so many positions (64 bytes of f32): where rows are no multiples of 16
+# bytes cuBLAS has slow kernels only. What the rounding adds is computed and not stored.
+ALIGNED = 16
+# Channels of half types are held in multiples of 16 bytes for the same reason, if there are more
+# than this many (below it the zeros that fill them up cost more than the kernels).
+_FEW_CHANNELS = 2
+# More than kW / stride phases where those divide the width: the result is written at once then.
+_MORE_PHASES = 2
+
+# Costs, in bytes that a GPU moves in that time. In the time of a byte a card of 3 TB/s has done
+# 200 products and sums of half types, or 20 of f32; the host takes 10 us to start an operator.
+_HALF_FLOPS, _FULL_FLOPS = 200, 20
+OPERATOR = 30_000_000
+# How much of what a product is added to is read when the rest is done.
+_READ_LATE = 0.75
+# What starting and ending a tile of a product takes, as so much more depth.
+PROLOGUE = 128
+# Products of fewer rows take as long.
+LEAST_ROWS = 64
 
 
 @dataclass(frozen=True)
 class Plan:
     """How one group of a convolution is cut.
 
-    rows: output channels at a time. phases: m above. turns: products that are added up (kT or 1).
-    line: positions a row of outputs takes. copied: elements copied for each position.
-    outer: the box whose input is put into channels-last order at once; inner: that of a product.
+    channels: of the input, with zeros to make whole 16 bytes. rows: output channels at a time.
+    phases: m above. turns: products that are added up (kT x kH, kT or 1). flat: the copy is the
+    matrix, and outer is inner. line: positions a row of outputs takes. copied: elements copied for
+    each position. outer: the box whose input is put into channels-last order at once; inner: that
+    of a product. cost: bytes moved in that time.
     """
 
     shape: Geometry
     cin: int
+    channels: int
     rows: int
     phases: int
     turns: int
     free_width: bool
+    flat: bool
     line: int
     copied: int
     outer: Sizes
     inner: Sizes
     bytes: int
-    traffic: float  # bytes moved for each output position
+    cost: float
 
     @property
     def step(self) -> int:
@@ -62,71 +89,203 @@ class Plan:
         """Positions of the input held for a line."""
         return self.line * (self.shape.stride[2] if self.free_width else 1)
 
+    def planes(self, steps: Sizes) -> int:
+        """Frames of columns that a box needs."""
+        return self.shape.window_sizes((steps[0], 1, 1))[0] if self.turns > 1 else steps[0]
+
+    def sums(self, steps: Sizes) -> int:
+        """Positions of each phase that a box is computed for."""
+        lines = (steps[0] - 1) * self.lines(steps) + steps[1]
+        return -(-lines * self.line // (self.phases * ALIGNED)) * ALIGNED
+
+    def lines(self, steps: Sizes) -> int:
+        """Lines of a frame of columns."""
+        return self.shape.window_sizes(steps)[1] if self.flat else steps[1]
+
+    def slack(self) -> int:
+        """The last rows of the overlapping matrix reach past the last position, and those that
+        round their number up lie past it: elements for them, whose results are not stored."""
+        return self.phases * ALIGNED * self.step + self.depth
+
+    def column_elems(self) -> int:
+        if self.flat:
+            return 0
+        return self.planes(self.inner) * self.inner[1] * self.width * self.copied + self.slack()
+
+    def sum_elems(self) -> int:
+        return self.phases * self.sums(self.inner) * self.rows
+
+    def copy_sizes(self, steps: Sizes) -> Sizes:
+        """T, H, W of the copy of a box's input. Its lines are as long as those of the columns, so
+        that a gather has one dimension less; what is beyond the window is not written."""
+        t, h, w = self.shape.window_sizes(steps)
+        return t, h, max(w, self.width) if self.free_width else w
+
+    def copy_elems(self) -> int:
+        held = math.prod(self.copy_sizes(self.outer)) * self.channels
+        return held + self.slack() if self.flat else held
+
 
 @dataclass(frozen=True)
 class _Costs:
-    """Bytes an element."""
+    """Bytes an element of operands and sums; products a byte; whether the input is copied first;
+    the number of channels' unit."""
 
     work: int
     total: int
+    flops: int
+    relaid: bool
+    unit: int
+
+
+def folded(spec: ConvSpec) -> Geometry:
+    """The geometry, in which the samples of a batch of single frames are frames of one sample."""
+    shape = geometry(spec)
+    if shape.batch == 1 or (shape.size[0], shape.kernel[0], shape.out[0]) != (1, 1, 1):
+        return shape
+    if shape.before[0] or shape.after[0]:
+        return shape
+    size, out = (shape.batch, *shape.size[1:]), (shape.batch, *shape.out[1:])
+    stride, dilation = (1, *shape.stride[1:]), (1, *shape.dilation[1:])
+    return dataclasses.replace(
+        shape, batch=1, size=size, out=out, stride=stride, dilation=dilation
+    )  # fmt: skip
+
+
+def flops_a_byte(dtype: torch.dtype) -> int:
+    """Products and sums (each counts) of this type in the time of a byte."""
+    return _HALF_FLOPS if products.is_half(dtype) else _FULL_FLOPS
 
 
 def plan(spec: ConvSpec) -> Plan | None:
     """The cut of a convolution, or None where not even the smallest piece is small enough."""
+    return min(candidates(spec), key=lambda plan: plan.cost, default=None)
+
+
+def candidates(spec: ConvSpec) -> tuple[Plan, ...]:
+    """Every way to lay the columns out: taps copied or added up, with phases or without."""
     work = products.work_dtype(spec.device, spec.dtype)
     total = products.sum_dtype(spec.device, spec.dtype)
-    return _plan(geometry(spec), _Costs(work.itemsize, total.itemsize), products.is_half(total))
+    shape, half = folded(spec), products.is_half(work)
+    costs = _Costs(
+        work.itemsize, total.itemsize, flops_a_byte(work),
+        shape.is_padded or not spec.channels_last, 16 // work.itemsize if half else 1,
+    )  # fmt: skip
+    return _candidates(shape, costs, products.is_half(total))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shape: Geometry, costs: _Costs, rounds: bool) -> Plan | None:
+def _candidates(shape: Geometry, costs: _Costs, rounds: bool) -> tuple[Plan, ...]:
     cin = shape.cin // shape.groups
-    depth = cin * shape.taps
-    rows = min(shape.cout // shape.groups, _WEIGHT_BYTES // (depth * costs.work))
+    unit = costs.unit if cin > _FEW_CHANNELS else 1
+    channels = -(-cin // unit) * unit
+    rows = min(shape.cout // shape.groups, _WEIGHT_BYTES // (channels * shape.taps * costs.work))
     if rows == 0 or min(shape.out) == 0:
-        return None
-    best: Plan | None = None
-    for turns in {1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0]}:
-        for width in (shape.out[2], *(-(-shape.out[2] // n) for n in (4, 16, 64, 256, 1024))):
-            found = _cut(shape, costs, cin, rows, turns, width)
-            if found is not None:
-                best = found if best is None or found.traffic < best.traffic else best
-                break
-    return best
+        return ()
+    found: list[Plan] = []
+    for turns in dict.fromkeys((1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0])):
+        for free in (True, False) if shape.dilation[2] == 1 else (False,):
+            for width in (shape.out[2], *(-(-shape.out[2] // n) for n in (4, 16, 64, 256, 1024))):
+                cut = _cut(_Cut(shape, costs, cin, channels, rows, turns, free, width))
+                if cut is not None:
+                    found.append(cut)
+                    break
+    if shape.stride == (1, 1, 1) and shape.dilation[2] == 1 and not rounds:
+        turns = shape.kernel[0] * shape.kernel[1]
+        flat = _Cut(shape, costs, cin, channels, rows, turns, True, shape.out[2], flat=True)
+        cut = _cut(flat)
+        found += [cut] if cut is not None and turns > 1 else []
+    return tuple(found)
 
 
-def _cut(
-    shape: Geometry, costs: _Costs, cin: int, rows: int, turns: int, width: int
-) -> Plan | None:
-    """The plan for boxes of `width` outputs a row that copies least; None if a row is too long."""
-    taps = shape.kernel[1] * (1 if turns > 1 else shape.kernel[0])
-    phases = -(-shape.kernel[2] // shape.stride[2])
-    window = shape.window_sizes((1, 1, width))[2]
-    line = math.ceil(math.ceil(window / shape.stride[2]) / phases) * phases
-    free = shape.dilation[2] == 1 and line <= _MAX_WASTE * width
-    if not free:
-        taps, phases, line = taps * shape.kernel[2], 1, width
-    copied = cin * taps
-    held = line * (shape.stride[2] if free else 1)
+@dataclass(frozen=True)
+class _Cut:
+    """A choice to be worked out: boxes of `width` outputs a row."""
 
-    def piece(steps: Sizes) -> int:
-        t, h, _ = steps
-        planes = shape.window_sizes((t, h, 1))[0] if turns > 1 else t
-        columns = planes * h * held * copied + shape.kernel[2] * copied
-        return columns * costs.work + t * h * line * rows * costs.total
+    shape: Geometry
+    costs: _Costs
+    cin: int
+    channels: int
+    rows: int
+    turns: int
+    free: bool
+    width: int
+    flat: bool = False
+
+
+def _cut(cut: _Cut) -> Plan | None:
+    """The plan of a choice; None if a row is too long."""
+    shape, width, work = cut.shape, cut.width, cut.costs.work
+    copied = cut.channels * shape.kernel[1] * (1 if cut.turns > 1 else shape.kernel[0])
+    copied = cut.channels if cut.flat else copied
+    phases, line = 1, width
+    if cut.free:
+        phases = _phases(shape, width)
+        window = shape.window_sizes((1, 1, width))[2]
+        line = math.ceil(math.ceil(window / shape.stride[2]) / phases) * phases
+    else:
+        copied *= shape.kernel[2]
+    draft = Plan(
+        shape, cut.cin, cut.channels, cut.rows, phases, cut.turns, cut.free, cut.flat, line, copied,
+        (1, 1, width), (1, 1, width), 0, 0.0,
+    )  # fmt: skip
 
     def copy(steps: Sizes) -> int:
-        return cin * math.prod(shape.window_sizes(steps)) * costs.work
+        return dataclasses.replace(draft, outer=steps).copy_elems() * work
 
+    def piece(steps: Sizes) -> int:
+        plan = dataclasses.replace(draft, inner=steps)
+        return plan.column_elems() * work + plan.sum_elems() * cut.costs.total
+
+    if cut.flat:
+        limit = _COPY_BYTES + _PIECE_BYTES
+        steps = windows.least_halo(shape, width, lambda s: copy(s) + piece(s), limit, shape.out)
+        return None if steps is None else _finished(draft, cut, steps, steps, copy, piece)
     outer = windows.least_halo(shape, width, copy, _COPY_BYTES, shape.out)
-    inner = outer and windows.least_halo(shape, width, piece, _PIECE_BYTES, outer, planes=turns > 1)
+    inner = outer and windows.least_halo(
+        shape, width, piece, _PIECE_BYTES, outer, frames=cut.turns > 1, rows=False
+    )
     if outer is None or inner is None:
         return None
-    planes = shape.window_sizes((inner[0], 1, 1))[0] / inner[0] if turns > 1 else 1.0
-    # Channels-last copy, columns, what products read of them, and what they add up and round.
-    moved = (2 + shape.taps) * cin + 2 * planes * copied
-    traffic = moved * costs.work + turns * 2 * rows * costs.total
-    total = rows * cin * shape.taps * costs.work + copy(outer) + piece(inner)
-    return Plan(
-        shape, cin, rows, phases, turns, free, line, copied, outer, inner, total, traffic
-    )  # fmt: skip
+    return _finished(draft, cut, outer, inner, copy, piece)
+
+
+def _finished(
+    draft: Plan, cut: _Cut, outer: Sizes, inner: Sizes, copy: Callable[[Sizes], int],
+    piece: Callable[[Sizes], int],
+) -> Plan:  # fmt: skip
+    weights = cut.rows * cut.channels * cut.shape.taps * cut.costs.work
+    total = weights + copy(outer) + piece(inner)
+    plan = dataclasses.replace(draft, outer=outer, inner=inner, bytes=total)
+    return dataclasses.replace(plan, cost=_cost(plan, cut.costs))
+
+
+def _phases(shape: Geometry, width: int) -> int:
+    least = -(-shape.kernel[2] // shape.stride[2])
+    for phases in range(least, least + _MORE_PHASES + 1):
+        if width % phases == 0:
+            return phases
+    return least
+
+
+def _cost(plan: Plan, costs: _Costs) -> float:
+    """The longer of what the GPU does and what the host does, in bytes."""
+    shape, inner = plan.shape, plan.inner
+    outputs = shape.cout // shape.groups
+    parts = shape.batch * shape.groups * -(-outputs // plan.rows)
+    boxes = math.prod(-(-n // step) for n, step in zip(shape.out, inner, strict=True))
+    positions = boxes * plan.sums(inner) * plan.phases
+    # Columns are written, then read; sums are read where products are added up, written, and read
+    # again for the result.
+    gather = 2 * positions * plan.planes(inner) / inner[0] * plan.copied * costs.work
+    gather = 0 if plan.flat else gather
+    relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid or plan.flat else 0
+    depth = plan.depth + PROLOGUE
+    pairs = positions * depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
+    sums = positions * plan.rows * costs.total
+    product = max(pairs, positions * plan.step * costs.work + 2 * sums)
+    product += _READ_LATE * sums if plan.turns > 1 else 0
+    write = sums + positions * plan.rows * costs.work
+    gpu = parts * (gather + relaid + plan.turns * product + write)
+    host = (12 + parts * boxes * (4 + plan.turns + (inner[2] % plan.phases > 0))) * OPERATOR
+    return max(gpu, host) + min(gpu, host) / 8

@@ -23,12 +23,12 @@ def work_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if rounds else dtype
 
 
-def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(a, b, out_dtype=torch.float32)
+def _wide_product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    return torch.bmm(a, b, out_dtype=torch.float32, out=out)
 
 
 def _add_wide_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    torch.ops.aten.baddbmm.dtype_out(total, a, b, torch.float32, out=total)
+    torch.baddbmm(total, a, b, out_dtype=torch.float32, out=total)
 
 
 @functools.cache
@@ -42,11 +42,12 @@ def can_widen(device: torch.device, dtype: torch.dtype) -> bool:
     ones = torch.ones(1, 16, 16, dtype=dtype, device=device)
     total = torch.full((1, 16, 16), 0.5, dtype=torch.float32, device=device)
     try:
-        _wide_product(ones, ones)
+        _wide_product(ones, ones, None)
         _add_wide_product(total, ones, ones)
+        again = _wide_product(ones, ones, torch.empty_like(total))
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return False
-    return bool((total == 16.5).all())
+    return bool((total == 16.5).all()) and bool((again == 16).all())
 
 
 def sum_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
@@ -55,14 +56,18 @@ def sum_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if can_widen(device, work) else work
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def multiply(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """bmm, (B, M, K) @ (B, K, N), in sum_dtype. `bias` is added before the only rounding where
-    that dtype is the operands' own; it is left out, for the caller to add, where it is wider."""
+    that dtype is a half type; it is left out, for the caller to add, where it is wider. The result
+    is written into `out`, if given."""
     if can_widen(a.device, a.dtype):
-        return _wide_product(a, b)
+        return _wide_product(a, b, out)
     if bias is None or not is_half(a.dtype):
-        return torch.bmm(a, b)
-    return torch.baddbmm(bias, a, b)
+        return torch.bmm(a, b, out=out)
+    return torch.baddbmm(bias, a, b, out=out)
 
 
 def accumulate(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -71,6 +76,14 @@ def accumulate(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         torch.baddbmm(total, a, b, out=total)
     else:
         _add_wide_product(total, a, b)
+
+
+def write(place: torch.Tensor, total: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """place = total + bias, rounded once: PyTorch adds them in the wider of the two types."""
+    if bias is None:
+        place.copy_(total)
+    else:
+        torch.add(total, bias, out=place)
 
 
 def bias_is_in(device: torch.device, dtype: torch.dtype) -> bool:

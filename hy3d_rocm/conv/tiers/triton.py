@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -11,6 +12,7 @@ from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers.base import shortage
 
 
+@functools.cache
 def _launch() -> Any:
     return importlib.import_module("hy3d_rocm.conv.triton.launch")
 

@@ -206,9 +206,11 @@ def steps_that_fit(
 
 def least_halo(
     shape: Geometry, width: int, need: Callable[[Sizes], int], limit: int, within: Sizes, *,
-    planes: bool = False,
+    frames: bool = True, rows: bool = True,
 ) -> Sizes | None:  # fmt: skip
-    """The box of at most `limit` bytes whose window is smallest for what it gives."""
+    """The box of at most `limit` bytes whose window is smallest for what it gives.
+
+    frames, rows: whether a box reads more of them than it gives."""
     best: tuple[float, Sizes] | None = None
     for t in range(1, within[0] + 1):
         count = largest(within[1], functools.partial(_fits, need, limit, t, width))
@@ -216,7 +218,7 @@ def least_halo(
             break
         t, h = _even(within[0], t), _even(within[1], count)
         read = shape.window_sizes((t, h, width))
-        waste = read[0] / t * (1.0 if planes else read[1] / h)
+        waste = (read[0] / t if frames else 1.0) * (read[1] / h if rows else 1.0)
         # Of two that waste alike the larger one: fewer, longer products.
         if best is None or (waste, -t * h) < (best[0], -best[1][0] * best[1][1]):
             best = waste, (t, h, width)

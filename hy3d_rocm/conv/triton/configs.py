@@ -7,6 +7,7 @@ it stays if nobody tunes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -129,6 +130,7 @@ def is_known(arch: str) -> bool:
     return arch.startswith("sm_") or arch in (*_CDNA, *_RDNA2, *_WMMA)
 
 
+@functools.cache
 def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     """Every configuration that may be chosen on `arch` ("gfx1100", "sm_90") for f16, bf16 or f32.
 

@@ -5,21 +5,23 @@ compiled kernel belongs to its Launch, which fixes constants and types, and depe
 device, on which addresses are 16-byte aligned, and on which tensors are below 2 GiB, since all
 sizes are declared do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets:
 such a kernel must never meet a larger one.) The first launch goes through Triton, which compiles
-the kernel or finds it in its cache; later ones call it with plain addresses, unless this Triton's
-kernels are called in another way: then every launch goes through Triton.
+the kernel or finds it in its cache; later ones call it with plain addresses, by a closure that is
+kept under what little of the addresses differs from call to call, unless this Triton's kernels are
+called in another way: then every launch goes through Triton.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from hy3d_rocm.conv.triton import seen
+from hy3d_rocm.conv.triton import cuda, seen
+from hy3d_rocm.conv.triton.cuda import Block
 from hy3d_rocm.conv.triton.progress import Progress
 
 logger = logging.getLogger("hy3d_rocm")
@@ -29,7 +31,8 @@ logger = logging.getLogger("hy3d_rocm")
 # convolution's caller, nothing is compiled, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
 _progress = Progress()
-# As in HIPBackend.is_within_2gb, which goes by the size of the storage.
+# As in HIPBackend.is_within_2gb, which goes by the size of the storage, where ours goes by what a
+# tensor reaches of it: a kernel of 32-bit offsets computes them from the address it is given.
 _SMALL_BYTES = 2**31
 # What a launcher of another signature raises before it has launched anything. What a device says
 # (RuntimeError) is none of these: it is not tried again.
@@ -65,7 +68,14 @@ class _Direct:
 
 _direct = _Direct()
 
-Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
+Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
+
+
+# Operands by number, as in Operands.addresses. "unpacked" is the weight as the call has it,
+# "weight" that which the kernels read: the same, or packed in the workspace, where "rows" and
+# "sums" are too.
+NAMES = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
+_NUMBER = {name: number for number, name in enumerate(NAMES)}
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,8 @@ class Launch:
     kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
     offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
     the first two operands the tensor descriptor, if they are read through one. compiled: the
-    kernel, once it is there, by what is known of the addresses (see `launch`) and the device.
+    kernel, once it is there, by what is known of the addresses (see `known_with`) and the device.
+    calls: the same, ready to be called, by Operands.key.
     """
 
     kernel: str
@@ -87,44 +98,83 @@ class Launch:
     num_stages: int
     blocks: tuple[Block, ...] = ()
     compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
+    calls: dict[Hashable, Call] = field(default_factory=dict, compare=False)
 
 
-class Operands(dict[str, torch.Tensor]):
-    """The tensors of one convolution by name, and what its launches ask of each, asked once.
+class Operands:
+    """The tensors of one convolution as its launches see them.
 
-    facts: address, bytes of an element, and whether the storage ends below 2 GiB.
+    addresses: in the order of NAMES. far: names of those that reach beyond 2 GiB. tensors: makes
+    them, by name, for a first launch. key: what of the addresses a compiled kernel depends on,
+    beside `far`, which is the same for all calls of a Launch.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(tensors)
-        self.facts = {
-            name: (
-                tensor.data_ptr(), tensor.element_size(),
-                is_small(tensor.untyped_storage().nbytes()),
-            )
-            for name, tensor in tensors.items()
-        }  # fmt: skip
-        self.device = tensors["out"].device.index
+    __slots__ = ("addresses", "device", "dtype", "far", "key", "tensors")
+
+    def __init__(
+        self, addresses: tuple[int, ...], dtype: torch.dtype, device: int | None,
+        far: Collection[str], tensors: Callable[[], Mapping[str, torch.Tensor]],
+    ) -> None:  # fmt: skip
+        self.addresses, self.dtype = addresses, dtype
+        self.device: Any = device  # None, without a GPU, only ever meets doubles
+        self.far, self.tensors = far, tensors
+        x, unpacked, weight, bias, out, rows, sums = addresses
+        aligned = None
+        if (x | unpacked | weight | bias | out | rows | sums) & 15:
+            aligned = tuple([address & 15 for address in addresses])
+        self.key: Hashable = (aligned, device)
+
+    def at(self, item: Launch) -> list[tuple[int, int]]:
+        """Number and offset in bytes of each operand of a launch."""
+        size = self.dtype.itemsize
+        return [(_NUMBER[n], offset * (4 if n == "sums" else size)) for n, offset in item.operands]
 
 
-def launch(item: Launch, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Runs `item` on the current stream of the current device."""
-    operands = tensors if isinstance(tensors, Operands) else Operands(tensors)
-    facts, addresses, known = operands.facts, [], 0
-    for name, offset in item.operands:
-        base, size, small = facts[name]
-        address = base + offset * size
-        known = known_with(known, small, address % 16 == 0)
-        addresses.append(address)
-    device = operands.device
-    compiled = item.compiled.get((known, device)) if _direct.usable else None
-    if compiled is None or not _call(item, compiled, addresses, device):
-        _first(item, operands, known, device)
+def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: Any) -> int:
+    """Launches one after the other on the current stream of the current device; how many were
+    launched: fewer than all where this Triton turns out to be another."""
+    if not _direct.usable:
+        return 0
+    done = 0
+    try:
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        for call in calls:
+            call(addresses, stream)
+            done += 1
+    except _direct.misfits as error:
+        _direct.give_up(error)
+    else:
+        if _direct.misfits is not _MISFITS:
+            _direct.succeeded()
+    return done
 
 
-def is_small(storage_bytes: int) -> bool:
-    """Whether 32-bit offsets reach all of a storage."""
-    return storage_bytes < _SMALL_BYTES
+def launch_all(items: Sequence[Launch], operands: Operands) -> tuple[Call, ...] | None:
+    """Runs `items` as `launch_ready` does, ready or not; all their calls, if they are ready now."""
+    calls = []
+    for item in items:
+        call = item.calls.get(operands.key)
+        if call is None or not launch_ready((call,), operands.addresses, operands.device):
+            launch(item, operands)
+        calls.append(item.calls.get(operands.key))
+    ready = tuple([call for call in calls if call is not None])
+    return ready if len(ready) == len(items) else None
+
+
+def launch(item: Launch, operands: Operands) -> None:
+    """Runs `item`, for which there is no ready call: the first of its kind, or the first here."""
+    known = 0
+    for (name, _), (number, offset) in zip(item.operands, operands.at(item), strict=True):
+        is_aligned = (operands.addresses[number] + offset) % 16 == 0
+        known = known_with(known, name not in operands.far, is_aligned)
+    compiled = item.compiled.get((known, operands.device)) if _direct.usable else None
+    if compiled is None or not _ready(item, compiled, operands):
+        _first(item, operands, known)
+
+
+def is_small(size_bytes: int) -> bool:
+    """Whether 32-bit offsets reach all of a tensor."""
+    return size_bytes < _SMALL_BYTES
 
 
 def known_with(known: int, small: bool, is_aligned: bool) -> int:
@@ -132,41 +182,59 @@ def known_with(known: int, small: bool, is_aligned: bool) -> int:
     return known * 4 + 2 * small + is_aligned
 
 
-def _call(item: Launch, compiled: Any, addresses: list[Any], device: Any) -> bool:
-    """Calls a compiled kernel as Triton's JITFunction.run does; False: not this Triton's way.
-
-    Nothing was launched then. CompiledKernel.run takes (grid x, y, z, stream, function,
-    packed_metadata, launch_metadata, two hooks, *all arguments, constants among them) in Triton
-    3.3 and 3.6, read in their sources; HIPLauncher and CudaLauncher differ in what they put in
-    between for the driver, not in what they are called with, and both take a pointer as an int.
+def _ready(item: Launch, compiled: Any, operands: Operands) -> bool:
+    """Launches a compiled kernel, keeping the call for the next time; False: not this Triton's way
+    (nothing was launched then).
     """
     try:
-        for i, block in enumerate(item.blocks):
-            addresses[i] = _descriptor(_Base(addresses[i]), block)
-        compiled.run(
-            *item.grid, torch._C._cuda_getCurrentRawStream(device), compiled.function,
-            compiled.packed_metadata, None, None, None, *addresses, *item.numbers, *item.constants,
-        )  # fmt: skip
+        call = bind(item, compiled, operands.at(item))
     except _direct.misfits as error:
         _direct.give_up(error)
         return False
-    if _direct.misfits is not _MISFITS:
-        _direct.succeeded()
+    if not launch_ready((call,), operands.addresses, operands.device):
+        return False
+    item.calls[operands.key] = call
     return True
 
 
-def _first(item: Launch, tensors: dict[str, torch.Tensor], known: int, device: int | None) -> None:
+def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
+    """A compiled kernel as a function of addresses and stream, which calls it as Triton's
+    JITFunction.run does.
+
+    CompiledKernel.run takes (grid x, y, z, stream, function, packed_metadata, launch_metadata, two
+    hooks, *all arguments, constants among them) in Triton 3.3 and 3.6, read in their sources;
+    HIPLauncher and CudaLauncher differ in what they put in between for the driver, not in what they
+    are called with, and both take a pointer as an int.
+    """
+    short = cuda.bind(item, compiled, at)
+    if short is not None:
+        return short
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    (x, y, z), blocks = item.grid, item.blocks
+    rest = (*item.numbers, *item.constants)
+
+    def call(addresses: Sequence[int], stream: int) -> None:
+        pointers: list[Any] = [addresses[number] + offset for number, offset in at]
+        for i, block in enumerate(blocks):
+            pointers[i] = cuda.descriptor(cuda.Base(pointers[i]), block)
+        run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
+
+    return call
+
+
+def _first(item: Launch, operands: Operands, known: int) -> None:
     """The first launch of its kind: compiled now, which is shown, or read from Triton's cache."""
     from hy3d_rocm.conv.triton import kernel
 
-    operands: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
+    tensors, device = operands.tensors(), operands.device
+    pointers: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
     for i, block in enumerate(item.blocks):
-        operands[i] = _descriptor(operands[i], block)
+        pointers[i] = cuda.descriptor(pointers[i], block)
     function = getattr(kernel, item.kernel)
 
     def through_triton() -> Any:
         return function[item.grid](
-            *operands, *item.numbers, *item.constants,
+            *pointers, *item.numbers, *item.constants,
             num_warps=item.num_warps, num_stages=item.num_stages,
         )  # fmt: skip
 
@@ -198,23 +266,3 @@ def _shown(kernel: str, compile_and_launch: Callable[[], Any]) -> Any:
 def _view(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     """One element of `tensor`'s storage, where the kernel's pointer starts."""
     return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
-
-
-class _Base:
-    """An address where a tensor is expected."""
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
-def _descriptor(base: Any, block: Block) -> Any:
-    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    made = TensorDescriptor.__new__(TensorDescriptor)
-    made.base, made.padding = base, "zero"
-    made.shape, made.strides, made.block_shape = block
-    return made

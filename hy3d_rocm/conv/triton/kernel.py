@@ -13,7 +13,7 @@ runs over kt * kh taps only. CHUNKS, KH and KW are constants, since dividing by 
 would cost a fifth of the time (docs/triton.md): each number of channels is a kernel of its own.
 
 Input that is not such rows yet (NCDHW, or padded) is copied into them by `to_rows`, a slice at a
-time, small enough to stay in the last-level cache.
+time, small enough to stay in the last-level cache; the weight, in their order, by `pack_weight`.
 
 Row numbers fit 32 bits (the launcher refuses what does not); every element offset is 64-bit.
 """
@@ -55,6 +55,8 @@ _SIZES = (
 )  # fmt: skip
 _STRIDES = ("s_n", "s_c", "s_t", "s_h", "s_w", "s_split")
 _BOX = ("C", "C8", "T", "H", "W", "Hy", "Wy", "t0", "h0", "w0")
+_WEIGHT = ("wC", "wC8", "taps", "kh", "kw", "to_o", "to_line", "to_w")
+_WEIGHT_STRIDES = ("w_o", "w_c", "w_t", "w_h", "w_w")
 
 
 @triton.jit(do_not_specialize=[*_SIZES, *_STRIDES])
@@ -148,23 +150,14 @@ def conv_rows(
     tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & (channel < N)[None, :])
 
 
-@triton.jit(do_not_specialize=[*_BOX, *_STRIDES[1:5]])
-def to_rows(
-    x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
-    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+@triton.jit
+def _copy_box(
+    pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
     REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Copies a box of x into rows: y[(t, h, w), c] = x[c, t + t0, h + h0, w + w0].
-
-    VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
-    which come in units of VECTOR so that the compiler knows.
-
-    Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
-    replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
-    """
-    pid = tl.program_id(0)
+    """One program of `to_rows`."""
     count_w = tl.cdiv(Wy, BW)
     count_c = tl.cdiv(C8 * 8, BC)
     block_w = pid % count_w
@@ -196,6 +189,104 @@ def to_rows(
         y + row[None, :] * (C8 * 8) + c[:, None], value,
         mask=(c < C8 * 8)[:, None] & (w < Wy)[None, :],
     )  # fmt: skip
+
+
+@triton.jit
+def _pack(
+    pid, w, y, C, C8, taps, kh, kw, to_o, to_line, to_w, s_o, s_c, s_t, s_h, s_w,
+    DENSE: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """One program of `pack_weight`: BT taps x BC channels of one output."""
+    count_c = tl.cdiv(C8 * 8, BC)
+    count_t = tl.cdiv(taps, BT)
+    block_c = pid % count_c
+    q = pid // count_c
+    tap = (q % count_t) * BT + tl.arange(0, BT)
+    o = (q // count_t).to(tl.int64)
+    c = block_c * BC + tl.arange(0, BC)
+    line = tap // kw
+    column = tap - line * kw
+    if DENSE:
+        across = tap[None, :]
+    else:
+        kt = line // kh
+        across = kt.to(tl.int64) * s_t + (line - kt * kh).to(tl.int64) * s_h
+        across = (across + column.to(tl.int64) * s_w)[None, :]
+    value = tl.load(
+        w + o * s_o + (across + c.to(tl.int64)[:, None] * s_c),
+        mask=(c < C)[:, None] & (tap < taps)[None, :], other=0.0,
+    )  # fmt: skip
+    row = o * to_o + line.to(tl.int64) * to_line + column.to(tl.int64) * to_w
+    tl.store(
+        y + row[None, :] * (C8 * 8) + c[:, None], value,
+        mask=(c < C8 * 8)[:, None] & (tap < taps)[None, :],
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=[*_BOX, *_STRIDES[1:5]])
+def to_rows(
+    x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
+    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
+    PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
+    BW: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Copies a box of x into rows: y[(t, h, w), c] = x[c, t + t0, h + h0, w + w0].
+
+    VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
+    which come in units of VECTOR so that the compiler knows.
+
+    Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
+    replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
+    """
+    _copy_box(
+        tl.program_id(0), x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
+        REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=[*_WEIGHT, *_WEIGHT_STRIDES])
+def pack_weight(
+    w, y, wC, wC8, taps, kh, kw, to_o: tl.int64, to_line: tl.int64, to_w: tl.int64,
+    w_o: tl.int64, w_c: tl.int64, w_t: tl.int64, w_h: tl.int64, w_w: tl.int64,
+    DENSE: tl.constexpr, BT: tl.constexpr, WBC: tl.constexpr,
+):  # fmt: skip
+    """The weight in the order in which the others read it: y[o, tap, c] = w[o, c, tap].
+
+    A row of y is o * to_o + line * to_line + column * to_w, where tap = line * kw + column;
+    channels from wC to 8 * wC8 are zero. With DENSE the taps are contiguous, so that a tile reads a
+    stretch of memory as it lies (BT is hardly more than the taps) and is turned within the program;
+    else lanes go along the channels.
+    """
+    _pack(
+        tl.program_id(0), w, y, wC, wC8, taps, kh, kw, to_o, to_line, to_w,
+        w_o, w_c, w_t, w_h, w_w, DENSE, BT, WBC,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["copies", *_BOX, *_STRIDES[1:5], *_WEIGHT, *_WEIGHT_STRIDES])
+def to_rows_and_pack(
+    x, y, w, packed, copies, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
+    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    wC, wC8, taps, kh, kw, to_o: tl.int64, to_line: tl.int64, to_w: tl.int64,
+    w_o: tl.int64, w_c: tl.int64, w_t: tl.int64, w_h: tl.int64, w_w: tl.int64,
+    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
+    PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
+    BW: tl.constexpr, BC: tl.constexpr,
+    DENSE: tl.constexpr, BT: tl.constexpr, WBC: tl.constexpr,
+):  # fmt: skip
+    """`to_rows` by the first `copies` programs, `pack_weight` by the others: one launch less."""
+    pid = tl.program_id(0)
+    if pid < copies:
+        _copy_box(
+            pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
+            REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+        )  # fmt: skip
+    else:
+        _pack(
+            pid - copies, w, packed, wC, wC8, taps, kh, kw, to_o, to_line, to_w,
+            w_o, w_c, w_t, w_h, w_w, DENSE, BT, WBC,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "splits", *_STRIDES])

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,8 @@ from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit, plan, seen, tuned
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, make_steps
+from hy3d_rocm.conv.triton.layout import Layout
+from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
@@ -105,31 +106,42 @@ def is_new_kernel(spec: ConvSpec) -> bool:
     """
     if refusal(spec) is not None or not min(spec.out_size):
         return False
-    name = _NAMES[spec.dtype]
-    p = plan.problem(spec)
+    made = _noted_steps(spec) or _likely_steps(spec)
+    return any(
+        seen.is_new(_kernel_name(item, steps.far, spec))
+        for steps in made
+        for item in steps.launches
+    )
+
+
+def _noted_steps(spec: ConvSpec) -> list[Steps]:
+    """Those of the calls that there were."""
+    # A list at once: another thread may note more.
+    return [noted[1] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
+
+
+def _likely_steps(spec: ConvSpec) -> list[Steps]:
+    """Those of a first call, on meta tensors (whose address is 0: aligned)."""
     x = torch.empty(spec.x_size, device="meta").to(memory_format=spec.memory_format)
     out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
-    target = target_of(spec.device)
+    weight = torch.empty(spec.weight_size, device="meta")
+    target, name = target_of(spec.device), _NAMES[spec.dtype]
     config = tuned.config_for(spec, target.arch, name)
-    layout = Layout.of(x, out)  # the address of a meta tensor is 0: aligned
-    made = make_steps(p, layout, name, spec.has_bias, target, config)
-    elements = {
-        "x": x.numel(), "out": out.numel(), "rows": made.rows_elems, "sums": made.sums_elems,
-        "weight": p.weight_bytes // p.itemsize, "bias": p.outputs * p.groups,
-    }  # fmt: skip
-    if not spec.has_bias:
-        elements["bias"] = elements["weight"]
-    return any(seen.is_new(_kernel_name(item, elements, spec)) for item in made.launches)
+    # A call is in channels-last if its input or its weight is: the weight may lie in either way.
+    layouts = [
+        Layout.of(x, out, weight.to(memory_format=lies))
+        for lies in {torch.contiguous_format, spec.memory_format}
+    ]
+    p = plan.problem(spec)
+    return [make_steps(p, lies, name, spec.has_bias, target, config) for lies in layouts]
 
 
-def _kernel_name(item: jit.Launch, elements: Mapping[str, int], spec: ConvSpec) -> str:
-    """What jit.launch will call the kernel of `item` on tensors of so many elements."""
+def _kernel_name(item: jit.Launch, far: Collection[str], spec: ConvSpec) -> str:
+    """What jit.launch will call the kernel of `item`."""
     dtypes = [torch.float32 if name == "sums" else spec.dtype for name, _ in item.operands]
     known = 0
     for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
-        is_aligned = offset * dtype.itemsize % 16 == 0
-        small = jit.is_small(elements[name] * dtype.itemsize)
-        known = jit.known_with(known, small, is_aligned)
+        known = jit.known_with(known, name not in far, offset * dtype.itemsize % 16 == 0)
     return seen.name_of(item, dtypes, known, spec.device.index)
 
 
@@ -140,26 +152,36 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
         return empty_result(spec)  # an empty batch
     if config is None:
         config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
-    x, weight, bias = map(_resolved, call.operands())
-    assert x is not None
-    assert weight is not None
+    x, weight, bias = call.operands()
+    if x.is_neg() or weight.is_neg() or (bias is not None and bias.is_neg()):
+        x, weight, bias = _resolved(x), _resolved(weight), None if bias is None else _resolved(bias)
     out = empty_result(spec)
-    aligned = x.data_ptr() % 16 == 0
-    tf32 = spec.dtype is torch.float32 and allows_tf32()
-    noted = ("triton", x.stride(), aligned, tf32, config)
-    found: tuple[plan.Problem, Steps] | None = spec.notes.get(noted)
-    if found is None:
-        p = plan.problem(spec)
-        layout = Layout.of(x, out)
-        target = target_of(spec.device)
-        made = make_steps(p, layout, _NAMES[spec.dtype], bias is not None, target, config)
-        found = spec.notes[noted] = (p, made)
+    p, made = _steps_of(spec, config, x, weight, out)
     if spec.device.index == torch.cuda.current_device():
-        _carry_out(found[0], found[1], x, weight, bias, out)
+        _carry_out(p, made, x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            _carry_out(found[0], found[1], x, weight, bias, out)
+            _carry_out(p, made, x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
+
+
+def _steps_of(
+    spec: ConvSpec, config: Config | None, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
+) -> tuple[plan.Problem, Steps]:
+    """The steps of a call, noted at its spec by what else they depend on."""
+    tf32 = spec.dtype is torch.float32 and allows_tf32()
+    # A Config's own hash is slow; the note keeps the object, so that no other has its id.
+    noted = (
+        x.stride(), weight.stride(), not x.data_ptr() & 15, not weight.data_ptr() & 15, tf32,
+        id(config),
+    )  # fmt: skip
+    found: tuple[plan.Problem, Steps, Config | None] | None = spec.notes.get(noted)
+    if found is None:
+        p = plan.problem(spec)
+        layout, target = Layout.of(x, out, weight), target_of(spec.device)
+        made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
+        found = spec.notes[noted] = (p, made, config)
+    return found[:2]
 
 
 def convolve(
@@ -171,48 +193,67 @@ def convolve(
 
     No operand may have its sign in the negative bit (see `_resolved`).
     """
-    layout = Layout.of(x, out)
+    layout = Layout.of(x, out, weight)
     dtype = _NAMES[out.dtype]
     made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
     _carry_out(p, made, x, weight, bias, out)
 
 
-def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def _resolved(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with its values in memory: x.conj().imag is a view whose sign is a flag of the
     tensor, which a kernel that reads its memory doesn't see. (Such a copy is beyond the workspace.)
     """
-    return tensor.resolve_neg() if tensor is not None and tensor.is_neg() else tensor
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _carry_out(
     p: plan.Problem, made: Steps, x: torch.Tensor, weight: torch.Tensor,
     bias: torch.Tensor | None, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    packed = pack(weight, p, made)
-    tensors = {"x": x, "out": out, "weight": packed}
-    tensors["bias"] = packed if bias is None else bias.contiguous()
-    if made.rows_elems:
-        tensors["rows"] = torch.empty(made.rows_elems, dtype=x.dtype, device=x.device)
-    if made.sums_elems:
-        tensors["sums"] = torch.empty(made.sums_elems, dtype=torch.float32, device=x.device)
-    operands = jit.Operands(tensors)
-    for item in made.launches:
-        jit.launch(item, operands)
+    """Allocates the workspace and launches. The host's time for a call is mostly spent here, so
+    each tensor is asked for its address, and for little else."""
+    rows_at, sums_at, size = made.offsets
+    workspace, start = None, 0
+    if size:
+        workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
+        start = workspace.data_ptr()
+    unpacked_at = weight.data_ptr()
+    packed_at = start if made.packed_elems else unpacked_at
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
+    addresses = (
+        x.data_ptr(), unpacked_at, packed_at, packed_at if bias is None else bias.data_ptr(),
+        out.data_ptr(), start + rows_at, start + sums_at,
+    )  # fmt: skip
+
+    device = x.device.index
+    aligned = not (addresses[0] | unpacked_at | addresses[3] | addresses[4] | start) & 15
+    ready = made.ready.get(device) if aligned else None
+    done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
+    if ready is not None and done == len(ready):
+        return
+
+    def tensors() -> dict[str, torch.Tensor]:
+        found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
+        if workspace is not None:
+            found |= _parts(made, workspace, x.dtype)
+        return found | {"bias": found["weight"] if bias is None else bias}
+
+    operands = jit.Operands(addresses, x.dtype, device, made.far, tensors)
+    found = jit.launch_all(made.launches[done:], operands)
+    if found is not None and aligned and not done:
+        made.ready[device] = found
 
 
-def pack(weight: torch.Tensor, p: plan.Problem, made: Steps) -> torch.Tensor:
-    """The weight in the order in which the kernel reads: (outputs, taps, tap_length).
-
-    For a narrow convolution (outputs x columns, kt * kh, channels).
-    """
-    if weight.dim() == 4:
-        weight = weight.unsqueeze(2)
-    # (kw, o, kt, kh, c) or (o, kt, kh, kw, c)
-    order = weight.permute(4, 0, 2, 3, 1) if made.narrow else weight.permute(0, 2, 3, 4, 1)
-    channels = p.channels if p.groups > 1 else p.row_channels
-    if channels == p.channels:
-        packed = order.contiguous()
-        return packed.clone() if packed.data_ptr() % 16 else packed
-    packed = weight.new_zeros((*order.shape[:4], channels))
-    packed[..., : p.channels] = order
-    return packed
+def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors that share the workspace."""
+    rows_at, sums_at, _ = made.offsets
+    every = {
+        "weight": (0, made.packed_elems, dtype), "rows": (rows_at, made.rows_elems, dtype),
+        "sums": (sums_at, made.sums_elems, torch.float32),
+    }  # fmt: skip
+    return {
+        name: workspace[at : at + elements * of.itemsize].view(of)
+        for name, (at, elements, of) in every.items()
+        if elements
+    }

@@ -26,6 +26,7 @@ NARROW = 16
 GRID_LIMIT = 65535  # programs along y and z
 _ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
 _VECTOR_BYTES = 16
+_LINE_BYTES = 256  # parts of the workspace share no cache line
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ def smallest_box_rows(p: Problem) -> int:
 
 def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
     """Bytes of a box: together with the packed weight the workspace stays below the limit."""
-    return max(limit_bytes - p.weight_bytes, limit_bytes // 4)
+    room = max(limit_bytes - whole_lines(p.weight_bytes), limit_bytes // 4)
+    return room // _LINE_BYTES * _LINE_BYTES
 
 
 def most_bytes(p: Problem) -> int:
@@ -196,7 +198,13 @@ def most_bytes(p: Problem) -> int:
     whole = _reach(p.out[0], p, 0) * _reach(p.out[1], p, 1) * p.padded[2] * row
     rows = max(smallest_box_rows(p) * row, min(whole, rows_room(p)))
     line_sums = 4 * NARROW * p.padded[2]
-    return rows + p.weight_bytes + max(SPLIT_BYTES, line_sums)
+    parts = (rows, p.weight_bytes, max(SPLIT_BYTES, line_sums))
+    return sum(whole_lines(part) for part in parts)
+
+
+def whole_lines(size_bytes: int) -> int:
+    """Rounded up to what the parts of the workspace begin at multiples of."""
+    return -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
 
 
 @dataclass(frozen=True)

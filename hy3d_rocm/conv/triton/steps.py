@@ -10,18 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
-from hy3d_rocm.conv.triton import configs, plan
+from hy3d_rocm.conv.triton import configs, packing, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.jit import Launch
+from hy3d_rocm.conv.triton.jit import Call, Launch, is_small
+from hy3d_rocm.conv.triton.layout import Layout, is_points, is_rows, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem, Triple
-
-if TYPE_CHECKING:
-    import torch
-
-Strides = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -34,30 +29,29 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Strides of x and out (n, c, t, h, w); aligned: x starts at a multiple of 16 bytes."""
-
-    x: Strides
-    out: Strides
-    aligned: bool
-
-    @classmethod
-    def of(cls, x: torch.Tensor, out: torch.Tensor) -> Layout:
-        """That of two tensors; the batch of a 4-dimensional one is the time."""
-        return cls(_strides_of(x), _strides_of(out), x.data_ptr() % 16 == 0)
-
-
-@dataclass(frozen=True)
 class Steps:
-    """launches in order. Elements of the rows' workspace, of the f32 one, of the packed weight.
+    """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
+    of the f32 sums, which share one workspace in this order.
 
-    narrow: the weight is packed column by column (see `pack`).
+    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. ready: by
+    device, the launches of a call whose addresses are all aligned, once there were any.
     """
 
     launches: tuple[Launch, ...]
+    itemsize: int
+    packed_elems: int
     rows_elems: int
     sums_elems: int
     narrow: bool
+    far: frozenset[str]
+    ready: dict[int | None, tuple[Call, ...]] = field(default_factory=dict, compare=False)
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, int, int]:
+        """Bytes from the workspace's start to the rows and to the sums, and to its end."""
+        rows = plan.whole_lines(self.packed_elems * self.itemsize)
+        sums = rows + plan.whole_lines(self.rows_elems * self.itemsize)
+        return rows, sums, sums + plan.whole_lines(self.sums_elems * 4)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -67,31 +61,6 @@ def make_steps(
 ) -> Steps:  # fmt: skip
     """All launches of the convolution."""
     return _Maker(p, layout, dtype, has_bias, target, config, limit_bytes).steps()
-
-
-def is_points(p: Problem, layout: Layout) -> bool:
-    """Whether `conv_points` computes this: 1x1x1, dense NCDHW, whole vectors."""
-    if p.batch > plan.GRID_LIMIT:
-        return False
-    t, h, w = p.size
-    dense = all(
-        s[2:] == (h * w, w, 1) or (t == 1 and s[3:] == (w, 1)) for s in (layout.x, layout.out)
-    )
-    plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
-    whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
-    strided = all(s[1] % 8 == 0 and (p.batch == 1 or s[0] % 8 == 0) for s in (layout.x, layout.out))
-    return dense and plain and whole and strided and layout.aligned
-
-
-def is_rows(p: Problem, layout: Layout) -> bool:
-    """Whether x lies in memory as rows that the kernel can read."""
-    t, h, w = p.size
-    c = p.row_channels
-    if c != p.channels * p.groups or not layout.aligned or c * p.itemsize % 16:
-        return False
-    wanted = (t * h * w * c, 1, h * w * c, w * c, c)
-    sizes = (p.batch, c, t, h, w)
-    return all(n == 1 or a == b for n, a, b in zip(sizes, layout.x, wanted, strict=True))
 
 
 class _Maker:
@@ -110,20 +79,61 @@ class _Maker:
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
         self.sums = 0
+        strides = layout.weight or packing.plain_strides(p)
+        lies = packing.is_packed(p, self.narrow, strides) and layout.weight_aligned
+        # An own copy is also below 2 GiB, whatever storage the weight is a part of.
+        self.packing = None if lies else packing.make_packing(p, self.narrow, strides)
         self.chosen: dict[int, Config] = {}
 
     def steps(self) -> Steps:
         p = self.p
         # Three TF32 products split both operands; those of rows are split at less cost.
         if self.precision != "tf32x3" and is_points(p, self.layout):
-            return Steps((self._points(),), 0, 0, False)
+            return self._made((*self._pack(), self._points()), 0)
         room = plan.rows_room(p, self.limit)
         if self.narrow:
             sums, row = 4 * p.outputs * p.kernel[2], p.row_channels * p.itemsize
             room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
         made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
-        launches = tuple(self._direct(made) if made.direct else self._boxes(made))
-        return Steps(launches, made.workspace_bytes // p.itemsize, self.sums, self.narrow)
+        launches = (*self._pack(), *self._direct(made)) if made.direct else tuple(self._boxes(made))
+        return self._made(launches, made.workspace_bytes // p.itemsize)
+
+    def _made(self, launches: tuple[Launch, ...], rows: int) -> Steps:
+        p, packed = self.p, self.packing is not None
+        steps = Steps(
+            launches, p.itemsize, p.weight_bytes // p.itemsize if packed else 0, rows, self.sums,
+            self.narrow, frozenset(),
+        )  # fmt: skip
+        sizes = {name: n * p.itemsize for name, n in self._reaches().items()}
+        sizes |= dict.fromkeys(("rows", "sums"), steps.offsets[-1])
+        sizes["weight"] = steps.offsets[-1] if packed else sizes["unpacked"]
+        if not self.has_bias:
+            sizes["bias"] = sizes["weight"]
+        return replace(steps, far=frozenset(n for n, size in sizes.items() if not is_small(size)))
+
+    def _reaches(self) -> dict[str, int]:
+        """Elements from the first to the last of each tensor that the call comes with."""
+        p, layout = self.p, self.layout
+        total = p.outputs * p.groups
+        weight = layout.weight or packing.plain_strides(p)
+        sides = {
+            "x": ((p.batch, p.channels * p.groups, *p.size), layout.x),
+            "out": ((p.batch, total, *p.out), layout.out),
+            "unpacked": ((total, p.channels, *p.kernel), weight),
+            "bias": ((total,), (1,)),
+        }
+        return {
+            name: sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
+            for name, (sizes, strides) in sides.items()
+        }
+
+    def _pack(self) -> Iterator[Launch]:
+        """Packs the weight, by itself."""
+        if self.packing is not None:
+            yield Launch(
+                "pack_weight", (self.packing.programs, 1, 1), (("unpacked", 0), ("weight", 0)),
+                self.packing.numbers, self.packing.constants, 4, 1,
+            )  # fmt: skip
 
     def _tiling(self) -> plan.Tiling:
         """What a box of the plan is cut into: the tile of all positions at once, while boxes have
@@ -155,17 +165,17 @@ class _Maker:
 
     def _boxes(self, made: plan.Plan) -> Iterator[Launch]:
         p, out = self.p, self.layout.out
-        for box in made.boxes():
+        for number, box in enumerate(made.boxes()):
             frames, lines = box.lines(p)
-            yield self._fill(box, frames, lines)
+            yield self._fill(box, frames, lines, None if number else self.packing)
             at = box.n * out[0] + box.t0 * out[2] + box.h0 * out[3]
             size = (frames, lines, p.padded[2])
             yield from self._conv(
                 "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
             )
 
-    def _fill(self, box: plan.Box, frames: int, lines: int) -> Launch:
-        """Copies the box's padded input into rows."""
+    def _fill(self, box: plan.Box, frames: int, lines: int, pack: packing.Packing | None) -> Launch:
+        """Copies the box's padded input into rows, and packs the weight beside."""
         p, x = self.p, self.layout.x
         wide = p.padded[2]
         block_w, block_c = copy_block(p, x[1] == 1)
@@ -176,11 +186,18 @@ class _Maker:
             box.t0 * p.stride[0] - p.pad_before[0], box.h0 * p.stride[1] - p.pad_before[1],
             -p.pad_before[2],
         )  # fmt: skip
+        operands = (("x", box.n * x[0]), ("rows", 0))
+        numbers = (
+            p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
+            x[1], *(s // vector for s in x[2:]),
+        )  # fmt: skip
+        constants = (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c)
+        if pack is None:
+            return Launch("to_rows", (programs, 1, 1), operands, numbers, constants, 4, 1)
         return Launch(
-            "to_rows", (programs, 1, 1), (("x", box.n * x[0]), ("rows", 0)),
-            (p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
-             x[1], *(s // vector for s in x[2:])),
-            (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c), 4, 1,
+            "to_rows_and_pack", (programs + pack.programs, 1, 1),
+            (*operands, ("unpacked", 0), ("weight", 0)),
+            (programs, *numbers, *pack.numbers), (*constants, *pack.constants), 4, 1,
         )  # fmt: skip
 
     def _conv(
@@ -325,21 +342,6 @@ class _Maker:
             ),
             c.num_warps, c.num_stages,
         )  # fmt: skip
-
-
-def _strides_of(tensor: torch.Tensor) -> Strides:
-    """In the order n, c, t, h, w."""
-    if tensor.dim() == 5:
-        n, c, t, h, w = tensor.stride()
-        return (n, c, t, h, w)
-    n, c, h, w = tensor.stride()
-    return (0, c, n, h, w)
-
-
-def rows_strides(size: Triple, channels: int) -> Strides:
-    """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
-    t, h, w = size
-    return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
 
 
 def copy_block(p: Problem, is_channels_last: bool) -> tuple[int, int]:

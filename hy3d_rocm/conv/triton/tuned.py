@@ -17,7 +17,8 @@ from hy3d_rocm.conv.knowledge.machine import this_machine
 from hy3d_rocm.conv.knowledge.store import store
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.steps import Layout, Steps, Target, is_points, make_steps
+from hy3d_rocm.conv.triton.layout import Layout, is_points
+from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.triton import configs, steps
+from hy3d_rocm.conv.triton import configs, packing, steps
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.jit import Launch
+from hy3d_rocm.conv.triton.layout import Layout, Strides, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem
 
 DTYPES = ("f16", "bf16", "f32")
@@ -33,7 +34,11 @@ _FORMS: Mapping[str, Mapping[str, str]] = {
     "input unaligned": {"x": "S"},
     "output unaligned": {"out": "S"},
     "bias unaligned": {"bias": "S"},
+    "large weight": {"unpacked": "D"},
+    "weight unaligned": {"unpacked": "S"},
 }
+# Kernels that copy: what they read may be unaligned.
+_COPIES = ("to_rows", "pack_weight", "to_rows_and_pack")
 FORMS = tuple(_FORMS)
 
 
@@ -41,7 +46,7 @@ FORMS = tuple(_FORMS)
 class Variant:
     """A kernel of kernel.py with its constants; satisfies compile.Variant.
 
-    operands: the tensor behind each pointer ("x", "rows", "weight", "bias", "out", "sums").
+    operands: the tensor behind each pointer, a name of jit.NAMES.
     """
 
     function: str
@@ -102,7 +107,8 @@ class Variant:
     @property
     def tile(self) -> str:
         found = self.constexprs
-        sizes = [str(found[name]) for name in ("BP", "BN", "BK", "BW", "BC") if name in found]
+        names = ("BP", "BN", "BK", "BW", "BC", "BT", "WBC")
+        sizes = [str(found[name]) for name in names if name in found]
         return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
 
 
@@ -125,7 +131,7 @@ def _base(dtype: str) -> Problem:
     )  # fmt: skip
 
 
-def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+def _problems(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
     """Problems, layouts and has_bias that reach each decision of steps.py."""
     base = _base(dtype)
     both = (False, True)
@@ -142,7 +148,7 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
         yield replace(one, stride=(2, 2, 2)), _layout(one, True, True), bias
 
 
-def _copies(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
+def _copies(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
     """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
     base = _base(dtype)
     widths = (8, 24, 64, 128, 4, 20, 60, 124)  # whole vectors, and not
@@ -157,22 +163,53 @@ def _copies(dtype: str) -> Iterator[tuple[Problem, steps.Layout, bool]]:
         yield p, replace(layout, x=x, aligned=False), False
 
 
-def _layout(p: Problem, x_last: bool, out_last: bool) -> steps.Layout:
+def _packings(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
+    """What packs a weight: each tile of it, taps contiguous or not, beside rows or alone."""
+    for kernel, direct, last in itertools.product(
+        ((3, 1, 1), (1, 3, 3), (3, 3, 3)), (False, True), (False, True)
+    ):
+        p = replace(_base(dtype), kernel=kernel)
+        # Unaligned, so that channels-last weights are copied too.
+        weight = packing.packed_strides(p, False) if last else None
+        yield p, replace(_layout(p, direct, False), weight=weight, weight_aligned=False), False
+
+
+def _with_packing(found: Iterable[Variant]) -> Iterator[Variant]:
+    """Each copy into rows alone, as for a second box, and beside each packing, as for a first:
+    their constants are independent.
+    """
+    found = list(found)
+    packs = [v for v in found if v.function == "pack_weight"]
+    firsts = [v for v in found if v.function == "to_rows_and_pack"]
+    copies = dict.fromkeys(v for v in found if v.function == "to_rows")
+    many = len(packs[0].constants)
+    for v in firsts:
+        rows = replace(
+            v, function="to_rows", operands=v.operands[:2], constants=v.constants[:-many]
+        )
+        copies[rows] = None
+    yield from (*copies, *packs)
+    for rows, pack in itertools.product(copies, packs):
+        yield replace(
+            rows, function="to_rows_and_pack", operands=(*rows.operands, *pack.operands),
+            constants=(*rows.constants, *pack.constants),
+        )  # fmt: skip
+
+
+def _layout(p: Problem, x_last: bool, out_last: bool) -> Layout:
     channels, outputs = p.channels * p.groups, p.outputs * p.groups
-    return steps.Layout(
-        _strides(p.size, channels, x_last), _strides(p.out, outputs, out_last), True
-    )
+    return Layout(_strides(p.size, channels, x_last), _strides(p.out, outputs, out_last), True)
 
 
-def _strides(size: tuple[int, int, int], channels: int, last: bool) -> steps.Strides:
+def _strides(size: tuple[int, int, int], channels: int, last: bool) -> Strides:
     if last:
-        return steps.rows_strides(size, channels)
+        return rows_strides(size, channels)
     t, h, w = size
     return (channels * t * h * w, t * h * w, h * w, w, 1)
 
 
 def _harvest(
-    arch: str, dtype: str, config: Config, problems: Iterable[tuple[Problem, steps.Layout, bool]]
+    arch: str, dtype: str, config: Config, problems: Iterable[tuple[Problem, Layout, bool]]
 ) -> dict[Variant, None]:
     """The variants that the problems launch with one tile, in the form "small"."""
     found: dict[Variant, None] = {}
@@ -195,7 +232,7 @@ def _forms(variant: Variant) -> list[str]:
     """How its pointers can be. Workspaces are small and aligned; an absent bias isn't read."""
     operands = set(variant.operands)
     found = [form for form, differing in _FORMS.items() if differing.keys() <= operands]
-    if variant.function != "to_rows" and "x" in operands:  # reads in place only what is aligned
+    if variant.function not in _COPIES and "x" in operands:  # reads in place only what is aligned
         found.remove("input unaligned")
     if not variant.constexprs.get("BIAS") and "bias" in operands:
         found.remove("bias unaligned")
@@ -215,8 +252,9 @@ def variants(
     for config in offered:
         mine = _harvest(arch, dtype, config, _problems(dtype))
         if config is offered[0]:
-            copies = _harvest(arch, dtype, config, _copies(dtype))
-            mine |= {v: None for v in copies if v.function == "to_rows"}
+            others = itertools.chain(_copies(dtype), _packings(dtype))
+            found_here = _harvest(arch, dtype, config, others)
+            mine |= dict.fromkeys(_with_packing(found_here))
         every = [replace(v, form=f) for v in mine for f in _forms(v)]
         found |= dict.fromkeys(select(every) if select else every)
     return list(found)

@@ -1,0 +1,225 @@
+"""How much memory a decode may take. Pure: no torch, nothing is read from the machine here.
+
+A budget is what comes on top of what is there when the decode begins: activations, workspace,
+converted weights, and on the CPU the result. On a GPU the result and what is spilled lie on the
+host, which has a budget of its own; on an APU both are the same chips, so everything counts
+against one budget and spilling gains nothing.
+
+Headroom is what no prediction counts and others may take meanwhile:
+
+* GPU: 400 MB for what the allocator takes beyond live tensors (segments of 2 and 20 MB and their
+  rests, see offload/policy.py) and 100 MB for kernels that the driver loads when first called.
+* host: 256 MB for the rest of the process (code, thread stacks, other threads' small needs).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hy3d_rocm.decode import plan
+from hy3d_rocm.units import MB, size_text
+
+__all__ = [
+    "DEVICE_HEADROOM_BYTES",
+    "HOST_HEADROOM_BYTES",
+    "MEMORY_THRESHOLD",
+    "Budget",
+    "Machine",
+    "Request",
+    "is_apu",
+    "make_budget",
+    "parse_budget",
+]
+
+# Bytes, a share of the device's memory, or None for "auto".
+Request = int | float | None
+
+MEMORY_THRESHOLD = 0.8  # the specification's
+DEVICE_HEADROOM_BYTES = (400 + 100) * MB
+HOST_HEADROOM_BYTES = 256 * MB
+
+# AMD's GPUs that share the host's memory, where torch doesn't say so itself: Raven and Picasso,
+# Renoir and Cezanne, Van Gogh, Rembrandt, Raphael, Phoenix and Hawk Point, Strix Point, Strix Halo,
+# Krackan. (MI300A has the name of MI300X, gfx942, and is told by torch alone.)
+_APUS = frozenset(
+    "gfx902 gfx909 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split()
+)
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The memory of one device and of the host as they are now, in bytes.
+
+    device: "cpu", "cuda:0", ... For "cpu" the device's figures are the host's.
+    device_free: what an allocation could still get there, torch's idle blocks included.
+    device_held: what this process has there already (memory_fraction counts it).
+    host_free: what the kernel calls available, within the control group's limit.
+    is_unified: device and host are the same memory. device_carved: what of device_free the host
+    can never get (an APU's free carve-out).
+    """
+
+    device: str
+    device_free: int
+    device_total: int
+    host_free: int
+    host_total: int
+    device_held: int = 0
+    is_unified: bool = False
+    device_carved: int = 0
+
+    @property
+    def on_cpu(self) -> bool:
+        """The decode computes on the host."""
+        return self.device.partition(":")[0] == "cpu"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a decode may take, in bytes above what is in use when it begins.
+
+    device_bytes: on the device. host_bytes: on the host (the result, what is spilled).
+    is_unified: both come out of device_bytes together, and the host's part is at most host_bytes.
+    rule: a sentence that says how it came about.
+    """
+
+    device_bytes: int
+    host_bytes: int
+    is_unified: bool
+    rule: str
+
+    def fits(self, device_bytes: int, host_bytes: int) -> bool:
+        """Whether needs fit; on the CPU host_bytes is 0, all of them are the device's."""
+        return not self.excess(device_bytes, host_bytes)
+
+    def excess(self, device_bytes: int, host_bytes: int) -> int:
+        """Bytes by which the needs pass the budget where they pass it most, or 0."""
+        on_device = device_bytes + host_bytes if self.is_unified else device_bytes
+        return max(on_device - self.device_bytes, host_bytes - self.host_bytes, 0)
+
+
+def is_apu(architecture: str) -> bool:
+    """Whether an AMD GPU of this name ("gfx1151:sramecc-:xnack-") shares the host's memory."""
+    return architecture.partition(":")[0] in _APUS
+
+
+def parse_budget(budget: str | int | float | None) -> Request:
+    """Bytes of 6000000000, "6GB", "512 MiB" (int), the share of "80%" (float), None for "auto".
+
+    Units are powers of 1024 however they are spelt (hy3d_rocm/units.py). ValueError (a sentence)
+    for anything else.
+    """
+    if budget is None or (isinstance(budget, str) and budget.strip().lower() == "auto"):
+        return None
+    if isinstance(budget, str):
+        percent = _PERCENT.fullmatch(budget)
+        if percent is not None:
+            share = float(percent[1]) / 100
+            if not 0 < share <= 1:
+                raise ValueError(
+                    f"budget is {budget!r}; a percentage is of the device's whole memory, so give "
+                    'more than 0% and at most 100%, a size such as "6GB", or "auto"'
+                )
+            return share
+    try:
+        if isinstance(budget, float):
+            raise ValueError(f"budget is {budget!r}; give whole bytes")
+        return plan.parse_budget(budget)
+    except ValueError as error:
+        text = str(error).rstrip(".")
+        raise ValueError(f'{text}. A share is written "80%", what is free now "auto"') from None
+
+
+def check_share(name: str, value: float) -> float:
+    """`value` as a share; ValueError (a sentence) unless it is above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"{name} is {value!r}; give a share above 0 and at most 1, such as 0.8")
+    return float(value)
+
+
+def make_budget(
+    request: str | int | float | None,
+    machine: Machine,
+    *,
+    memory_threshold: float = MEMORY_THRESHOLD,
+    memory_fraction: float | None = None,
+) -> Budget:
+    """The budget that `request` (see parse_budget) gives on `machine`.
+
+    "auto": (free - headroom) * memory_threshold. A percentage: that share of the device's whole
+    memory, no more than is free less headroom. Bytes are taken as they are given. memory_fraction:
+    this process never takes more than that share of the device's whole memory, what it holds
+    already included; None for no such cap. Never raises for a machine that is full: a budget may
+    be 0, and the planner says what would do.
+    """
+    threshold = check_share("memory_threshold", memory_threshold)
+    wanted = parse_budget(request)
+    host, host_rule = _host_room(machine, threshold)
+    free, where = _pool(machine)
+    room = max(free - _headroom(machine), 0)
+    device, rule = _requested(wanted, machine, room, threshold, where)
+    if memory_fraction is not None:
+        cap_share = check_share("memory_fraction", memory_fraction)
+        cap = max(int(machine.device_total * cap_share) - machine.device_held, 0)
+        if cap < device:
+            device = cap
+            rule += (
+                f", capped at {size_text(cap, 2)} by memory_fraction {cap_share:g} of "
+                f"{size_text(machine.device_total, 2)} ({size_text(machine.device_held, 2)} held)"
+            )
+    if machine.on_cpu:
+        return Budget(device, device, True, rule)
+    if machine.is_unified:
+        host = min(host, device)
+        return Budget(device, host, True, f"{rule}; the host's needs come out of it too")
+    return Budget(device, host, False, f"{rule}; host: {host_rule}")
+
+
+def _headroom(machine: Machine) -> int:
+    return HOST_HEADROOM_BYTES if machine.on_cpu else DEVICE_HEADROOM_BYTES
+
+
+def _pool(machine: Machine) -> tuple[int, str]:
+    """What is free for the decode, and where, in words."""
+    if machine.on_cpu:
+        return machine.host_free, "the host"
+    if machine.is_unified:
+        shared = machine.host_free + machine.device_carved
+        return min(machine.device_free, shared), f"{machine.device} (memory shared with the host)"
+    return machine.device_free, machine.device
+
+
+def _host_room(machine: Machine, threshold: float) -> tuple[int, str]:
+    room = max(machine.host_free - HOST_HEADROOM_BYTES, 0)
+    count = int(room * threshold)
+    return count, (
+        f"{size_text(count, 2)} = {threshold:g} of the {size_text(machine.host_free, 2)} available "
+        f"less {size_text(HOST_HEADROOM_BYTES)} headroom"
+    )
+
+
+def _requested(
+    wanted: Request, machine: Machine, room: int, threshold: float, where: str
+) -> tuple[int, str]:
+    """Bytes and the start of the rule."""
+    free, headroom = _pool(machine)[0], size_text(_headroom(machine))
+    if wanted is None:
+        count = int(room * threshold)
+        return count, (
+            f"{size_text(count, 2)} = {threshold:g} of the {size_text(free, 2)} free on {where} "
+            f"less {headroom} headroom"
+        )
+    if isinstance(wanted, float):
+        count = int(machine.device_total * wanted)
+        rule = f"{wanted:.4g} of the {size_text(machine.device_total, 2)} of {where}"
+        if count > room:
+            return room, (
+                f"{size_text(room, 2)}: {rule} were asked for, {size_text(free, 2)} are free less "
+                f"{headroom} headroom"
+            )
+        return count, f"{size_text(count, 2)} = {rule}"
+    rule = f"{size_text(wanted, 2)} as given"
+    if wanted > free:
+        rule += f" ({size_text(free, 2)} are free on {where} now)"
+    return wanted, rule

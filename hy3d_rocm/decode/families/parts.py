@@ -1,0 +1,179 @@
+"""What the families share: modules read by what they have, and the blocks that all VAEs are of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Norm, Triple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_L2_EPS = 1e-12  # torch.nn.functional.normalize's
+_SILU_NAMES = ("SiLU", "Swish")
+
+
+class StrangeModuleError(TypeError):
+    """A module that is not what the layers can say; the text is a part of a sentence."""
+
+
+def conv_of(module: Any, **changes: Any) -> Conv:
+    """The convolution `module` is or holds, with the padding that its forward() gives it."""
+    inner = module.conv if hasattr(module, "conv") else module
+    if any(n != 1 for n in _numbers(getattr(inner, "dilation", 1), 3)):
+        raise StrangeModuleError(f"{type(module).__name__} is dilated")
+    if getattr(inner, "groups", 1) != 1:
+        raise StrangeModuleError(f"{type(module).__name__} convolves in groups")
+    before, after, named = _padding_of(module, inner)
+    modes: tuple[str, str, str] = tuple(  # type: ignore[assignment]
+        mode if b or a else "zeros" for mode, b, a in zip(named, before, after, strict=True)
+    )
+    strides = _numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
+    stride: Triple = (1,) * (3 - len(strides)) + strides  # type: ignore[assignment]
+    if "reflect" in modes and not hasattr(module, "is_causal"):
+        raise StrangeModuleError(f"{type(module).__name__} pads by reflection")  # but for LTX
+    return replace(Conv(inner, before, after, modes, stride), **changes)
+
+
+def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str, str]]:
+    if hasattr(module, "time_causal_padding"):  # HunyuanVideo
+        left, right, top, bottom, front, back = (int(n) for n in module.time_causal_padding)
+        if any(_numbers(inner.padding, 3)):
+            raise StrangeModuleError(f"{type(module).__name__} pads twice")
+        mode = _mode(module.pad_mode)
+        return (front, top, left), (back, bottom, right), (mode, mode, mode)
+    if hasattr(module, "is_causal"):  # LTX
+        _, height, width = _numbers(inner.padding, 3)
+        size = int(inner.weight.shape[2])
+        front = size - 1 if module.is_causal else (size - 1) // 2
+        mode = _mode(inner.padding_mode)
+        back = 0 if module.is_causal else (size - 1) // 2
+        return (front, height, width), (back, height, width), ("replicate", mode, mode)
+    own = getattr(inner, "_padding", None)
+    if isinstance(own, int):  # ComfyUI's Wan: frames before the first; the rest pads by itself
+        _, height, width = _numbers(inner.padding, 3)
+        return (own, height, width), (0, height, width), ("zeros", "zeros", "zeros")
+    if own is not None:  # Wan: (left, right, top, bottom, front, back)
+        if not isinstance(own, (tuple, list)) or len(own) != 6:
+            raise StrangeModuleError(f"{type(module).__name__} pads by {own!r}")
+        left, right, top, bottom, front, back = (int(n) for n in own)
+        return (front, top, left), (back, bottom, right), ("zeros", "zeros", "zeros")
+    sizes = _numbers(getattr(inner, "padding", 0), inner.weight.ndim - 2)
+    around: Triple = (0,) * (3 - len(sizes)) + sizes  # type: ignore[assignment]
+    mode = _mode(getattr(inner, "padding_mode", "zeros"))
+    return around, around, (mode, mode, mode)
+
+
+def _mode(name: str) -> str:
+    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate", "reflect": "reflect"}
+    if name not in modes:
+        raise StrangeModuleError(f"a convolution pads with {name!r}")
+    return modes[name]
+
+
+def _numbers(value: Any, count: int) -> tuple[int, ...]:
+    if isinstance(value, str):
+        raise StrangeModuleError(f"a convolution's padding is {value!r}, not numbers")
+    if isinstance(value, int):
+        return (value,) * count
+    return tuple(int(n) for n in value)
+
+
+def norm_of(module: Any) -> Norm:
+    """The norm `module` is, by its attributes."""
+    if hasattr(module, "num_groups"):
+        return Norm("group", module, module.eps, int(module.num_groups), *_names(module))
+    if hasattr(module, "gamma"):  # RMS_norm of Wan and HunyuanVideo 1.5
+        bias = "bias" if isinstance(getattr(module, "bias", None), torch.Tensor) else None
+        return Norm("l2", module, _L2_EPS, weight="gamma", bias=bias)
+    weight, bias = _names(module)
+    if hasattr(module, "normalized_shape") and hasattr(module, "bias"):
+        return Norm("layer", module, module.eps, weight=weight, bias=bias)
+    if hasattr(module, "eps"):
+        return Norm("rms", module, module.eps, weight=weight, bias=bias)
+    raise StrangeModuleError(f"{type(module).__name__} is no norm that is known")
+
+
+def _names(module: Any) -> tuple[str | None, str | None]:
+    weight, bias = (getattr(module, n, None) is not None for n in ("weight", "bias"))
+    return "weight" if weight else None, "bias" if bias else None
+
+
+def act_of(module: Any) -> str:
+    """ "silu", which all known VAEs have."""
+    if not isinstance(module, torch.nn.SiLU) and type(module).__name__ not in _SILU_NAMES:
+        raise StrangeModuleError(f"the activation is {type(module).__name__}, not SiLU")
+    return "silu"
+
+
+def absent(module: Any) -> bool:
+    """Whether a block goes without this part."""
+    return module is None or isinstance(module, torch.nn.Identity)
+
+
+def resnet(
+    engine: Engine, block: Any, x: Handle, *, add_norms: Sequence[Norm] = (), keep: bool = False
+) -> Handle:
+    """conv2(act(norm2(conv1(act(norm1(x)))))) + x, or + conv_shortcut(x).
+
+    add_norms: norm1 and norm2 where they are not simply the block's. keep: x is needed once more.
+    """
+    if getattr(block, "output_scale_factor", 1) != 1 or getattr(block, "time_emb_proj", None):
+        raise StrangeModuleError(f"{type(block).__name__} scales its sum or takes a time embedding")
+    norm1, norm2 = add_norms or (norm_of(block.norm1), norm_of(block.norm2))
+    act = act_of(block.nonlinearity)
+    conv1 = conv_of(block.conv1, norm=norm1, act=act)
+    conv2 = conv_of(block.conv2, norm=norm2, act=act)
+    if absent(block.conv_shortcut):
+        # The sum is made in the residual's place, so x is needed once more only as a copy.
+        residual = engine.local(x, Local(_copied, same_frames), keep=True) if keep else x
+        x = engine.conv(x, conv1, keep=True)
+    else:
+        norm3 = getattr(block, "norm3", None)
+        shortcut = conv_of(block.conv_shortcut, norm=None if norm3 is None else norm_of(norm3))
+        if keep:
+            residual = engine.conv(x, shortcut, keep=True)
+            x = engine.conv(x, conv1, keep=True)
+        else:
+            x, residual = engine.convs(x, (conv1, shortcut))
+    return engine.conv(x, conv2, add=residual)
+
+
+def mid_block(engine: Engine, block: Any, x: Handle, attention: Any) -> Handle:
+    """Residual blocks with attention between them; attention: module -> Attention."""
+    x = resnet(engine, block.resnets[0], x)
+    for attn, after in zip(block.attentions, list(block.resnets)[1:], strict=True):
+        if attn is not None:
+            x = engine.attention(x, attention(attn))
+        x = resnet(engine, after, x)
+    return x
+
+
+def attention_of(attn: Any, span: str) -> Attention:
+    """diffusers' Attention with a GroupNorm; or a norm, three projections and a last one."""
+    if not hasattr(attn, "group_norm"):
+        q, k, v = attn.to_q, attn.to_k, attn.to_v
+        return Attention(norm_of(attn.norm), q, k, v, attn.proj_out, span)
+    if not attn.residual_connection or getattr(attn, "spatial_norm", None) is not None:
+        raise StrangeModuleError("the attention has no residual or a spatial norm")
+    if getattr(attn, "norm_q", None) is not None or getattr(attn, "norm_k", None) is not None:
+        raise StrangeModuleError("the attention normalises its queries or keys")
+    fused = bool(getattr(attn, "fused_projections", False))
+    q, k, v = (attn.to_qkv, None, None) if fused else (attn.to_q, attn.to_k, attn.to_v)
+    return Attention(
+        norm_of(attn.group_norm), q, k, v, attn.to_out[0], span,
+        heads=int(attn.heads), rescale=float(attn.rescale_output_factor),
+    )  # fmt: skip
+
+
+def same_frames(frames: int) -> int:
+    """Local.frames_of where every frame makes one."""
+    return frames
+
+
+def _copied(frames: Tensor, first: int) -> Tensor:
+    return frames.clone()

@@ -1,0 +1,74 @@
+"""Whether a VAE decodes as its family says, asked of the VAE itself."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.families.hosted import HostedFamily
+from hy3d_rocm.decode.plain import PlainEngine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.families.base import StructuredFamily
+    from hy3d_rocm.decode.layers import Weights
+
+_SIDE = 2
+_SPLITTING = ("use_framewise_decoding", "use_tiling", "use_slicing")
+_TIMESTEP = 0.05
+# Another order of sums, in float32: a hundred layers of sums of a few thousand products. The
+# halves round every activation, which a hundred layers add up as noise does.
+_ROUNDINGS = {torch.float32: 2**12, torch.float64: 2**12}
+_HALF_ROUNDINGS = 2**5
+
+
+def proven(family: StructuredFamily) -> bool:
+    """Whether a small latent comes out of the family's layers as out of the VAE's own decode().
+
+    Runs on a shallow copy, so that no attribute of the VAE changes. True, too, where the weights
+    are not there ("meta"): whoever decodes will say that.
+    """
+    if family.device.type == "meta":
+        return True
+    frames = max(family.lengths)
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, family.latent_channels, frames, _SIDE, _SIDE)
+    z = torch.randn(shape, generator=generator).to(family.device, family.dtype)
+    with torch.no_grad():
+        got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
+        try:
+            wanted = _own(family, z)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError, AssertionError):
+            # It takes latents of another shape, or other arguments: not this family's decode().
+            return False
+    if wanted.shape != got.shape:
+        return False
+    roundings = _ROUNDINGS.get(family.dtype, _HALF_ROUNDINGS)
+    bound = roundings * torch.finfo(family.dtype).eps * float(wanted.abs().max())
+    return float((wanted.float() - got.float()).abs().max()) <= bound
+
+
+def _weights(family: StructuredFamily) -> Weights | None:
+    return family.weights() if isinstance(family, HostedFamily) else None
+
+
+def _own(family: StructuredFamily, z: Tensor) -> Any:
+    if isinstance(family, HostedFamily):
+        found = family.vae_decode(z)
+        return family.whole(z) if found is None else found
+    shadow = copy.copy(family.vae)
+    for flag in _SPLITTING:
+        if hasattr(shadow, flag):
+            setattr(shadow, flag, False)
+    image = family.lengths == (1,)
+    more: tuple[Tensor, ...] = ()
+    if getattr(family, "conditioned", False):
+        more = (torch.full((1,), _TIMESTEP, dtype=z.dtype, device=z.device),)
+    made: Any = shadow.decode(z[:, :, 0] if image else z, *more)
+    made = made[0] if isinstance(made, tuple) else getattr(made, "sample", made)
+    return made.unsqueeze(2) if image else made

@@ -1,0 +1,217 @@
+"""Wan's VAE (diffusers' AutoencoderKLWan of Wan 2.1 and 2.2, and AutoencoderKLQwenImage).
+
+All convolutions are causal with zeros before the first frame; norms are per position; attention is
+within a frame. The VAE itself goes a latent frame at a time through a cache of its convolutions'
+last inputs: the first frame passes by the up-sampling in time, the frames behind it know nothing
+of it there. In the down-sampling in time the first passes by too, but the next one reads it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.families.fixed import packed_in_space
+from hy3d_rocm.decode.families.parts import (
+    StrangeModuleError,
+    absent,
+    act_of,
+    conv_of,
+    mid_block,
+    norm_of,
+    resnet,
+    same_frames,
+)
+from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Shuffle
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CHUNK = 4  # frames of the video that the VAE encodes at a time
+
+
+class WanFamily(StructuredFamily):
+    """See the module's text."""
+
+    name = "Wan"
+
+    @classmethod
+    def recognises(cls, vae: Any) -> bool:
+        """Padding of six numbers that the convolution itself holds, and RMS norms."""
+        decoder = vae.decoder
+        return hasattr(decoder.conv_in, "_padding") and hasattr(
+            getattr(decoder, "norm_out", None), "gamma"
+        )
+
+    @property
+    def patch(self) -> int:
+        """Side of the squares of pixels that the decoder's channels are made of."""
+        return int(getattr(self.vae.config, "patch_size", None) or 1)
+
+    @property
+    def pixel_steps(self) -> tuple[int, int]:
+        """Wan 2.2 averages whole squares; before, convolutions took any size. Frames behind the
+        last whole chunk are left out by the VAE, and by the layers where a chunk makes one latent.
+        """
+        residual = any(hasattr(b, "avg_shortcut") for b in self.needed_encoder().down_blocks)
+        time = 1 if self.factor[0] == _CHUNK else _CHUNK
+        return time, self.factor[1] if residual else self.patch
+
+    def decode(self, engine: Engine, z: Handle) -> Handle:
+        """As vae.decode with tiling and slicing off, clamped to -1..1."""
+        d = self.decoder
+        x = self.quantised(engine, z, self.post_quant_conv)
+        x = engine.conv(x, conv_of(d.conv_in))
+        x = mid_block(engine, d.mid_block, x, _attention)
+        for block in d.up_blocks:
+            x = _up_block(engine, block, x)
+        return engine.local(engine.conv(x, _last(d)), Local(self._finished, same_frames))
+
+    def _finished(self, frames: Tensor, first: int) -> Tensor:
+        """Channels (C, pw, ph) to pixels, clamped where the VAE's own decode does so."""
+        p = self.patch
+        if p > 1:
+            b, c, t, h, w = frames.shape
+            frames = frames.reshape(b, c // (p * p), p, p, t, h, w).permute(0, 1, 4, 5, 3, 6, 2)
+            frames = frames.reshape(b, c // (p * p), t, h * p, w * p)
+        return frames.clamp(-1.0, 1.0) if getattr(self.vae, "clamps", True) else frames
+
+    def encode(self, engine: Engine, pixels: Handle) -> Handle:
+        """As vae.encode with tiling and slicing off. Frames behind the last 1 + 4 k are not read,
+        as there."""
+        e = self.needed_encoder()
+        x = pixels
+        if self.patch > 1:
+            x = engine.local(x, Local(self._patched, same_frames))
+        x = engine.conv(x, conv_of(e.conv_in))
+        for block in e.down_blocks:
+            x = self._down_block(engine, block, x)
+        x = mid_block(engine, e.mid_block, x, _attention)
+        return self.quantised(engine, engine.conv(x, _last(e)), self.quant_conv)
+
+    def _down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
+        if hasattr(block, "to_qkv"):
+            return engine.attention(x, _attention(block))
+        if hasattr(block, "mode"):
+            return _down(engine, block, x)
+        if not hasattr(block, "resnets"):
+            return resnet(engine, block, x)
+        start = x
+        for i, layer in enumerate(block.resnets):
+            x = resnet(engine, layer, x, keep=i == 0)
+        if not absent(block.downsampler):
+            x = _down(engine, block.downsampler, x)
+        return self._averaged(engine, block.avg_shortcut, start, x)
+
+    def _averaged(self, engine: Engine, shortcut: Any, start: Handle, x: Handle) -> Handle:
+        """x + AvgDown3D(start): means over groups of the channels that space and time are packed
+        to; in time the first frame makes a pair with zeros before it."""
+        rt, rs = int(shortcut.factor_t), int(shortcut.factor_s)
+        group, channels = int(shortcut.group_size), int(shortcut.in_channels)
+        if rt == 1:
+            return engine.add(x, engine.local(start, packed_in_space(rs, mean_of=group)))
+        if rt != 2:
+            raise StrangeModuleError(f"a shortcut averages {rt} frames")
+        start = engine.local(start, packed_in_space(rs))
+        pairs = self.pairs(channels * rs * rs, mean_of=group, squares=rs * rs)
+        return engine.conv(start, replace(pairs, before=(1, 0, 0)), add=x)
+
+    def _patched(self, frames: Tensor, first: int) -> Tensor:
+        p = self.patch
+        b, c, t, h, w = frames.shape
+        frames = frames.reshape(b, c, t, h // p, p, w // p, p).permute(0, 1, 6, 4, 2, 3, 5)
+        return frames.reshape(b, c * p * p, t, h // p, w // p)
+
+    def own_decode(self, z: Tensor) -> Tensor:
+        """Frames by the VAE's own code, a latent frame at a time with a cache of our own."""
+        x = self.post_quant_conv(z)
+        cache: list[Any] = [None] * _convolutions(self.decoder)
+        tells = "first_chunk" in inspect.signature(self.decoder.forward).parameters
+        out = []
+        for i in range(z.shape[2]):
+            more = {"first_chunk": i == 0} if tells else {}
+            out.append(self.decoder(x[:, :, i : i + 1], feat_cache=cache, feat_idx=[0], **more))
+        return self._finished(torch.cat(out, 2), 0)
+
+    def own_encode(self, pixels: Tensor) -> Tensor:
+        """Moments by the VAE's own code, in its own chunks with a cache of our own."""
+        x = self._patched(pixels, 0) if self.patch > 1 else pixels
+        encoder = self.needed_encoder()
+        cache: list[Any] = [None] * _convolutions(encoder)
+        out = []
+        for i in range(1 + (x.shape[2] - 1) // _CHUNK):
+            start, stop = (1 + _CHUNK * (i - 1), 1 + _CHUNK * i) if i else (0, 1)
+            out.append(encoder(x[:, :, start:stop], feat_cache=cache, feat_idx=[0]))
+        result: Tensor = self.quant_conv(torch.cat(out, 2))
+        return result
+
+
+def _convolutions(coder: Any) -> int:
+    """Upper bound of the cache's length."""
+    return sum(isinstance(m, torch.nn.Conv3d) for m in coder.modules())
+
+
+def _attention(attn: Any) -> Attention:
+    return Attention(norm_of(attn.norm), attn.to_qkv, None, None, attn.proj, "frame")
+
+
+def _last(coder: Any) -> Conv:
+    norm, act = norm_of(coder.norm_out), act_of(coder.nonlinearity)
+    return conv_of(coder.conv_out, norm=norm, act=act)
+
+
+def _up_block(engine: Engine, block: Any, x: Handle) -> Handle:
+    """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around the block."""
+    shortcut = getattr(block, "avg_shortcut", None)
+    start = x
+    for i, layer in enumerate(block.resnets):
+        x = resnet(engine, layer, x, keep=i == 0 and shortcut is not None)
+    ups = list(getattr(block, "upsamplers", None) or ())
+    if not absent(getattr(block, "upsampler", None)):
+        ups.append(block.upsampler)
+    for i, up in enumerate(ups):
+        last = i == len(ups) - 1 and shortcut is not None
+        x = _up(engine, up, x, engine.local(start, _repeated(shortcut)) if last else None)
+    if shortcut is not None and not ups:
+        x = engine.add(x, engine.local(start, _repeated(shortcut)))
+    return x
+
+
+def _up(engine: Engine, up: Any, x: Handle, add: Handle | None) -> Handle:
+    if up.mode not in ("upsample2d", "upsample3d"):
+        raise StrangeModuleError(f"an up-sampling is of mode {up.mode!r}")
+    if up.mode == "upsample3d":
+        twice = Shuffle((2, 1, 1), "time first")
+        x = engine.conv(x, conv_of(up.time_conv, skip_first=1, shuffle=twice))
+    return engine.conv(x, conv_of(up.resample[1], up=(1, 2, 2)), add=add)
+
+
+def _repeated(shortcut: Any) -> Local:
+    """DupUp3D: channels repeated, then unpacked to space and time; the first frame stays one."""
+    rt, rs, repeats = int(shortcut.factor_t), int(shortcut.factor_s), int(shortcut.repeats)
+
+    def run(frames: Tensor, first: int) -> Tensor:
+        x = frames.repeat_interleave(repeats, 1)
+        b, packed, t, h, w = x.shape
+        c = packed // (rt * rs * rs)
+        x = x.reshape(b, c, rt, rs, rs, t, h, w).permute(0, 1, 5, 2, 6, 3, 7, 4)
+        x = x.reshape(b, c, t * rt, h * rs, w * rs)
+        return x[:, :, rt - 1 :] if first == 0 else x
+
+    return Local(run, lambda n: n * rt - (rt - 1))
+
+
+def _down(engine: Engine, down: Any, x: Handle) -> Handle:
+    if down.mode not in ("downsample2d", "downsample3d"):
+        raise StrangeModuleError(f"a down-sampling is of mode {down.mode!r}")
+    left, right, top, bottom = (int(n) for n in down.resample[0].padding)
+    spatial = conv_of(down.resample[1], before=(0, top, left), after=(0, bottom, right))
+    x = engine.conv(x, spatial)
+    if down.mode == "downsample3d":
+        x = engine.conv(x, conv_of(down.time_conv, skip_first=1, reread=1))
+    return x

@@ -1,0 +1,240 @@
+"""Device code of the fused backend. Imports triton; nothing else of the package imports this at its
+top.
+
+`load_rows` makes rows of a box (hy3d_rocm.conv.triton.kernel says what rows are): it reads a piece
+of the activation, normalises, activates, up-samples and pads, so that none of that is a tensor of
+its own. `conv_fused` multiplies them and adds bias and residual while it writes, and leaves each
+tile's moments, which `combine_moments` adds up.
+
+An output position belongs to a phase: (pt, ph, pw) of a factor (UT, UH, UW) that its coordinates
+are divided by. Each phase has weights of its own. Channels that are shuffled to space are phases on
+the same rows; a nearest up-sampling before a 3x3 kernel is phases too, since of three columns two
+always read the same input: 2x2 sums of the weights on the input as it was (4/9 of the products).
+
+Row numbers fit 32 bits (the planner refuses what does not); every element offset is 64-bit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hy3d_rocm.conv.triton.kernel import _tile
+
+_PIECE = (
+    "C", "C8", "H", "W", "Hy", "Wy", "h0", "w0", "u0", "up_frames", "first", "frames", "eps",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=[*_PIECE, "s_c", "s_t", "s_h", "s_w"])
+def load_rows(
+    x, y, factor, summand,
+    C, C8, H, W, Hy, Wy, h0, w0, u0, up_frames, first, frames,
+    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64, eps,
+    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
+    UT: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr, KEEP_FIRST: tl.constexpr,
+    NORM: tl.constexpr, AFFINE: tl.constexpr, SILU: tl.constexpr,
+    W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
+    BW: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """y[(t, h, w), c] = act(norm(x))[c, t + u0, h + h0, w + w0] of the up-sampled, padded video.
+
+    x: a piece, frames first .. first + frames of the video, (C, frames, H, W); it must hold every
+    frame that the lines of y ask for, but for zeros. up_frames: frames of the up-sampled video.
+    NORM: "", or over the channels of a position "rms", "l2", "layer" (then BC holds all channels);
+    after it, with AFFINE, times factor plus summand, float32 (C,).
+    VECTOR 8: channels are contiguous and a multiple of 8, as are the other strides, which come in
+    units of VECTOR so that the compiler knows. Channels from C to 8 * C8 are zero.
+    """
+    pid = tl.program_id(0)
+    count_w = tl.cdiv(Wy, BW)
+    count_c = tl.cdiv(C8 * 8, BC)
+    block_w = pid % count_w
+    q = pid // count_w
+    block_c = q % count_c
+    line = q // count_c
+    u = line // Hy + u0
+    h = line % Hy + h0
+    w = block_w * BW + tl.arange(0, BW)
+    c = block_c * BC + tl.arange(0, BC)
+    xw = w + w0
+    if REPLICATE_T:
+        u = tl.minimum(tl.maximum(u, 0), up_frames - 1)
+    if REPLICATE_H:
+        h = tl.minimum(tl.maximum(h, 0), H * UH - 1)
+    if REPLICATE_W:
+        xw = tl.minimum(tl.maximum(xw, 0), W * UW - 1)
+    inside = (u >= 0) & (u < up_frames) & (h >= 0) & (h < H * UH) & (xw >= 0) & (xw < W * UW)
+    # Of what lies outside nothing is read, so that its frame may be any.
+    t = u // UT - first
+    if KEEP_FIRST:
+        t = tl.where(u <= 0, u, 1 + (u - 1) // UT) - first
+    channels = C8 * 8 if VECTOR == 8 else C
+    wanted = (inside & (w < Wy))[:, None] & (c < channels)[None, :]
+    at = x + (t.to(tl.int64) * (s_t * VECTOR) + (h // UH).to(tl.int64) * (s_h * VECTOR))
+    column = xw // UW
+    across = column[:, None] if W_CONTIGUOUS else column.to(tl.int64)[:, None] * (s_w * VECTOR)
+    down = c[None, :] if VECTOR == 8 else c.to(tl.int64)[None, :] * s_c
+    # What passes once makes room in the last-level cache for the rows, which are read 27 times.
+    value = tl.load(at + (across + down), mask=wanted, other=0.0, eviction_policy="evict_first")
+    if NORM != "" or AFFINE or SILU:
+        v = value.to(tl.float32)
+        if NORM == "layer":
+            mean = tl.sum(v, axis=1) / C
+            v = tl.where(wanted, v - mean[:, None], 0.0)
+        if NORM == "layer" or NORM == "rms":
+            v = v * (1.0 / tl.sqrt(tl.sum(v * v, axis=1) / C + eps))[:, None]
+        if NORM == "l2":
+            v = v * (1.0 / tl.maximum(tl.sqrt(tl.sum(v * v, axis=1)), eps))[:, None]
+        if AFFINE:
+            scale = tl.load(factor + c, mask=c < channels, other=0.0)
+            shift = tl.load(summand + c, mask=c < channels, other=0.0)
+            v = v * scale[None, :] + shift[None, :]
+        if SILU:
+            v = v / (1.0 + tl.exp(-v))
+        value = tl.where(wanted, v, 0.0).to(y.dtype.element_ty)
+    row = line.to(tl.int64) * Wy + w
+    tl.store(
+        y + row[:, None] * (C8 * 8) + c[None, :], value,
+        mask=(w < Wy)[:, None] & (c < C8 * 8)[None, :],
+    )  # fmt: skip
+
+
+# Specialising on the values of these would compile anew for almost every shape.
+_SIZES = (
+    "P", "NV", "C8", "K8", "Wo", "Ho", "To", "t_shift", "Wi", "Hi", "SW", "SH", "ST",
+    "step_t", "step_h", "row_t", "row_h", "row_w", "taps", "tile0", "tiles",
+)  # fmt: skip
+_STRIDES = ("s_c", "s_t", "s_h", "s_w")
+
+
+@triton.jit(do_not_specialize=[*_SIZES, *_STRIDES])
+def conv_fused(
+    x, w, bias, out, parts,
+    P, NV, C8, K8, Wo, Ho, To, t_shift, Wi, Hi, SW, SH, ST,
+    step_t, step_h, row_t, row_h, row_w, taps,
+    s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64, tile0, tiles,
+    CHUNKS: tl.constexpr, KH: tl.constexpr, EVEN_K: tl.constexpr, FLAT: tl.constexpr,
+    DESC: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, MOMENTS: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr, VECTOR: tl.constexpr,
+    UT: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr, PRECISION: tl.constexpr,
+    BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One tile of BP positions x BN output channels of one phase.
+
+    x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
+    w: (phases, N, taps, K), K contiguous, K = kw * C. bias: (phases * N).
+    out: (N, frames, height, width) with any strides; channels contiguous with CHANNELS_LAST (then
+    the strides are in units of VECTOR, which tells the compiler how stores are aligned), else w
+    contiguous. With ADD what out holds is added. N is VECTOR * NV.
+    P: positions of a phase (FLAT: rows up to the last one that has an output). Position (t, h, w)
+    of phase (pt, ph, pw) is stored at (t * UT + pt + t_shift, h * UH + ph, w * UW + pw), if that is
+    a frame of 0 .. To; its first row is pt * row_t + ph * row_h + pw * row_w further.
+    parts: float32 (2, tiles, phases * N) means and squared deviations of a tile's stored values,
+    then (tiles) counts; the launch's tiles begin at tile0.
+    """
+    N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
+    count_p = tl.cdiv(P, BP)
+    pid_p, pid_n = _tile(tl.program_id(0), count_p, tl.cdiv(N, BN), GROUP)
+    phase = tl.program_id(1)
+    pw = phase % UW
+    ph = (phase // UW) % UH
+    pt = phase // (UW * UH)
+    start = pt * row_t + ph * row_h + pw * row_w
+    K = K8 * 8
+    p = pid_p * BP + tl.arange(0, BP)
+    channel = pid_n * BN + tl.arange(0, BN)
+    if not DESC:
+        # A block that reaches beyond the end reads the last position again.
+        row = tl.minimum(p, P - 1)
+        if not FLAT:
+            q = row // Wo
+            row = ((q // Ho * ST) * Hi + (q % Ho) * SH) * Wi + (row % Wo) * SW
+        row += start
+        k = tl.arange(0, BK)
+        x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
+        o = phase * N + tl.minimum(channel, N - 1)
+        w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for i in range(taps * CHUNKS):
+        tap = i // CHUNKS
+        k0 = (i - tap * CHUNKS) * BK
+        kt = tap // KH
+        step = kt * step_t + (tap - kt * KH) * step_h
+        if DESC:
+            a = x.load([pid_p * BP + start + step, k0])
+            b = w.load([phase * N + pid_n * BN, tap * K + k0])
+        elif EVEN_K:
+            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
+            b = tl.load(w_at + (tap * K + k0))
+        else:
+            inside = (k0 + tl.arange(0, BK) < K)[None, :]
+            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
+            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    Wl = Wi if FLAT else Wo
+    Hl = Hi if FLAT else Ho
+    ow = p % Wl
+    q = p // Wl
+    oh = q % Hl
+    ot = (q // Hl) * UT + pt + t_shift
+    stored = (ow < Wo) & (oh < Ho) & (p < P) & (ot >= 0) & (ot < To)
+    ow = ow * UW + pw
+    oh = oh * UH + ph
+    wanted = stored[:, None] & (channel < N)[None, :]
+    if BIAS:
+        acc += tl.load(bias + phase * N + channel, mask=channel < N, other=0.0).to(tl.float32)[
+            None, :
+        ]
+    at = ot.to(tl.int64) * (s_t * VECTOR) + oh.to(tl.int64) * (s_h * VECTOR)
+    if CHANNELS_LAST:
+        at += ow.to(tl.int64) * (s_w * VECTOR)
+        at2 = at[:, None] + channel[None, :]
+    else:
+        at2 = (at + ow)[:, None] + channel.to(tl.int64)[None, :] * s_c
+    if ADD:
+        before = tl.load(out + at2, mask=wanted, other=0.0, eviction_policy="evict_first")
+        acc += before.to(tl.float32)
+    value = acc.to(out.dtype.element_ty)
+    tl.store(out + at2, value, mask=wanted, eviction_policy="evict_first")
+    if MOMENTS:
+        # Of what is stored, in two passes: what rounding takes away would be missed otherwise.
+        count = tl.sum(stored.to(tl.float32), axis=0)
+        kept = tl.where(stored[:, None], value.to(tl.float32), 0.0)
+        mean = tl.sum(kept, axis=0) / tl.maximum(count, 1.0)
+        away = tl.where(stored[:, None], kept - mean[None, :], 0.0)
+        here = tile0 + phase * count_p + pid_p
+        at1 = parts + here.to(tl.int64) * N + channel
+        tl.store(at1, mean, mask=channel < N)
+        tl.store(at1 + tiles.to(tl.int64) * N, tl.sum(away * away, axis=0), mask=channel < N)
+        tl.store(parts + tiles.to(tl.int64) * (2 * N) + here, count, mask=pid_n == 0)
+
+
+@triton.jit(do_not_specialize=["N", "tiles"])
+def combine_moments(parts, out, N, tiles, BT: tl.constexpr, BN: tl.constexpr):
+    """out: float64 (2, N), mean and sum of squared deviations, of conv_fused's parts."""
+    o = tl.program_id(0) * BN + tl.arange(0, BN)
+    of = (o < N)[None, :]
+    total = tl.zeros((BN,), dtype=tl.float64)
+    count = tl.zeros((BT,), dtype=tl.float64)
+    counts = parts + tiles.to(tl.int64) * (2 * N)
+    for first in range(0, tiles, BT):
+        tile = first + tl.arange(0, BT)
+        n = tl.load(counts + tile, mask=tile < tiles, other=0.0).to(tl.float64)
+        at = parts + tile.to(tl.int64)[:, None] * N + o[None, :]
+        mean = tl.load(at, mask=(tile < tiles)[:, None] & of, other=0.0).to(tl.float64)
+        total += tl.sum(mean * n[:, None], axis=0)
+        count += n
+    whole = total / tl.maximum(tl.sum(count, axis=0), 1.0)
+    deviations = tl.zeros((BN,), dtype=tl.float64)
+    for first in range(0, tiles, BT):
+        tile = first + tl.arange(0, BT)
+        n = tl.load(counts + tile, mask=tile < tiles, other=0.0).to(tl.float64)
+        at = parts + tile.to(tl.int64)[:, None] * N + o[None, :]
+        wanted = (tile < tiles)[:, None] & of
+        mean = tl.load(at, mask=wanted, other=0.0).to(tl.float64)
+        inner = tl.load(at + tiles.to(tl.int64) * N, mask=wanted, other=0.0).to(tl.float64)
+        away = mean - whole[None, :]
+        deviations += tl.sum(inner + n[:, None] * away * away, axis=0)
+    tl.store(out + o, whole, mask=o < N)
+    tl.store(out + N + o, deviations, mask=o < N)

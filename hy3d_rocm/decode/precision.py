@@ -1,0 +1,61 @@
+"""Which type a decode computes in, and which comes next where that gave NaN or infinities. Pure but
+for torch's names of types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "wider"]
+
+PRECISIONS: dict[str, torch.dtype | None] = {
+    "auto": None,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+# AMD's GPUs without bf16 instructions (RDNA1 and 2, GCN): each product is widened and multiplied as
+# float32, and some kernels spill (docs/triton.md).
+_NO_BF16 = ("gfx8", "gfx9000", "gfx900", "gfx902", "gfx906", "gfx909", "gfx90c", "gfx101", "gfx103")
+
+
+class NonFiniteError(ArithmeticError):
+    """A finite latent came out as NaN or infinite in the type that was computed in."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """dtype: computed in. reason: a few words. fallback: where that gives NaN; None for the next
+    wider one."""
+
+    dtype: torch.dtype
+    reason: str
+    fallback: torch.dtype | None = None
+
+
+def choose_precision(
+    asked: str, own: torch.dtype, architecture: str = "", fallback: str = "auto"
+) -> Precision:
+    """`asked` and `fallback`: names of PRECISIONS; own: the VAE's type; architecture: "gfx1030".
+
+    "auto" is the VAE's own type, but float32 for a bf16 VAE on a card without bf16 instructions.
+    """
+    after = PRECISIONS[fallback]
+    dtype = PRECISIONS[asked]
+    if dtype is not None:
+        return Precision(dtype, "asked for", after)
+    if own == torch.bfloat16 and architecture.startswith(_NO_BF16):
+        return Precision(torch.float32, f"{architecture} has no bf16 instructions", after)
+    return Precision(own, "the VAE's own", after)
+
+
+def wider(dtype: torch.dtype, fallback: torch.dtype | None = None) -> torch.dtype | None:
+    """The next type to try after NaN or infinities in `dtype`; None where nothing is left.
+
+    fp16 overflows at 65504, which bf16's exponent cures; but bf16's three digits may be too few, so
+    what follows fp16 is float32 unless bf16 is the given fallback.
+    """
+    if fallback is not None and fallback != dtype and dtype != torch.float32:
+        return fallback
+    return None if dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,0 +1,275 @@
+"""What operators take inside themselves, by rule: bytes that no tensor of the program shows.
+
+Each rule gives the bytes beside operands and results, for the operator on one device:
+
+* convolution: asked of the tier that computes it, where one is named. Else of torch's back-end for
+  that very shape: oneDNN reorders input, output and weights to blocks of 16 channels (measured as
+  VmHWM over the layers of tests/bench/measure_decode.py); the native path builds im2col, kernel
+  volume x Cin x output positions; a GPU library takes input and output once more. A plain result
+  that follows a blocked one does not live beside the blocked input.
+* attention: fused kernels keep no scores, on the CPU a block a thread; the composed form keeps
+  scores, their softmax and scaled copies of q and k. Which of them it is, torch is asked.
+* matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
+  the BLAS library takes its workspace once.
+* what reads its input as contiguous copies one that is not.
+* oneDNN generates code for each new shape of a convolution and keeps it for 1024 of them.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.units import MB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from hy3d_rocm.conv.tiers.base import Tier
+
+__all__ = ["BLAS_BYTES", "OperatorWorkspace", "conv_backend"]
+
+BLOCKED_CHANNELS = 16
+# torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
+# elsewhere, 8 MiB more for the second library (bf16 with a bias: 42.2 MB were seen on an H200).
+BLAS_BYTES = 43 * MB
+# Code and data of one convolution in oneDNN's cache, and how many it keeps. 172 shapes (30 tiles
+# of a Wan VAE in bf16) left 47 MB after the first run and 0.5 MB after the second; any leaves 8.
+CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
+# The C conv3d's own limit a thread, where it is given none (conv/functional.py).
+C_WORKSPACE_BYTES = 64 * MB
+# The blocks that torch's CPU attention works in: queries, keys.
+_QUERY_BLOCK, _KEY_BLOCK = 256, 512
+
+_aten = torch.ops.aten
+_CONVOLUTIONS = frozenset({_aten.convolution.default})
+_PRODUCTS = {  # operator: where its matrices stand among the arguments
+    _aten.mm.default: (0, 1),
+    _aten.bmm.default: (0, 1),
+    _aten.addmm.default: (1, 2),
+    _aten.baddbmm.default: (1, 2),
+}
+_READ_CONTIGUOUS = frozenset(
+    {
+        _aten.native_group_norm.default,
+        _aten.native_layer_norm.default,
+        _aten.replication_pad1d.default,
+        _aten.replication_pad2d.default,
+        _aten.replication_pad3d.default,
+        _aten.reflection_pad2d.default,
+        _aten.reflection_pad3d.default,
+        _aten.upsample_nearest2d.default,
+        _aten.upsample_nearest3d.default,
+        _aten._upsample_nearest_exact2d.default,
+        _aten._upsample_nearest_exact3d.default,
+    }
+)
+
+
+class OperatorWorkspace:
+    """Bytes that operators take beside operands and results on `device`.
+
+    tier: the tier of hy3d_rocm.conv that computes convolutions there; None: torch's own choice.
+    """
+
+    def __init__(self, device: torch.device, tier: Tier | None = None) -> None:
+        self.device = device
+        self.tier = tier
+        self.code_scale = 1.0  # shapes that each one seen stands for
+        self.code_bytes = 0  # of code generated so far
+        self._shapes: set[tuple[Any, ...]] = set()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the rules depend on beside shapes: predictions are remembered by it."""
+        name = None if self.tier is None else self.tier.name
+        return (str(self.device), name, torch.get_num_threads(), torch.backends.cudnn.enabled)
+
+    def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
+        """Bytes beside operands and results while `func(*args)` makes `out`."""
+        if func in _CONVOLUTIONS:
+            return self.convolution(args, out)
+        if func in _PRODUCTS:
+            return sum(_copied(args[i]) for i in _PRODUCTS[func])
+        if func in _READ_CONTIGUOUS:
+            return 0 if _is_dense(args[0]) else int(args[0].nbytes)
+        return 0
+
+    def once(self, func: Any) -> int:
+        """Bytes that the first call of `func` takes and that stay."""
+        return BLAS_BYTES if self.device.type == "cuda" and func in _PRODUCTS else 0
+
+    def convolution(self, args: Sequence[Any], out: Tensor) -> int:
+        """Of aten.convolution(input, weight, bias, stride, padding, dilation, ...)."""
+        x, weight = args[0], args[1]
+        if self.tier is not None:
+            need = self.tier.workspace_bytes(conv_spec(args, out, self.device))
+            if not need and self.tier.name == "cpu" and self.device.type == "cpu":
+                return C_WORKSPACE_BYTES * torch.get_num_threads()
+            return need
+        backend = conv_backend(
+            tuple(x.shape),
+            tuple(weight.shape),
+            x.dtype,
+            self.device.type,
+            tuple(args[3]),
+            tuple(args[4]),
+            tuple(args[5]),
+            args[8],
+            torch.get_num_threads(),
+        )
+        size: int = x.element_size()
+        copied: int = 0 if _is_dense(x) else int(x.nbytes)
+        if backend.startswith("Slow"):
+            taps = math.prod(weight.shape[2:])
+            positions = out.shape[0] * math.prod(out.shape[2:])
+            return copied + int(taps * x.shape[1] * positions) * size
+        if self.device.type != "cpu":
+            return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
+        self._generated((x.shape, weight.shape, x.dtype, tuple(args[3]), tuple(args[4])))
+        weights = _blocked_weights(weight) * size
+        # input and output blocked, then the plain output in the place of the blocked input
+        return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
+
+    def _generated(self, shape: tuple[Any, ...]) -> None:
+        """A convolution by oneDNN."""
+        if shape not in self._shapes:
+            self._shapes.add(shape)
+            most = CODE_BYTES * CODE_SHAPES
+            self.code_bytes = min(self.code_bytes + round(CODE_BYTES * self.code_scale), most)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
+        """Of F.scaled_dot_product_attention."""
+        if _attention_is_composed(
+            self.device.type,
+            q.dtype,
+            q.dim(),
+            (q.shape[-1], k.shape[-1], v.shape[-1]),
+            tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v)),
+            mask is not None,
+        ):
+            scores = math.prod(q.shape[:-1]) * k.shape[-2] * q.element_size()
+            return 2 * scores + int(q.nbytes) + int(k.nbytes)
+        if self.device.type != "cpu":
+            return 0
+        rows, columns = min(q.shape[-2], _QUERY_BLOCK), min(k.shape[-2], _KEY_BLOCK)
+        return torch.get_num_threads() * rows * (2 * columns + v.shape[-1] + 2) * 4
+
+
+def conv_spec(args: Sequence[Any], out: Tensor, device: torch.device) -> ConvSpec:
+    """aten.convolution's arguments in the form that tiers are asked in."""
+    x, weight = args[0], args[1]
+    ndim = weight.dim() - 2
+    last = torch.channels_last if ndim == 2 else torch.channels_last_3d
+    return ConvSpec(
+        ndim=ndim,
+        batched=True,
+        x_size=tuple(x.shape),
+        weight_size=tuple(weight.shape),
+        has_bias=args[2] is not None,
+        stride=tuple(args[3]),
+        pad_before=tuple(args[4]),
+        pad_after=tuple(args[4]),
+        dilation=tuple(args[5]),
+        groups=args[8],
+        out_size=tuple(out.shape),
+        dtype=x.dtype,
+        device=device,
+        channels_last=not x.is_contiguous() and x.is_contiguous(memory_format=last),
+    )
+
+
+@lru_cache(maxsize=4096)
+def conv_backend(
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    threads: int,
+) -> str:
+    """Name of the back-end that torch takes for this convolution, e.g. "Mkldnn", "Slow3d".
+
+    Asked with tensors of one element expanded to the shape; "Unknown" for a device that is not
+    here. `threads` matters to the choice.
+    """
+    del threads
+    if device == "cuda" and not torch.cuda.is_available():
+        return "Unknown"
+    one = torch.empty((), dtype=dtype, device=device)
+    chosen = torch._C._select_conv_backend(
+        one.expand(x),
+        one.expand(weight),
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        (0,) * len(stride),
+        groups,
+    )
+    return str(chosen).rsplit(".", 1)[-1]
+
+
+@lru_cache(maxsize=256)
+def _attention_is_composed(
+    device: str,
+    dtype: torch.dtype,
+    ndim: int,
+    heads: tuple[int, int, int],
+    dense: tuple[bool, ...],
+    masked: bool,
+) -> bool:
+    """Whether torch composes attention of operators, scores and all, for operands of this kind."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return not all(dense)
+    lead = (1,) * (ndim - 2)
+
+    def operand(size: int, is_dense: bool) -> Tensor:
+        if is_dense:
+            return torch.empty((*lead, 8, size), dtype=dtype, device=device)
+        return torch.empty((*lead, size, 8), dtype=dtype, device=device).transpose(-1, -2)
+
+    q, k, v = (operand(n, d) for n, d in zip(heads, dense, strict=True))
+    mask = torch.zeros((8, 8), dtype=torch.bool, device=device) if masked else None
+    return int(torch._fused_sdp_choice(q, k, v, mask)) == 0
+
+
+def _is_dense(x: Tensor) -> bool:
+    if x.is_contiguous():
+        return True
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return last is not None and x.is_contiguous(memory_format=last)
+
+
+def _copied(matrix: Tensor) -> int:
+    """Bytes of the copy that a product makes of a matrix (or a batch of them); 0 for none."""
+    rows, columns = matrix.stride()[-2:]
+    ordered = (columns == 1 and rows >= matrix.shape[-1]) or (
+        rows == 1 and columns >= matrix.shape[-2]
+    )
+    return 0 if ordered else int(matrix.nbytes)
+
+
+def _blocked(x: Tensor) -> int:
+    elements: int = x.numel() // max(x.shape[1], 1) * _round_up(x.shape[1])
+    return elements * x.element_size()
+
+
+def _blocked_weights(weight: Tensor) -> int:
+    return (
+        _round_up(weight.shape[0]) * _round_up(weight.shape[1]) * int(math.prod(weight.shape[2:]))
+    )
+
+
+def _round_up(channels: int) -> int:
+    return -(-channels // BLOCKED_CHANNELS) * BLOCKED_CHANNELS

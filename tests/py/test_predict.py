@@ -1,0 +1,275 @@
+"""The peak of a run is known before it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from hy3d_rocm.conv.tiers import make_tier  # noqa: E402
+from hy3d_rocm.decode import predict as p  # noqa: E402
+from hy3d_rocm.decode.layers import Conv, Pieces, Shuffle  # noqa: E402
+from hy3d_rocm.decode.live import Live, NoScores, on_host  # noqa: E402
+from hy3d_rocm.decode.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
+
+CPU = OperatorWorkspace(torch.device("cpu"))
+CARD = OperatorWorkspace(torch.device("cuda"))
+MB = 2**20
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_prediction_on_shapes_equals_the_real_runs_live_bytes() -> None:
+    """The same count over a run with real tensors: shapes alone lose nothing."""
+    layers = nn.Sequential(
+        nn.Conv3d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv3d(8, 4, 1)
+    )
+
+    def run(x: torch.Tensor, stack: nn.Module) -> torch.Tensor:
+        y = stack(F.pad(x, (1, 1, 1, 1, 2, 0), mode="replicate"))
+        queries = y.flatten(2).transpose(1, 2)[None]
+        scored = F.scaled_dot_product_attention(queries, queries, queries)
+        return torch.cat([scored, queries], dim=2).sum(1).double() + float(y.isfinite().all())
+
+    x = torch.randn(1, 4, 5, 6, 7)
+    with torch.no_grad(), Live([x, *layers.parameters()], CPU) as live, NoScores(live):
+        kept = run(x, layers)
+    ghost, ghosts = meta(*x.shape), nn.Sequential(*layers).to("meta")
+    predicted = p.predict(
+        lambda: run(ghost, ghosts), known=[ghost, *ghosts.parameters()], workspace=CPU
+    )
+    assert predicted == p.Prediction(live.device_peak, 0, live.both_peak, live.macs)
+    assert predicted.macs > 0
+    assert live.live["device"] == kept.nbytes
+
+
+def test_storages_count_from_birth_to_death_and_views_never() -> None:
+    def run() -> torch.Tensor:
+        x = meta(1000)
+        views = [x[i:] for i in range(10)]
+        y = views[3] + 1
+        del x, views
+        return y * 2
+
+    assert p.predict(run, workspace=CPU).device_bytes == 4000 + 997 * 4
+
+
+def test_what_was_there_before_does_not_count() -> None:
+    x = meta(1000)
+    assert p.predict(lambda: x.view(10, 100)[3:], known=[x], workspace=CPU).device_bytes == 0
+    assert p.predict(lambda: p.given(meta(1000)), workspace=CPU).device_bytes == 4000
+    assert p.predict(lambda: p.given(x).add_(1), known=[x], workspace=CPU).device_bytes == 0
+
+
+def test_what_lies_on_the_host_counts_there() -> None:
+    """A large tensor made on the CPU, pinned or not, one that is moved, and one that is marked."""
+
+    def run() -> object:
+        x = meta(MB)
+        slab = torch.empty(2 * MB, pin_memory=True, device="cpu")
+        slab[:MB].copy_(x)
+        moved = x.to("cpu")
+        marked = on_host(torch.empty_like(x))
+        small = torch.zeros(4, device="cpu")
+        small.copy_(x[:4])
+        return slab, moved, marked, small
+
+    found = p.predict(run, workspace=CARD)
+    assert found.host_bytes == (2 + 1 + 1) * 4 * MB + 16
+    assert found.device_bytes == 2 * 4 * MB  # until the mark both were on the device
+    assert found.both_bytes == 5 * 4 * MB + 16
+    on_cpu = p.predict(run, workspace=CPU)
+    assert (on_cpu.device_bytes, on_cpu.host_bytes) == (5 * 4 * MB + 16, 0)
+
+
+def test_what_comes_back_from_the_host_counts_on_the_device() -> None:
+    def run() -> object:
+        there = on_host(meta(1000))
+        back = there[:100].to("meta", torch.float64)
+        return there, back, back.to("meta")
+
+    found = p.predict(run, workspace=CARD)
+    assert (found.device_bytes, found.host_bytes) == (4000, 4000)
+    assert found.both_bytes == 4000 + 800
+
+
+def test_marks_mean_nothing_outside_a_prediction() -> None:
+    x = torch.ones(2)
+    assert on_host(x) is x
+    assert p.given(x) is x
+    assert not p.predicting()
+    assert p.predict(lambda: None if p.predicting() else 1 / 0, workspace=CPU).macs == 0
+
+
+def test_checks_of_values_come_out_well() -> None:
+    def run() -> None:
+        x = meta(10)
+        assert bool(torch.isfinite(x).all())
+        assert not bool(torch.isnan(x).any())
+        assert float(x.max()) == 1.0
+
+    p.predict(run, workspace=CPU)
+
+
+def test_what_the_run_raises_is_raised_and_the_callers_modes_stay_out() -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Refusing(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            raise AssertionError("a mode of the caller's thread was met")
+
+    with torch.inference_mode(), Refusing():
+        assert p.predict(lambda: torch.empty(3, device="meta"), workspace=CPU).device_bytes == 12
+    with pytest.raises(ZeroDivisionError):
+        p.predict(lambda: 1 / 0, workspace=CPU)
+
+
+def test_a_named_tier_says_its_own_workspace() -> None:
+    x, w = meta(1, 32, 5, 40, 40), meta(48, 32, 3, 3, 3)
+
+    def run() -> torch.Tensor:
+        return F.conv3d(x, w)
+
+    def peak(workspace: OperatorWorkspace) -> int:
+        return p.predict(run, known=[x, w], workspace=workspace).device_bytes
+
+    out = run().nbytes
+    native = make_tier("native")
+    need = peak(OperatorWorkspace(torch.device("cuda"), native)) - out
+    columns = 27 * 32 * 3 * 38 * 38 * 4
+    assert need == columns
+    # A library on a card that is not here: input and output once more, the weights twice.
+    if not torch.cuda.is_available():
+        assert peak(CARD) == 2 * out + x.nbytes + 2 * w.nbytes
+
+
+def test_composed_attention_keeps_its_scores() -> None:
+    q = meta(1, 1, 100, 64)
+    flat = p.predict(
+        lambda: F.scaled_dot_product_attention(q, q, q), known=[q], workspace=CPU
+    ).device_bytes
+    assert flat < q.nbytes + 100 * 100 * 4 * torch.get_num_threads() * 4
+    three = meta(1, 100, 64)  # without heads torch composes it on the CPU
+    composed = p.predict(
+        lambda: F.scaled_dot_product_attention(three, three, three), known=[three], workspace=CPU
+    ).device_bytes
+    assert composed == 3 * q.nbytes + 2 * 100 * 100 * 4
+
+
+def test_blas_takes_its_workspace_once_on_a_card() -> None:
+    a = meta(64, 64)
+    found = p.predict(lambda: (a @ a) @ a, known=[a], workspace=CARD)
+    assert found.device_bytes == 2 * a.nbytes + BLAS_BYTES
+    strided = meta(64, 128)[:, ::2]
+    copied = p.predict(lambda: strided @ a, known=[strided, a], workspace=CPU)
+    assert copied.device_bytes == 2 * a.nbytes
+
+
+class Inner:
+    """A backend that only says what it takes."""
+
+    weights: Any = None
+
+    def workspace_bytes(self, layer: Conv, source: Pieces, frames: tuple[int, int]) -> int:
+        return 1000 * (frames[1] - frames[0])
+
+    convolve: Any = None
+
+
+def counted(layer: Conv, frames: tuple[int, int]) -> tuple[Any, Any, p.Prediction]:
+    """Result and moments of CountingBackend, and the prediction."""
+    backend = p.CountingBackend(Inner(), p.MetaWeights(torch.float32, torch.device("cpu")))
+    source = Pieces((meta(1, 8, 2, 6, 4), meta(1, 8, 3, 6, 4)), 0, 5)
+    found: list[Any] = []
+
+    def run() -> object:
+        found.extend(backend.convolve(layer, source, frames, moments=True))
+        return found
+
+    predicted = p.predict(run, known=source.tensors, workspace=CPU)
+    return *found, predicted
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "macs"),
+    [
+        (Conv(nn.Conv3d(8, 6, 3), (2, 1, 1), (0, 1, 1)), (6, 3, 6, 4), 6 * 8 * 27 * 72),
+        (
+            Conv(nn.Conv3d(8, 6, 3), (2, 1, 1), (0, 1, 1), up=(1, 2, 2)),
+            (6, 3, 12, 8),
+            6 * 8 * 27 * 288,
+        ),
+        (
+            Conv(nn.Conv3d(8, 6, 3), (2, 0, 0), (0, 1, 1), stride=(1, 2, 2)),
+            (6, 3, 3, 2),
+            6 * 8 * 27 * 18,
+        ),
+        (Conv(nn.Conv2d(8, 4, 3), (0, 1, 1), (0, 1, 1)), (4, 3, 6, 4), 4 * 8 * 9 * 72),
+        (Conv(nn.Linear(8, 5)), (5, 3, 6, 4), 5 * 8 * 72),
+        (
+            Conv(nn.Conv3d(8, 16, 1), shuffle=Shuffle((2, 2, 2), "channel first", 1)),
+            (2, 6, 12, 8),
+            16 * 8 * 72,
+        ),
+    ],
+)
+def test_counting_backend_makes_results_of_the_right_shape(
+    layer: Conv, shape: tuple[int, ...], macs: int
+) -> None:
+    found, moments, predicted = counted(layer, (1, 4))
+    assert found.shape == (1, *shape)
+    assert moments.mean.shape == moments.deviations.shape == shape[:1]
+    assert predicted.macs == macs
+    assert predicted.device_bytes == found.nbytes + max(3000, 8 * shape[0])
+
+
+def test_weights_count_where_they_are_converted_and_once() -> None:
+    module = nn.Linear(100, 10)
+
+    def run(dtype: torch.dtype) -> int:
+        weights = p.MetaWeights(dtype, torch.device("cpu"))
+
+        def twice() -> object:
+            assert weights.of(module, "weight") is weights.of(module, "weight")
+            assert weights.of(module, "missing") is None
+            return weights
+
+        return p.predict(twice, workspace=CPU).device_bytes
+
+    assert run(torch.float32) == 0
+    assert run(torch.bfloat16) == 2000
+
+
+def test_a_prediction_is_made_once_for_all_that_it_depends_on() -> None:
+    owner, calls = nn.Identity(), SimpleNamespace(count=0)
+
+    def run() -> torch.Tensor:
+        calls.count += 1
+        return meta(5)
+
+    first = p.Predictor(owner, CPU)
+    assert first.of(("whole", 5), run).device_bytes == 20
+    assert p.Predictor(owner, CPU).of(("whole", 5), run).device_bytes == 20
+    assert calls.count == 1
+    p.Predictor(owner, CARD).of(("whole", 5), run)
+    p.Predictor(nn.Identity(), CPU).of(("whole", 5), run)
+    first.of(("whole", 6), run)
+    assert calls.count == 4
+
+
+def test_planned_is_five_percent_more_and_on_the_cpu_at_least_32_mb() -> None:
+    found = p.Prediction(1000 * MB, 10 * MB, 1005 * MB)
+    assert found.planned(False) == p.Prediction(1050 * MB, 10 * MB, 1060 * MB)
+    assert found.planned(True).device_bytes == p.planned_bytes(1005 * MB, True)
+    assert p.planned_bytes(1000 * MB, True) == 1050 * MB
+    assert p.planned_bytes(10 * MB, True) == 42 * MB

@@ -1,0 +1,95 @@
+"""The packed weight: what the kernels read is the permuted weight, made once, in one allocation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import check_triton_packing as packing_check
+import pytest
+import torch
+
+from hy3d_rocm.conv.triton import packing, plan, steps, variants
+from hy3d_rocm.conv.triton.layout import Layout
+
+pytest.importorskip("triton", reason="no triton in this environment")
+
+COUNT, SEED = 24, 5
+TARGET = steps.Target("gfx1100", 1)
+
+
+@pytest.mark.timeout(300)
+def test_what_kernels_read_is_the_permuted_weight_packed_once_in_one_allocation() -> None:
+    result = packing_check.spawn(SEED, 0, COUNT)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["kinds"].keys() == {"as it lies", "pack_weight", "to_rows_and_pack"}
+    assert result["addresses"] > 100_000
+
+
+def problem(**changes: Any) -> plan.Problem:
+    return dataclasses.replace(variants._base("bf16"), **changes)
+
+
+def kernels(p: plan.Problem, **layout: Any) -> list[str]:
+    lies = dataclasses.replace(variants._layout(p, False, False), **layout)
+    return [item.kernel for item in steps.make_steps(p, lies, "bf16", True, TARGET).launches]
+
+
+POINT: Any = {"kernel": (1, 1, 1), "size": (4, 8, 8)}
+
+
+def test_a_weight_that_lies_as_it_is_read_is_not_copied() -> None:
+    assert kernels(problem(**POINT)) == ["conv_points"]
+    p = problem()
+    last = packing.packed_strides(p, False)
+    assert kernels(p, weight=last) == ["to_rows", "conv_rows"]
+    assert kernels(p) == ["to_rows_and_pack", "conv_rows"]
+    # Padded channels make it another order.
+    assert kernels(problem(channels=20, **POINT)) == ["to_rows_and_pack", "conv_rows"]
+
+
+def test_a_weight_that_is_not_aligned_is_copied_even_so() -> None:
+    assert kernels(problem(**POINT), weight_aligned=False) == ["pack_weight", "conv_points"]
+    p = problem()
+    last = packing.packed_strides(p, False)
+    found = kernels(p, weight=last, weight_aligned=False)
+    assert found == ["to_rows_and_pack", "conv_rows"]
+
+
+def test_a_first_box_packs_and_no_other() -> None:
+    p = problem(size=(9, 40, 40), pad_before=(1, 1, 1), pad_after=(1, 1, 1))
+    lies = variants._layout(p, False, False)
+    made = steps.make_steps(p, lies, "bf16", True, TARGET, None, p.weight_bytes + 400_000)
+    found = [item.kernel for item in made.launches if item.kernel.startswith("to_rows")]
+    assert len(found) > 2
+    assert found == ["to_rows_and_pack"] + ["to_rows"] * (len(found) - 1)
+
+
+def test_parts_of_the_workspace_do_not_overlap_and_begin_at_whole_lines() -> None:
+    p = problem(channels=1024, outputs=8, size=(3, 5, 5))
+    in_parts = steps.Target("gfx1100", 96)
+    made = steps.make_steps(p, variants._layout(p, False, False), "bf16", True, in_parts)
+    assert min(made.packed_elems, made.rows_elems, made.sums_elems) > 0
+    rows, sums, end = made.offsets
+    assert made.packed_elems * 2 <= rows
+    assert rows + made.rows_elems * 2 <= sums
+    assert sums + made.sums_elems * 4 <= end
+    assert rows % 256 == sums % 256 == end % 256 == 0
+
+
+def test_a_weight_that_reaches_beyond_2_gib_is_known_to() -> None:
+    p = problem()
+    far = (2**25, *packing.plain_strides(p)[1:])
+    made = steps.make_steps(
+        p, dataclasses.replace(variants._layout(p, False, False), weight=far), "bf16", True, TARGET
+    )
+    assert made.far == {"unpacked"}
+    near = steps.make_steps(p, variants._layout(p, False, False), "bf16", True, TARGET)
+    assert not near.far
+
+
+def test_the_strides_of_a_two_dimensional_weight_have_no_time() -> None:
+    x, out = torch.zeros(1, 8, 9, 9), torch.zeros(1, 16, 7, 7)
+    found = Layout.of(x, out, torch.zeros(16, 8, 3, 3))
+    assert found.weight == (72, 9, 0, 3, 1)
+    assert found.weight_aligned
