@@ -20,7 +20,6 @@ from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory, planner, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.own_tiles import OwnTiles
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.prices import Prices
@@ -178,6 +177,7 @@ class Execution:
         tools = ways.Tools(backend, device, stages, lambda: memory.give_back(device))
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
+        stages.expect(self._grains(way))
         for sample in range(self.z.shape[0]):
             if ways.is_tiled(way):
                 self._in_tiles(job, way, sample, tools)
@@ -185,6 +185,16 @@ class Execution:
                 self._in_order(job, way, sample, tools)
         synchronize(device)
         self.report.delegated = dict(getattr(backend, "delegated", {}))
+
+    def _grains(self, way: Way) -> int:
+        """That will be counted; 0 where some of a sample's frames are there already."""
+        frames, samples = self.job.out_shape[2], range(self.z.shape[0])
+        if ways.is_tiled(way):
+            return len(samples) * Prices(self.job).grains(way)
+        wanted = [self.placing.first_wanted(sample) for sample in samples]
+        if any(0 < first < frames for first in wanted):
+            return 0
+        return sum(first < frames for first in wanted) * Prices(self.job).grains(way)
 
     def _in_order(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
         wanted = self.placing.first_wanted(sample)
@@ -197,14 +207,11 @@ class Execution:
             self._clean_up(number, tools.device)
         if way.strategy == "whole":
             count, height, width = job.out_shape[2:]
-            self.counter.total = self.z.shape[0]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
 
     def _in_tiles(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
         """Tiles are added up in one tensor."""
         run = ways.tiled_run(job, way, tools, sample=sample)
-        if isinstance(run, OwnTiles):
-            self.counter.total = self.z.shape[0] * len(run.plan.grains)
         run.run(self.z[sample : sample + 1], self.placing.whole()[sample : sample + 1])
         error = run.report.estimate_error
         if error is not None:

@@ -47,7 +47,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._true: set[int] = set()  # storages of what `all` said
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
-        self.macs = 0
+        self.macs = self.grains = 0
 
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
@@ -294,3 +294,18 @@ def count_macs(macs: int) -> None:
     live = getattr(_running, "live", None)
     if live is not None:
         live.macs += macs
+
+
+class GrainCount:
+    """A counter for an engine that runs for a prediction."""
+
+    total = 0
+
+    def check(self) -> None:
+        """Nobody cancels a prediction."""
+
+    def tick(self, step: object) -> None:
+        """A grain is done."""
+        live = getattr(_running, "live", None)
+        if live is not None:
+            live.grains += 1

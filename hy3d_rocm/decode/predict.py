@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,20 +60,22 @@ CPU_ALLOWANCE_BYTES = 32 * MB
 @dataclass(frozen=True)
 class Prediction:
     """Peak bytes above what was there before: on the device, on the host, and of both together
-    (which may be less than their sum); multiply-accumulates of the convolutions."""
+    (which may be less than their sum); multiply-accumulates of the convolutions; grains, where the
+    run counted them."""
 
     device_bytes: int
     host_bytes: int = 0
     both_bytes: int = 0
     macs: int = 0
+    grains: int = 0
 
     def planned(self, on_cpu: bool) -> Prediction:
         """With the allowance for what is not predicted."""
         if on_cpu:
             both = planned_bytes(self.both_bytes, True)
-            return Prediction(both, 0, both, self.macs)
+            return replace(self, device_bytes=both, host_bytes=0, both_bytes=both)
         device = planned_bytes(self.device_bytes, False)
-        return Prediction(device, self.host_bytes, device + self.host_bytes, self.macs)
+        return replace(self, device_bytes=device, both_bytes=device + self.host_bytes)
 
 
 def planned_bytes(predicted: int, on_cpu: bool) -> int:
@@ -101,7 +103,9 @@ def predict(
         with torch.no_grad(), NoScores(live), live:
             kept = run()  # the result lives until the peak is read
             del kept
-        return Prediction(live.device_peak, live.host_peak, live.both_peak, live.macs)
+        return Prediction(
+            live.device_peak, live.host_peak, live.both_peak, live.macs, live.grains
+        )  # fmt: skip
 
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:
         return worker.submit(task).result()

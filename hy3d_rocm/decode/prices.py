@@ -13,11 +13,12 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.decode.budget import Budget
 from hy3d_rocm.decode.copies import tensors_of
-from hy3d_rocm.decode.live import given, modelled, on_host, several_shapes
+from hy3d_rocm.decode.live import GrainCount, given, modelled, on_host, several_shapes
+from hy3d_rocm.decode.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.own_tiles import OwnTiles, plan_own_tiles
 from hy3d_rocm.decode.planner import STRATEGIES, Need, Plan, Way, choose
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
-from hy3d_rocm.decode.tiles import TiledRun, _Frozen
+from hy3d_rocm.decode.tiles import TiledRun, _Frozen, steps
 from hy3d_rocm.decode.ways import (
     Job,
     Tools,
@@ -29,6 +30,7 @@ from hy3d_rocm.decode.ways import (
     list_ways,
     run,
     runs_own_code,
+    tile_plan,
     tiled_run,
     torch_backend,
 )
@@ -86,6 +88,23 @@ class Prices:
         if self.job.device.type == "cpu":
             return Need(planned.both_bytes, 0, planned.macs)
         return Need(0, planned.both_bytes, planned.macs)
+
+    def grains(self, way: Way) -> int:
+        """That one sample's decode counts; 0 where nobody knows."""
+        frames = self.job.shape[2]
+        engine = way.parameters.get("engine")
+        if engine is None:
+            return 1
+        if engine == "chunks":
+            return -(-frames // int(way.parameters["chunk"]))
+        if engine == OWN_TILES:
+            return len(plan_own_tiles(self.job.family, self.job.shape, way.parameters).grains)
+        if engine == "tiles":
+            return steps(tile_plan(self.job, way.parameters), frames)
+        try:
+            return self.predicted(way).grains
+        except ValueError:
+            return 0
 
     def _least(self, way: Way, why: str) -> Need:
         """What a way takes for its frames alone."""
@@ -178,6 +197,7 @@ def _line(a: Prediction, b: Prediction, x: float) -> Prediction:
         at(a.host_bytes, b.host_bytes),
         at(a.both_bytes, b.both_bytes),
         at(a.macs, b.macs),
+        at(a.grains, b.grains),
     )
 
 
@@ -195,7 +215,7 @@ def _ghost_run(job: Job, way: Way) -> object:
     weights = MetaWeights(job.dtype_of(way), job.device_of(way))
     z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
     make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
-    tools = Tools(make(weights, meta), meta, mover=_CountedMover())
+    tools = Tools(make(weights, meta), meta, GrainCount(), mover=_CountedMover())
     tiled = is_tiled(way)
     if not job.keeps_result and not tiled:
         for _, frames in run(job, way, z, tools):

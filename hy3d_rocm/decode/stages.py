@@ -27,6 +27,7 @@ class StageLog:
     def __init__(self, counter: Counter, device: torch.device, always: bool = False) -> None:
         self.counter = counter
         self.device = device
+        self.is_known = False
         self.waits = always or logger.isEnabledFor(logging.DEBUG)
 
     @property
@@ -35,7 +36,12 @@ class StageLog:
 
     @total.setter
     def total(self, count: int) -> None:
-        self.counter.total = count
+        if not self.is_known:
+            self.counter.total = count
+
+    def expect(self, count: int) -> None:
+        """So many grains there will be, whatever an engine says later; 0: that is for it to say."""
+        self.counter.total, self.is_known = count, count > 0
 
     @property
     def done(self) -> int:

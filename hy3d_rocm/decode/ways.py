@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "is_opaque",
-    "is_tiled", "left_out", "list_ways", "run", "runs_own_code", "torch_backend",
+    "is_tiled", "left_out", "list_ways", "run", "runs_own_code", "tile_plan",
+    "torch_backend",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
@@ -207,8 +208,25 @@ def left_out(job: Job, options: WayOptions | None = None) -> list[str]:
     if is_opaque(job.family):
         said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
         if not job.encode:
-            said.append(no_tiles(job.family, (options or WayOptions()).halo_pixels))
+            said.append(_no_own_tiles(job, options or WayOptions()))
     return [sentence for sentence in said if sentence]
+
+
+def _no_own_tiles(job: Job, options: WayOptions) -> str:
+    said = no_tiles(job.family, options.halo_pixels)
+    if not said and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        said = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
+    return said
+
+
+def _own_parameters(options: WayOptions) -> dict[str, Any]:
+    return {
+        "engine": ENGINE,
+        "chunk_size": options.chunk_size,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+    }
 
 
 def _of_own_code(job: Job, options: WayOptions) -> Iterator[Way]:
@@ -216,13 +234,7 @@ def _of_own_code(job: Job, options: WayOptions) -> Iterator[Way]:
     yield Way("whole")
     if job.encode or no_tiles(job.family, options.halo_pixels):
         return
-    given: dict[str, Any] = {
-        "engine": ENGINE,
-        "chunk_size": options.chunk_size,
-        "halo_pixels": options.halo_pixels,
-        "overlap_pixels": options.overlap_pixels,
-        "min_tile_pixels": options.min_tile_pixels,
-    }
+    given = _own_parameters(options)
     least = math.inf
     for level, plan in own_levels(job.family, job.shape, given):
         least = latents_of(plan)
@@ -280,17 +292,18 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
 
 def _levels(job: Job, parameters: dict[str, Any]) -> Iterator[int]:
     """The levels whose largest tile is smaller than the one before by a good part."""
-    first = _tile_plan(job, parameters | {"level": 0}).spatial
+    first = tile_plan(job, parameters | {"level": 0}).spatial
     area = math.inf
     for level in range(first.levels):
-        spatial = _tile_plan(job, parameters | {"level": level}).spatial
+        spatial = tile_plan(job, parameters | {"level": level}).spatial
         now = spatial.decoded_size(1) * spatial.decoded_size(2)
         if now <= _SMALLER * area or level == first.levels - 1:
             area = now
             yield level
 
 
-def _tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
+def tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
+    """The tiles of a way with these parameters."""
     from hy3d_rocm.decode.tiles import plan_tiles
 
     named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
@@ -301,7 +314,7 @@ def _tile_way(
     strategy: str, job: Job, parameters: Mapping[str, Any], level: int, again: bool = False
 ) -> Way:
     parameters = {**parameters, "level": level}
-    plan = _tile_plan(job, parameters)
+    plan = tile_plan(job, parameters)
     scale = job.family.factor[1] // plan.cut.scale
     rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
     count = len(plan.spatial.grains)
@@ -373,7 +386,7 @@ def tiled_run(
     return kind(
         Placed(job.family, tools.device, job.dtype_of(way)),
         tools.backend,
-        _tile_plan(job, way.parameters),
+        tile_plan(job, way.parameters),
         counter=tools.counter,
         on_pressure=tools.on_pressure,
         layerwise={"slice_bytes": slice_bytes},

@@ -384,3 +384,34 @@ def test_meter_sees_a_peak_that_is_gone_at_the_end() -> None:
     # The kernel adds resident pages up in batches of at least 32 per CPU, and pages that were in
     # use at the start may go: a sixteenth either way, far from the 0 of a meter that saw nothing.
     assert abs(meter.peak_bytes - size) <= size // 16
+
+
+@pytest.mark.parametrize("strategy", ["whole", *PARTS])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_progress_knows_its_total_from_the_first_grain(vae: Any, strategy: str, batch: int) -> None:
+    seen: list[tuple[int, int]] = []
+    z = latents_of(vae, frames=3, batch=batch)
+    decode(vae, z, strategy=strategy, progress=lambda done, total, step: seen.append((done, total)))
+    assert seen == [(n + 1, len(seen)) for n in range(len(seen))]
+
+
+def test_progress_counts_slices_of_a_long_video_right(hunyuan: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    decode_with_report(
+        hunyuan, latents_of(hunyuan, frames=12), strategy="streamed",
+        options=DecodeOptions(slice_bytes=1 << 16),
+        progress=lambda done, total, step: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(n + 1, len(seen)) for n in range(len(seen))]
+
+
+def test_progress_begins_again_with_the_next_way(vae: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    _, report = decode_with_report(
+        vae, latents_of(vae) * 3e4, strategy="streamed", precision="fp16",
+        progress=lambda done, total, step: seen.append((done, total)),
+    )  # fmt: skip
+    assert report.events
+    last = seen[-1][1]
+    assert len(seen) > last
+    assert seen[-last:] == [(n + 1, last) for n in range(last)]

@@ -154,7 +154,7 @@ def test_time_is_cut_only_where_earlier_frames_do_not_feel_later_ones(
     vae, z = ConvNet(time), latents(frames=40, height=4, width=4)
     options = DecodeOptions(halo_pixels=12, overlap_pixels=8, min_tile_pixels=16, chunk_size=8)
     if warm_up is None:  # one tile, and that is the whole
-        with pytest.raises(ValueError, match="the strategy 'tiled' can't be taken"):
+        with pytest.raises(ValueError, match="4 x 4 is one tile"):
             decode_with_report(vae, z, strategy="tiled", options=options)
         return
     want = vae.decode(z)
@@ -320,4 +320,30 @@ def test_diffusers_vaes_of_no_known_layers_decode_whole_and_tiled() -> None:
     options = DecodeOptions(halo_pixels=2, overlap_pixels=2, min_tile_pixels=4)
     got, report = decode_with_report(vae, z, strategy="tiled", options=options)
     assert got.shape == want.shape
-    assert "the layers of" in report.reason or "VQModel" in report.reason
+    assert "VQModel" in report.reason
+    assert any("can't be known" in said for said in report.recommendations)
+
+
+def test_noise_in_the_decoder_is_drawn_as_by_its_own_decode() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    vae = diffusers.AutoencoderKLLTXVideo(
+        latent_channels=4, block_out_channels=(8, 8), decoder_block_out_channels=(8, 8),
+        layers_per_block=(1, 1), decoder_layers_per_block=(1, 1, 1),
+        spatio_temporal_scaling=(True, False), decoder_spatio_temporal_scaling=(True, False),
+        decoder_inject_noise=(True, True, True), patch_size=2,
+        down_block_types=("LTXVideoDownBlock3D",) * 2,
+    ).eval().requires_grad_(False)  # fmt: skip
+    for name, parameter in vae.named_parameters():
+        if "per_channel_scale" in name:
+            parameter.fill_(0.5)
+    z = latents(3, 8, 8)
+    torch.manual_seed(5)
+    want = vae.decode(z).sample
+    torch.manual_seed(5)
+    got, report = decode_with_report(vae, z)
+    assert torch.equal(got, want)
+    assert "adds fresh noise" in report.reason
+    options = DecodeOptions(halo_pixels=4, overlap_pixels=4, min_tile_pixels=4)
+    tiled, report = decode_with_report(vae, z, strategy="tiled", options=options)
+    assert tiled.shape == want.shape
+    assert "at a time" not in report.plan["way"]

@@ -82,6 +82,12 @@ def _about_speed(report: DecodeReport) -> list[str]:
 
 
 def _about_exactness(report: DecodeReport) -> list[str]:
+    if _engine(report.plan) == "own tiles":
+        return [
+            "The frames are an approximation whose error can't be known, since the layers of this "
+            'VAE are not: compare with strategy="whole" and a larger budget, or give '
+            "DecodeOptions(halo_pixels=64, overlap_pixels=64)."
+        ]
     is_tiled = report.strategy == "tiled" or _engine(report.plan) == "tiles"
     if not is_tiled or not report.estimate_error:
         return []
