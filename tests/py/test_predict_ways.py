@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -139,16 +140,25 @@ def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(
         prices.plan_job(job, Budget(GB, GB, True, "given"), "cpu")
 
 
+def test_several_tiles_are_priced_where_frames_go_to_a_file() -> None:
+    job = job_of("wan", (2, 12, 12))
+    way = next(w for w in ways.list_ways(job) if w.parameters.get("level", 0) > 0)
+    to_file = Prices(replace(job, keeps_result=False)).predicted(way)
+    kept = Prices(job).predicted(way)
+    result = 4 * math.prod(job.out_shape)
+    assert kept.both_bytes - result <= to_file.both_bytes <= kept.both_bytes
+
+
 def test_chunks_depend_on_the_shape_alone() -> None:
     def chunk(size: tuple[int, int, int], device: torch.device, **changes: Any) -> int:
         job = replace(job_of("wan", size, device), **changes)
         return next(w for w in ways.list_ways(job) if w.strategy == "streamed").parameters["chunk"]
 
-    assert chunk((21, 60, 104), CARD) == 1
-    assert chunk((21, 30, 52), CARD) == 2
+    assert chunk((21, 60, 104), CARD) == 2
+    assert chunk((21, 120, 208), CARD) == 1
     assert chunk((3, 8, 8), CARD) == 3
     assert chunk((21, 8, 8), CPU) == 1
-    pixels = {"encode": True, "shape": (1, 3, 81, 240, 416)}
+    pixels = {"encode": True, "shape": (1, 3, 81, 480, 832)}
     assert chunk((1, 4, 4), CARD, **pixels) == 8
     assert chunk((1, 4, 4), CPU, **pixels) == 4
 
