@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv.errors import Kind, classify
-from hy3d_rocm.decode import memory, planner, ways
+from hy3d_rocm.decode import memory, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
-from hy3d_rocm.decode.prices import Prices
+from hy3d_rocm.decode.prices import plan_job
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.weights import ModuleWeights
@@ -93,10 +93,10 @@ class Execution:
     # Plans
 
     def _choose(self) -> None:
-        found = ways.list_ways(self.job, self.options)
-        left = (way for way in found if way.name not in self.tried and self._goes_on(way))
         try:
-            self.plan = planner.choose(left, self.budget, self.strategy, Prices(self.job))
+            self.plan = plan_job(
+                self.job, self.budget, self.strategy, self.options, self._may_be_taken
+            )
         except ValueError as error:
             if self.making is None:
                 raise
@@ -107,9 +107,10 @@ class Execution:
             ) from error
         self._describe(self.plan)
 
-    def _goes_on(self, way: Way) -> bool:
-        """Whether its frames are made as those that are there."""
-        return self.making is None or making_of(self.job, way) == self.making
+    def _may_be_taken(self, way: Way) -> bool:
+        """Not one that failed; one whose frames are made as those that are there."""
+        goes_on = self.making is None or making_of(self.job, way) == self.making
+        return goes_on and way.name not in self.tried
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
