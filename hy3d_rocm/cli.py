@@ -15,6 +15,7 @@ from pathlib import Path
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.command import add_decode_parser, run_decode_command
+from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
     add_decode_parser(commands)
+    add_tool_parsers(commands)
     add_bench_parser(commands)
     add_tune_parser(commands)
     add_db_parser(commands)
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_demo_command(arguments)
     if arguments.command == "decode":
         return run_decode_command(arguments)
+    if arguments.command in COMMANDS:
+        return run_tool_command(arguments)
     if arguments.command == "bench":
         return run_bench_command(arguments)
     if arguments.command == "tune":

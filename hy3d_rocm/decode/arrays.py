@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 import os
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 # How many frames a killed decode of an array loses at most.
 CHECKPOINT_FRAMES = 32
+_PASSED_BYTES = 8 << 20  # written before the pages are let go
 _STORED = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -53,6 +55,7 @@ class MemmapSink:
         self._next: list[int] = []
         self._recorded = 0
         self._plan: Mapping[str, Any] | None = None
+        self._dtype: torch.dtype | None = None
         self._in_order = True  # nothing but whole frames by put()
         self._published = False
 
@@ -66,7 +69,7 @@ class MemmapSink:
             self._let_go()
             if self.parts is not None:
                 self.parts.begin_again(shape, stored, plan)
-        self._plan = plan
+        self._plan, self._dtype = plan, dtype
         if dtype not in _STORED:
             logger.info("%s: %s frames are stored as float32, NumPy has no such type",
                         self.path, dtype)  # fmt: skip
@@ -115,6 +118,9 @@ class MemmapSink:
         array = np.frombuffer(self._map, kind, offset=offset).reshape(shape)
         self._frames = torch.from_numpy(array)
 
+    def host_bytes(self, shape: Shape) -> int:
+        return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (4 << 20)
+
     def first_wanted(self, sample: int) -> int:
         return self._next[sample] if self._next else 0
 
@@ -130,10 +136,13 @@ class MemmapSink:
             first = min(self._next[sample], stop)
         self._in_order &= whole
         place = self._opened()[sample : sample + 1, :, first:stop, rows, columns]
-        place.copy_(frames)
+        frame_bytes = place[:, :, :1].numel() * place.element_size()
+        step = max(_PASSED_BYTES // max(frame_bytes, 1), 1)
+        for at in range(0, place.shape[2], step):
+            place[:, :, at : at + step].copy_(frames[:, :, at : at + step])
+            self._pass_pages()
         if whole and first == self._next[sample]:
             self._next[sample] = max(stop, first)
-        self._pass_pages()
         if self.parts is not None and self._done() - self._recorded >= CHECKPOINT_FRAMES:
             self._record()
 
@@ -206,10 +215,32 @@ class MemmapSink:
 
     @property
     def buffer(self) -> Tensor | None:
+        if self._frames is None or self._frames.dtype != self._dtype:
+            return None
         self._in_order = False
         return self._frames
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
 
     def _opened(self) -> Tensor:
         if self._frames is None:
             raise RuntimeError("a sink was used before begin() or after its end")
         return self._frames
+
+
+def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Zeros on the disk instead of in memory, in a file without a name in `folder`: for tiles of a
+    video that is written when all are added up. It goes with its last tensor, also in a kill."""
+    import tempfile
+
+    size = math.prod(shape) * dtype.itemsize
+    with told(folder / "scratch"):
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  mapped beyond its end
+        with file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)

@@ -22,6 +22,7 @@ import torch
 
 from hy3d_rocm.decode.chunk_attention import Attended, AttentionState
 from hy3d_rocm.decode.chunk_frames import Chunk, Course, Frames, Piece, frame_bytes, segments
+from hy3d_rocm.decode.chunk_norms import Affine, Given, Norms
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.layers import Pieces
 from hy3d_rocm.decode.memory import trim_malloc
@@ -30,38 +31,10 @@ from hy3d_rocm.decode.report import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Attention, Backend, Conv, Family, Local, Norm, Range
 
-Affine = tuple["Tensor", "Tensor"]
 Result = TypeVar("Result")
-
-
-class Norms:
-    """What stands for the "group" norms, whose moments over the video a chunk cannot know.
-
-    index: the norm's place among the group norms of one call of the family's function.
-    """
-
-    def affine(self, norm: Norm, index: int) -> Affine:
-        """float32 (C,) factor and summand. The default refuses."""
-        raise RuntimeError(
-            "this VAE normalises over the whole video (GroupNorm), which a run in chunks cannot "
-            "know: give it the norms' statistics (tiles.py does), or decode it layer by layer"
-        )
-
-    def observe(self, norm: Norm, index: int, frames: Tensor) -> None:
-        """Sees each frame that is normalised, once."""
-
-
-class Given(Norms):
-    """Norms by a function (norm, index) -> (factor, summand)."""
-
-    def __init__(self, affine: Callable[[Norm, int], Affine]) -> None:
-        self._affine = affine
-
-    def affine(self, norm: Norm, index: int) -> Affine:
-        return self._affine(norm, index)
 
 
 @dataclass(eq=False)
@@ -84,22 +57,25 @@ class ChunkEngine:
     function (norm, index) -> (factor, summand). slice_bytes: most bytes of one layer's result in
     one go (None: what a chunk gives); a layer then works off a chunk in several calls.
     on_pressure: called after an out-of-memory error, before the same layer is tried again.
+    watch: called as watch(step, frames) with what comes out, before it is given on; may raise.
     """
 
     def __init__(
         self,
         backend: Backend,
-        counter: Counter | None = None,
+        counter: Counting | None = None,
         *,
         norms: Norms | Callable[[Norm, int], Affine] | None = None,
         slice_bytes: int | None = None,
         on_pressure: Callable[[], object] | None = None,
+        watch: Callable[[Step, Tensor], object] | None = None,
     ) -> None:
         self.backend = backend
         self.counter = counter
         self.norms = norms if isinstance(norms, Norms) else Given(norms) if norms else Norms()
         self.slice_bytes = slice_bytes
         self.on_pressure = on_pressure
+        self.watch = watch
         self._states: list[_State] = []
         self._call = self._norm = 0
         self._pending = False
@@ -162,11 +138,14 @@ class ChunkEngine:
                 made, due = self._once(function, feed)
                 while made:
                     done = made[0].stop
+                    if self.watch is not None:
+                        self.watch(_step(number, (made[0].first, done)), made[0].tensor)
                     yield made[0].first, made.pop(0).tensor
                 if on_cpu:
                     trim_malloc()  # or heap fragments add up over many chunks
                 feed = Chunk(Frames(min(first + chunk, total)), total, Fraction(chunk))
-            self._tick(number, first, min(first + chunk, total))
+            if self.counter is not None:
+                self.counter.tick(_step(number, due_frames))
         self._states = []
         if done != due:
             raise RuntimeError(f"{done} of {due} frames came out: a layer kept the rest")
@@ -180,10 +159,6 @@ class ChunkEngine:
         with torch.no_grad():
             out = function(self, z)
         return list(out.take().pieces), out.total
-
-    def _tick(self, number: int, first: int, stop: int) -> None:
-        if self.counter is not None:
-            self.counter.tick(Step("chunk", 0, 0, number, (first, stop), (0, 0), (0, 0)))
 
     # --- Engine -----------------------------------------------------------------------------
 
@@ -360,6 +335,10 @@ class ChunkEngine:
         if self.counter is not None:
             self.counter.check()
         return retried(work, self.on_pressure)
+
+
+def _step(number: int, frames: Range) -> Step:
+    return Step("chunk", 0, 0, number, frames, (0, 0), (0, 0))
 
 
 def _fetched(

@@ -52,6 +52,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
         device, host = self.live["device"] + inside, self.live["host"]
+        device += self.workspace.code_bytes
         self.device_peak = max(self.device_peak, device)
         self.host_peak = max(self.host_peak, host)
         self.both_peak = max(self.both_peak, device + host)
@@ -92,6 +93,11 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen[key] = (place, size)
         self.note()
 
+    def is_on_host(self, tensor: Tensor) -> bool:
+        """Whether a meta tensor stands for one on the host."""
+        place = self._seen.get(tensor.untyped_storage()._cdata, ("device", 0))[0]
+        return tensor.is_meta and place == "host"
+
     def _freed(self, key: int) -> None:
         self._true.discard(key)
         place, size = self._seen.pop(key, ("given", 0))
@@ -119,13 +125,17 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside(func, args, out)
         return out
 
-    def _inside(self, func: Any, args: Any, out: Any) -> None:
-        once = self.workspace.once(func)
+    def stays(self, once: int) -> None:
+        """Counts what a library takes at its first call and keeps."""
         if once and once not in self._once:
             self._once.add(once)
             self.live["device"] += once
+            self.note()
+
+    def _inside(self, func: Any, args: Any, out: Any) -> None:
+        self.stays(self.workspace.once(func))
         inside = self.workspace.of(func, args, out)
-        if inside or once:
+        if inside:
             self.note(inside)
         if func is torch.ops.aten.convolution.default:
             self.macs += out.numel() * math.prod(args[1].shape[1:])
@@ -186,7 +196,8 @@ def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
 
 
 class NoScores(TorchFunctionMode):
-    """Attention counts by rule; on "meta" torch would compose one with its scores."""
+    """What operators do not show: attention counts by rule, since on "meta" torch would compose one
+    with its scores; a copy from the host to the device is none for torch, as both are "meta"."""
 
     def __init__(self, live: Live) -> None:
         super().__init__()
@@ -194,12 +205,19 @@ class NoScores(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.to and self._live.is_on_host(args[0]):
+            device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
+            if device is not None and device.type == "meta":  # for torch it is there already
+                return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
         q, k, v = names["query"], names["key"], names["value"]
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
-        self._live.note(self._live.workspace.attention(q, k, v, names.get("attn_mask")))
+        inside = self._live.workspace.attention(q, k, v, names.get("attn_mask"))
+        if inside:
+            self._live.stays(self._live.workspace.once(_aten.bmm.default))
+        self._live.note(inside)
         return out
 
 
@@ -243,6 +261,20 @@ def workspace_rules() -> OperatorWorkspace | None:
     """The rules of the prediction that this thread runs for; None outside of one."""
     live = getattr(_running, "live", None)
     return None if live is None else live.workspace
+
+
+def uses_products() -> None:
+    """Says that a matrix product is made that no operator shows."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.stays(live.workspace.once(_aten.mm.default))
+
+
+def several_shapes(times: float) -> None:
+    """Says that what follows stands for `times` as many shapes of convolutions."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.workspace.code_scale = times
 
 
 def given_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -8,6 +8,7 @@ NAME.partial, and renamed when it is complete and on the disk: under its own nam
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,10 @@ class Sink(Protocol):
         plan, nothing happens; with another one (a ladder that steps down), what is there is thrown
         away, so that all frames are of one making."""
 
+    def host_bytes(self, shape: Shape) -> int:
+        """Host memory taken for frames of this shape, at most, beside the frames given; a result
+        that is kept in memory included. To be planned for before begin()."""
+
     def first_wanted(self, sample: int) -> int:
         """The first frame that is still wanted; all before it need not be decoded."""
 
@@ -67,8 +72,12 @@ class Sink(Protocol):
 
     @property
     def buffer(self) -> Tensor | None:
-        """All frames as a CPU tensor (B, C, T, H, W) that may be written in place instead of
-        put(), for tiles that are added up; None where there is none."""
+        """All frames as a CPU tensor (B, C, T, H, W) of the frames' type that may be written in
+        place instead of put(), for tiles that are added up; None where there is none."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where there is room for the like of it (arrays.scratch); None for what is in memory."""
 
 
 class TensorSink:
@@ -90,6 +99,9 @@ class TensorSink:
             self._next = [0] * shape[0]
         self._plan = plan
 
+    def host_bytes(self, shape: Shape) -> int:
+        return 0 if self._out is not None else math.prod(shape) * 4
+
     def first_wanted(self, sample: int) -> int:
         return self._next[sample]
 
@@ -110,6 +122,10 @@ class TensorSink:
     @property
     def buffer(self) -> Tensor | None:
         return self._out
+
+    @property
+    def folder(self) -> Path | None:
+        return None
 
     def _tensor(self) -> Tensor:
         if self._out is None:
@@ -143,7 +159,7 @@ class PngSink:
     """A folder of frame_000000.png and so on; each file is whole under its name."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.path = folder
         self._next = 0
         self._plan: Mapping[str, Any] | None = None
 
@@ -152,18 +168,21 @@ class PngSink:
     ) -> None:
         from hy3d_rocm.decode.video import check_picture
 
-        check_picture(shape, self.folder)
+        check_picture(shape, self.path)
         try:
             import PIL.Image  # noqa: F401
         except ImportError:
             raise OutputError(
-                f"PNG files in {self.folder} need Pillow: pip install Pillow, or name a .npy file"
+                f"PNG files in {self.path} need Pillow: pip install Pillow, or name a .npy file"
             ) from None
-        with told(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         if plan != self._plan:
             self._next = 0
         self._plan = plan
+
+    def host_bytes(self, shape: Shape) -> int:
+        return 2 * 4 * math.prod(shape[3:]) + (1 << 20)
 
     def first_wanted(self, sample: int) -> int:
         return self._next
@@ -176,7 +195,7 @@ class PngSink:
         from hy3d_rocm.decode.video import new_frames, pictures
 
         for picture in pictures(new_frames(first, frames, rows, columns, self._next)):
-            path = self.folder / f"frame_{self._next:06d}.png"
+            path = self.path / f"frame_{self._next:06d}.png"
             partial = partial_of(path)
             with told(path):
                 Image.fromarray(picture).save(partial, format="PNG")
@@ -184,16 +203,20 @@ class PngSink:
             self._next += 1
 
     def finish(self) -> Path:
-        logger.info("%s: %d pictures", self.folder, self._next)
-        return self.folder
+        logger.info("%s: %d pictures", self.path, self._next)
+        return self.path
 
     def abort(self) -> None:
-        partial_of(self.folder / f"frame_{self._next:06d}.png").unlink(missing_ok=True)
-        logger.info("%s: stopped after %d pictures, which stay", self.folder, self._next)
+        partial_of(self.path / f"frame_{self._next:06d}.png").unlink(missing_ok=True)
+        logger.info("%s: stopped after %d pictures, which stay", self.path, self._next)
 
     @property
     def buffer(self) -> Tensor | None:
         return None
+
+    @property
+    def folder(self) -> Path:
+        return self.path
 
 
 def sink_for(

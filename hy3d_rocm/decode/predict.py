@@ -28,6 +28,7 @@ from hy3d_rocm.decode.live import (
     given_empty,
     on_host,
     predicting,
+    uses_products,
 )
 from hy3d_rocm.decode.workspace import OperatorWorkspace
 from hy3d_rocm.units import MB
@@ -178,6 +179,8 @@ class CountingBackend:
         room = torch.empty(
             self.inner.workspace_bytes(layer, source, frames), dtype=torch.uint8, device="meta"
         )
+        if math.prod(weight.shape[2:]) == 1:
+            uses_products()
         first = source.tensors[0]
         out = torch.empty(shape, dtype=first.dtype, device="meta")
         count_macs(macs)

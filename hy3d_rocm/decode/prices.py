@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.live import given, modelled, on_host
-from hy3d_rocm.decode.planner import Need, Way
+from hy3d_rocm import _native
+from hy3d_rocm.decode.budget import Budget
+from hy3d_rocm.decode.live import given, modelled, on_host, several_shapes
+from hy3d_rocm.decode.planner import STRATEGIES, Need, Plan, Way, choose
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
-from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run, torch_backend
+from hy3d_rocm.decode.ways import (
+    Job,
+    Tools,
+    WayOptions,
+    collect,
+    list_ways,
+    run,
+    tiled_run,
+    torch_backend,
+)
 from hy3d_rocm.decode.workspace import OperatorWorkspace
 
 if TYPE_CHECKING:
@@ -22,10 +33,31 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.movers import Ticket
     from hy3d_rocm.decode.plan import Grain
 
-__all__ = ["Prices", "meta_family"]
+__all__ = ["Prices", "meta_family", "plan_job"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
+
+
+def plan_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None
+) -> Plan:
+    """The best way to do the job within the budget, or of the strategy that was asked for.
+
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
+    strategy that is not known or that this VAE can't be run with.
+    """
+    if strategy not in STRATEGIES:
+        known = ", ".join(map(repr, STRATEGIES))
+        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    offered: Iterable[Way] = list_ways(job, options)
+    excluded = []
+    if not _native.available:
+        excluded.append(f"cpu needs the C core ({_native.missing})")
+        offered = (way for way in offered if way.strategy != "cpu")
+    if job.encode:
+        excluded.append("an encode has no tiles")
+    return choose(offered, budget, strategy, Prices(job), excluded)
 
 
 class Prices:
@@ -158,10 +190,17 @@ class _GhostTiles(TiledRun):
         gathering = self._gathering()
         norms = _Frozen(self.backend, self._estimate(), gathering)
         on_cpu = modelled(torch.device("meta")).type == "cpu"
-        for tile in _deciding(self.plan.spatial.grains, on_cpu):
+        tiles = self.plan.spatial.grains
+        deciding = _deciding(tiles, on_cpu)
+        several_shapes(len({_size(tile) for tile in tiles}) / len(deciding))
+        for tile in deciding:
             for _, made in self._tile(tile, norms):
                 on_host(made.to(self.store))
                 del made
+
+
+def _size(grain: Grain) -> tuple[int, int]:
+    return grain.in_stop[1] - grain.in_start[1], grain.in_stop[2] - grain.in_start[2]
 
 
 def _deciding(grains: Iterable[Grain], on_cpu: bool) -> list[Grain]:
@@ -169,9 +208,7 @@ def _deciding(grains: Iterable[Grain], on_cpu: bool) -> list[Grain]:
     each height: torch takes im2col where frames and rows are few, so a lower tile can take more."""
     found: dict[tuple[int, int], Grain] = {}
     for grain in grains:
-        found.setdefault(
-            (grain.in_stop[1] - grain.in_start[1], grain.in_stop[2] - grain.in_start[2]), grain
-        )
+        found.setdefault(_size(grain), grain)
 
     def covers(a: tuple[int, int], b: tuple[int, int]) -> bool:
         taller = a[0] == b[0] if on_cpu else a[0] >= b[0]

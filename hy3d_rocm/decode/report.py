@@ -97,9 +97,16 @@ class DecodeReport:
     delegated: dict[str, int] = field(default_factory=dict)  # what fused kernels left to torch
     events: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def recommendations(self) -> list[str]:
+        """What to do differently next time, as sentences; a function of the rest alone."""
+        from hy3d_rocm.decode.tools.advice import recommendations
+
+        return recommendations(self)
+
     def as_dict(self) -> dict[str, Any]:
         """Everything, with tuples as lists."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = _plain({**asdict(self), "recommendations": self.recommendations})
         return plain
 
 

@@ -26,6 +26,7 @@ from hy3d_rocm.decode.video import (
     VideoSettings,
     check_picture,
     count_frames,
+    encoder_bytes,
     join,
     new_frames,
     pictures,
@@ -103,6 +104,9 @@ class SegmentSink:
     def _segment(self, number: int) -> Path:
         return self.parts.folder / f"segment_{number:06d}{self.path.suffix.lower()}"
 
+    def host_bytes(self, shape: Shape) -> int:
+        return encoder_bytes(shape)
+
     def first_wanted(self, sample: int) -> int:
         return self._next
 
@@ -158,6 +162,10 @@ class SegmentSink:
     @property
     def buffer(self) -> Tensor | None:
         return None
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
 
     def _opened(self) -> Shape:
         if self._shape is None:

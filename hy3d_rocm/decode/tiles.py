@@ -19,58 +19,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.chunkwise import ChunkEngine, Norms
+from hy3d_rocm.decode.chunk_norms import Norms
+from hy3d_rocm.decode.chunkwise import ChunkEngine
 from hy3d_rocm.decode.faults import retried
-from hy3d_rocm.decode.plan import DecodePlan, Grain, plan_decode
+from hy3d_rocm.decode.plan import Grain
 from hy3d_rocm.decode.reduced import (
     Correction,
     Gathering,
     Statistics,
     StatisticsEngine,
     reduced,
-    reduced_size,
 )
 from hy3d_rocm.decode.report import Step
-from hy3d_rocm.decode.tile_parts import Cut, cut_of, head, trunk
+from hy3d_rocm.decode.tile_parts import head, trunk
+from hy3d_rocm.decode.tile_plan import TilePlan, plan_tiles, steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Backend, Family, Norm, Range
+
+__all__ = ["TilePlan", "TileReport", "TiledRun", "plan_tiles", "steps"]
 
 logger = logging.getLogger("hy3d_rocm")
 
 Size = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class TilePlan:
-    """A tiled decode, fixed before it runs.
-
-    spatial: tiles of the trunk's output, one frame high. chunk: frames of it at a time.
-    slice_bytes: see ChunkEngine. part: (T, H, W) of the trunk's output that statistics are
-    estimated from, None where no norm needs them. passes: runs over all tiles that correct the
-    estimate before the one that makes frames.
-    """
-
-    cut: Cut
-    spatial: DecodePlan
-    chunk: int
-    slice_bytes: int | None = None
-    part: Size | None = None
-    passes: int = 0
-
-    def describe(self) -> dict[str, Any]:
-        """JSON-able."""
-        return {
-            "tiles": list(self.spatial.count[1:]),
-            "tile_latents": [self.spatial.decoded_size(axis) for axis in (1, 2)],
-            "chunk_latent_frames": self.chunk,
-            "slice_bytes": self.slice_bytes,
-            "statistics_from": None if self.part is None else list(self.part),
-            "statistic_passes": self.passes,
-        }
 
 
 @dataclass
@@ -84,49 +58,6 @@ class TileReport:
     def estimate_error(self) -> float:
         """The largest; 0.0 where no norm was estimated."""
         return max(self.errors, default=0.0)
-
-
-def plan_tiles(
-    family: Family,
-    latent: tuple[int, ...],
-    *,
-    level: int = 0,
-    chunk: int = 1,
-    slice_bytes: int | None = None,
-    part_positions: int | None = None,
-    passes: int = 0,
-    halo_pixels: int | None = 32,
-    overlap_pixels: int = 16,
-    min_tile_pixels: int = 32,
-) -> TilePlan:
-    """The tiles of `level` (0: one) for a latent (B, C, T, H, W).
-
-    part_positions: latent positions that statistics are estimated from; None: as many as four
-    chunks of a tile have, which takes about as much memory layer by layer as a chunk depth first.
-    halo_pixels: decoded beyond a tile and dropped; None: as far as a cut is felt (exact where norms
-    are per position). ValueError where `level` does not exist.
-    """
-    cut = cut_of(family)
-    frames, height, width = latent[2], latent[3] * cut.scale, latent[4] * cut.scale
-    factor = family.factor[1] // cut.scale
-    halo = cut.reach if halo_pixels is None else min(cut.reach, -(-halo_pixels // factor))
-    overlap = -(-overlap_pixels // factor)
-    smallest = max(-(-min_tile_pixels // factor), overlap, 1)
-    spatial = plan_decode(
-        (1, height, width),
-        factors=(1, factor, factor),
-        overlap=(0, overlap, overlap),
-        halo=(0, halo, halo),
-        min_tile=(1, smallest, smallest),
-        level=level,
-    )
-    part = None
-    if cut.head_norms:
-        positions = part_positions
-        if positions is None:
-            positions = 4 * chunk * spatial.decoded_size(1) * spatial.decoded_size(2)
-        part = reduced_size((frames, height, width), positions)
-    return TilePlan(cut, spatial, chunk, slice_bytes, part, passes)
 
 
 class _Frozen(Norms):
@@ -174,11 +105,12 @@ class TiledRun:
         backend: Backend,
         plan: TilePlan,
         *,
-        counter: Counter | None = None,
+        counter: Counting | None = None,
         on_pressure: Callable[[], object] | None = None,
         layerwise: Mapping[str, Any] | None = None,
         store: torch.device | str = "cpu",
         measure: bool = True,
+        watch: Callable[[Step, Tensor], object] | None = None,
     ) -> None:
         self.family = family
         self.backend = backend
@@ -188,6 +120,7 @@ class TiledRun:
         self.layerwise = dict(layerwise or {})
         self.store = torch.device(store)
         self.measure = measure
+        self.watch = watch
         self.report = TileReport()
         self._grid: list[tuple[int, Tensor]] = []
         self._size: Size = (0, 0, 0)
@@ -301,6 +234,8 @@ class TiledRun:
         return engine
 
     def _judge(self, used: list[Statistics], gathering: Gathering | None) -> None:
+        """At the end: how good the estimate was."""
+        self._grid = []
         if gathering is not None:
             truth = gathering.statistics()
             self.report.errors = [u.deviation(t) for u, t in zip(used, truth, strict=True)]
@@ -322,10 +257,11 @@ class TiledRun:
         counter = None if self.counter is None else _Placed(self.counter, tile, kind)
         engine = ChunkEngine(
             self.backend,
-            counter,  # type: ignore[arg-type]
+            counter,
             norms=norms,
             slice_bytes=plan.slice_bytes,
             on_pressure=self.on_pressure,
+            watch=self.watch,
         )
         return engine.feed(
             head(self.family, plan.cut),
@@ -340,7 +276,7 @@ class TiledRun:
 class _ChecksOnly:
     """A counter for work that is not counted."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counting) -> None:
         self.counter = counter
         self.total = 0
 
@@ -354,7 +290,7 @@ class _ChecksOnly:
 class _Placed(_ChecksOnly):
     """Gives a tile's number and place to its engine's steps; the total is the caller's."""
 
-    def __init__(self, counter: Counter, tile: Grain, kind: str) -> None:
+    def __init__(self, counter: Counting, tile: Grain, kind: str) -> None:
         super().__init__(counter)
         self.tile, self.kind = tile, kind
 
@@ -362,11 +298,6 @@ class _Placed(_ChecksOnly):
         (_, h0, w0), (_, h1, w1) = self.tile.out_start, self.tile.out_stop
         place = {"tile": self.tile.index, "rows": (h0, h1), "columns": (w0, w1)}
         self.counter.tick(replace(step, kind=self.kind, **place))  # type: ignore[arg-type]
-
-
-def steps(plan: TilePlan, frames: int) -> int:
-    """Steps that a run over `frames` latent frames counts."""
-    return (1 + plan.passes) * len(plan.spatial.grains) * -(-frames // plan.chunk)
 
 
 def _place(made: Tensor, first: int, tile: Grain, tiles: int, out: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -60,6 +61,9 @@ class WatchedSink:
         self._shape = shape
         self._strategy = str((plan or {}).get("strategy", ""))
 
+    def host_bytes(self, shape: Shape) -> int:
+        return self.sink.host_bytes(shape)
+
     def first_wanted(self, sample: int) -> int:
         return self.sink.first_wanted(sample)
 
@@ -78,6 +82,10 @@ class WatchedSink:
     @property
     def buffer(self) -> Tensor | None:
         return self.sink.buffer
+
+    @property
+    def folder(self) -> Path | None:
+        return self.sink.folder
 
     def progress(self, done: int, total: int, step: Step) -> None:
         """As decode() calls it after each grain."""

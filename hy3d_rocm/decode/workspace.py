@@ -12,6 +12,7 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 * matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
   the BLAS library takes its workspace once.
 * what reads its input as contiguous copies one that is not.
+* oneDNN generates code for each new shape of a convolution and keeps it for 1024 of them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["BLAS_BYTES", "OperatorWorkspace", "conv_backend"]
 
 BLOCKED_CHANNELS = 16
-# torch's workspace for cuBLAS and hipBLASLt comes from its own allocator: 32 MiB on Hopper, less
-# elsewhere; a little more is a row of its handles.
-BLAS_BYTES = 33 * MB
+# torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
+# elsewhere, 8 MiB more for the second library (bf16 with a bias: 42.2 MB were seen on an H200).
+BLAS_BYTES = 43 * MB
+# Code and data of one convolution in oneDNN's cache, and how many it keeps. 172 shapes (30 tiles
+# of a Wan VAE in bf16) left 47 MB after the first run and 0.5 MB after the second; any leaves 8.
+CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
 # The C conv3d's own limit a thread, where it is given none (conv/functional.py).
 C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.
@@ -77,6 +81,9 @@ class OperatorWorkspace:
     def __init__(self, device: torch.device, tier: Tier | None = None) -> None:
         self.device = device
         self.tier = tier
+        self.code_scale = 1.0  # shapes that each one seen stands for
+        self.code_bytes = 0  # of code generated so far
+        self._shapes: set[tuple[Any, ...]] = set()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -125,9 +132,17 @@ class OperatorWorkspace:
             return copied + int(taps * x.shape[1] * positions) * size
         if self.device.type != "cpu":
             return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
+        self._generated((x.shape, weight.shape, x.dtype, tuple(args[3]), tuple(args[4])))
         weights = _blocked_weights(weight) * size
         # input and output blocked, then the plain output in the place of the blocked input
         return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
+
+    def _generated(self, shape: tuple[Any, ...]) -> None:
+        """A convolution by oneDNN."""
+        if shape not in self._shapes:
+            self._shapes.add(shape)
+            most = CODE_BYTES * CODE_SHAPES
+            self.code_bytes = min(self.code_bytes + round(CODE_BYTES * self.code_scale), most)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""

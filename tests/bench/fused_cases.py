@@ -37,7 +37,7 @@ class Case:
     norm: str | None
     scaled: bool  # scale and shift after the norm
     silu: bool
-    shuffle: tuple[tuple[int, int, int], str] | None
+    shuffle: tuple[Any, ...] | None  # as Shuffle's fields
     bias: bool
     add: str | None  # layout of the residual
     moments: bool
@@ -111,6 +111,9 @@ def random_case(seed: int, index: int) -> Case:
         each = rng.choice((1, 3, 16, 24)) if factor > 1 else rng.choice((1, 3, 8, 16, 20, 40))
         cuts = tuple(sorted(rng.random() for _ in range(rng.choice((0, 0, 1, 2)))))
         tile = (rng.choice((16, 32, 64)), rng.choice((16, 32)), rng.choice((16, 32)))
+        if shape["shuffle"] and shape["shuffle"][0][0] > 1 and rng.random() < 0.4:
+            (_, *space), order = shape["shuffle"]
+            shape["shuffle"] = ((2, *space), order, 0, (1, *space))
         case = Case(
             index=index, dtype=rng.choice(DTYPES), channels=rng.choice((3, 8, 16, 17, 24, 40)),
             outputs=each * factor, norm=rng.choice(NORMS), scaled=rng.random() < 0.3,
@@ -200,13 +203,14 @@ def build(case: Case, seed: int, real: bool) -> dict[str, Any]:
     shuffle = None if case.shuffle is None else layers.Shuffle(*case.shuffle)
     layer = layers.Conv(
         module, case.before, case.after, case.modes, case.stride, norm,
-        "silu" if case.silu and real else None, case.up, case.keep_first, 0, shuffle,
+        "silu" if case.silu and real else None, case.up, case.keep_first, shuffle=shuffle,
     )  # fmt: skip
     x = values(1, case.channels, *case.size)
     first, last = frames_of(case)
     ft, fh, fw = (1, 1, 1) if shuffle is None else shuffle.factor
+    count = last - first if shuffle is None else layers.shuffled_frames(shuffle, (first, last))
     h, w = own_size(case)
-    size = (1, case.outputs // (ft * fh * fw), (last - first) * ft, h * fh, w * fw)
+    size = (1, case.outputs // (ft * fh * fw), count, h * fh, w * fw)
     add = None if case.add is None else laid_out(values(*size), case.add)
     return {"layer": layer, "x": x, "affine": affine, "add": add, "frames": (first, last)}
 
@@ -317,12 +321,24 @@ def convolved(case: Case, x: Any, weight: Any, bias: Any, frames: tuple[int, int
     out = torch.nn.functional.conv3d(x, weight, bias, case.stride)[:, :, frames[0] : frames[1]]
     if case.shuffle is None:
         return out
-    (rt, rh, rw), order = case.shuffle
-    n, (t, h, w) = case.outputs // (rt * rh * rw), out.shape[2:]
+    factor, order, _, first = (*case.shuffle, 0, None)[:4]
+    kept = case.outputs // math.prod(factor)
+    if first is None or frames[0]:
+        return shuffled(out, factor, order)
+    parts = [shuffled(out[:, :, :1], first, order)[:, :kept]]
+    if out.shape[2] > 1:
+        parts.append(shuffled(out[:, :, 1:], factor, order))
+    return torch.cat(parts, 2)
+
+
+def shuffled(out: Any, factor: tuple[int, int, int], order: str) -> Any:
+    """Channels to space and time."""
+    rt, rh, rw = factor
+    n, (t, h, w) = out.shape[1] // (rt * rh * rw), out.shape[2:]
     if order == "channel first":
-        parts = out.view(n, rt, rh, rw, t, h, w).permute(0, 4, 1, 5, 2, 6, 3)
+        parts = out.reshape(n, rt, rh, rw, t, h, w).permute(0, 4, 1, 5, 2, 6, 3)
     else:
-        parts = out.view(rt, rh, rw, n, t, h, w).permute(3, 4, 0, 5, 1, 6, 2)
+        parts = out.reshape(rt, rh, rw, n, t, h, w).permute(3, 4, 0, 5, 1, 6, 2)
     return parts.reshape(1, n, t * rt, h * rh, w * rw)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 KINDS = ("hunyuan", "hunyuan15", "wan", "wan22", "ltx", "ltx_causal", "image")
-EVERY_KIND = (*KINDS, "qwen", "ltx095", "image16")
+EVERY_KIND = (*KINDS, "qwen", "ltx095", "ltx095_ahead", "image16")
 #: What vae.decode() takes beside the latent, by kind
-TIMESTEP = {"ltx095": 0.05}
+TIMESTEP = {"ltx095": 0.05, "ltx095_ahead": 0.05}
 #: GroupNorm over a few positions multiplies roundings, so that float32 says little there; these
 #: VAEs' own code computes in float64 all through (the others' goes through float32)
 IN_FLOAT64 = ("hunyuan", "image", "image16")
@@ -131,9 +131,10 @@ def _ltx(**changes: Any) -> Any:
     return AutoencoderKLLTXVideo(**(shape | changes))
 
 
-def _ltx095() -> Any:
+def _ltx095(**changes: Any) -> Any:
     """LTX 0.9.5 and later: packing down-samplings, residual up-samplings, timestep conditioning."""
     return _ltx(
+        **changes,
         block_out_channels=(8, 16, 16, 32, 32),
         down_block_types=("LTXVideo095DownBlock3D",) * 4,
         downsample_type=("spatial", "temporal", "spatiotemporal", "spatiotemporal"),
@@ -172,5 +173,6 @@ def _image16() -> Any:
 _MAKERS = {
     "hunyuan": _hunyuan, "hunyuan15": _hunyuan15, "wan": _wan, "wan22": _wan22, "qwen": _qwen,
     "ltx": _ltx, "ltx_causal": lambda: _ltx(decoder_causal=True), "ltx095": _ltx095,
+    "ltx095_ahead": lambda: _ltx095(encoder_causal=False),
     "image": _image, "image16": _image16,
 }  # fmt: skip

@@ -53,7 +53,7 @@ def test_every_length_and_chunk_gives_the_whole_decode(kind: str) -> None:
     for frames in range(1, 13):
         z = latent(frames)
         wanted = whole(DECODERS[kind], z)
-        for chunk in {1, 2, 3, 5, frames}:
+        for chunk in (1, 2, 5):
             assert_same(chunked(DECODERS[kind], z, chunk), wanted, f"T {frames}, chunk {chunk}")
 
 
@@ -66,14 +66,14 @@ def test_slices_of_a_chunk_change_nothing(kind: str) -> None:
         assert_same(chunked(DECODERS[kind], z, 3, engine), wanted, f"slices of {size} bytes")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_graphs_give_the_whole_decode(seed: int) -> None:
     """Replay: random_decoder(seed)."""
     function = random_decoder(seed)
-    for frames in (1, 2, 3, 7):
+    for frames in (1, 2, 6):
         z = latent(frames, 2, 3)
         wanted = whole(function, z)
-        for chunk, size in ((1, None), (2, None), (3, 100), (2, 1)):
+        for chunk, size in ((1, None), (3, None), (2, 100)):
             engine = ChunkEngine(SimpleBackend(), slice_bytes=size)
             got = chunked(function, z, chunk, engine)
             assert_same(got, wanted, f"seed {seed}, T {frames}, chunk {chunk}, slices {size}")

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hy3d_rocm.decode.chunkwise import ChunkEngine
+from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.layers import Attention, Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step
-from hy3d_rocm.decode.counter import Counter
 
 DECODERS = decoders()
 SHORT = {"hunyuan": (3, 2), "wan": (3, 1), "ltx": (3, 2), "video attention": (3, 2)}
@@ -104,7 +104,7 @@ def test_out_of_memory_in_any_operator_changes_no_bit(kind: str) -> None:
     with OutOfMemoryAt(set()) as counting:
         wanted = _decoded(kind, z)
     assert counting.seen > 100
-    for at in range(0, counting.seen, 3):
+    for at in range(len(kind) % 7, counting.seen, 7):
         with OutOfMemoryAt({at}):
             got = _decoded(kind, z)
         assert torch.equal(torch.cat(got, 2), torch.cat(wanted, 2)), at

@@ -113,6 +113,27 @@ def test_whole_is_the_vaes_own_code_bit_for_bit_and_writes_nothing(kind: str) ->
     assert {name: repr(value) for name, value in vars(vae).items()} == before
 
 
+class _Shapes:
+    """Weights on "meta"."""
+
+    def of(self, module: Any, name: str) -> Any:
+        value = getattr(module, name, None)
+        return value.to("meta") if isinstance(value, torch.Tensor) else None
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_every_tensor_that_layers_bring_comes_through_the_weights(kind: str) -> None:
+    """So that a decode can be predicted on shapes, and can run elsewhere than the VAE is."""
+    vae = tiny_vae(kind)
+    family = family_of(kind, vae)
+    frames = 1 if kind.startswith("image") else 3
+    z = torch.empty(1, family.latent_channels, frames, 2, 3, device="meta")
+    made = family.decode(PlainEngine(_Shapes()), z)
+    assert (made.device.type, tuple(made.shape)) == ("meta", family.out_shape(tuple(z.shape)))
+    moments = family.encode(PlainEngine(_Shapes()), made)
+    assert tuple(moments.shape) == family.moments_shape(tuple(made.shape))
+
+
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_half_precision_layers_keep_their_type_and_stay_near_the_exact_frames(kind: str) -> None:
     vae = tiny_vae(kind)

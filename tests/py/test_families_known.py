@@ -34,6 +34,7 @@ FACTS = {
     "ltx": ("LTX", (8, 16), False),
     "ltx_causal": ("LTX", (8, 16), False),
     "ltx095": ("LTX", (8, 16), False),
+    "ltx095_ahead": ("LTX", (8, 16), False),
     "image": ("image", (1, 4), True),
     "image16": ("image", (1, 2), True),
 }

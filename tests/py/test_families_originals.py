@@ -146,6 +146,18 @@ def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: 
     assert relative_error(family.encode(PlainEngine(), pixels), wanted) <= 1e-5
 
 
+def test_another_timestep_is_taken_by_the_layers_and_by_its_own_code() -> None:
+    original = ltx_original(tiny_vae("ltx095"), 0.05)
+    z = tiny_latents(tiny_vae("ltx095"), 2, 2, 2)
+    family = family_for(original, timestep=0.4)
+    with torch.no_grad():
+        wanted = family.whole(z)
+        usual = family_for(original).whole(z)
+    assert relative_error(family.decode(PlainEngine(), z), wanted) <= 1e-5
+    assert relative_error(usual, wanted) > 1e-3
+    assert original.decode_timestep == 0.05
+
+
 def test_an_ltx_encoder_with_another_log_variance_is_refused() -> None:
     original = ltx_original(tiny_vae("ltx"))
     original.encoder.latent_log_var = "constant"

@@ -13,12 +13,12 @@ from test_chunkwise import one_thread  # noqa: F401
 from test_chunkwise_faults import Live, OutOfMemoryAt
 from torch import Tensor
 
+from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import Conv, Norm
 from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.reduced import blocks, reduced, reduced_size
 from hy3d_rocm.decode.report import DecodeCancelled, Step
-from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.tiles import TiledRun, plan_tiles, steps
 from hy3d_rocm.decode.torch_backend import TorchBackend
@@ -124,7 +124,7 @@ def test_cuts_in_time_change_nothing_in_a_tile(chunk: int) -> None:
 
 def test_wan_in_two_tiles_is_what_diffusers_decodes() -> None:
     vae = tiny_vae("wan")
-    z = tiny_latents(vae, 2, 27, 4)
+    z = tiny_latents(vae, 1, 27, 3)
     got, run = tiled(family_for(vae), z, level=1, min_tile_pixels=32)
     assert run.plan.spatial.count == (1, 2, 1)
     assert relative_error(got, unsplit(vae, z)) <= 1e-5
@@ -143,13 +143,13 @@ def test_statistics_of_everything_give_the_whole_decode() -> None:
 
 def test_each_pass_corrects_a_norm_more_until_the_decode_is_exact() -> None:
     family = SmallFamily(group_norm())
-    z = latent(6, 32, 28)
+    z = latent(6, 28, 24)
     wanted = whole(family, z)
     cut = cut_of(family)
     assert cut.head_norms == 3
     errors = []
     for passes in range(4):
-        got, run = tiled(family, z, level=3, part_positions=600, passes=passes)
+        got, run = tiled(family, z, level=1, part_positions=600, passes=passes)
         assert math.prod(run.plan.part) <= 600
         errors.append(run.report.estimate_error)
     assert errors[0] > errors[1] > errors[2] > errors[3]
@@ -203,11 +203,11 @@ def test_out_of_memory_changes_no_bit_of_a_tiled_decode() -> None:
     with OutOfMemoryAt(set(), dims=4) as counting:
         wanted, _ = tiled(family, z, **options)
     pressed: list[int] = []
-    for at in range(1, counting.seen, max(counting.seen // 40, 1)):
+    for at in range(1, counting.seen, max(counting.seen // 25, 1)):
         with OutOfMemoryAt({at}, dims=4):
             got, _ = tiled(family, z, {"on_pressure": lambda: pressed.append(1)}, **options)
         assert torch.equal(got, wanted), at
-    assert len(pressed) >= 30
+    assert len(pressed) >= 20
 
 
 def test_progress_counts_to_its_end_and_a_stop_is_seen() -> None:
@@ -257,3 +257,38 @@ def test_a_part_is_never_larger_than_asked_for() -> None:
             t, h, w = reduced_size(size, positions)
             assert (t, h, w) <= size
             assert t * h * w <= max(positions, 5 * 8 * 8)
+
+
+def test_a_level_that_the_latent_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="levels 0 to"):
+        plan_tiles(SmallFamily(), (1, C, 2, 6, 6), level=40)
+
+
+@pytest.mark.parametrize("result", [torch.float32, torch.bfloat16])
+def test_tiles_in_bfloat16_differ_by_its_rounding_only(result: torch.dtype) -> None:
+    family = SmallFamily(group_norm())
+    z = latent(3, 24, 20)
+    wanted = whole(family, z)
+    family.dtype = torch.bfloat16
+    plan = plan_tiles(family, tuple(z.shape), level=2, part_positions=10**6, min_tile_pixels=8)
+    narrow = TorchBackend(ModuleWeights(torch.bfloat16, "cpu"))
+    with torch.no_grad():
+        engine = PlainEngine(ModuleWeights(torch.bfloat16, "cpu"))
+        unsplit_error = psnr(family.decode(engine, z.bfloat16()).float(), wanted)
+    out = torch.empty(family.out_shape(tuple(z.shape)), dtype=result)
+    TiledRun(family, narrow, plan).run(z, out)
+    assert psnr(out.float(), wanted) >= unsplit_error - 0.5
+
+
+def test_what_comes_out_can_be_looked_at_before_it_is_placed() -> None:
+    family = SmallFamily()
+    z = latent(3, 12, 10)
+    seen: list[tuple[int, int]] = []
+    tiled(family, z, {"watch": lambda step, frames: seen.append(step.frames)}, chunk=2)
+    assert seen == [(0, 2), (2, 3)]
+
+    def broken(step: Step, frames: Tensor) -> None:
+        raise FloatingPointError("NaN")
+
+    with pytest.raises(FloatingPointError):
+        tiled(family, z, {"watch": broken}, chunk=2)

@@ -58,7 +58,7 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             raise ValueError(
                 f"a timestep is given, but this {name} decodes without one: leave it out"
             )
-        family.timestep = float(timestep)  # type: ignore[attr-defined]
+        family.set_timestep(float(timestep))  # type: ignore[attr-defined]
     return family
 
 

@@ -25,6 +25,7 @@ from hy3d_rocm.decode.families.parts import (
 )
 from hy3d_rocm.decode.families.reflect import Reflecting
 from hy3d_rocm.decode.families.survey import Size, Survey
+from hy3d_rocm.decode.families.views import View
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
 from hy3d_rocm.decode.plain import shuffled
 
@@ -49,6 +50,12 @@ class LtxFamily(StructuredFamily):
     def recognises(cls, vae: Any) -> bool:
         """Convolutions that are told whether they are causal, and patches of pixels at the end."""
         return hasattr(vae.decoder.conv_in, "is_causal") and hasattr(vae.decoder, "patch_size_t")
+
+    def set_timestep(self, timestep: float) -> None:
+        """What decode() and whole() take from now on."""
+        self.timestep = timestep
+        if isinstance(self.vae, View):
+            self.vae.decode_timestep = timestep
 
     @property
     def conditioned(self) -> bool:
@@ -123,7 +130,7 @@ class LtxFamily(StructuredFamily):
         embedded = _embedded(d, temb)
         if embedded is not None:
             shift, scale = (embedded.view(2, -1) + d.scale_shift_table.detach().float()).unbind(0)
-            norm = replace(norm, scale=scale, shift=shift)
+            norm = _modulated(norm, shift, scale)
         x = engine.conv(x, conv_of(d.conv_out, norm=norm, act=act_of(d.conv_act)))
         return engine.local(x, Local(_unpatched(d), same_frames))
 
@@ -159,10 +166,14 @@ class LtxFamily(StructuredFamily):
         inputs, outputs = (int(conv.module.weight.shape[i]) * squares for i in (1, 0))
         means = engine.local(x, _first_twice(side), keep=True)
         means = engine.conv(means, self.pairs(inputs, mean_of=group, squares=squares))
-        front, *sides = conv.before
-        # The VAE repeats the first frame before it convolves.
-        x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
-        x = engine.local(x, packed_in_space(side))
+        # The VAE repeats the first frame before it convolves; where nothing later is read, that is
+        # to repeat what becomes of it.
+        if conv.after[0] == 0:
+            x = engine.local(engine.conv(x, conv), _first_twice(side))
+        else:
+            front, *sides = conv.before
+            x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
+            x = engine.local(x, packed_in_space(side))
         return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
 
     def own_decode(self, z: Tensor) -> Tensor:
@@ -198,13 +209,30 @@ def _in_float32(linear: Any) -> tuple[Tensor, Tensor]:
     return linear.weight.detach().float(), linear.bias.detach().float()
 
 
+class Modulation(torch.nn.Module):
+    """A timestep's scales and shifts as a norm's weight and bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("bias", bias, persistent=False)
+
+
+def _modulated(norm: Norm, shift: Tensor, scale: Tensor) -> Norm:
+    """The norm times 1 + scale, plus shift. One without parameters of its own takes these as its
+    weight and bias, so that whoever reads weights brings them to where it computes."""
+    if norm.weight is not None or norm.bias is not None:
+        return replace(norm, scale=scale, shift=shift)
+    return replace(norm, module=Modulation(1 + scale, shift), weight="weight", bias="bias")
+
+
 def _resnet(engine: Engine, block: Any, x: Handle, embedded: Tensor | None) -> Handle:
     if embedded is None:
         return resnet(engine, block, x)
     table = block.scale_shift_table.detach().float() + embedded.view(4, -1)
     norms: list[Norm] = []
     for module, (shift, scale) in ((block.norm1, table[:2]), (block.norm2, table[2:])):
-        norms.append(replace(norm_of(module), scale=scale, shift=shift))
+        norms.append(_modulated(norm_of(module), shift, scale))
     return resnet(engine, block, x, add_norms=norms)
 
 

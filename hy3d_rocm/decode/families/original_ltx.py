@@ -17,29 +17,29 @@ def ltx_view(vae: Any) -> View:
     the noise that is mixed into them: both belong to the caller."""
     decoder, encoder = vae.decoder, getattr(vae, "encoder", None)
     conditioned = bool(getattr(vae, "timestep_conditioning", False))
-    return View(
+    seen = View(
         decoder=_decoder(decoder, conditioned),
         encoder=None if encoder is None else _encoder(encoder),
         config=View(),
         decode_timestep=_timestep(vae) if conditioned else None,
-        own_decode=lambda z: _own_decode(vae, z, conditioned),
         own_encode=lambda pixels: _own_encode(vae, pixels),
     )
+    seen.own_decode = lambda z: _own_decode(vae, z, seen.decode_timestep)
+    return seen
 
 
 def _timestep(vae: Any) -> float:
-    """An attribute, or the default of decode()'s parameter."""
-    own = getattr(vae, "decode_timestep", None)
-    if own is not None:
-        return float(own)
-    parameter = inspect.signature(vae.decode).parameters.get("timestep")
-    if parameter is None or parameter.default is inspect.Parameter.empty:
-        raise StrangeModuleError("it takes a timestep and does not say which")
-    return float(parameter.default)
+    """An attribute in newer ComfyUI, an argument's default in older."""
+    if hasattr(vae, "decode_timestep"):
+        return float(vae.decode_timestep)
+    known = inspect.signature(vae.decode).parameters.get("timestep")
+    if known is None or not isinstance(known.default, float):
+        raise StrangeModuleError("it does not say at which timestep it decodes")
+    return known.default
 
 
-def _own_decode(vae: Any, z: Tensor, conditioned: bool) -> Tensor:
-    more = {"timestep": _timestep(vae)} if conditioned else {}
+def _own_decode(vae: Any, z: Tensor, timestep: float | None) -> Tensor:
+    more = {} if timestep is None else {"timestep": timestep}
     frames: Tensor = vae.decoder(z, **more)
     return frames
 

@@ -54,9 +54,12 @@ class WanFamily(StructuredFamily):
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
-        """Wan 2.2 averages whole squares; before, convolutions took any size."""
+        """Wan 2.2 averages whole squares; before, convolutions took any size. Frames behind the
+        last whole chunk are left out by the VAE, and by the layers where a chunk makes one latent.
+        """
         residual = any(hasattr(b, "avg_shortcut") for b in self.needed_encoder().down_blocks)
-        return 1, self.factor[1] if residual else self.patch
+        time = 1 if self.factor[0] == _CHUNK else _CHUNK
+        return time, self.factor[1] if residual else self.patch
 
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode with tiling and slicing off, clamped to -1..1."""

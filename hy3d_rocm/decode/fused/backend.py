@@ -22,12 +22,13 @@ from hy3d_rocm.decode.fused.tensors import (
     last_strides,
     overlaps,
     piece_of,
-    split,
     strides_of,
     triple,
 )
 from hy3d_rocm.decode.fused.work import Machine, Work
 from hy3d_rocm.decode.layers import Backend, Conv, Moments, Norm, Pieces, Range, Weights
+from hy3d_rocm.decode.moments import channel_moments, combine
+from hy3d_rocm.decode.torch_backend import TorchBackend, _add_parts, _put_together, _shuffled_parts
 
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.
@@ -94,7 +95,14 @@ class FusedBackend:
             )
         if layer.shuffle is not None and job.shuffle == ONES:
             return self._shuffled(layer, job, source, affine, add, moments)
-        return self._run(layer, job, source, affine, add)
+        jobs = _parts(layer, job)
+        out = self._out(job, sum(part.out_frames for part in jobs), add)
+        found, at = [], 0
+        for part in jobs:
+            target = out[:, :, at : at + part.out_frames] if len(jobs) > 1 else out
+            found.append(self._run(layer, part, source, affine, target))
+            at += part.out_frames
+        return out, _together(found)
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
@@ -105,10 +113,12 @@ class FusedBackend:
             reason = work.refusal(job)
         if reason is not None:
             return self._torch().workspace_bytes(layer, source, frames)
-        out = last_strides(job.outputs, job.out_frames, job.out_size)
-        made = work.make_work(job, out, self._target())
-        total = whole(made.rows_elems * ITEMSIZE[job.dtype]) + whole(made.parts_elems * 4)
-        total += whole(16 * job.outputs)
+        total = 0
+        for part in _parts(layer, job):
+            out = last_strides(part.outputs, part.out_frames, part.out_size)
+            made = work.make_work(part, out, self._target())
+            total += whole(made.rows_elems * ITEMSIZE[part.dtype]) + whole(made.parts_elems * 4)
+            total += whole(16 * part.outputs)
         if layer.shuffle is not None and job.shuffle == ONES:  # the result before the shuffle
             size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
             total += 2 * whole(size * ITEMSIZE[job.dtype])
@@ -116,8 +126,6 @@ class FusedBackend:
 
     def _torch(self) -> Backend:
         if self._other is None:
-            from hy3d_rocm.decode.torch_backend import TorchBackend
-
             self._other = TorchBackend(self.weights)
         return self._other
 
@@ -191,7 +199,9 @@ class FusedBackend:
         return packing.kernel_of(weight.detach())
 
     def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
-        shuffle = layer.shuffle if job.shuffle != ONES else None
+        shuffle = None
+        if layer.shuffle is not None and job.shuffle != ONES:
+            shuffle = packing.Phases(job.shuffle, layer.shuffle.order, job.outputs)
         key = (id(layer.module), job.dtype, job.folds, shuffle)
         found = self._packed.get(key)
         if found is None:
@@ -211,9 +221,9 @@ class FusedBackend:
 
     def _run(
         self, layer: Conv, job: Job, source: Pieces, affine: tuple[Tensor, Tensor] | None,
-        add: Tensor | None,
-    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        out = self._out(job, add)
+        out: Tensor,
+    ) -> Moments | None:  # fmt: skip
+        """The job into `out`, which holds the residual if there is one."""
         made = work.make_work(job, strides_of(out), self._target())
         packed, bias = self._packed_for(layer, job)
         if affine is None and layer.norm is not None:
@@ -224,10 +234,10 @@ class FusedBackend:
             tensors["bias"] = bias
         self._launch(made, tensors)
         if not job.moments:
-            return out, None
+            return None
         count = job.out_frames * job.out_size[0] * job.out_size[1]
         mean, deviations = tensors["moments"]
-        return out, Moments(count, mean, deviations)
+        return Moments(count, mean, deviations)
 
     def _tensors(
         self, job: Job, made: Work, source: Pieces, affine: tuple[Tensor, Tensor] | None
@@ -253,17 +263,18 @@ class FusedBackend:
         index = self.device.index
         elsewhere = index is not None and index != torch.cuda.current_device()
         with torch.cuda.device(index) if elsewhere else contextlib.nullcontext():
-            if not self._target().overlap or index is None:
+            overlap = self._target().overlap
+            if not overlap or index is None:
                 for item in made.launches:
                     launch(item, operands, index)
                 return
             if self._beside is None:
-                self._beside = Beside(index)
+                self._beside = Beside(index, overlap == 2)
             self._beside.run(made, operands, launch)
 
-    def _out(self, job: Job, add: Tensor | None) -> Tensor:
+    def _out(self, job: Job, frames: int, add: Tensor | None) -> Tensor:
         """Where the result goes: over the residual where its layout allows."""
-        size = (1, job.outputs, job.out_frames, *job.out_size)
+        size = (1, job.outputs, frames, *job.out_size)
         if add is None:
             last = job.outputs >= _FEWEST_LAST
             form = torch.channels_last_3d if last else torch.contiguous_format
@@ -284,13 +295,24 @@ class FusedBackend:
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """Few channels a phase: shuffled by a copy after the convolution."""
         assert layer.shuffle is not None
-        from hy3d_rocm.decode.moments import channel_moments
-
-        parts = split(self._run(layer, job, source, affine, None)[0], layer.shuffle)
-        sizes = parts.shape
-        size = (1, sizes[0], sizes[1] * sizes[2], sizes[3] * sizes[4], sizes[5] * sizes[6])
-        result = parts.reshape(size) if add is None else parts.reshape(size).add_(add)
+        plain = self._out(job, job.out_frames, None)
+        self._run(layer, job, source, affine, plain)
+        parts = _shuffled_parts(plain, layer.shuffle, job.frames)
+        result = _put_together(parts) if add is None else _add_parts(parts, add)
         return result, channel_moments(result) if moments else None
+
+
+def _parts(layer: Conv, job: Job) -> list[Job]:
+    """The job, its video's first frame by itself where that has a factor of its own."""
+    if layer.shuffle is None or layer.shuffle.first is None or job.frames[0] or job.shuffle == ONES:
+        return [job]
+    lead = replace(job, frames=(0, 1), shuffle=layer.shuffle.first)
+    return [lead, replace(job, frames=(1, job.frames[1]))] if job.frames[1] > 1 else [lead]
+
+
+def _together(found: list[Moments | None]) -> Moments | None:
+    made = [moments for moments in found if moments is not None]
+    return combine(made) if len(made) > 1 else made[0] if made else None
 
 
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}

@@ -245,7 +245,9 @@ def block_of(job: Job, piece: Piece) -> tuple[int, int]:
     most = 1 << 14 if job.norm else 128
     while channels < job.row_channels and channels < most:
         channels *= 2
-    elements = 4096 if job.norm or piece.strides[0] != 1 else 2048
+    # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks.
+    wide = channels >= 128 if job.norm else piece.strides[0] != 1
+    elements = 4096 if wide else 2048
     return max(1, elements // channels), channels
 
 

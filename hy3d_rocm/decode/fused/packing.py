@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hy3d_rocm.decode.layers import Shuffle
+from hy3d_rocm.conv.triton.plan import Triple
 
 # Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
 _FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Channels that become space and time, in which order, and how many of each phase are kept."""
+
+    factor: Triple
+    order: str
+    channels: int
 
 
 def kernel_of(weight: Tensor) -> Tensor:
@@ -20,7 +30,7 @@ def kernel_of(weight: Tensor) -> Tensor:
     return weight[(...,) + (None,) * (5 - weight.dim())]
 
 
-def pack(weight: Tensor, folds: tuple[bool, bool], shuffle: Shuffle | None) -> Tensor:
+def pack(weight: Tensor, folds: tuple[bool, bool], shuffle: Phases | None) -> Tensor:
     """The packed weight of a (O, C, kt, kh, kw) one; channels padded to a multiple of 8.
 
     folds: as Job.folds; sums of taps are made in float32 and rounded once.
@@ -36,7 +46,7 @@ def pack(weight: Tensor, folds: tuple[bool, bool], shuffle: Shuffle | None) -> T
     return packed.view(len(phases) * o, kt * kh, kw * rows)
 
 
-def pack_bias(bias: Tensor, folds: tuple[bool, bool], shuffle: Shuffle | None) -> Tensor:
+def pack_bias(bias: Tensor, folds: tuple[bool, bool], shuffle: Phases | None) -> Tensor:
     """The bias in the order of the packed weight's outputs."""
     if shuffle is not None:
         return _by_phase(bias, shuffle).contiguous()
@@ -44,13 +54,14 @@ def pack_bias(bias: Tensor, folds: tuple[bool, bool], shuffle: Shuffle | None) -
     return bias.repeat(count) if count > 1 else bias.contiguous()
 
 
-def _by_phase(tensor: Tensor, shuffle: Shuffle) -> Tensor:
-    """Outputs in the order (phase, channel)."""
-    if shuffle.order != "channel first":
-        return tensor
-    factor = shuffle.factor[0] * shuffle.factor[1] * shuffle.factor[2]
-    parts = tensor.reshape(-1, factor, *tensor.shape[1:])
-    return parts.transpose(0, 1).flatten(0, 1)
+def _by_phase(tensor: Tensor, phases: Phases) -> Tensor:
+    """Outputs in the order (phase, channel), as many channels as are kept."""
+    count = phases.factor[0] * phases.factor[1] * phases.factor[2]
+    if phases.order == "channel first":
+        parts = tensor.reshape(-1, count, *tensor.shape[1:])[: phases.channels].transpose(0, 1)
+    else:
+        parts = tensor.reshape(count, -1, *tensor.shape[1:])[:, : phases.channels]
+    return parts.flatten(0, 1)
 
 
 def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hy3d_rocm.conv.triton.plan import Triple
 from hy3d_rocm.decode.fused.job import Piece, Strides
-from hy3d_rocm.decode.layers import Norm, Shuffle, Weights
+from hy3d_rocm.decode.layers import Norm, Weights
 
 
 def piece_of(tensor: Tensor) -> Piece:
@@ -76,13 +76,3 @@ def affine_of(norm: Norm, channels: int, weights: Weights) -> tuple[Tensor, Tens
     if norm.shift is not None:
         summand = summand + norm.shift.reshape(-1).float()
     return factor.expand(channels).contiguous(), summand.expand(channels).contiguous()
-
-
-def split(x: Tensor, shuffle: Shuffle) -> Tensor:
-    """A convolution's channels as a view (C, T, rt, H, rh, W, rw); x (1, K, T, H, W)."""
-    rt, rh, rw = shuffle.factor
-    channels = x.shape[1] // (rt * rh * rw)
-    if shuffle.order == "channel first":
-        parts = x[0].reshape(channels, rt, rh, rw, *x.shape[2:])
-        return parts.permute(0, 4, 1, 5, 2, 6, 3)
-    return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)

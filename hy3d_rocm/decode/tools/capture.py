@@ -1,0 +1,273 @@
+"""What a decode was given, in two files that can be sent: latents (safetensors) and facts (JSON).
+
+HY3D_ROCM_CAPTURE=DIR, capturing() or `hy3d-rocm capture` turn it on. The files are written before
+the decode begins, so that one which hangs or takes the process with it leaves them, too; the facts
+say "began" then. Weights are never stored, only a fingerprint of them. No pickles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.decode.tools.files import (
+    DEBUG,
+    anonymous,
+    machine_facts,
+    plain,
+    stamped,
+    write_json,
+)
+from hy3d_rocm.units import GB, size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.report import DecodeReport
+
+logger = logging.getLogger("hy3d_rocm")
+
+VARIABLE = "HY3D_ROCM_CAPTURE"
+FORMAT = 1
+LARGEST_BYTES = GB  # of one tensor that is stored: a capture is to be sent
+
+_inside: ContextVar[tuple[Path, list[Path]] | None] = ContextVar("hy3d_capture", default=None)
+
+
+class CaptureError(ValueError):
+    """A file is no capture; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A capture that was read. latents: (B, C, T, H, W), of an encode the pixels. facts: see
+    facts_of()."""
+
+    path: Path
+    latents: Tensor
+    facts: dict[str, Any]
+
+
+@dataclass
+class Note:
+    """What the executor tells about a decode as it goes. path: of the facts, None: not captured."""
+
+    path: Path | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    report: DecodeReport | None = None
+
+
+@contextmanager
+def capturing(folder: Path | str = DEBUG) -> Iterator[list[Path]]:
+    """Captures each decode and encode of this thread inside; gives the list of the JSON files."""
+    written: list[Path] = []
+    token = _inside.set((Path(folder), written))
+    try:
+        yield written
+    finally:
+        _inside.reset(token)
+
+
+@contextmanager
+def around(family: Any, source: Any, asked: Any, encode: bool) -> Iterator[Note]:
+    """Around one decode, by the executor. asked: a dataclass with what the caller chose.
+
+    A capture that can't be written is a warning and no more: the decode is what counts.
+    """
+    inside = _inside.get()
+    folder = inside[0] if inside else os.environ.get(VARIABLE, "").strip()
+    note = Note()
+    if not folder:
+        yield note
+        return
+    _begin(note, Path(folder), family, source, asked, encode)
+    if note.path is not None and inside:
+        inside[1].append(note.path)
+    try:
+        yield note
+    except BaseException as error:
+        _finish(note, error)
+        raise
+    _finish(note, None)
+
+
+def _begin(note: Note, folder: Path, family: Any, source: Any, asked: Any, encode: bool) -> None:
+    try:
+        facts = facts_of(family, source, asked, encode)
+        note.path = write_capture(folder, source, facts)
+        note.facts = facts
+    except (OSError, ImportError, RuntimeError, ValueError, TypeError) as error:
+        logger.warning("[VAE Decode] Not captured: %s", error)
+        return
+    logger.info("[VAE Decode] Captured in %s", note.path)
+
+
+def _finish(note: Note, error: BaseException | None) -> None:
+    if note.path is None:
+        return
+    note.facts["outcome"] = _outcome(error)
+    note.facts["error"] = None if error is None else _described(error)
+    report = None if note.report is None else plain(note.report.as_dict())
+    note.facts["report"] = anonymous(report)
+    events = list(note.report.events) if note.report is not None else []
+    try:
+        write_json(note.path, note.facts)
+        if note.facts["outcome"] == "failed" or events:
+            _log_errors(note, events)
+    except OSError as trouble:
+        logger.warning("[VAE Decode] The capture is not complete: %s", trouble)
+
+
+def _outcome(error: BaseException | None) -> str:
+    from hy3d_rocm.decode.report import DecodeCancelled
+
+    if error is None:
+        return "done"
+    is_wish = isinstance(error, DecodeCancelled) or not isinstance(error, Exception)
+    # ComfyUI's exception is one of each kind, by version.
+    return "cancelled" if is_wish or "Interrupt" in type(error).__name__ else "failed"
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    return {"type": type(error).__name__, "text": anonymous(str(error))}
+
+
+def _log_errors(note: Note, events: list[dict[str, Any]]) -> None:
+    """A line each for what was survived and what was not, in errors-DAY.jsonl."""
+    assert note.path is not None
+    now = datetime.now(UTC)
+    base = {"time": now.isoformat(timespec="seconds"), "capture": note.path.name}
+    lines = [{**base, "survived": True, **event} for event in events]
+    if note.facts["outcome"] == "failed":
+        lines.append({**base, "survived": False, **note.facts["error"]})
+    with open(note.path.parent / f"errors-{now:%Y%m%d}.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
+
+
+def facts_of(family: Any, source: Tensor, asked: Any, encode: bool = False) -> dict[str, Any]:
+    """JSON-able: kind, time, source (shape, type, device), vae (class, config, type, device,
+    fingerprint), options, machine, outcome ("began" until it ended), error, report."""
+    return {
+        "format": FORMAT,
+        "kind": "encode" if encode else "decode",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": {
+            "shape": list(source.shape),
+            "dtype": str(source.dtype).removeprefix("torch."),
+            "device": str(source.device),
+        },
+        "vae": _vae_facts(family),
+        "options": _options(asked),
+        "machine": machine_facts(),
+        "outcome": "began",
+        "error": None,
+        "report": None,
+    }
+
+
+def _vae_facts(family: Any) -> dict[str, Any]:
+    vae = getattr(family, "vae", family)
+    config = getattr(vae, "config", None)
+    # What diffusers adds (_name_or_path ...) tells where files lie; its version may be needed.
+    kept = {
+        key: value
+        for key, value in (dict(config) if isinstance(config, Mapping) else {}).items()
+        if not str(key).startswith("_") or key in ("_class_name", "_diffusers_version")
+    }
+    return {
+        "class": type(vae).__name__,
+        "package": type(vae).__module__.partition(".")[0],
+        "family": str(getattr(family, "name", "")),
+        "config": anonymous(plain(kept)),
+        "dtype": str(getattr(family, "dtype", "")).removeprefix("torch."),
+        "device": str(getattr(family, "device", "")),
+        "fingerprint": fingerprint(vae),
+    }
+
+
+def _options(asked: Any) -> dict[str, Any]:
+    """The caller's choices that can be told: no callables, no tensors."""
+    found: dict[str, Any] = {}
+    for name in ("budget", "strategy", "precision", "options"):
+        value = getattr(asked, name, None)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found.update(dataclasses.asdict(value))
+        else:
+            found[name] = value
+    found.pop("options", None)
+    made: dict[str, Any] = plain(found)
+    return made
+
+
+def fingerprint(module: Any) -> str:
+    """SHA-256 over names, types, shapes and values of a module's parameters and buffers, in the
+    order of their names; "" where it has none. About a second a gigabyte."""
+    import torch
+
+    if not hasattr(module, "state_dict"):
+        return ""
+    digest = hashlib.sha256()
+    state = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
+    for name in sorted(state):
+        tensor = state[name].detach()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if tensor.device.type != "meta":
+            flat = tensor.to("cpu").contiguous().reshape(-1).view(torch.uint8)
+            digest.update(flat.numpy().data)
+    return digest.hexdigest() if state else ""
+
+
+def write_capture(folder: Path, source: Tensor, facts: dict[str, Any]) -> Path:
+    """Both files in `folder`; the path of the JSON. OSError, or CaptureError for too large ones."""
+    from safetensors.torch import save_file
+
+    size = source.numel() * source.element_size()
+    if size > LARGEST_BYTES:
+        raise CaptureError(
+            f"the input takes {size_text(size)}, more than the {size_text(LARGEST_BYTES)} that a "
+            "capture may: capture a shorter one that fails, too"
+        )
+    name = re.sub(r"[^\w.-]+", "-", facts["vae"]["family"]).strip("-") or "vae"
+    stem = f"{name}_{facts['kind']}"
+    path = stamped(folder, stem, ".json")
+    tensors = path.with_suffix(".safetensors")
+    facts["file"] = tensors.name
+    save_file({"latents": source.detach().to("cpu").contiguous()}, tensors)
+    write_json(path, facts)
+    return path
+
+
+def read_capture(path: Path | str) -> Captured:
+    """A capture by its JSON, its safetensors file, or a folder (then its newest)."""
+    from safetensors.torch import load_file
+
+    path = Path(path)
+    if path.is_dir():
+        found = sorted(path.glob("*_*.json"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise CaptureError(f"{path} holds no capture (NAME_decode_TIME.json)")
+        path = found[-1]
+    path = path.with_suffix(".json")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CaptureError(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CaptureError(f"{path} is no JSON: name the capture's own file") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or "file" not in facts:
+        raise CaptureError(f"{path} is no capture of this version of hy3d_rocm")
+    tensors = path.with_name(Path(str(facts["file"])).name)
+    if not tensors.is_file():
+        raise CaptureError(f"{tensors.name} is missing beside {path}: a capture is both files")
+    return Captured(path, load_file(tensors)["latents"], facts)

@@ -1,0 +1,264 @@
+"""`hy3d-rocm capture`, `optimize` and `validate`: arguments, progress on stderr, text on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.tools.subjects import Subject
+
+COMMANDS = ("capture", "optimize", "validate")
+_STRATEGIES = ("whole", "streamed", "tiled", "cpu")
+_PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+_CAPTURE = """\
+Writes what a decode got (latents, the VAE's class and configuration, options, versions) as
+safetensors and JSON, to be sent with an issue. Weights are never stored, only a fingerprint; no
+host name, user name or path is. Either a latent file is decoded here, or --run starts a program,
+such as ComfyUI, whose decodes are all captured:  hy3d-rocm capture --run python main.py
+"""
+_OPTIMIZE = """\
+Decodes with each setting in turn, and says which to take. LATENT: a capture (hy3d-rocm capture),
+or nothing, with --size and --frames. --vae demo takes the demo's trained VAE and a filmed clip;
+hunyuan and wan have random weights, which take the same time and memory. Ctrl-C ends it with what
+there is.
+"""
+_VALIDATE = """\
+Holds each strategy against the exact frames (unsplit, float32): PSNR, SSIM, how much borders of
+tiles and cuts between chunks show, and a picture of where the errors are. Exit code 1 where a
+promise does not hold: 45 dB and seams within 5 % for tiled, 1e-4 of the range for the exact ones in
+float32.
+"""
+
+
+def add_tool_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The three sub-commands."""
+    capture = _parser(commands, "capture", "write what a decode got, to be sent with an issue",
+                      _CAPTURE)  # fmt: skip
+    capture.add_argument("latent", nargs="?", type=Path, metavar="LATENT",
+                         help="a safetensors file, also ComfyUI's .latent")  # fmt: skip
+    capture.add_argument("--vae", help="a diffusers folder, a file beside its config.json, or demo")
+    capture.add_argument("--strategy", choices=("auto", *_STRATEGIES), default="auto")
+    capture.add_argument("--precision", choices=_PRECISIONS, default="auto")
+    capture.add_argument("--budget", default=None, help="such as 6GB (default: auto)")
+    capture.add_argument("--run", nargs=argparse.REMAINDER, metavar="PROGRAM",
+                         help="a program and its arguments; the last option")  # fmt: skip
+    optimize = _parser(commands, "optimize", "try settings of a decode here, recommend one",
+                       _OPTIMIZE)  # fmt: skip
+    optimize.add_argument("--precisions", type=_names, metavar="A,B", help="of auto,fp32,bf16,fp16")
+    optimize.add_argument("--chunks", type=_chunks, metavar="A,B", help="default 1,2,4,8")
+    optimize.add_argument("--limit", type=_seconds, default=300.0, metavar="SECONDS",
+                          help="begin nothing after this (default 300)")  # fmt: skip
+    optimize.add_argument("--repeats", type=_count, default=2, help="rounds (default 2)")
+    validate = _parser(commands, "validate", "hold each strategy against the exact frames",
+                       _VALIDATE)  # fmt: skip
+    validate.add_argument("--share", type=_share, default=0.25,
+                          help="of whole's memory for tiled (default 0.25)")  # fmt: skip
+    validate.add_argument("--passes", type=int, default=0, metavar="N",
+                          help="statistic_passes of tiled (default 0)")  # fmt: skip
+    for parser in (optimize, validate):
+        _add_subject(parser)
+    for parser in (capture, optimize, validate):
+        parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default auto")
+        parser.add_argument("--out", type=Path, metavar="DIR", help="default under test_data/")
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("latent", nargs="?", type=Path, metavar="LATENT", help="a capture")
+    parser.add_argument("--vae", help="hunyuan, wan, demo, a diffusers folder, or a file beside "
+                        "its config.json (default demo; the capture's own)")  # fmt: skip
+    parser.add_argument("--size", type=_size, default=(256, 192), metavar="WxH",
+                        help="of the frames (default 256x192)")  # fmt: skip
+    parser.add_argument("--frames", type=_count, default=17, help="default 17")
+    parser.add_argument("--scale", type=_share, default=1.0,
+                        help="of the channels of hunyuan and wan, for a CPU")  # fmt: skip
+    parser.add_argument("--strategies", type=_names, default=_STRATEGIES, metavar="A,B",
+                        help="default whole,streamed,tiled,cpu")  # fmt: skip
+    parser.add_argument("--budget", default=None, help="such as 6GB")
+
+
+def _parser(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    return parser
+
+
+def run_tool_command(arguments: argparse.Namespace) -> int:
+    """Exit code: 0; 1 for what is said in a sentence or does not hold; 130 after Ctrl-C."""
+    from hy3d_rocm.bench.models import BenchError
+
+    run = {"capture": _capture, "optimize": _optimize, "validate": _validate}[arguments.command]
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        _say(arguments, "interrupted before anything was measured")
+        return 130
+    except (BenchError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        _say(arguments, str(error))
+        return 1
+
+
+def _capture(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.decode.tools import capture
+    from hy3d_rocm.decode.tools.files import DEBUG
+
+    folder = arguments.out or DEBUG
+    if arguments.run:
+        environ = {**os.environ, capture.VARIABLE: str(Path(folder).resolve())}
+        code = subprocess.run(arguments.run, env=environ, check=False).returncode
+        sys.stdout.write(f"captures of {arguments.run[0]} are in {folder}\n")
+        return code
+    if arguments.latent is None or arguments.vae is None:
+        raise ValueError("give LATENT and --vae, or --run PROGRAM")
+    return _capture_file(arguments, folder)
+
+
+def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
+    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.decode import loading
+    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decode.tools.capture import capturing
+    from hy3d_rocm.decode.tools.subjects import make_vae, pick_device
+
+    vae, _, _ = make_vae(arguments.vae, pick_device(arguments.device))
+    latents = loading.as_video(loading.load_latents(arguments.latent), loading.latent_channels(vae))
+    code = 0
+    with capturing(folder) as written, protect():
+        try:
+            _, report = decode_with_report(
+                vae, latents, arguments.budget, arguments.strategy, arguments.precision
+            )
+        except (RuntimeError, MemoryError, ValueError) as error:
+            _say(arguments, str(error))
+            code = 1
+        else:
+            sys.stdout.write("".join(f"{line}\n" for line in report.recommendations))
+    for path in written:
+        sys.stdout.write(f"{path}\n{path.with_suffix('.safetensors')}\n")
+    return code
+
+
+def _subject(arguments: argparse.Namespace) -> Subject:
+    from hy3d_rocm.decode.memory import steady_malloc
+    from hy3d_rocm.decode.tools import subjects
+
+    for name in arguments.strategies:
+        if name not in _STRATEGIES:
+            raise ValueError(f"--strategies: {name!r} is none of {', '.join(_STRATEGIES)}")
+    steady_malloc()
+    device = subjects.pick_device(arguments.device)
+    if arguments.latent is not None:
+        return subjects.subject_from_capture(arguments.latent, arguments.vae, device)
+    width, height = arguments.size
+    return subjects.subject_from_size(
+        arguments.vae or "demo", device, arguments.frames, height, width, arguments.scale
+    )
+
+
+def _optimize(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.decode.tools import files, optimize
+    from hy3d_rocm.decode.tools.progress import ProgressLine
+
+    for name in arguments.precisions or ():
+        if name not in _PRECISIONS:
+            raise ValueError(f"--precisions: {name!r} is none of {', '.join(_PRECISIONS)}")
+    subject = _subject(arguments)
+    path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
+    facts = files.machine_facts()
+
+    def settings(planned: int) -> list[Any]:
+        return optimize.settings_for(
+            subject, strategies=arguments.strategies, precisions=arguments.precisions,
+            chunks=arguments.chunks or optimize.CHUNKS, budget=arguments.budget,
+            quarter=planned // 4,
+        )  # fmt: skip
+
+    line = ProgressLine(subject.device, sys.stderr)
+    sweep = optimize.optimize(
+        subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
+        say=lambda text: _say(arguments, text, line),
+        keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
+    )  # fmt: skip
+    sys.stdout.write(f"{optimize.sweep_text(sweep)}{path}\n")
+    if sweep.interrupted:
+        return 130
+    return 0 if any(row.ended for row in sweep.rows) else 1
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decode.tools import files, validate
+    from hy3d_rocm.decode.tools.progress import ProgressLine
+
+    subject = _subject(arguments)
+    line = ProgressLine(subject.device, sys.stderr)
+    found = validate.validate(
+        subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
+        options=DecodeOptions(statistic_passes=arguments.passes), line=line,
+        say=lambda text: _say(arguments, text, line),
+    )  # fmt: skip
+    path = files.stamped(arguments.out or files.BENCHMARKS, "decode_quality", ".json")
+    facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
+    files.write_json(path, facts)
+    picture = path.with_suffix(".png")
+    drawn = validate.draw(found, picture)
+    sys.stdout.write(f"{validate.validation_text(found)}{path}\n")
+    sys.stdout.write(f"{picture} (by {drawn})\n" if drawn else "")
+    if found.interrupted:
+        return 130
+    return 0 if found.holds else 1
+
+
+def _say(arguments: argparse.Namespace, text: str, line: Any = None) -> None:
+    if line is not None:
+        line.clear()
+    sys.stderr.write(f"hy3d-rocm {arguments.command}: {text}\n")
+    sys.stderr.flush()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _chunks(text: str) -> Sequence[int]:
+    return tuple(_count(part) for part in _names(text))
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return value
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 640x480")
+    return int(found[1]), int(found[2])
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 1e6, "number of seconds")
+
+
+def _share(text: str) -> float:
+    return _number(text, 1.0, "share, such as 0.25")
+
+
+def _number(text: str, most: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+    return value

@@ -1,0 +1,319 @@
+"""`hy3d-rocm optimize`: a decode with each setting in turn; ends in what to set, in sentences."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.bench.report import aligned
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decode.tools import metrics
+from hy3d_rocm.decode.tools.progress import ProgressLine
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.units import MB, size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.tools.subjects import Subject
+
+CHUNKS = (1, 2, 4, 8)  # the specification's
+_SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}
+_ALLOWED_LOSS_DB = 0.5  # against the VAE's own decode in its own type
+_SAME_SPEED = 1.05  # what is within that of the fastest counts as fast
+
+
+@dataclass
+class Row:
+    """One setting: the outcome of its fastest decode, the seconds of all, PSNR against exact."""
+
+    setting: Setting
+    outcome: Outcome
+    seconds: list[float] = field(default_factory=list)
+    psnr: float = math.nan
+
+    @property
+    def ended(self) -> bool:
+        """Whether it made frames."""
+        return self.outcome.error is None
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest decode."""
+        return min(self.seconds, default=math.inf)
+
+
+@dataclass
+class Sweep:
+    """What was tried. left_out: settings that the limit of time did not allow."""
+
+    subject: str
+    shape: tuple[int, ...]
+    dtype: str
+    reference: str
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+    is_random: bool = False
+
+
+def settings_for(
+    subject: Subject,
+    *,
+    strategies: Sequence[str] = ("whole", "streamed", "tiled", "cpu"),
+    precisions: Sequence[str] | None = None,
+    chunks: Sequence[int] = CHUNKS,
+    budget: int | str | None = None,
+    quarter: int | None = None,
+) -> list[Setting]:
+    """In the order in which they are tried: what is likely best first.
+
+    precisions: None for the VAE's own, and on a GPU bf16 and fp16, too. quarter: the budget that
+    tiles are cut for where none is given.
+    """
+    family, device = family_for(subject.vae), subject.device
+    names = precisions or (("auto", "bf16", "fp16") if device.type == "cuda" else ("auto",))
+    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    is_own = own.get(str(family.dtype).removeprefix("torch."), "")
+    frames = int(subject.latents.shape[2])
+    sizes = [c for c in chunks if c <= frames] or [1]
+    found: list[Setting] = []
+    for precision in dict.fromkeys("auto" if p == is_own else p for p in names):
+        for strategy in strategies:
+            if strategy == "cpu" and (device.type == "cpu" or precision != "auto"):
+                continue  # on the CPU that is "streamed" by another convolution
+            for options, note in _variants(strategy, family, device.type, sizes):
+                room = budget if budget is not None or strategy != "tiled" else quarter
+                name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
+                                              note]))  # fmt: skip
+                found.append(Setting(name, strategy, precision, room, options))
+    return found
+
+
+def _variants(
+    strategy: str, family: Any, device: str, sizes: list[int]
+) -> list[tuple[DecodeOptions, str]]:
+    if strategy == "streamed" and family.has_global_norms:
+        return [
+            (DecodeOptions(slice_bytes=size), f"slices of {size_text(size, 0)}")
+            for size in _SLICES.get(device, _SLICES["cpu"])
+        ]
+    if strategy in ("streamed", "tiled"):
+        chosen = sizes if strategy == "streamed" else sizes[:2]
+        return [(DecodeOptions(chunk_size=size), f"chunks of {size}") for size in chosen]
+    return [(DecodeOptions(), "")]
+
+
+def optimize(
+    subject: Subject,
+    settings: Callable[[int], list[Setting]],
+    *,
+    limit: float = 300.0,
+    repeats: int = 2,
+    line: ProgressLine | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Sweep], object] = lambda _: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Sweep:
+    """settings: of whole's planned bytes, the list to try. limit: seconds after which nothing is
+    begun and what runs is cancelled at its next grain. repeats: rounds at most. keep: called after
+    each decode, so that nothing is lost. Ctrl-C ends it with the rows so far.
+    """
+    started = clock()
+
+    def late() -> bool:
+        return clock() - started > limit
+
+    if line is not None:
+        line.begin("exact")
+    exact = exact_frames(subject, line)
+    assert exact.frames is not None
+    sweep = Sweep(
+        subject.text, tuple(exact.frames.shape),
+        str(family_for(subject.vae).dtype).removeprefix("torch."), _text_of(exact),
+        is_random=subject.is_random,
+    )  # fmt: skip
+    say(sweep.reference)
+    rows: dict[str, Row] = {}
+    try:
+        for number in range(repeats):
+            for setting in settings(exact.planned_bytes):
+                if late() or (number and not rows[setting.name].ended):
+                    if not number:
+                        sweep.left_out.append(setting.name)
+                    continue
+                _try(subject, setting, exact.frames, rows, sweep, late, line)
+                say(_progress(rows[setting.name]))
+                sweep.seconds = clock() - started
+                keep(sweep)
+    except KeyboardInterrupt:
+        sweep.interrupted = True
+    sweep.seconds = clock() - started
+    keep(sweep)
+    return sweep
+
+
+def _try(
+    subject: Subject, setting: Setting, exact: Tensor, rows: dict[str, Row], sweep: Sweep,
+    late: Callable[[], bool], line: ProgressLine | None,
+) -> None:  # fmt: skip
+    if line is not None:
+        line.begin(setting.name)
+    outcome = run_once(subject, setting, progress=line, cancel=late)
+    if line is not None:
+        line.clear()
+    row = rows.get(setting.name)
+    if row is None:
+        row = rows[setting.name] = Row(setting, outcome)
+        sweep.rows.append(row)
+        if outcome.frames is not None:
+            row.psnr = metrics.psnr(outcome.frames, exact)
+    elif outcome.error is None:
+        outcome.peak_bytes = max(outcome.peak_bytes, row.outcome.peak_bytes)
+        row.outcome = outcome
+    if outcome.error is None:
+        row.seconds.append(outcome.seconds)
+    outcome.frames = None
+
+
+def _text_of(exact: Outcome) -> str:
+    return f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s"
+
+
+def _progress(row: Row) -> str:
+    if not row.ended:
+        return f"{row.setting.name}: {row.outcome.kind}, {row.outcome.error}"
+    return f"{row.setting.name}: {row.seconds[-1]:.2f} s, {size_text(row.outcome.peak_bytes)}"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """setting: to take, None where nothing ended. sentences: why, and what else may be wanted."""
+
+    setting: Setting | None
+    sentences: tuple[str, ...]
+
+
+def recommend(sweep: Sweep) -> Recommendation:
+    """The fastest that loses nothing; of those as fast the one in the least memory. Pure."""
+    ended = [row for row in sweep.rows if row.ended]
+    if not ended:
+        return Recommendation(None, ("Nothing ended: see the reasons in the table.",))
+    floor = _floor(ended)
+    good = [row for row in ended if row.psnr >= floor] or ended
+    fastest = min(row.best for row in good)
+    chosen = min(
+        (row for row in good if row.best <= fastest * _SAME_SPEED),
+        key=lambda row: row.outcome.peak_bytes,
+    )
+    said = [
+        f"Set {chosen.setting.call()}: {chosen.best:.2f} s in "
+        f"{size_text(chosen.outcome.peak_bytes)}, {_decibels(chosen.psnr)} against exact."
+    ]
+    said += _others(sweep, ended, good, chosen, floor)
+    return Recommendation(chosen.setting, tuple(said))
+
+
+def _floor(ended: list[Row]) -> float:
+    """The quality that is there without us: the VAE's own decode in its own type."""
+    own = [r.psnr for r in ended if r.setting.strategy == "whole" and r.setting.precision == "auto"]
+    usual = own or [r.psnr for r in ended if r.setting.precision == "auto"] or [-math.inf]
+    # An infinite or rounding-level PSNR (float32) would refuse all that only sums in another order.
+    return min(max(usual), 80.0) - _ALLOWED_LOSS_DB
+
+
+def _others(
+    sweep: Sweep, ended: list[Row], good: list[Row], chosen: Row, floor: float
+) -> list[str]:
+    said = []
+    least = min(good, key=lambda row: row.outcome.peak_bytes)
+    if least is not chosen:
+        said.append(
+            f"Where memory is short, {least.setting.call()} takes "
+            f"{size_text(least.outcome.peak_bytes)} and {least.best / chosen.best:.1f} times as "
+            "long, without loss."
+        )
+    smallest = min(ended, key=lambda row: row.outcome.peak_bytes)
+    if smallest is not least:
+        said.append(
+            f"The least memory is {smallest.setting.name}: "
+            f"{size_text(smallest.outcome.peak_bytes)}, at {_decibels(smallest.psnr)}, below the "
+            f"{floor:.1f} dB that count as no loss."
+        )
+    whole = [row for row in ended if row.setting.strategy == "whole" and row is not chosen]
+    if whole:
+        said.append(
+            f"The VAE's own decode takes {whole[0].best:.2f} s and "
+            f"{size_text(whole[0].outcome.peak_bytes)} here."
+        )
+    failed = [row for row in sweep.rows if not row.ended]
+    if failed:
+        kinds = ", ".join(f"{row.setting.name} ({row.outcome.kind})" for row in failed)
+        said.append(f"These did not end: {kinds}.")
+    if sweep.left_out:
+        said.append(f"Not tried within the limit: {', '.join(sweep.left_out)}; raise --limit.")
+    return said
+
+
+def _decibels(value: float) -> str:
+    return "bit-identical" if math.isinf(value) else f"{value:.1f} dB"
+
+
+def sweep_text(sweep: Sweep) -> str:
+    """A table and the recommendation."""
+    frames, height, width = sweep.shape[2:]
+    head = ("", "time", "planning", "peak", "planned", "PSNR", "how")
+    lines = [
+        "hy3d-rocm optimize", "", sweep.subject,
+        f"{frames} frames of {width}x{height}, VAE in {sweep.dtype}; {sweep.reference}", "",
+        *aligned([head, *map(_cells, sweep.rows)]), "",
+    ]  # fmt: skip
+    lines += [f"{r.setting.name}: {r.outcome.error}" for r in sweep.rows if not r.ended]
+    if sweep.is_random:
+        lines.append("Weights are random: PSNR says little about the real model, time does.")
+    if sweep.interrupted:
+        lines.append("Interrupted: these are the figures so far.")
+    lines += ["", *recommend(sweep).sentences, f"Took {sweep.seconds:.0f} s."]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    o = row.outcome
+    if not row.ended:
+        return (row.setting.name, "-", "-", "-", "-", "-", o.kind)
+    return (
+        row.setting.name, f"{row.best:.2f} s", f"{o.planning_seconds:.2f} s",
+        size_text(o.peak_bytes), size_text(o.planned_bytes), _decibels(row.psnr), o.way,
+    )  # fmt: skip
+
+
+def sweep_dict(sweep: Sweep) -> dict[str, Any]:
+    """For JSON."""
+    advice = recommend(sweep)
+    return {
+        "tool": "optimize",
+        "subject": sweep.subject,
+        "random_weights": sweep.is_random,
+        "shape": sweep.shape,
+        "dtype": sweep.dtype,
+        "reference": sweep.reference,
+        "rows": [
+            {
+                "name": r.setting.name, "call": r.setting.call(), "way": r.outcome.way,
+                "seconds": r.seconds, "planning_seconds": r.outcome.planning_seconds,
+                "planned_bytes": r.outcome.planned_bytes, "peak_bytes": r.outcome.peak_bytes,
+                "psnr": r.psnr, "kind": r.outcome.kind, "error": r.outcome.error,
+            }
+            for r in sweep.rows
+        ],
+        "left_out": sweep.left_out,
+        "interrupted": sweep.interrupted,
+        "seconds": sweep.seconds,
+        "recommendation": advice.setting.call() if advice.setting else None,
+        "sentences": advice.sentences,
+    }  # fmt: skip

@@ -1,0 +1,141 @@
+"""One decode, timed and weighed, for the tools that compare decodes."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.executor import decode_with_report
+from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.memory import PeakMeter, give_back
+from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.counter import Progress
+    from hy3d_rocm.decode.tools.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What decode() is given. name: for a table."""
+
+    name: str
+    strategy: str = "auto"
+    precision: str = "auto"
+    budget: int | str | None = None
+    options: DecodeOptions = field(default_factory=DecodeOptions)
+
+    def call(self) -> str:
+        """The call that sets it, in Python."""
+        said = [f'strategy="{self.strategy}"'] if self.strategy != "auto" else []
+        said += [f'precision="{self.precision}"'] if self.precision != "auto" else []
+        if self.budget is not None:
+            said.append(f"budget={self.budget!r}".replace("'", '"'))
+        usual = DecodeOptions()
+        changed = {k: v for k, v in asdict(self.options).items() if v != getattr(usual, k)}
+        if changed:
+            inner = ", ".join(f"{k}={v!r}" for k, v in changed.items())
+            said.append(f"options=DecodeOptions({inner})")
+        return f"decode_with_report(vae, latents{''.join(', ' + s for s in said)})"
+
+
+@dataclass
+class Outcome:
+    """How one decode went. Seconds without planning; bytes above what was in use, on the device
+    (on the CPU with the result). error: None where it ended; frames only where they were kept."""
+
+    setting: Setting
+    seconds: float = 0.0
+    planning_seconds: float = 0.0
+    planned_bytes: int = 0
+    peak_bytes: int = 0
+    way: str = ""
+    strategy: str = ""
+    dtype: str = ""
+    error: str | None = None
+    kind: str = "done"  # "refused", "out of memory", "failed", "cancelled"
+    report: DecodeReport | None = None
+    frames: Tensor | None = None
+
+
+def run_once(
+    subject: Subject,
+    setting: Setting,
+    *,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+    keep: bool = True,
+    wide: bool = False,
+) -> Outcome:
+    """keep: the frames, too. wide: in float32 whatever type the VAE has. Raises KeyboardInterrupt
+    only; everything else a decode may raise is told in the outcome."""
+    outcome = Outcome(setting)
+    device = subject.device
+    out = _room_for(subject) if wide else None
+    try:
+        with PeakMeter(device, interval=0) as meter:
+            began = time.perf_counter()
+            frames, report = decode_with_report(
+                subject.vae, subject.latents, setting.budget, setting.strategy, setting.precision,
+                progress, cancel, setting.options, out,
+            )  # fmt: skip
+            outcome.seconds = time.perf_counter() - began
+    except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
+        outcome.error, outcome.kind = first_line(error), _kind(error)
+        frames = None
+    else:
+        _fill(outcome, report, meter)
+    if keep:
+        outcome.frames = frames
+    del frames, out
+    gc.collect()  # what a failed decode's traceback held is not the next one's memory
+    give_back(device)
+    return outcome
+
+
+def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
+    outcome.report = report
+    outcome.planning_seconds = report.planning_seconds
+    outcome.seconds = report.seconds
+    outcome.planned_bytes = report.predicted_peak_bytes
+    outcome.peak_bytes = meter.peak_bytes
+    outcome.way = str(report.plan.get("way", report.strategy))
+    outcome.strategy, outcome.dtype = report.strategy, report.dtype
+
+
+def _room_for(subject: Subject) -> Tensor:
+    from hy3d_rocm.decode.families import family_for
+
+    shape = family_for(subject.vae).out_shape(tuple(subject.latents.shape))
+    return torch.empty(shape, dtype=torch.float32)
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, DecodeCancelled):
+        return "cancelled"
+    if isinstance(error, (ValueError, TypeError)):
+        return "refused"
+    return "out of memory" if is_out_of_memory(error) else "failed"
+
+
+def exact_frames(
+    subject: Subject, progress: Progress | None = None, budget: int | str | None = None
+) -> Outcome:
+    """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
+    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends."""
+    failed: list[str] = []
+    for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
+        setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
+        outcome = run_once(subject, setting, progress=progress, wide=True)
+        if outcome.frames is not None:
+            return outcome
+        failed.append(f"{setting.name}: {outcome.error}")
+    raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")

@@ -1,0 +1,256 @@
+"""`hy3d-rocm validate`: each strategy held against the exact frames, in figures and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.bench.report import aligned
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decode.tools import metrics
+from hy3d_rocm.decode.tools.borders import Borders, borders_of
+from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
+from hy3d_rocm.decode.tools.progress import ProgressLine
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.units import size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.tools.subjects import Subject
+
+# What the specification's "no degradation" comes to for the one strategy that approximates.
+LEAST_PSNR_DB, MOST_SEAM = 45.0, 0.05
+EXACT_ERROR = 1e-4  # of the range, for strategies that are exact, in float32
+
+
+@dataclass
+class Row:
+    """One strategy. seam, flicker: see metrics; *_whole: of the exact frames at the same places."""
+
+    outcome: Outcome
+    psnr: float = math.nan
+    ssim: float = math.nan
+    largest: float = math.nan
+    seam: float = math.nan
+    seam_whole: float = math.nan
+    flicker: float = math.nan
+    flicker_whole: float = math.nan
+    borders: Borders = field(default_factory=Borders)
+    map: Tensor | None = None
+
+    @property
+    def seam_change(self) -> float:
+        """How much stronger borders show than in the exact frames: 0.05 is 5 %."""
+        return self.seam / self.seam_whole - 1
+
+    @property
+    def flicker_change(self) -> float:
+        """The same for cuts in time."""
+        return self.flicker / self.flicker_whole - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able but for infinities."""
+        o, b = self.outcome, self.borders
+        names = ("psnr", "ssim", "largest", "seam", "seam_whole", "seam_change", "flicker",
+                 "flicker_whole", "flicker_change")  # fmt: skip
+        figures = {name: getattr(self, name) for name in names}
+        return {
+            "name": o.setting.name, "call": o.setting.call(), "way": o.way, "error": o.error,
+            "seconds": o.seconds, "planned_bytes": o.planned_bytes, "peak_bytes": o.peak_bytes,
+            **figures, "rows": b.rows, "columns": b.columns, "cuts": b.frames,
+            "report": None if o.report is None else o.report.as_dict(),
+        }  # fmt: skip
+
+
+@dataclass
+class Validation:
+    """exact: the reference's outcome. verdicts: (holds, sentence)."""
+
+    subject: str
+    shape: tuple[int, ...]
+    exact: Outcome
+    rows: list[Row] = field(default_factory=list)
+    interrupted: bool = False
+    is_random: bool = False
+
+    @property
+    def verdicts(self) -> list[tuple[bool, str]]:
+        """What is promised of each strategy, and whether it held."""
+        return [verdict for row in self.rows for verdict in _judged(row)]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all promises held, and there was something to judge."""
+        return bool(self.rows) and all(good for good, _ in self.verdicts)
+
+
+def validate(
+    subject: Subject,
+    strategies: Sequence[str],
+    *,
+    share: float = 0.25,
+    budget: int | str | None = None,
+    options: DecodeOptions | None = None,
+    line: ProgressLine | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Validation:
+    """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C ends it
+    with the rows so far. RuntimeError where not even the reference can be decoded."""
+    if line is not None:
+        line.begin("exact")
+    exact = exact_frames(subject, line)
+    say(f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s")
+    assert exact.frames is not None
+    found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
+    quarter = budget if budget is not None else int(exact.planned_bytes * share)
+    try:
+        for name in strategies:
+            room = quarter if name == "tiled" else budget
+            setting = Setting(name, name, "auto", room, options or DecodeOptions())
+            if line is not None:
+                line.begin(name)
+            row = Row(run_once(subject, setting, progress=line))
+            _measure(row, subject, exact.frames)
+            found.rows.append(row)
+            say(f"{name}: {row.outcome.error or _figures(row)}")
+    except KeyboardInterrupt:
+        found.interrupted = True
+    _complete(found, exact.frames)
+    return found
+
+
+def _figures(row: Row) -> str:
+    return f"{row.psnr:.1f} dB, {row.outcome.seconds:.1f} s"
+
+
+def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
+    outcome = row.outcome
+    if outcome.frames is None or outcome.report is None:
+        return
+    frames = outcome.frames
+    row.psnr, row.ssim = metrics.psnr(frames, exact), metrics.ssim(frames, exact)
+    row.largest = metrics.largest_error(frames, exact)
+    row.map = metrics.error_map(frames, exact)
+    family = family_for(subject.vae)
+    parameters = outcome.report.plan.get("parameters", {})
+    row.borders = borders_of(family, tuple(subject.latents.shape), parameters)
+
+
+def _complete(found: Validation, exact: Tensor) -> None:
+    """Seams and flicker; whole and streamed, which have no borders, at the tiles'."""
+    cut = [row.borders for row in found.rows if row.borders.rows or row.borders.columns]
+    timed = [row.borders.frames for row in found.rows if row.borders.frames]
+    for row in found.rows:
+        own = row.borders
+        has_tiles = bool(own.rows or own.columns)
+        places = own if has_tiles or not cut else cut[0]
+        cuts = own.frames or (timed[0] if timed else ())
+        row.seam_whole = metrics.seams(exact, places.rows, places.columns)
+        row.flicker_whole = metrics.flicker(exact, cuts)
+        if row.outcome.frames is not None:
+            row.seam = metrics.seams(row.outcome.frames, places.rows, places.columns)
+            row.flicker = metrics.flicker(row.outcome.frames, cuts)
+            row.outcome.frames = None
+
+
+def _judged(row: Row) -> list[tuple[bool, str]]:
+    name, outcome = row.outcome.setting.name, row.outcome
+    if outcome.error is not None:
+        return [(False, f"{name} did not end: {outcome.error}")]
+    engine = (outcome.report.plan.get("parameters") or {}).get("engine") if outcome.report else ""
+    if engine != "tiles":
+        if outcome.dtype != "float32":
+            return []  # what the type itself costs is no fault of the strategy
+        text = f"{name}: largest error {row.largest:.1e} of the range, at most {EXACT_ERROR:g}"
+        return [(row.largest <= EXACT_ERROR, text)]
+    said = [(row.psnr >= LEAST_PSNR_DB, f"{name}: {row.psnr:.1f} dB, at least {LEAST_PSNR_DB:g}")]
+    if not math.isnan(row.seam_change):
+        text = f"{name}: seams {row.seam_change:+.2%} against whole's, within {MOST_SEAM:.0%}"
+        said.append((abs(row.seam_change) <= MOST_SEAM, text))
+    return said
+
+
+def validation_text(found: Validation) -> str:
+    """A table and verdicts."""
+    head = ("", "time", "peak", "planned", "PSNR", "SSIM", "largest", "seams", "flicker")
+    lines = ["hy3d-rocm validate", "", found.subject, _reference(found), ""]
+    lines += aligned([head, *map(_cells, found.rows)])
+    lines += [
+        "",
+        "PSNR and largest error: of the exact frames' range. seams, flicker: how much stronger",
+        "borders of tiles and cuts of chunks show than in the exact frames at the same places.",
+    ]
+    if found.is_random:
+        lines.append("Weights are random: PSNR and SSIM say little about the real model.")
+    lines += ["", *(f"{'pass' if good else 'FAIL'}  {text}" for good, text in found.verdicts)]
+    for row in found.rows:
+        if row.outcome.report is not None:
+            lines += [f"{row.outcome.setting.name}: {row.outcome.way}"]
+    if found.interrupted:
+        lines.append("Interrupted: these are the figures so far.")
+    return "\n".join(lines) + "\n"
+
+
+def _reference(found: Validation) -> str:
+    frames, height, width = found.shape[2:]
+    return (
+        f"{frames} frames of {width}x{height}; exact: {found.exact.way} in {found.exact.dtype}, "
+        f"{found.exact.seconds:.1f} s, planned {size_text(found.exact.planned_bytes)}"
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    o = row.outcome
+    if o.error is not None:
+        return (o.setting.name, o.kind, *["-"] * 7)
+    return (
+        o.setting.name, f"{o.seconds:.1f} s", size_text(o.peak_bytes), size_text(o.planned_bytes),
+        f"{row.psnr:.1f} dB", f"{row.ssim:.5f}", f"{row.largest:.1e}", _change(row.seam_change),
+        _change(row.flicker_change),
+    )  # fmt: skip
+
+
+def _change(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:+.2%}"
+
+
+def validation_dict(found: Validation) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "tool": "validate",
+        "subject": found.subject,
+        "random_weights": found.is_random,
+        "shape": found.shape,
+        "exact": {
+            "way": found.exact.way, "dtype": found.exact.dtype, "seconds": found.exact.seconds,
+            "planned_bytes": found.exact.planned_bytes, "peak_bytes": found.exact.peak_bytes,
+        },
+        "rows": [row.as_dict() for row in found.rows],
+        "verdicts": [{"holds": good, "text": text} for good, text in found.verdicts],
+        "interrupted": found.interrupted,
+    }  # fmt: skip
+
+
+def draw(found: Validation, path: Path) -> str | None:
+    """The heat map of all rows that ended; what drew it, None where there is nothing to draw."""
+    panels = [
+        Panel(
+            row.outcome.setting.name,
+            "bit-identical" if row.largest == 0 else f"{row.psnr:.1f} dB, most {row.largest:.1e}",
+            row.map.numpy(),
+            row.borders.rows,
+            row.borders.columns,
+        )
+        for row in found.rows
+        if row.map is not None
+    ]
+    if not panels:
+        return None
+    frames, height, width = found.shape[2:]
+    heading = f"Error against the exact decode, mean over {frames} frames of {width}x{height}"
+    return draw_heat_map(path, panels, heading)
