@@ -37,15 +37,25 @@ torch.set_num_threads(1)
 def unsplit(vae: Any, z: Any) -> Any:
     """Frames (1, C, T, H, W) by the core's own modules, all frames at once. z: as decode() takes
     it; LTX's noise is drawn from the seed 5."""
-    model, image = vae.first_stage_model, z.shape[2] == 1 and vae.latent_dim == 2
-    if getattr(model.decoder, "carried", False):  # or the core splits, with GroupNorm per part
-        model = copy.copy(model)
-        model._modules = {**model._modules, "decoder": copy.copy(model.decoder)}
-        model.decoder.carried = False
+    model, image = whole_model(vae), z.shape[2] == 1 and vae.latent_dim == 2
     torch.manual_seed(5)
     with torch.no_grad():
         made = model.decode(z[:, :, 0] if image else z)
     return made.unsqueeze(2) if image else made
+
+
+def whole_model(vae: Any) -> Any:
+    """The model, or a shallow copy that does not split HunyuanVideo's frames, as ComfyUI 0.33 does,
+    with GroupNorm per part."""
+    model = vae.first_stage_model
+    if not getattr(model.decoder, "carried", False):
+        return model
+    model = copy.copy(model)
+    coders = {name: copy.copy(getattr(model, name)) for name in ("encoder", "decoder")}
+    model._modules = {**model._modules, **coders}
+    for coder in coders.values():
+        coder.carried = False
+    return model
 
 
 def latents(vae: Any, frames: int) -> Any:
@@ -87,8 +97,7 @@ def encoding() -> dict[str, Any]:
         side = 2 * family.factor[1]
         pixels = torch.rand(1, 3, 1 if family.is_image else 9, side, side) * 2 - 1
         with torch.no_grad():
-            model = vae.first_stage_model
-            want = model.encode(pixels[:, :, 0] if family.is_image else pixels)
+            want = whole_model(vae).encode(pixels[:, :, 0] if family.is_image else pixels)
         want = want.unsqueeze(2) if family.is_image else want
         channels = family.latent_channels
         got = encode(family, pixels, strategy="streamed")
@@ -120,8 +129,8 @@ def nodes() -> dict[str, Any]:
 
 
 def patches() -> dict[str, Any]:
-    """A patch of ComfyUI's patcher, and one that is applied when weights are cast: error against the
-    core's own, and how much the patch changes."""
+    """A patch of ComfyUI's patcher, and one that is applied when weights are cast: error against
+    the core's own, and how much the patch changes."""
     found = {}
     for kind, name in (("image", "decoder.conv_in"), ("hunyuan", "decoder.conv_in.conv")):
         for how in ("patcher", "at the cast"):
@@ -134,6 +143,7 @@ def patches() -> dict[str, Any]:
                 vae.patcher.add_patches({f"{name}.weight": ("diff", change)}, 1.0)
                 management.load_models_gpu([vae.patcher])
             else:
+                management.load_models_gpu([vae.patcher])  # which takes such patches off
                 module.comfy_cast_weights = True
                 module.weight_function = [lambda weight: weight + 0.05]
             wanted = images(vae, z)

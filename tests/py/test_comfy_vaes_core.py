@@ -1,6 +1,7 @@
 """ComfyUI's own VAEs through decode() and our node, in ComfyUI itself.
 
-    HY3D_COMFYUI=DIR[:DIR2] [HY3D_COMFYUI_PYTHON=PYTHON] python -m pytest -rs tests/py/test_comfy_vaes_core.py
+    HY3D_COMFYUI=DIR[:DIR2] [HY3D_COMFYUI_PYTHON=PYTHON] \\
+        python -m pytest -rs tests/py/test_comfy_vaes_core.py
 
 DIR is a checkout of ComfyUI, PYTHON an interpreter that has its packages. Skipped without.
 """
