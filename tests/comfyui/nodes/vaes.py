@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[2] / "py"
 
 
 class HarnessVae:
-    """A VAE of `kind` and latents for it, from seeds. patched: a patch at the cast of one weight."""
+    """A VAE of `kind` and latents for it, from seeds. patched: one weight has a patch at the cast."""
 
     RETURN_TYPES = ("VAE", "LATENT")
     FUNCTION = "make"
