@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[2] / "py"
 
 
 class HarnessVae:
-    """A VAE of `kind` and latents for it, from seeds. patched: one weight has a patch at the cast."""
+    """A VAE of `kind` and latents for it, from seeds. patched: one weight is patched."""
 
     RETURN_TYPES = ("VAE", "LATENT")
     FUNCTION = "make"
@@ -43,9 +43,13 @@ class HarnessVae:
             management.load_models_gpu([vae.patcher])
             first.comfy_cast_weights = True
             first.weight_function = [lambda weight: weight + 0.05]
+        channels = first.weight.shape[1]
+        decoder = vae.first_stage_model.decoder
+        if getattr(decoder, "refiner_vae", False) and hasattr(decoder.conv_in, "padding"):
+            channels *= 2  # in 0.3.64 a latent of HunyuanVideo 1.5 holds two frames
         size = (3, 2) if vae.latent_dim == 2 else (frames, 3, 2)
         generator = torch.Generator().manual_seed(frames)
-        latents = torch.randn((1, first.weight.shape[1], *size), generator=generator)
+        latents = torch.randn((1, channels, *size), generator=generator)
         return vae, {"samples": latents}
 
 
