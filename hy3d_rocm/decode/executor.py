@@ -233,8 +233,9 @@ def _less(budget: Budget, host_bytes: int) -> Budget:
 
 def _device_of(family: Any) -> torch.device:
     """Where the VAE's host computes, or what the VAE itself says."""
-    if getattr(family, "host", None) is not None:
-        return torch.device(family.device)
+    host = getattr(family, "host", None)
+    if host is not None:
+        return torch.device(host.device)
     return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 

@@ -59,7 +59,7 @@ class HostedFamily(StructuredFamily):
         self.vae = vae
         self.inner = family_of_view(modules)
         self.around: Surroundings = surroundings_of(vae, modules)
-        self.host = host
+        self.host: Host | None = host
         self.name = self.inner.name
         self.is_image = self.inner.is_image
         self.lengths = self.inner.lengths
