@@ -203,11 +203,12 @@ class _Run:
     def _leaks(self, case: Case) -> None:
         if self._late("leaks"):
             return
-        from hy3d_rocm.decode.memory import resident_bytes
+        from hy3d_rocm.decode.memory import give_back, resident_bytes
 
         subject, device = self._of(self._scaled(case)), self.subject.device
         for _ in range(self.settings.leak_repeats):
             run_once(subject, self._setting(), keep=False)
+            give_back(device)
             on_gpu = device.type == "cuda"
             held = torch.cuda.memory_allocated(device) if on_gpu else resident_bytes()
             self.report.held.append(int(held))
