@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import comfy.model_management as management
 import comfy.utils
 import torch
 
-from hy3d_rocm.comfy import status
-from hy3d_rocm.decode.checks import PRECISIONS, STRATEGIES
-from hy3d_rocm.decode.plan import format_bytes
+from hy3d_rocm.comfy import status, vae_memory, vaes
+from hy3d_rocm.decode.budget import Request, parse_budget
+from hy3d_rocm.decode.checks import STRATEGIES, check_latents
+from hy3d_rocm.decode.plan import BudgetTooSmallError
+from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.decode.report import DecodeReport
-from hy3d_rocm.decode.vaes import adapter_for
+from hy3d_rocm.units import size_text
 
 __all__ = ["PRECISIONS", "STRATEGIES", "decode_latent"]
 
@@ -26,22 +29,21 @@ def decode_latent(
 ) -> tuple[torch.Tensor, str]:
     """Images (frames of all videos in one batch, H, W, C) in 0..1, and a report.
 
-    A VAE that `hy3d_rocm.decode` can cut into parts is decoded under the budget; any other one by
-    its own `decode`, with failing convolutions caught. Interrupts go through. ValueError, in a
-    sentence, for a LATENT that is none.
+    A VAE whose layers are known is decoded in parts under the budget. Any other one, and one that
+    can't be prepared for that, by its own `decode`, with failing convolutions caught. Interrupts go
+    through. ValueError, in a sentence, for a LATENT that is none, a budget that is none, or one
+    that was given and is too small.
     """
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.conv.triton import jit
 
     jit.on_compile = _before_compiling
     latents = latents_of(samples)
-    inner = getattr(vae, "first_stage_model", vae)
+    wanted = parse_budget(budget.strip() or None)
     started = time.perf_counter()
     with protect(on_event=_look_for_interrupt) as guard:
-        if can_be_cut(inner):
-            images, how = _in_parts(vae, inner, latents, budget, strategy, precision)
-        else:
-            images, how = _as_a_whole(vae, inner, latents)
+        made = _in_parts(vae, latents, wanted, strategy, precision)
+        images, how = _as_a_whole(vae, latents, made) if isinstance(made, str) else made
     seconds = time.perf_counter() - started
     report = "\n".join(
         [
@@ -66,63 +68,113 @@ def latents_of(samples: Any) -> torch.Tensor:
     return latents  # type: ignore[no-any-return]
 
 
-def can_be_cut(vae: Any) -> bool:
-    """Whether `hy3d_rocm.decode` knows this VAE's class."""
-    try:
-        adapter_for(vae)
-    except TypeError:
-        return False
-    return True
+def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
+    """(B, C, T, H, W) as the VAE gives it to ComfyUI's IMAGE: (B * T, H, W, C) float32.
 
-
-def as_images(video: torch.Tensor) -> torch.Tensor:
-    """(B, C, T, H, W) in -1..1 to ComfyUI's IMAGE: (B * T, H, W, C) float32 in 0..1.
-
-    Works in place where it can: `video` is given up.
+    By the VAE's own process_output where it has one, else from -1..1 to 0..1. Works in place where
+    it can: `video` is given up.
     """
-    frames = video.float().movedim(1, -1).flatten(0, 1)
-    return frames.add_(1.0).div_(2.0).clamp_(0.0, 1.0)
+    device = getattr(vae, "output_device", video.device)
+    frames = video.to(device=device, dtype=torch.float32)
+    process = getattr(vae, "process_output", None)
+    if process is None:
+        frames = frames.add_(1.0).div_(2.0).clamp_(0.0, 1.0)
+    else:
+        processed = process(frames)
+        frames = frames if processed is None else processed
+    return frames.movedim(1, -1).flatten(0, 1)
 
 
 def _in_parts(
-    vae: Any, inner: Any, latents: torch.Tensor, budget: str, strategy: str, precision: str
+    vae: Any, latents: torch.Tensor, budget: Request, strategy: str, precision: str
+) -> tuple[torch.Tensor, str] | str:
+    """Images and how they came about, or why ComfyUI's own decode has to make them."""
+    try:
+        return _carried_out(vae, latents, budget, strategy, precision)
+    except management.InterruptProcessingException:
+        raise
+    except BudgetTooSmallError as error:
+        if budget is not None:
+            raise
+        return _said(error)
+    except Exception as error:
+        logger.debug("hy3d_rocm: the decode in parts", exc_info=True)
+        return _said(error)
+
+
+def _carried_out(
+    vae: Any, latents: torch.Tensor, budget: Request, strategy: str, precision: str
 ) -> tuple[torch.Tensor, str]:
     from hy3d_rocm.decode.executor import decode_with_report
 
-    if hasattr(vae, "patcher"):  # ComfyUI's own wrapper: it decides what else must leave the GPU
-        management.load_models_gpu([vae.patcher])
-    bar = comfy.utils.ProgressBar(1)
+    family = vaes.family_of(vae)
+    if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
+        latents = latents[:, :, 0]
+    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
+    check_latents(video, family)
+    with _device_of(family), torch.no_grad():
+        if vaes.is_managed(vae):
+            vae_memory.load(vae, family, tuple(video.shape), budget, strategy)
+        if not vaes.is_proven(family):
+            raise TypeError(f"this {family.name} VAE decodes otherwise than its layers say")
+        if budget is None:
+            budget = vae_memory.automatic(family.device)
+        noised = getattr(family, "noised", None)
+        if noised is not None:
+            video = noised(video.to(family.device, family.dtype))
+        frames, report = decode_with_report(
+            family, video, budget, strategy, precision, _Progress(), None
+        )
+        images = as_images(vae, frames)
+    return images, _told(report)
 
-    def progress(done: int, total: int, step: object) -> None:
+
+def _device_of(family: Any) -> Any:
+    """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
+    context = getattr(management, "cuda_device_context", None)
+    return nullcontext() if context is None else context(torch.device(family.device))
+
+
+class _Progress:
+    """A bar in the browser; a cancel is seen after each grain."""
+
+    def __init__(self) -> None:
+        self.bar = comfy.utils.ProgressBar(1)
+
+    def __call__(self, done: int, total: int, step: object) -> None:
         management.throw_exception_if_processing_interrupted()
-        bar.update_absolute(done, total)
-
-    asked = None if budget.strip().lower() in ("", "auto") else budget
-    video, report = decode_with_report(inner, latents, asked, strategy, precision, progress)
-    return as_images(video), _told(report)
+        self.bar.update_absolute(done, max(total, done + 1 if not total else done))
 
 
 def _told(report: DecodeReport) -> str:
     """A decode's report in a few lines."""
     sizes = {
         "budget": report.budget_bytes,
-        "whole decode": report.whole_bytes,
-        "predicted peak": report.predicted_peak_bytes,
+        "planned peak": report.predicted_peak_bytes,
         "measured peak": report.measured_peak_bytes,
     }
+    way = report.plan.get("way", report.strategy)
     lines = [
-        f"{report.vae} on {report.device} in {report.dtype}: {report.strategy}, level "
-        f"{report.level}, since {report.reason}",
-        ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items()),
+        f"{report.vae} on {report.device} in {report.dtype}: {way}",
+        report.reason,
+        ", ".join(f"{name} {size_text(size, 2)}" for name, size in sizes.items()),
         f"budget: {report.budget_rule}; {report.steps} grains",
     ]
-    return "\n".join(lines + [f"{e['event']} at level {e['level']}" for e in report.events])
+    for event in report.events:
+        then = event.get("next_way") or event.get("next_dtype") or ""
+        lines.append(f"{event['event']} in {event['way']}" + (f", then {then}" if then else ""))
+    return "\n".join(line for line in lines if line)
 
 
-def _as_a_whole(vae: Any, inner: Any, latents: torch.Tensor) -> tuple[torch.Tensor, str]:
+def _said(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _as_a_whole(vae: Any, latents: torch.Tensor, why: str) -> tuple[torch.Tensor, str]:
+    inner = getattr(vae, "first_stage_model", vae)
     how = (
         f"{type(inner).__name__} cannot be cut into parts here: ComfyUI's own decode was run with "
-        "failing convolutions caught; budget, strategy and precision had no effect"
+        f"failing convolutions caught; budget, strategy and precision had no effect ({why})"
     )
     logger.info("Hy3DRocmVAEDecode: %s", how)
     images = vae.decode(latents)

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hy3d_rocm.decode.executor import decode_into as decode_into
     from hy3d_rocm.decode.executor import decode_with_report as decode_with_report
+    from hy3d_rocm.decode.executor import encode as encode
     from hy3d_rocm.decode.report import DecodeCancelled as DecodeCancelled
     from hy3d_rocm.decode.report import DecodeOptions as DecodeOptions
     from hy3d_rocm.decode.report import DecodeReport as DecodeReport
@@ -15,10 +17,15 @@ _HOME = {
     "DecodeCancelled": "report",
     "DecodeOptions": "report",
     "DecodeReport": "report",
+    "decode_into": "executor",
     "decode_with_report": "executor",
+    "encode": "executor",
 }
 
-__all__ = ["DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_with_report"]
+__all__ = [
+    "DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_into", "decode_with_report",
+    "encode",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from hy3d_rocm.decode.report import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Attention, Backend, Conv, Family, Local, Norm, Range
 
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ class ChunkEngine:
     def __init__(
         self,
         backend: Backend,
-        counter: Counter | None = None,
+        counter: Counting | None = None,
         *,
         norms: Norms | Callable[[Norm, int], Affine] | None = None,
         slice_bytes: int | None = None,

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.executor import decode_with_report
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
-from hy3d_rocm.decode.runner import Progress, asked_to_stop
+from hy3d_rocm.decode.executor import decode_into
+from hy3d_rocm.decode.report import DecodeReport
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decode.counter import Progress
     from hy3d_rocm.decode.output import Sink
-
-_AT_ONCE = 32  # frames handed over between two looks at `cancel`
 
 
 @dataclass(frozen=True)
@@ -41,31 +39,7 @@ def deliver(
     plan: what a sink was told at begin() by the decode that goes on here; the frames are made in
     the same way.
     """
-    options = None if plan is None else DecodeOptions(level=int(plan["level"]))
-    try:
-        frames, report = decode_with_report(
-            vae,
-            latents,
-            choice.budget,
-            choice.strategy,
-            choice.precision,
-            progress,
-            cancel,
-            options,
-        )
-        made = {"strategy": report.strategy, "level": report.level, "dtype": report.dtype}
-        b, c, t, h, w = frames.shape
-        sink.begin((b, c, t, h, w), frames.dtype, made)
-        _hand_over(frames, sink, cancel)
-        return sink.finish(), report
-    except BaseException:
-        sink.abort()
-        raise
-
-
-def _hand_over(frames: Tensor, sink: Sink, cancel: Any) -> None:
-    for sample in range(frames.shape[0]):
-        for first in range(sink.first_wanted(sample), frames.shape[2], _AT_ONCE):
-            if asked_to_stop(cancel):
-                raise DecodeCancelled(f"stopped before frame {first} was written")
-            sink.put(sample, first, frames[sample : sample + 1, :, first : first + _AT_ONCE])
+    return decode_into(
+        sink, vae, latents, choice.budget, choice.strategy, choice.precision, progress, cancel,
+        making=plan,
+    )  # fmt: skip

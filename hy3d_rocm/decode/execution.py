@@ -20,6 +20,7 @@ from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory, planner, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.prices import Prices
 from hy3d_rocm.decode.report import DecodeReport, Step
@@ -28,7 +29,7 @@ from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -40,12 +41,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
+# Share of what was planned with that is planned with after an allocation failed for good.
+_LESS = 0.7
+
 
 @dataclass
 class Execution:
-    """job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. result: the
-    frames, in host memory; the caller's own to be filled, or None. make_weights: of a type and
-    device; the host's own casting comes in here.
+    """job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
+    where the frames go. making: what an earlier run's frames depend on, which goes on here.
+    make_weights: of a type and device; the host's own casting comes in here.
     """
 
     job: Job
@@ -55,7 +59,8 @@ class Execution:
     options: WayOptions
     report: DecodeReport
     counter: Counter
-    result: Tensor | None = None
+    placing: Placing
+    making: Mapping[str, Any] | None = None
     fallback: torch.dtype | None = None
     cleanup_frequency: int | None = None
     synchronization: bool = False
@@ -64,12 +69,13 @@ class Execution:
     plan: Plan | None = None
 
     def run(self) -> None:
-        """Fills `result`. Raises what the last way raised."""
+        """Frames to `placing`. Raises what the last way raised."""
         began = time.perf_counter()
         self._choose()
         self.report.planning_seconds = time.perf_counter() - began
         began = time.perf_counter()
         device = self.job.device
+        logger.info("[VAE Decode] Attempting %s on %s", _where(device), device)
         with memory.PeakMeter(device, exact=False) as meter:
             while (failure := self._attempt()) is not None:
                 memory.give_back(device)  # outside of the except block, which held tensors
@@ -78,14 +84,22 @@ class Execution:
         self.report.measured_peak_bytes = meter.peak_bytes
         self.report.seconds = time.perf_counter() - began
         self.report.steps = self.counter.done
+        logger.info(
+            "[VAE Decode] %s SUCCESS - result device cpu, shape %s, %.2f s",
+            _where(device), self.job.out_shape, self.report.seconds,
+        )  # fmt: skip
 
     # Plans
 
     def _choose(self) -> None:
         found = ways.list_ways(self.job, self.options)
-        left = (way for way in found if way.name not in self.tried)
+        left = (way for way in found if way.name not in self.tried and self._goes_on(way))
         self.plan = planner.choose(left, self.budget, self.strategy, Prices(self.job))
         self._describe(self.plan)
+
+    def _goes_on(self, way: Way) -> bool:
+        """Whether its frames are made as those that are there."""
+        return self.making is None or making_of(self.job, way) == self.making
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
@@ -112,9 +126,13 @@ class Execution:
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
+        elif failure.what == "out of memory":
+            # The memory that was planned with is not there: plan with less.
+            room = min(self.budget.device_bytes, plan.need.device_bytes)
+            self.budget = replace(self.budget, device_bytes=int(room * _LESS))
         else:
-            self.tried.append(_family_of(plan.way))
             self.tried.append(plan.way.name)
+        self.making = None
         try:
             self._choose()
         except ValueError as error:
@@ -154,54 +172,37 @@ class Execution:
         stages = StageLog(self.counter, device, self.synchronization)
         tools = ways.Tools(backend, device, stages, lambda: memory.give_back(device))
         synchronize(device)
+        self.placing.begin(making_of(self.job, way))
         for sample in range(self.z.shape[0]):
             if way.parameters.get("engine") == "tiles":
                 self._in_tiles(job, way, sample, tools)
-                continue
-            made = ways.run(job, way, self.z[sample : sample + 1], tools, sample)
-            for number, (first, frames) in enumerate(made, 1):
-                self._place(sample, first, frames, way)
-                del frames
-                self._clean_up(number, device)
+            else:
+                self._in_order(job, way, sample, tools)
         synchronize(device)
         self.report.delegated = dict(getattr(backend, "delegated", {}))
 
-    def _place(self, sample: int, first: int, frames: Tensor, way: Way) -> None:
-        self._check_finite(frames, first, way)
-        job = self.job
-        is_all = way.strategy == "whole" and self.z.shape[0] == 1
-        if self.result is None and is_all and frames.device.type == "cpu":
-            self.result = frames.to(job.result_dtype)
-        else:
-            result = self._whole_result()
-            result[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+    def _in_order(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
+        wanted = self.placing.first_wanted(sample)
+        if wanted >= job.out_shape[2]:
+            return
+        z = self.z[sample : sample + 1]
+        for number, (first, frames) in enumerate(ways.run(job, way, z, tools, sample, wanted), 1):
+            self.placing.put(sample, first, frames)
+            del frames
+            self._clean_up(number, tools.device)
         if way.strategy == "whole":
             count, height, width = job.out_shape[2:]
             self.counter.total = self.z.shape[0]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
 
     def _in_tiles(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
-        """Tiles are added up in the result itself."""
-        whole = self._whole_result()
-        part = whole[sample : sample + 1]
+        """Tiles are added up in one tensor."""
         run = ways.tiled_run(job, way, tools)
-        run.run(self.z[sample : sample + 1], part)
+        run.run(self.z[sample : sample + 1], self.placing.whole()[sample : sample + 1])
         error = run.report.estimate_error
         if error is not None:
             self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
-        self._check_finite(part, 0, way)
-
-    def _whole_result(self) -> Tensor:
-        if self.result is None:
-            self.result = torch.empty(self.job.out_shape, dtype=self.job.result_dtype)
-        return self.result
-
-    def _check_finite(self, frames: Tensor, first: int, way: Way) -> None:
-        if not bool(torch.isfinite(frames).all()):
-            raise NonFiniteError(
-                f"frames {first} to {first + frames.shape[2] - 1} hold NaN or infinite values in "
-                f"{name_of(self.job.dtype_of(way))}"
-            )
+        self.placing.put_whole(sample)
 
     def _clean_up(self, number: int, device: torch.device) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
@@ -243,10 +244,15 @@ def _failure_of(error: Exception) -> _Failure | None:
     return _Failure("a convolution that failed", text)
 
 
-def _family_of(way: Way) -> str:
-    """The name of a spilling way without its limit: less resident was tried by the engine itself
-    (on_pressure spills more), so it is not planned again."""
-    return replace(way, what=way.what.partition(", with ")[0]).name
+def making_of(job: Job, way: Way) -> dict[str, Any]:
+    """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
+    parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
+    dtype = name_of(job.dtype_of(way))
+    return {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
+
+
+def _where(device: torch.device) -> str:
+    return "GPU decode" if device.type == "cuda" else "CPU decode"
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -22,18 +22,23 @@ from hy3d_rocm.decode.checks import (
     check_result,
 )
 from hy3d_rocm.decode.counter import Counter, Progress
-from hy3d_rocm.decode.execution import Execution, make_report, name_of
+from hy3d_rocm.decode.execution import Execution, make_report
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from hy3d_rocm.decode.layers import Family
+    from hy3d_rocm.decode.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -94,6 +99,30 @@ def decode_with_report(
     return _carry_out(vae, latents, asked, encode=False)
 
 
+def decode_into(
+    sink: Sink,
+    vae: Any,
+    latents: Any,
+    budget: Request = None,
+    strategy: str = "auto",
+    precision: str = "auto",
+    progress: Progress | None = None,
+    cancel: Any = None,
+    options: DecodeOptions | None = None,
+    making: Mapping[str, Any] | None = None,
+) -> tuple[Any, DecodeReport]:
+    """decode() into a sink of output.py, as frames are made: what sink.finish() gives, and how it
+    went. making: what the sink was told at begin() by a decode that goes on here. On any exception
+    the sink is aborted."""
+    chosen = options or DecodeOptions()
+    asked = _Asked(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
+    try:
+        return _carry_out(vae, latents, asked, encode=False)
+    except BaseException:
+        sink.abort()
+        raise
+
+
 def encode(
     vae: Any,
     pixels: Any,
@@ -111,7 +140,7 @@ def encode(
     The latents are as the VAE makes them: multiply by its scaling factor for a model.
     """
     asked = _Asked(budget, strategy, precision, progress, cancel, DecodeOptions(), None)
-    found, _ = _carry_out(vae, pixels, asked, encode=True)
+    found: Tensor = _carry_out(vae, pixels, asked, encode=True)[0]
     return found if moments else found[:, : found.shape[1] // 2].contiguous()
 
 
@@ -124,9 +153,11 @@ class _Asked:
     cancel: Any
     options: DecodeOptions
     out: Tensor | None
+    sink: Sink | None = None
+    making: Mapping[str, Any] | None = None
 
 
-def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Tensor, DecodeReport]:
+def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, DecodeReport]:
     check_choice("strategy", asked.strategy, STRATEGIES)
     check_choice("precision", asked.precision, PRECISIONS)
     with torch.no_grad():
@@ -140,9 +171,10 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Tens
             execution = _prepare(family, source, asked, encode)
             note.report = execution.report
             execution.run()
-        result = execution.result
-        assert result is not None
-        return (result.squeeze(2) if image else result), execution.report
+        result = execution.placing.finish()
+        if image and isinstance(result, torch.Tensor):
+            result = result.squeeze(2)
+        return result, execution.report
 
 
 def _bring_weights(family: Family) -> None:
@@ -155,13 +187,13 @@ def _bring_weights(family: Family) -> None:
 
 def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execution:
     options = asked.options
-    device = resolve_device(getattr(family, "vae", None), default=family.device).device
+    device = _device_of(family)
     precision = _precision(asked, family, device)
     logger.info(
-        "[VAE Decode] Starting - %s %s on %s, VAE on %s in %s",
-        "pixels" if encode else "latents", tuple(source.shape), source.device, family.device,
-        name_of(family.dtype),
+        "[VAE Decode] Starting - %s shape %s, device %s",
+        "pixels" if encode else "latents", tuple(source.shape), source.device,
     )  # fmt: skip
+    logger.info("[VAE Decode] VAE device %s, VAE dtype %s", family.device, family.dtype)
     budget = make_budget(
         asked.budget,
         memory.machine_of(device),
@@ -172,6 +204,7 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     job = Job(
         family, tuple(source.shape), device, precision.dtype, family.dtype, make_backend,
         encode=encode, is_fused=make_backend is not torch_backend,
+        keeps_result=asked.sink is None or asked.sink.buffer is not None,
     )  # fmt: skip
     if asked.out is not None:
         check_result(asked.out, job.out_shape)
@@ -179,9 +212,19 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     report.precision_reason = precision.reason
     return Execution(
         job, source.detach(), budget, asked.strategy, _way_options(options), report,
-        Counter(asked.progress, asked.cancel), asked.out, precision.fallback,
+        Counter(asked.progress, asked.cancel),
+        Placing(job.out_shape, job.result_dtype, asked.out, asked.sink),
+        asked.making, precision.fallback,
         cleanup_frequency=options.cleanup_frequency, synchronization=options.synchronization,
+        make_weights=getattr(family, "make_weights", ModuleWeights),
     )  # fmt: skip
+
+
+def _device_of(family: Any) -> torch.device:
+    """Where the VAE's host computes, or what the VAE itself says."""
+    if getattr(family, "host", None) is not None:
+        return torch.device(family.device)
+    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:

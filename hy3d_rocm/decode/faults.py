@@ -43,7 +43,9 @@ def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None
 
 
 class Counting(Protocol):
-    """What an engine asks of a counter (runner.Counter is one)."""
+    """What an engine asks of a counter (counter.Counter is one). total: grains there will be."""
+
+    total: int
 
     def check(self) -> None:
         """Raises where the caller wants no more; called before each attempt at a grain."""

@@ -93,6 +93,11 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen[key] = (place, size)
         self.note()
 
+    def is_on_host(self, tensor: Tensor) -> bool:
+        """Whether a meta tensor stands for one on the host."""
+        place = self._seen.get(tensor.untyped_storage()._cdata, ("device", 0))[0]
+        return tensor.is_meta and place == "host"
+
     def _freed(self, key: int) -> None:
         self._true.discard(key)
         place, size = self._seen.pop(key, ("given", 0))
@@ -191,7 +196,8 @@ def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
 
 
 class NoScores(TorchFunctionMode):
-    """Attention counts by rule; on "meta" torch would compose one with its scores."""
+    """What operators do not show: attention counts by rule, since on "meta" torch would compose one
+    with its scores; a copy from the host to the device is none for torch, as both are "meta"."""
 
     def __init__(self, live: Live) -> None:
         super().__init__()
@@ -199,6 +205,10 @@ class NoScores(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.to and self._live.is_on_host(args[0]):
+            device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
+            if device is not None and device.type == "meta":  # for torch it is there already
+                return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs

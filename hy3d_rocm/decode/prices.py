@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
+from hy3d_rocm.decode.budget import Budget
 from hy3d_rocm.decode.live import given, modelled, on_host, several_shapes
-from hy3d_rocm.decode.planner import Need, Way
+from hy3d_rocm.decode.planner import STRATEGIES, Need, Plan, Way, choose
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
-from hy3d_rocm.decode.ways import Job, Tools, collect, run, tiled_run, torch_backend
+from hy3d_rocm.decode.ways import (
+    Job,
+    Tools,
+    WayOptions,
+    collect,
+    list_ways,
+    run,
+    tiled_run,
+    torch_backend,
+)
 from hy3d_rocm.decode.workspace import OperatorWorkspace
 
 if TYPE_CHECKING:
@@ -22,10 +33,31 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.movers import Ticket
     from hy3d_rocm.decode.plan import Grain
 
-__all__ = ["Prices", "meta_family"]
+__all__ = ["Prices", "meta_family", "plan_job"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
+
+
+def plan_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None
+) -> Plan:
+    """The best way to do the job within the budget, or of the strategy that was asked for.
+
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
+    strategy that is not known or that this VAE can't be run with.
+    """
+    if strategy not in STRATEGIES:
+        known = ", ".join(map(repr, STRATEGIES))
+        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    offered: Iterable[Way] = list_ways(job, options)
+    excluded = []
+    if not _native.available:
+        excluded.append(f"cpu needs the C core ({_native.missing})")
+        offered = (way for way in offered if way.strategy != "cpu")
+    if job.encode:
+        excluded.append("an encode has no tiles")
+    return choose(offered, budget, strategy, Prices(job), excluded)
 
 
 class Prices:
@@ -60,10 +92,12 @@ class Prices:
         key = (
             type(job.family).__name__, job.encode, job.shape, str(job.dtype_of(way)),
             str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
+            _places(job.family),
             tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
         )  # fmt: skip
         known: list[Tensor] = []
         if way.strategy == "whole":
+            _check_host(job.family, job.dtype_of(way))
             ghost = meta_family(job.family, job.dtype_of(way))
             known = [*ghost.vae.parameters(), *ghost.vae.buffers()]
             job = replace(job, family=ghost)
@@ -86,6 +120,22 @@ class Prices:
 
             return OperatorWorkspace(device, make_tier("cpu"))
         return OperatorWorkspace(device, job.tier)
+
+
+def _places(family: Any) -> tuple[str, ...]:
+    """Where the weights are, which decides what a decode has to make of them first."""
+    return tuple(sorted({p.device.type for p in family.decoder.parameters()}))
+
+
+def _check_host(family: Any, dtype: torch.dtype) -> None:
+    """ValueError (a sentence) where the VAE's own code can't run as its host has it now."""
+    host = getattr(family, "host", None)
+    if host is None:
+        return
+    if dtype != host.dtype:
+        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
+    if not host.runs_own_code:
+        raise ValueError(f"the VAE's weights are not on {host.device}")
 
 
 def _line(a: Prediction, b: Prediction, x: float) -> Prediction:

@@ -70,14 +70,20 @@ def plan_tiles(
     halo = cut.reach if halo_pixels is None else min(cut.reach, -(-halo_pixels // factor))
     overlap = -(-overlap_pixels // factor)
     smallest = max(-(-min_tile_pixels // factor), overlap, 1)
-    spatial = plan_decode(
-        (1, height, width),
-        factors=(1, factor, factor),
-        overlap=(0, overlap, overlap),
-        halo=(0, halo, halo),
-        min_tile=(1, smallest, smallest),
-        level=level,
-    )
+    common: dict[str, Any] = {
+        "factors": (1, factor, factor),
+        "overlap": (0, overlap, overlap),
+        "halo": (0, halo, halo),
+        "min_tile": (1, smallest, smallest),
+    }
+    spatial = plan_decode((1, height, width), level=0, **common)
+    if not 0 <= level < spatial.levels:
+        raise ValueError(
+            f"level is {level}; with this halo and overlap a latent of {latent[3]} x {latent[4]} "
+            f"has tiles of the levels 0 to {spatial.levels - 1}"
+        )
+    if level:
+        spatial = plan_decode((1, height, width), level=level, **common)
     part = None
     if cut.head_norms:
         positions = part_positions

@@ -37,7 +37,7 @@ from hy3d_rocm.decode.tile_plan import TilePlan, plan_tiles, steps
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.layers import Backend, Family, Norm, Range
 
 __all__ = ["TilePlan", "TileReport", "TiledRun", "plan_tiles", "steps"]
@@ -105,7 +105,7 @@ class TiledRun:
         backend: Backend,
         plan: TilePlan,
         *,
-        counter: Counter | None = None,
+        counter: Counting | None = None,
         on_pressure: Callable[[], object] | None = None,
         layerwise: Mapping[str, Any] | None = None,
         store: torch.device | str = "cpu",
@@ -234,6 +234,8 @@ class TiledRun:
         return engine
 
     def _judge(self, used: list[Statistics], gathering: Gathering | None) -> None:
+        """At the end: how good the estimate was."""
+        self._grid = []
         if gathering is not None:
             truth = gathering.statistics()
             self.report.errors = [u.deviation(t) for u, t in zip(used, truth, strict=True)]
@@ -255,7 +257,7 @@ class TiledRun:
         counter = None if self.counter is None else _Placed(self.counter, tile, kind)
         engine = ChunkEngine(
             self.backend,
-            counter,  # type: ignore[arg-type]
+            counter,
             norms=norms,
             slice_bytes=plan.slice_bytes,
             on_pressure=self.on_pressure,
@@ -274,7 +276,7 @@ class TiledRun:
 class _ChecksOnly:
     """A counter for work that is not counted."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counting) -> None:
         self.counter = counter
         self.total = 0
 
@@ -288,7 +290,7 @@ class _ChecksOnly:
 class _Placed(_ChecksOnly):
     """Gives a tile's number and place to its engine's steps; the total is the caller's."""
 
-    def __init__(self, counter: Counter, tile: Grain, kind: str) -> None:
+    def __init__(self, counter: Counting, tile: Grain, kind: str) -> None:
         super().__init__(counter)
         self.tile, self.kind = tile, kind
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.footprint import conv_hidden
 from hy3d_rocm.decode.geometry import (
     first_up_frame,
     kernel_size,
@@ -22,6 +21,7 @@ from hy3d_rocm.decode.geometry import (
     source_range,
     up_frames,
 )
+from hy3d_rocm.decode.hidden import conv_hidden
 from hy3d_rocm.decode.layers import (
     Conv,
     Moments,

@@ -35,6 +35,8 @@ __all__ = [
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
 
+# Latent positions of a chunk that keep a GPU busy: 512 x 512 pixels.
+_BUSY_POSITIONS = 4096
 # A level of tiles is offered if its area is at most this share of the one before.
 _SMALLER = 0.6
 
@@ -44,8 +46,9 @@ class WayOptions:
     """What may be chosen about ways. Sizes in bytes or latent frames.
 
     chunk_size: latent frames that go through all layers at a time, where norms are per position;
-    None: 2 on a GPU, 1 on the CPU. slice_bytes: see LayerEngine. cpu_offload: whether activations
-    may be spilled to the host. precision: a narrower type that the last resort may take, or None.
+    None: one, of small pictures more on a GPU. slice_bytes: see LayerEngine. cpu_offload: whether
+    activations may be spilled to the host. precision: a narrower type that the last resort may
+    take, or None.
     halo_pixels, overlap_pixels, min_tile_pixels, statistic_passes: see tiles.py.
     """
 
@@ -179,12 +182,20 @@ def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions
         spills = options.cpu_offload and not on_cpu
         yield Way(strategy, "layer by layer", parameters, spills=spills)
         return
-    chunk = options.chunk_size or (1 if on_cpu else 2)
-    chunk = min(chunk, job.shape[2])
-    sizes = [chunk] if options.chunk_size or chunk == 1 else [chunk, 1]
-    for size in sizes:
-        parameters = {"engine": "chunks", "chunk": size}
-        yield Way(strategy, f"in chunks of {size} latent frame{'s' * (size > 1)}", parameters)
+    size = options.chunk_size or _chunk(job, on_cpu)
+    what = "pixel frame" if job.encode else "latent frame"
+    parameters = {"engine": "chunks", "chunk": size}
+    yield Way(strategy, f"in chunks of {size} {what}{'s' * (size > 1)}", parameters)
+
+
+def _chunk(job: Job, on_cpu: bool) -> int:
+    """Frames of a chunk: one latent frame's, on a GPU as many as keep it busy. By shape alone, so
+    that the budget never changes a bit."""
+    time, space = job.family.factor if job.encode else (1, 1)
+    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    latents = 1 if on_cpu else max(1, _BUSY_POSITIONS // positions)
+    most = max(1, -(-job.shape[2] // time))
+    return int(min(latents, most) * time)
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
@@ -261,10 +272,11 @@ def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = No
 
 
 def run(
-    job: Job, way: Way, z: Tensor, tools: Tools, sample: int = 0
+    job: Job, way: Way, z: Tensor, tools: Tools, sample: int = 0, wanted: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
     """(first frame, frames (1, C, t, H, W)) of one sample z (1, C, T, H, W), in order, on
-    tools.device. The frames are to be copied before the next are asked for."""
+    tools.device. The frames are to be copied before the next are asked for. wanted: frames before
+    it may be left out."""
     function = job.family.encode if job.encode else job.family.decode
     engine = way.parameters.get("engine")
     if engine is None:
@@ -274,7 +286,7 @@ def run(
     elif engine == "layers":
         yield from _by_layers(job, way, function, z, tools, sample)
     elif engine == "chunks":
-        yield from _by_chunks(job, way, function, z, tools)
+        yield from _by_chunks(job, way, z, tools, wanted)
     elif engine == "tiles":
         yield from tiled_run(job, way, tools).frames(z)
     else:
@@ -338,10 +350,15 @@ def _by_layers(
 
 
 def _by_chunks(
-    job: Job, way: Way, function: Any, z: Tensor, tools: Tools
+    job: Job, way: Way, z: Tensor, tools: Tools, wanted: int
 ) -> Iterator[tuple[int, Tensor]]:
     from hy3d_rocm.decode.chunkwise import ChunkEngine
+    from hy3d_rocm.decode.restart import chunks_from
 
     engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
-    chunk = way.parameters["chunk"]
-    yield from engine.run(function, z, chunk, tools.device, job.dtype_of(way))
+    chunk, dtype = way.parameters["chunk"], job.dtype_of(way)
+    if wanted and not job.encode:
+        yield from chunks_from(engine, job.family, z, chunk, wanted, tools.device, dtype)
+    else:
+        function = job.family.encode if job.encode else job.family.decode
+        yield from engine.run(function, z, chunk, tools.device, dtype)

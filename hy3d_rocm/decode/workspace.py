@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["BLAS_BYTES", "OperatorWorkspace", "conv_backend"]
 
 BLOCKED_CHANNELS = 16
-# torch's workspace for cuBLAS and hipBLASLt comes from its own allocator: 32 MiB on Hopper, less
-# elsewhere; a little more is a row of its handles.
-BLAS_BYTES = 33 * MB
-# Code and data of one convolution in oneDNN's cache, and how many it keeps: 30 tiles of 9 sizes of a
-# Wan VAE left 38 MB (tests/bench/check_planned_peak.py).
-CODE_BYTES, CODE_SHAPES = 48 << 10, 1024
+# torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
+# elsewhere, 8 MiB more for the second library (bf16 with a bias: 42.2 MB were seen on an H200).
+BLAS_BYTES = 43 * MB
+# Code and data of one convolution in oneDNN's cache, and how many it keeps. 172 shapes (30 tiles
+# of a Wan VAE in bf16) left 47 MB after the first run and 0.5 MB after the second; any leaves 8.
+CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
 # The C conv3d's own limit a thread, where it is given none (conv/functional.py).
 C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.

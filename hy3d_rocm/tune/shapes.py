@@ -86,11 +86,11 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
     """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
-    from hy3d_rocm.decode.vaes import adapter_for
+    from hy3d_rocm.decode.families import family_for
 
     width, height = size
-    adapter = adapter_for(vae)
-    time, space = adapter.factor
+    family = family_for(vae)
+    time, space = family.factor
     for name, pixels in (("width", width), ("height", height)):
         if pixels % space or pixels < space:
             low = max(space, pixels // space * space)
@@ -104,7 +104,7 @@ def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]
             f"{frames} frames are not {time} n + 1, which this VAE makes of n + 1 latents;"
             f" {low} and {low + time} are"
         )
-    return (1, adapter.latent_channels, (frames - 1) // time + 1, height // space, width // space)
+    return (1, family.latent_channels, (frames - 1) // time + 1, height // space, width // space)
 
 
 def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Shape]:

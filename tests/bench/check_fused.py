@@ -52,7 +52,7 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
     from hy3d_rocm.decode.layers import Moments, Pieces
 
     arch, tf32 = machine_of(device)
-    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile), case.index % 2 == 1)
+    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile), case.index % 3)
     backend = FusedBackend(Plain(device), device, machine)
     source = pieces_of(case, made["x"], made["frames"])
     placed = tuple(on(device, tensor, case.layouts) for tensor in source.tensors)

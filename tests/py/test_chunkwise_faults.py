@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hy3d_rocm.decode.chunkwise import ChunkEngine
+from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.layers import Attention, Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step
-from hy3d_rocm.decode.counter import Counter
 
 DECODERS = decoders()
 SHORT = {"hunyuan": (3, 2), "wan": (3, 1), "ltx": (3, 2), "video attention": (3, 2)}

@@ -24,9 +24,9 @@ from layerwise_doubles import (  # noqa: E402
     make_engine,
     watched_engine,
 )
+from live_storages import LiveStorages  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.footprint import _Live  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces  # noqa: E402
 from hy3d_rocm.decode.layerwise import LayerEngine  # noqa: E402
 from hy3d_rocm.decode.movers import FileMover, ShapeMover, mover_for  # noqa: E402
@@ -215,7 +215,7 @@ def test_a_failed_grain_has_let_go_of_its_tensors_when_memory_is_asked_for(job: 
     backend = TorchBackend(ModuleWeights(torch.float32, CPU))
     job.run(LayerEngine(backend, CPU, SLICE))  # all weights are converted now
     known = [job.z, *(t for _, t in backend.weights._known.values() if t is not None)]  # type: ignore[attr-defined]
-    with _Live(known, CPU) as live:
+    with LiveStorages(known, CPU) as live:
         engine = LayerEngine(
             backend,
             CPU,
@@ -307,7 +307,8 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     ]  # type: ignore[union-attr]
     x = engine.local(engine.enter(torch.randn(1, channels, frames, size, size)), copied())
     frame = x.frame_bytes
-    with _Live([t for t in (*known, *(s.tensor for s in x.slices)) if t is not None], CPU) as live:
+    there = [t for t in (*known, *(s.tensor for s in x.slices)) if t is not None]
+    with LiveStorages(there, CPU) as live:
         live.live = frames * frame  # x itself, which the convolutions let go
         for piece in x.slices:
             weakref.finalize(piece.tensor, live._freed, id(piece), piece.nbytes)
@@ -347,7 +348,7 @@ def test_two_readers_of_one_video_let_it_go_together() -> None:
     whole = Pieces((torch.empty(1, 16, frames, size, size),), 0, frames)
     workspace = engine.backend.workspace_bytes(conv1, whole, (5, 6))
     known = [t for c in (conv1, shortcut) for t in c.module.parameters()]
-    with _Live([*known, *(s.tensor for s in x.slices if s.tensor is not None)], CPU) as live:
+    with LiveStorages([*known, *(s.tensor for s in x.slices if s.tensor is not None)], CPU) as live:
         live.live = frames * frame
         freed = [weakref.finalize(s.tensor, live._freed, id(s), frame) for s in x.slices]
         h, rest = engine.convs(x, (conv1, shortcut))

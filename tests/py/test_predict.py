@@ -90,6 +90,17 @@ def test_what_lies_on_the_host_counts_there() -> None:
     assert (on_cpu.device_bytes, on_cpu.host_bytes) == (5 * 4 * MB + 16, 0)
 
 
+def test_what_comes_back_from_the_host_counts_on_the_device() -> None:
+    def run() -> object:
+        there = on_host(meta(1000))
+        back = there[:100].to("meta", torch.float64)
+        return there, back, back.to("meta")
+
+    found = p.predict(run, workspace=CARD)
+    assert (found.device_bytes, found.host_bytes) == (4000, 4000)
+    assert found.both_bytes == 4000 + 800
+
+
 def test_marks_mean_nothing_outside_a_prediction() -> None:
     x = torch.ones(2)
     assert on_host(x) is x

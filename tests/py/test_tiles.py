@@ -13,12 +13,12 @@ from test_chunkwise import one_thread  # noqa: F401
 from test_chunkwise_faults import Live, OutOfMemoryAt
 from torch import Tensor
 
+from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import Conv, Norm
 from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.reduced import blocks, reduced, reduced_size
 from hy3d_rocm.decode.report import DecodeCancelled, Step
-from hy3d_rocm.decode.counter import Counter
 from hy3d_rocm.decode.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.tiles import TiledRun, plan_tiles, steps
 from hy3d_rocm.decode.torch_backend import TorchBackend
@@ -257,3 +257,38 @@ def test_a_part_is_never_larger_than_asked_for() -> None:
             t, h, w = reduced_size(size, positions)
             assert (t, h, w) <= size
             assert t * h * w <= max(positions, 5 * 8 * 8)
+
+
+def test_a_level_that_the_latent_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="levels 0 to"):
+        plan_tiles(SmallFamily(), (1, C, 2, 6, 6), level=40)
+
+
+@pytest.mark.parametrize("result", [torch.float32, torch.bfloat16])
+def test_tiles_in_bfloat16_differ_by_its_rounding_only(result: torch.dtype) -> None:
+    family = SmallFamily(group_norm())
+    z = latent(3, 24, 20)
+    wanted = whole(family, z)
+    family.dtype = torch.bfloat16
+    plan = plan_tiles(family, tuple(z.shape), level=2, part_positions=10**6, min_tile_pixels=8)
+    narrow = TorchBackend(ModuleWeights(torch.bfloat16, "cpu"))
+    with torch.no_grad():
+        engine = PlainEngine(ModuleWeights(torch.bfloat16, "cpu"))
+        unsplit_error = psnr(family.decode(engine, z.bfloat16()).float(), wanted)
+    out = torch.empty(family.out_shape(tuple(z.shape)), dtype=result)
+    TiledRun(family, narrow, plan).run(z, out)
+    assert psnr(out.float(), wanted) >= unsplit_error - 0.5
+
+
+def test_what_comes_out_can_be_looked_at_before_it_is_placed() -> None:
+    family = SmallFamily()
+    z = latent(3, 12, 10)
+    seen: list[tuple[int, int]] = []
+    tiled(family, z, {"watch": lambda step, frames: seen.append(step.frames)}, chunk=2)
+    assert seen == [(0, 2), (2, 3)]
+
+    def broken(step: Step, frames: Tensor) -> None:
+        raise FloatingPointError("NaN")
+
+    with pytest.raises(FloatingPointError):
+        tiled(family, z, {"watch": broken}, chunk=2)

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from live_storages import LiveStorages  # noqa: E402
 
-from hy3d_rocm.decode.footprint import _Live  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
 from hy3d_rocm.decode.layers import (  # noqa: E402
     Conv,
@@ -350,7 +350,7 @@ def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
     affine = (torch.ones(8), torch.zeros(8))
     predicted = backend.workspace_bytes(layer, pieces, frames)
     known = [x, weights.of(layer.module, "weight"), weights.of(layer.module, "bias"), *affine]
-    with _Live(known, CPU) as live:
+    with LiveStorages(known, CPU) as live:
         result, _ = backend.convolve(layer, pieces, frames, affine=affine, moments=True)
     assert live.peak - result.nbytes <= predicted
     buffer = 8 * 5 * (24 * up[1] + 2) * (24 * up[2] + 2) * x.element_size()

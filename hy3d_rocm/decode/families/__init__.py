@@ -24,7 +24,8 @@ _CLASSES = (
 )
 _KNOWN = (
     "diffusers' AutoencoderKLHunyuanVideo, AutoencoderKLHunyuanVideo15, AutoencoderKLWan, "
-    "AutoencoderKLQwenImage, AutoencoderKLLTXVideo and AutoencoderKL, and whatever is built alike"
+    "AutoencoderKLQwenImage, AutoencoderKLLTXVideo and AutoencoderKL, ComfyUI's of the same "
+    "models, and whatever is built alike"
 )
 
 
@@ -35,19 +36,14 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
     and whole() need it.
     """
     name = type(vae).__name__
-    if getattr(vae, "decoder", None) is None:
+    from hy3d_rocm.decode.families.hosted import inner_vae
+
+    if getattr(inner_vae(vae), "decoder", None) is None:
         raise TypeError(
             f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
             "of it"
         )
-    seen, kind = _recognised(vae, name)
-    if kind is None:
-        raise TypeError(
-            f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call the "
-            "VAE's own decode under hy3d_rocm.protect()"
-        )
-    family = kind(seen)
-    _checked(family, name)
+    family = unproven_family(vae)
     if name not in _CLASSES or not type(vae).__module__.startswith("diffusers."):
         from hy3d_rocm.decode.families.proof import proven
 
@@ -66,14 +62,23 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
     return family
 
 
-def _recognised(vae: Any, name: str) -> tuple[Any, type[StructuredFamily] | None]:
-    """The VAE, or its view under diffusers' names, and the family of that."""
+def unproven_family(vae: Any) -> StructuredFamily:
+    """The family of `vae` by its parts, which are gone through on shapes alone; TypeError."""
+    from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
+
+    name = type(vae).__name__
+    kind = _kind(vae) if inner_vae(vae) is vae else None
+    family = HostedFamily(vae) if kind is None else kind(vae)
+    _checked(family, name)
+    return family
+
+
+def family_of_view(vae: Any) -> StructuredFamily:
+    """The family of a VAE under its authors' names; TypeError (a sentence) where it is none."""
     from hy3d_rocm.decode.families.original import view_of
     from hy3d_rocm.decode.families.parts import StrangeModuleError
 
-    kind = _kind(vae)
-    if kind is not None:
-        return vae, kind
+    name = type(vae).__name__
     try:
         view = view_of(vae)
     except (StrangeModuleError, AttributeError, ValueError) as error:
@@ -81,7 +86,13 @@ def _recognised(vae: Any, name: str) -> tuple[Any, type[StructuredFamily] | None
             f"the {name} looks like a VAE under its authors' names, but {error}: call the VAE's "
             "own decode under hy3d_rocm.protect()"
         ) from error
-    return (vae, None) if view is None else (view, _kind(view))
+    kind = None if view is None else _kind(view)
+    if kind is None:
+        raise TypeError(
+            f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call the "
+            "VAE's own decode under hy3d_rocm.protect()"
+        )
+    return kind(view)
 
 
 def _kind(vae: Any) -> type[StructuredFamily] | None:

@@ -18,8 +18,6 @@ _CAUSAL = (1, 1, 1, 1, 2, 0)  # left, right, top, bottom, before, after
 
 def latent_diffusion_view(vae: Any) -> View:
     """Which of the three by the convolutions and the up-samplings."""
-    if getattr(vae, "bn", None) is not None:
-        raise StrangeModuleError("it normalises and packs its latents before it decodes")
     if getattr(vae.decoder, "tanh_out", False):
         raise StrangeModuleError("it ends in a tanh")
     packs = any(hasattr(getattr(stage, "upsample", None), "tus") for stage in vae.decoder.up)
@@ -44,11 +42,22 @@ def _own_decode(vae: Any, z: Tensor, video: bool) -> Tensor:
     decoder = copy.copy(vae.decoder)
     if hasattr(decoder, "carried"):
         decoder.carried = False
+    if hasattr(decoder, "refiner_vae") and hasattr(decoder.conv_in, "padding"):
+        z = _in_pairs(z)
     x = z if video else z[:, :, 0]
     if getattr(vae, "post_quant_conv", None) is not None:
         x = vae.post_quant_conv(x)
     frames: Tensor = decoder(x)
     return frames if video else frames.unsqueeze(2)
+
+
+def _in_pairs(z: Tensor) -> Tensor:
+    """Two frames to the channels of one, the first with nothing before it: as ComfyUI of 2025-10
+    gives HunyuanVideo 1.5's latents to its decoder, which takes them apart again."""
+    x = torch.cat([torch.zeros_like(z[:, :, :1]), z], 2)
+    b, c, t, h, w = x.shape
+    x = x.reshape(b, c, t // 2, 2, h, w).permute(0, 3, 1, 2, 4, 5)
+    return x.reshape(b, 2 * c, t // 2, h, w)
 
 
 def _own_encode(vae: Any, pixels: Tensor, video: bool) -> Tensor:

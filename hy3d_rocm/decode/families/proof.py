@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.families.hosted import HostedFamily
 from hy3d_rocm.decode.plain import PlainEngine
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.families.base import StructuredFamily
+    from hy3d_rocm.decode.layers import Weights
 
 _SIDE = 2
 _SPLITTING = ("use_framewise_decoding", "use_tiling", "use_slicing")
@@ -36,7 +38,7 @@ def proven(family: StructuredFamily) -> bool:
     shape = (1, family.latent_channels, frames, _SIDE, _SIDE)
     z = torch.randn(shape, generator=generator).to(family.device, family.dtype)
     with torch.no_grad():
-        got = family.probed(PlainEngine(), z, _TIMESTEP)
+        got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
         try:
             wanted = _own(family, z)
         except torch.OutOfMemoryError:
@@ -51,9 +53,14 @@ def proven(family: StructuredFamily) -> bool:
     return float((wanted.float() - got.float()).abs().max()) <= bound
 
 
+def _weights(family: StructuredFamily) -> Weights | None:
+    return family.weights() if isinstance(family, HostedFamily) else None
+
+
 def _own(family: StructuredFamily, z: Tensor) -> Any:
-    if hasattr(family.vae, "own_decode"):
-        return family.whole(z)
+    if isinstance(family, HostedFamily):
+        found = family.vae_decode(z)
+        return family.whole(z) if found is None else found
     shadow = copy.copy(family.vae)
     for flag in _SPLITTING:
         if hasattr(shadow, flag):

@@ -263,12 +263,13 @@ class FusedBackend:
         index = self.device.index
         elsewhere = index is not None and index != torch.cuda.current_device()
         with torch.cuda.device(index) if elsewhere else contextlib.nullcontext():
-            if not self._target().overlap or index is None:
+            overlap = self._target().overlap
+            if not overlap or index is None:
                 for item in made.launches:
                     launch(item, operands, index)
                 return
             if self._beside is None:
-                self._beside = Beside(index)
+                self._beside = Beside(index, overlap == 2)
             self._beside.run(made, operands, launch)
 
     def _out(self, job: Job, frames: int, add: Tensor | None) -> Tensor:

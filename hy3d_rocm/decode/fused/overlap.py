@@ -15,11 +15,14 @@ from hy3d_rocm.decode.fused.work import Work
 
 
 class Beside:
-    """A second stream of a GPU and the events between it and the caller's."""
+    """A second stream of a GPU and the events between it and the caller's.
 
-    def __init__(self, device: int) -> None:
+    is_first: its programs go before those of the caller's stream that have not begun.
+    """
+
+    def __init__(self, device: int, is_first: bool) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device, priority=-1 if is_first else 0)  # type: ignore[no-untyped-call]
         self.loaded = _event()
         self.used = (_event(), _event())
 

@@ -23,7 +23,8 @@ class Machine:
     """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
 
     rows_bytes: of the rows in flight; tile: instead of the guessed one; overlap: while a box is
-    convolved, rows of the next are made on a stream beside, in the other half of rows_bytes.
+    convolved, rows of the next are made on a stream beside, in the other half of rows_bytes: 1 in
+    its turn, 2 before tiles that have not begun.
     """
 
     arch: str
@@ -31,7 +32,7 @@ class Machine:
     tf32: bool = False
     rows_bytes: int = ROWS_BYTES
     tile: Config | None = None
-    overlap: bool = False
+    overlap: int = 0
 
 
 @dataclass(frozen=True)

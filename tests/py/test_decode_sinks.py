@@ -1,0 +1,135 @@
+"""decode() into sinks: the same frames as in a tensor, of one making, from where wanted."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+pytest.importorskip("diffusers")
+pytest.importorskip("av")
+
+executor = pytest.importorskip("hy3d_rocm.decode.executor")
+if not hasattr(executor, "decode_into"):
+    pytest.skip("this executor gives whole tensors only", allow_module_level=True)
+
+from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
+
+from hy3d_rocm.decode import video  # noqa: E402
+from hy3d_rocm.decode.arrays import MemmapSink  # noqa: E402
+from hy3d_rocm.decode.output import TensorSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
+
+
+class Recording(TensorSink):
+    """Remembers what was told and given; may begin with some frames already there."""
+
+    def __init__(self, there: int = 0) -> None:
+        super().__init__()
+        self.there = there
+        self.plans: list[Any] = []
+        self.given: list[tuple[int, int]] = []
+        self.ends: list[str] = []
+        self.fail_at: int | None = None
+
+    def begin(self, shape: Any, dtype: Any, plan: Any = None) -> None:
+        super().begin(shape, dtype, plan)
+        self.plans.append(plan)
+        self._next = [self.there] * shape[0]
+
+    def put(self, sample: int, first: int, frames: Any, *more: Any) -> None:
+        if self.fail_at is not None and first >= self.fail_at:
+            self.fail_at = None
+            raise RuntimeError("miopenStatusUnknownError")
+        self.given.append((sample, first))
+        super().put(sample, first, frames, *more)
+
+    def finish(self) -> Any:
+        self.ends.append("finish")
+        return super().finish()
+
+    def abort(self) -> None:
+        self.ends.append("abort")
+
+    @property
+    def buffer(self) -> Any:
+        return None
+
+    @property
+    def folder(self) -> Path:
+        return Path("/tmp")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [("wan", "whole"), ("wan", "streamed"), ("wan", "cpu"), ("hunyuan", "streamed"),
+     ("hunyuan", "tiled")],
+)  # fmt: skip
+def test_a_sink_gets_the_frames_that_decode_gives(tmp_path: Path, kind: str, strategy: str) -> None:
+    vae = tiny_vae(kind)
+    z = torch.cat([tiny_latents(vae, 2, 2, 3, seed=n) for n in range(2)])
+    frames, _ = executor.decode_with_report(vae, z, strategy=strategy)
+    for sink in (Recording(), MemmapSink(tmp_path / "a.npy")):
+        result, report = executor.decode_into(sink, vae, z, strategy=strategy)
+        if isinstance(result, Path):
+            result = torch.from_numpy(np.load(result))
+        assert torch.equal(result, frames)
+        assert report.strategy == strategy
+    path = tmp_path / "a.mp4"
+    executor.decode_into(sink_for(path, fps=Fraction(24)), vae, z[:1], strategy=strategy)
+    assert video.count_frames(path) == frames.shape[2]
+
+
+def test_a_decode_that_goes_on_gives_the_rest_and_takes_the_same_way() -> None:
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 6, 2, 2)
+    first = Recording()
+    whole, _ = executor.decode_into(first, vae, z, strategy="streamed")
+    rest = Recording(there=11)
+    made, _ = executor.decode_into(rest, vae, z, strategy="auto", making=first.plans[0])
+    assert rest.plans == first.plans
+    assert torch.equal(made[:, :, 11:], whole[:, :, 11:])
+
+
+def test_a_way_that_cannot_be_had_any_more_is_told() -> None:
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 3, 2, 2)
+    plan = {"strategy": "streamed", "parameters": {"engine": "of another version"},
+            "dtype": "float32"}  # fmt: skip
+    with pytest.raises(ValueError):
+        executor.decode_into(Recording(), vae, z, making=plan)
+
+
+def test_a_failure_begins_anew_in_another_way_and_all_frames_are_of_that() -> None:
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 5, 2, 2)
+    sink = Recording()
+    sink.fail_at = 0
+    result, report = executor.decode_into(sink, vae, z)
+    assert [e["event"] for e in report.events] == ["a convolution that failed"]
+    assert [plan["strategy"] for plan in sink.plans] == ["whole", "streamed"]
+    assert sink.ends == ["finish"]
+    assert torch.equal(result, executor.decode_with_report(vae, z, strategy="streamed")[0])
+
+
+def test_a_cancelled_decode_aborts_its_sink() -> None:
+    vae = tiny_vae("wan")
+    sink = Recording()
+    with pytest.raises(DecodeCancelled):
+        executor.decode_into(
+            sink, vae, tiny_latents(vae, 5, 2, 2), strategy="streamed",
+            cancel=lambda: len(sink.given) >= 2,
+        )  # fmt: skip
+    assert sink.ends == ["abort"]
