@@ -147,6 +147,7 @@ def cases_dict(report: Any) -> dict[str, Any]:
                 "peak_bytes": [o.peak_bytes for o in r.ended],
                 "ways": [o.way for o in r.ended],
                 "errors": [o.error for o in r.outcomes if o.error],
+                "recommendations": [x for o in r.ended if o.report for x in o.report.recommendations],
                 "psnr": r.psnr, "psnr_own": r.psnr_own, "note": r.note,
             }
             for r in report.rows

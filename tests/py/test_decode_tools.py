@@ -242,7 +242,7 @@ def test_times_and_peaks_of_smaller_pictures_are_not_judged() -> None:
 
 def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
     settings = decode_cases.CaseSettings(
-        scale=0.1, repeats=1, leak_repeats=4, seconds=60, stress=False
+        scale=0.05, repeats=1, leak_repeats=4, seconds=60, stress=False
     )
     report = decode_cases.run_cases(tiny_vae("wan"), "tiny", True, settings)
     assert [len(r.ended) for r in report.rows] == [1] * 5
