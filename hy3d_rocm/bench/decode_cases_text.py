@@ -100,8 +100,7 @@ def cases_text(report: Any) -> str:
     lines += [f"{r.case.name}: {o.error}" for r in report.rows for o in r.outcomes if o.error]
     lines += [f"{r.case.name}: {r.note}" for r in report.rows if r.note]
     lines += ["Targets:", *(f"  {check.line()}" for check in checks(report)), ""]
-    advice = [s for r in report.rows for o in r.ended if o.report for s in o.report.recommendations]
-    lines += [f"- {sentence}" for sentence in dict.fromkeys(advice)]
+    lines += [f"- {sentence}" for sentence in _advice(report.rows)]
     if report.left_out:
         lines.append(f"Left out for want of time (--seconds): {', '.join(report.left_out)}")
     if report.interrupted:
@@ -121,6 +120,12 @@ def _cells(row: Any) -> tuple[str, ...]:
         row.case.name, size, f"{row.best:.2f} s", size_text(row.peak_bytes),
         size_text(last.planned_bytes), _decibels(row.psnr), _decibels(row.psnr_own), last.way,
     )  # fmt: skip
+
+
+def _advice(rows: Any) -> list[str]:
+    """The decodes' own recommendations, each once."""
+    ended = [o for row in rows for o in row.ended if o.report is not None]
+    return list(dict.fromkeys(text for o in ended for text in o.report.recommendations))
 
 
 def _decibels(value: float) -> str:
@@ -147,7 +152,7 @@ def cases_dict(report: Any) -> dict[str, Any]:
                 "peak_bytes": [o.peak_bytes for o in r.ended],
                 "ways": [o.way for o in r.ended],
                 "errors": [o.error for o in r.outcomes if o.error],
-                "recommendations": [x for o in r.ended if o.report for x in o.report.recommendations],
+                "recommendations": _advice([r]),
                 "psnr": r.psnr, "psnr_own": r.psnr_own, "note": r.note,
             }
             for r in report.rows
