@@ -19,14 +19,22 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     """
     vae = family.vae
     memo: dict[int, Any] = {}
-    for found in (*vae.parameters(), *vae.buffers()):
+    for found in tensors_of(family):
         made = convert(found.detach())
         is_parameter = isinstance(found, torch.nn.Parameter)
         memo[id(found)] = torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
     try:
-        return type(family)(copy.deepcopy(vae, memo))
+        ghost = copy.deepcopy(vae, memo)
+        return family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
+
+
+def tensors_of(family: Any) -> list[Tensor]:
+    """Parameters and buffers of a family's VAE; of one that is no module those of the modules that
+    it holds."""
+    vae = family.vae if isinstance(family.vae, torch.nn.Module) else family.decoder
+    return [*vae.parameters(), *vae.buffers()]
 
 
 def converted_family(family: Any, dtype: torch.dtype) -> Any:

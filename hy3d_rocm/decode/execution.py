@@ -20,6 +20,7 @@ from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.own_tiles import OwnTiles
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
@@ -115,12 +116,15 @@ class Execution:
     def _describe(self, plan: Plan) -> None:
         report = self.report
         report.strategy, report.reason = plan.strategy, plan.reason
+        if ways.is_opaque(self.job.family):
+            report.reason = f"{plan.reason} {own_code_words(self.job, plan.way)}"
         report.plan = plan.describe()
-        report.predicted_peak_bytes = plan.need.device_bytes
-        report.predicted_host_bytes = plan.need.host_bytes
+        known = not plan.need.unknown
+        report.predicted_peak_bytes = plan.need.device_bytes if known else 0
+        report.predicted_host_bytes = plan.need.host_bytes if known else 0
         logger.info(
             "[VAE Decode] %s, planned peak %s of %s. %s",
-            plan.way.name, plan.need.text(), size_text(self.budget.device_bytes, 2), plan.reason,
+            plan.way.name, plan.need.text(), size_text(self.budget.device_bytes, 2), report.reason,
         )  # fmt: skip
 
     def _step_down(self, failure: _Failure) -> None:
@@ -153,7 +157,7 @@ class Execution:
 
     def _choose_again(self, failed: Plan, failure: _Failure) -> None:
         """Where memory was planned with that is not there, with less; else what is left."""
-        if failure.what == "out of memory":
+        if failure.what == "out of memory" and not failed.need.unknown:
             allowance = CPU_ALLOWANCE_BYTES if self.job.device.type == "cpu" else 0
             room = min(self.budget.device_bytes, failed.need.device_bytes)
             less = int((room - allowance) * _LESS) + allowance
@@ -186,7 +190,7 @@ class Execution:
 
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)
-        if way.strategy == "whole":
+        if ways.runs_own_code(job, way):
             job = replace(job, family=converted_family(job.family, job.dtype_of(way)))
         weights = self.make_weights(job.dtype_of(way), device)
         backend = job.make_backend(weights, device)
@@ -195,7 +199,7 @@ class Execution:
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
         for sample in range(self.z.shape[0]):
-            if way.parameters.get("engine") == "tiles":
+            if ways.is_tiled(way):
                 self._in_tiles(job, way, sample, tools)
             else:
                 self._in_order(job, way, sample, tools)
@@ -218,7 +222,9 @@ class Execution:
 
     def _in_tiles(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
         """Tiles are added up in one tensor."""
-        run = ways.tiled_run(job, way, tools)
+        run = ways.tiled_run(job, way, tools, sample=sample)
+        if isinstance(run, OwnTiles):
+            self.counter.total = self.z.shape[0] * len(run.plan.grains)
         run.run(self.z[sample : sample + 1], self.placing.whole()[sample : sample + 1])
         error = run.report.estimate_error
         if error is not None:
@@ -270,6 +276,17 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
     dtype = name_of(job.dtype_of(way))
     return {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
+
+
+def own_code_words(job: Job, way: Way) -> str:
+    """What is to be said of a VAE whose layers are not known."""
+    said = f"Its own code runs, since {job.family.why}."
+    if way.strategy != "tiled":
+        return said
+    return (
+        f"{said} Tiles of it are an approximation whose error can't be known: norms and attention "
+        'see one tile at a time. strategy="whole" with a larger budget gives its own decode.'
+    )
 
 
 def _where(device: torch.device) -> str:

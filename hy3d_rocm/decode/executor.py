@@ -23,12 +23,12 @@ from hy3d_rocm.decode.checks import (
 )
 from hy3d_rocm.decode.counter import Counter, Progress
 from hy3d_rocm.decode.execution import Execution, make_report
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.families import family_or_unknown
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
-from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, torch_backend
+from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, is_opaque, torch_backend
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
@@ -59,7 +59,8 @@ def decode(
     """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds, unsplit.
 
     vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, what
-    is built alike, or a Family; nothing of it is changed. Any other: its own decode.
+    is built alike, or a Family; nothing of it is changed. Anything else that has decode(latents):
+    that is called, "whole", or "tiled" where it does not fit: then the error can't be known.
     latents: (B, C, T, H, W) as the VAE takes them (already divided by its scaling factor); an image
     VAE also takes (B, C, H, W), and gives (B, C, H, W).
     budget: None or "auto" for 0.8 of what is free now, bytes, "6GB", or "80%" of the device's
@@ -162,12 +163,13 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
     check_choice("strategy", asked.strategy, STRATEGIES)
     check_choice("precision", asked.precision, PRECISIONS)
     with torch.no_grad():
-        family = vae if hasattr(vae, "has_global_norms") else family_for(vae)
+        known = hasattr(vae, "has_global_norms")
+        family: Any = vae if known else family_or_unknown(vae, source, encode)
         _bring_weights(family)
-        check_parameters(family)
-        image = family.is_image and getattr(source, "ndim", 0) == 4
+        image = getattr(source, "ndim", 0) == 4 and _takes_images(family, source)
         source = source.unsqueeze(2) if image else source
         (check_pixels if encode else check_latents)(source, family)
+        check_parameters(family)
         with around(family, source, asked, encode) as note:
             execution = _prepare(family, source, asked, encode)
             note.report = execution.report
@@ -176,6 +178,11 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         if image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)
         return result, execution.report
+
+
+def _takes_images(family: Any, source: Any) -> bool:
+    check_parameters(family)
+    return isinstance(source, torch.Tensor) and bool(family.is_image)
 
 
 def _bring_weights(family: Family) -> None:
@@ -201,12 +208,14 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )
+    opaque = is_opaque(family)
     if asked.sink is not None:
         shape = family.moments_shape if encode else family.out_shape
         budget = _less(budget, asked.sink.host_bytes(shape(tuple(source.shape))))
-    make_backend = best_backend(device, precision.dtype)
+    make_backend = torch_backend if opaque else best_backend(device, precision.dtype)
+    result_dtype = family.result_dtype if opaque else family.dtype
     job = Job(
-        family, tuple(source.shape), device, precision.dtype, family.dtype, make_backend,
+        family, tuple(source.shape), device, precision.dtype, result_dtype, make_backend,
         encode=encode, is_fused=make_backend is not torch_backend,
         keeps_result=asked.sink is None,
     )  # fmt: skip

@@ -32,17 +32,21 @@ _RESIDENT_TRIALS = 4
 @dataclass(frozen=True)
 class Need:
     """Bytes that a way takes at its peak, on the budget's device and on the host (0 where that is
-    the device). macs: multiply-accumulates, 0 where nobody counted."""
+    the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
+    predicted, "" where it was; the bytes are then the least that it can be."""
 
     device_bytes: int
     host_bytes: int = 0
     macs: int = 0
+    unknown: str = ""
 
     def text(self) -> str:
         """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
+        least = "at least " if self.unknown else ""
         if not self.host_bytes:
-            return size_text(self.device_bytes, 2)
-        return f"{size_text(self.device_bytes, 2)} and {size_text(self.host_bytes, 2)} on the host"
+            return least + size_text(self.device_bytes, 2)
+        host = size_text(self.host_bytes, 2)
+        return f"{least}{size_text(self.device_bytes, 2)} and {host} on the host"
 
 
 @dataclass(frozen=True)
@@ -242,6 +246,12 @@ def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> str:
     taken = looked[-1]
     assert taken.need is not None
     said = f"{taken.way.name} needs {taken.need.text()} and fits the budget of {_room(budget)}"
+    if taken.need.unknown:
+        said = (
+            f"what {taken.way.name} takes can't be predicted ({taken.need.unknown}), so it is "
+            f"tried, and smaller parts after it where memory runs out; it needs "
+            f"{taken.need.text()} of the budget of {_room(budget)}"
+        )
     if strategy != "auto":
         said += ", as asked for"
     before = [_refused(c) for c in _notable(looked[:-1])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.budget import Budget
+from hy3d_rocm.decode.copies import tensors_of
 from hy3d_rocm.decode.live import given, modelled, on_host, several_shapes
+from hy3d_rocm.decode.own_tiles import OwnTiles, plan_own_tiles
 from hy3d_rocm.decode.planner import STRATEGIES, Need, Plan, Way, choose
 from hy3d_rocm.decode.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.tiles import TiledRun, _Frozen
@@ -20,8 +23,12 @@ from hy3d_rocm.decode.ways import (
     Tools,
     WayOptions,
     collect,
+    is_opaque,
+    is_tiled,
+    left_out,
     list_ways,
     run,
+    runs_own_code,
     tiled_run,
     torch_backend,
 )
@@ -58,12 +65,10 @@ def plan_job(
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
     offered: Iterable[Way] = list_ways(job, options)
-    excluded = []
+    excluded = left_out(job, options)
     if not _native.available:
         excluded.append(f"cpu needs the C core ({_native.missing})")
         offered = (way for way in offered if way.strategy != "cpu")
-    if job.encode:
-        excluded.append("an encode has no tiles")
     return choose(filter(wanted, offered), budget, strategy, Prices(job), excluded)
 
 
@@ -74,15 +79,39 @@ class Prices:
         self.job = job
 
     def __call__(self, way: Way) -> Need:
-        """Planned bytes, the result included. ValueError (a sentence) where they can't be told."""
+        """Planned bytes, the result included. ValueError (a sentence) where they can't be told;
+        of a VAE's own code that nothing could stand in for, the least that it can be."""
         on_cpu = self.job.device_of(way).type == "cpu"
-        planned = self.predicted(way).planned(on_cpu)
+        try:
+            planned = self.predicted(way).planned(on_cpu)
+        except ValueError as error:
+            if not is_opaque(self.job.family):
+                raise
+            return self._least(way, str(error))
         if not on_cpu:
             margin = _TILED_MARGIN_BYTES if way.parameters.get("engine") == "tiles" else 0
             return Need(planned.device_bytes + margin, planned.host_bytes, planned.macs)
         if self.job.device.type == "cpu":
             return Need(planned.both_bytes, 0, planned.macs)
         return Need(0, planned.both_bytes, planned.macs)
+
+    def _least(self, way: Way, why: str) -> Need:
+        """What a way takes for its frames alone."""
+        job = self.job
+        result = math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
+        made = math.prod(job.out_shape[1:])
+        if is_tiled(way):
+            plan = plan_own_tiles(job.family, job.shape, way.parameters)
+            sizes = [plan.decoded_size(axis) for axis in range(3)]
+            space = plan.factors[1] * plan.factors[2]
+            frames = job.family.facts.frames(sizes[0])
+            made = job.out_shape[1] * frames * sizes[1] * sizes[2] * space
+        made *= job.dtype_of(way).itemsize
+        if job.device.type == "cpu":
+            # A whole result is the frames themselves.
+            both = result + made if is_tiled(way) or job.shape[0] > 1 else max(result, made)
+            return Need(both, unknown=why)
+        return Need(made, result, unknown=why)
 
     def predicted(self, way: Way) -> Prediction:
         """The peaks before any allowance."""
@@ -104,20 +133,20 @@ class Prices:
             tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
         )  # fmt: skip
         known: list[Tensor] = []
-        if way.strategy == "whole":
+        if runs_own_code(job, way):
             _check_host(job.family, job.dtype_of(way))
             ghost = meta_family(job.family, job.dtype_of(way))
-            known = [*ghost.vae.parameters(), *ghost.vae.buffers()]
+            known = tensors_of(ghost)
             job = replace(job, family=ghost)
         found = predictor.of(key, lambda: _ghost_run(job, way), known)
-        return found if way.strategy != "whole" else _with(found, self._converted_bytes(way))
+        return _with(found, self._converted_bytes(way)) if runs_own_code(self.job, way) else found
 
     def _converted_bytes(self, way: Way) -> int:
         """Of the copy of the parameters that a whole decode in another type works on."""
         dtype = self.job.dtype_of(way)
         return sum(
             p.numel() * dtype.itemsize
-            for p in self.job.family.vae.parameters()
+            for p in tensors_of(self.job.family)
             if p.is_floating_point() and p.dtype != dtype
         )
 
@@ -175,17 +204,23 @@ def _ghost_run(job: Job, way: Way) -> object:
     z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
     make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
     tools = Tools(make(weights, meta), meta, mover=_CountedMover())
-    if not job.keeps_result:
+    tiled = is_tiled(way)
+    if not job.keeps_result and not tiled:
         for _, frames in run(job, way, z, tools):
             del frames
         return None
     out = None
-    tiled = way.parameters.get("engine") == "tiles"
-    if tiled or job.shape[0] > 1 or way.strategy != "whole" or not tools.on_host:
+    if tiled and not job.keeps_result:  # added up in a file
+        out = given(torch.empty(job.out_shape, dtype=job.result_dtype, device=meta))
+    elif tiled or job.shape[0] > 1 or way.strategy != "whole" or not tools.on_host:
         out = on_host(torch.empty(job.out_shape, dtype=job.result_dtype, device=meta))
     if tiled:
         assert out is not None
-        tiled_run(job, way, tools, _GhostTiles).run(z, out)
+        ghost = tiled_run(job, way, tools, _GhostTiles)
+        if isinstance(ghost, OwnTiles):
+            ghost.price(z)
+        else:
+            ghost.run(z, out)
         return out
     return collect(job, way, z, tools, out)
 
@@ -257,7 +292,7 @@ def meta_family(family: Any, dtype: torch.dtype | None = None) -> Any:
     """
     vae = family.vae
     memo: dict[int, Any] = {}
-    for parameter in (*vae.parameters(), *vae.buffers()):
+    for parameter in tensors_of(family):
         target = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
         like = torch.empty_strided(parameter.shape, parameter.stride(), dtype=target, device="meta")
         is_parameter = isinstance(parameter, torch.nn.Parameter)
@@ -266,7 +301,7 @@ def meta_family(family: Any, dtype: torch.dtype | None = None) -> Any:
         )
     try:
         ghost = copy.deepcopy(vae, memo)
-        return type(family)(ghost)
+        return family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(
             f"what its own code takes can't be told beforehand ({type(vae).__name__} can't be "

@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.live import modelled
+from hy3d_rocm.decode.own_tiles import (
+    ENGINE,
+    OwnTiles,
+    latents_of,
+    no_tiles,
+    own_levels,
+    plan_own_tiles,
+    tile_words,
+)
 from hy3d_rocm.decode.planner import Way
 from hy3d_rocm.decode.predict import CountingBackend
 
@@ -28,8 +37,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.tiles import TiledRun, TilePlan
 
 __all__ = [
-    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "list_ways", "run",
-    "torch_backend",
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "is_opaque",
+    "is_tiled", "left_out", "list_ways", "run", "runs_own_code", "torch_backend",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
@@ -164,6 +173,9 @@ def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
+    if is_opaque(job.family):
+        yield from _of_own_code(job, options)
+        return
     host = torch.device("cpu")
     first, second = [Way("whole")], _streamed("streamed", job, job.device, options)
     yield from itertools.chain(second, first) if job.is_fused else itertools.chain(first, second)
@@ -172,6 +184,54 @@ def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     yield from _streamed("cpu", job, host, options)
     if not job.encode:
         yield from _tiled("cpu", job, options)
+
+
+def is_opaque(family: Any) -> bool:
+    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
+    return bool(getattr(family, "is_opaque", False))
+
+
+def is_tiled(way: Way) -> bool:
+    """Whether its frames are added up in one tensor."""
+    return way.parameters.get("engine") in ("tiles", ENGINE)
+
+
+def runs_own_code(job: Job, way: Way) -> bool:
+    """Whether the VAE's own code runs, with the VAE's own parameters."""
+    return way.strategy == "whole" or is_opaque(job.family)
+
+
+def left_out(job: Job, options: WayOptions | None = None) -> list[str]:
+    """Sentences about what list_ways() does not offer."""
+    said = ["an encode has no tiles"] if job.encode else []
+    if is_opaque(job.family):
+        said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
+        if not job.encode:
+            said.append(no_tiles(job.family, (options or WayOptions()).halo_pixels))
+    return [sentence for sentence in said if sentence]
+
+
+def _of_own_code(job: Job, options: WayOptions) -> Iterator[Way]:
+    """Whole, then tiles from large to small, then once more with the smallest that can be."""
+    yield Way("whole")
+    if job.encode or no_tiles(job.family, options.halo_pixels):
+        return
+    given: dict[str, Any] = {
+        "engine": ENGINE,
+        "chunk_size": options.chunk_size,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+    }
+    least = math.inf
+    for level, plan in own_levels(job.family, job.shape, given):
+        least = latents_of(plan)
+        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+    smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
+    last = given | {name: min(given[name], size) for name, size in smaller.items()}
+    for level, plan in list(own_levels(job.family, job.shape, last))[-1:]:
+        if latents_of(plan) < least:
+            yield Way("tiled", tile_words(plan), last | {"level": level}, again=True)
 
 
 def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:
@@ -254,11 +314,11 @@ def _tile_way(
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
     """The result of all samples of z (B, C, T, H, W), in host memory. out: where it goes."""
     single = z.shape[0] == 1
-    if out is None and (way.parameters.get("engine") == "tiles"):
+    if out is None and is_tiled(way):
         out = torch.empty(job.out_shape, dtype=job.result_dtype)
     for sample in range(z.shape[0]):
         one = z[sample : sample + 1]
-        if way.parameters.get("engine") == "tiles":
+        if is_tiled(way):
             assert out is not None
             tiled_run(job, way, tools).run(one, out[sample : sample + 1])
             continue
@@ -278,26 +338,36 @@ def run(
     """(first frame, frames (1, C, t, H, W)) of one sample z (1, C, T, H, W), in order, on
     tools.device. The frames are to be copied before the next are asked for. wanted: frames before
     it may be left out."""
-    function = job.family.encode if job.encode else job.family.decode
     engine = way.parameters.get("engine")
     if engine is None:
         whole = job.family.whole_encode if job.encode else job.family.whole
         with torch.no_grad():
             yield 0, whole(z.to(tools.device, job.dtype_of(way)))
     elif engine == "layers":
+        function = job.family.encode if job.encode else job.family.decode
         yield from _by_layers(job, way, function, z, tools, sample)
     elif engine == "chunks":
         yield from _by_chunks(job, way, z, tools, wanted)
     elif engine == "tiles":
-        yield from tiled_run(job, way, tools).frames(z)
+        tiles = tiled_run(job, way, tools)
+        assert not isinstance(tiles, OwnTiles)
+        yield from tiles.frames(z)
     else:
         raise ValueError(f"the engine {engine!r} is not known")
 
 
-def tiled_run(job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = None) -> TiledRun:
+def tiled_run(
+    job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = None, sample: int = 0
+) -> TiledRun | OwnTiles:
     """One sample's run in tiles. kind: another TiledRun."""
     from hy3d_rocm.decode.tiles import TiledRun
 
+    if way.parameters["engine"] == ENGINE:
+        plan = plan_own_tiles(job.family, job.shape, way.parameters)
+        return OwnTiles(
+            job.family, plan, tools.device, job.dtype_of(way), counter=tools.counter,
+            on_pressure=tools.on_pressure, sample=sample,
+        )  # fmt: skip
     kind = kind or TiledRun
     slice_bytes = way.parameters["slice_bytes"] or _slice_bytes(modelled(tools.device))
     return kind(

@@ -15,6 +15,7 @@ from hy3d_rocm.decode.families import seen
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.families.base import StructuredFamily
+    from hy3d_rocm.decode.families.unknown import UnknownFamily
 
 _CLASSES = (
     "AutoencoderKL",
@@ -64,6 +65,31 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             )
         family.set_timestep(float(timestep))  # type: ignore[attr-defined]
     return family
+
+
+def family_or_unknown(
+    vae: Any, source: Any, encode: bool = False
+) -> StructuredFamily | UnknownFamily:
+    """family_for(vae), or for what has no known layers but decode(latents) (for an encode:
+    encode(pixels)) a family of that alone. source: the latents or pixels. TypeError (a sentence)
+    where there is neither."""
+    from hy3d_rocm.decode.families.calls import CALL_ERRORS
+    from hy3d_rocm.decode.families.unknown import UnknownFamily
+
+    try:
+        return family_for(vae)
+    except CALL_ERRORS as error:
+        if not callable(getattr(vae, "encode" if encode else "decode", None)):
+            raise
+        return UnknownFamily(vae, source, _cause(error, type(vae).__name__), encode)
+
+
+def _cause(error: Exception, name: str) -> str:
+    """An error of family_for() without its advice, which is to do what is done now."""
+    said, _, advice = str(error).rpartition(": ")
+    if not isinstance(error, TypeError) or not advice.startswith(("call ", "pass ")):
+        return f"the layers of {name} are not known"
+    return f"the layers of {name} are not known" if said.endswith("has no decoder") else said
 
 
 def unproven_family(vae: Any) -> StructuredFamily:

@@ -48,9 +48,14 @@ def proven(family: StructuredFamily) -> bool:
             return False
     if wanted.shape != got.shape:
         return False
-    roundings = _ROUNDINGS.get(family.dtype, _HALF_ROUNDINGS)
-    bound = roundings * torch.finfo(family.dtype).eps * float(wanted.abs().max())
+    bound = rounding_bound(family.dtype, float(wanted.abs().max()))
     return float((wanted.float() - got.float()).abs().max()) <= bound
+
+
+def rounding_bound(dtype: torch.dtype, largest: float) -> float:
+    """How far two decodes may be apart whose sums are in another order, for frames up to
+    `largest`."""
+    return _ROUNDINGS.get(dtype, _HALF_ROUNDINGS) * torch.finfo(dtype).eps * largest
 
 
 def _weights(family: StructuredFamily) -> Weights | None:

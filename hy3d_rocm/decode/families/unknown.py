@@ -1,0 +1,219 @@
+"""A VAE of no known kind: only its own decode() is known, so that is what runs, whole or in tiles.
+
+What a plan needs (how many frames, rows and channels a latent makes, whether time may be cut) is
+asked of the VAE itself with latents of a few positions. Nothing is read off its layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.copies import copied_family
+from hy3d_rocm.decode.families.calls import (
+    CALL_ERRORS,
+    frames_of,
+    moments_of,
+    one_line,
+    unsplit,
+)
+from hy3d_rocm.decode.families.probe import Facts, asked
+from hy3d_rocm.device import resolve_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+class UnknownFamily:
+    """Family of layers.py without layers: whole() and whole_encode() only.
+
+    vae: anything with decode(latents), or for an encode with encode(pixels); its result is a
+    tensor, a tuple that begins with one, or an object that has it as `.sample`. source: the latents
+    or pixels that are asked for, (B, C, T, H, W) or of an image (B, C, H, W). why: sentence that
+    says why its layers are not known.
+    """
+
+    is_opaque = True
+    has_global_norms = False
+    host = None
+    pixel_steps = (1, 1)
+
+    def __init__(self, vae: Any, source: Any, why: str, encode: bool = False) -> None:
+        self.vae = vae
+        self.name = type(vae).__name__
+        self.why = why
+        self.encoding = encode
+        self._source = source
+        self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    @cached_property
+    def decoder(self) -> torch.nn.Module:
+        """What has the parameters; predictions belong to it."""
+        if isinstance(self.vae, torch.nn.Module):
+            return self.vae
+        held = getattr(self.vae, "__dict__", {}).values()
+        return torch.nn.ModuleList([m for m in held if isinstance(m, torch.nn.Module)])
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; that of the latents where it has no parameters."""
+        here = getattr(self._source, "device", torch.device("cpu"))
+        parameter = next(self.decoder.parameters(), None)
+        if parameter is not None and parameter.is_meta:
+            return parameter.device
+        return resolve_device(self.vae, default=here).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its parameters; that of the latents where it has none."""
+        for parameter in self.decoder.parameters():
+            if parameter.is_floating_point():
+                return parameter.dtype
+        found: torch.dtype = self._source.dtype
+        return found
+
+    @property
+    def latent_channels(self) -> int:
+        """Of the latents that were given: only a decode can tell whether they fit."""
+        return int(self._source.shape[1])
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it takes (B, C, H, W)."""
+        return self.facts.planar
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the frames; 0 where they are not known beforehand."""
+        return self.facts.channels
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Type of what it makes."""
+        return self.facts.dtype or self.dtype
+
+    @property
+    def factor(self) -> tuple[int, int]:
+        """(time, space) of frames against latents; 1 where they are not known."""
+        return self.facts.time or 1, self.facts.space or 1
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What small latents told."""
+        shape, device, dtype = tuple(self._source.shape), self.device, self.dtype
+        if self.encoding:
+            # Nothing but the number of axes has to be known: an encode has no tiles.
+            return Facts(len(shape) == 4 or not _has_time(self.decoder), note="")
+        return asked(self._frames, shape, device, dtype)
+
+    # Results
+
+    def whole(self, z: Tensor) -> Tensor:
+        """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
+        return self._told(lambda: self._frames(z, self.facts.planar), z)
+
+    def whole_encode(self, pixels: Tensor) -> Tensor:
+        """Mean and log variance by its own encode(); of an encoder that gives no variance the log
+        variance is -30, the least that diffusers has."""
+        return self._told(lambda: self._moments(pixels, self.facts.planar), pixels)
+
+    def _frames(self, z: Tensor, planar: bool) -> Tensor:
+        return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
+
+    def _moments(self, pixels: Tensor, planar: bool) -> Tensor:
+        return _framewise(unsplit(self.vae).encode, moments_of, pixels, planar)
+
+    def _told(self, run: Callable[[], Tensor], x: Tensor) -> Tensor:
+        """On "meta", where a run is only to be priced, an error is a ValueError (a sentence)."""
+        if not x.is_meta:
+            return run()
+        try:
+            return run()
+        except CALL_ERRORS as error:
+            raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
+
+    # Shapes
+
+    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
+        batch, _, frames, height, width = latent
+        facts = self.facts
+        if facts.is_regular:
+            assert facts.space is not None
+            made = facts.frames(frames)
+            return batch, facts.channels, made, height * facts.space, width * facts.space
+        return batch, *self._made_of(latent, "whole")[1:]
+
+    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, 2 C, T, H, W) of what encode() makes of pixels (B, 3, T, H, W)."""
+        return pixels[0], *self._made_of(pixels, "whole_encode")[1:]
+
+    def _made_of(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+        """Shape of one sample's result: of a run on shapes, else of one on zeros. TypeError (a
+        sentence) where its own code fails."""
+        one = (1, *shape[1:])
+        if one not in self._shapes:
+            try:
+                self._shapes[one] = self._on_meta(one, method)
+            except ValueError as error:
+                logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
+                            self.name, error)  # fmt: skip
+                zeros = torch.zeros(one, dtype=self.dtype, device=self.device)
+                self._shapes[one] = tuple(self._tried(method, zeros).shape)
+        return self._shapes[one]
+
+    def _tried(self, method: str, x: Tensor) -> Tensor:
+        try:
+            made: Tensor = getattr(self, method)(x)
+        except torch.OutOfMemoryError:
+            raise
+        except CALL_ERRORS as error:
+            verb = "encode" if self.encoding else "decode"
+            raise TypeError(
+                f"{self.why}. Its own {verb}() fails for {tuple(x.shape)}, too: {one_line(error)}"
+            ) from error
+        return made
+
+    def _on_meta(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+        ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
+
+        def run() -> tuple[int, ...]:
+            with torch.no_grad():
+                made = getattr(ghost, method)(torch.empty(shape, dtype=self.dtype, device="meta"))
+            return tuple(made.shape)
+
+        # In another thread the caller's function modes do not see it.
+        with ThreadPoolExecutor(1, thread_name_prefix="hy3d-shape") as worker:
+            return worker.submit(run).result()
+
+    def over(self, vae: Any) -> UnknownFamily:
+        """This family over a copy of its VAE, which need not be asked again."""
+        made = copy.copy(self)
+        made.__dict__["facts"] = self.facts
+        made.__dict__.pop("decoder", None)
+        made.vae = vae
+        return made
+
+
+def _has_time(module: torch.nn.Module) -> bool:
+    """Whether a convolution of it goes through time; True where it has none at all."""
+    kernels = [p.ndim for p in module.parameters() if p.ndim >= 4]
+    return 5 in kernels or not kernels
+
+
+def _framewise(
+    call: Callable[[Any], Any], read: Callable[[Any], Tensor], x: Tensor, planar: bool
+) -> Tensor:
+    """call(x); of what takes single images one frame after the other."""
+    if not planar:
+        return read(call(x))
+    images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
+    return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)

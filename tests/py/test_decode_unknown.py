@@ -1,0 +1,323 @@
+"""decode() of a VAE of no known kind: its own decode(), whole or in tiles."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from hy3d_rocm import decode  # noqa: E402
+from hy3d_rocm.decode import DecodeOptions, decode_with_report, encode  # noqa: E402
+from hy3d_rocm.decode.families import family_or_unknown  # noqa: E402
+from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
+from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
+
+MB = 1 << 20
+# Three convolutions of 3x3, two of them before four times up-sampling: 2 + 1/4 latents.
+HALO = DecodeOptions(halo_pixels=12, overlap_pixels=8, min_tile_pixels=16)
+
+
+class ConvNet(nn.Module):
+    """4 channels -> 3 in twice the frames but one and four times the rows; `time`: "causal",
+    "both" (later frames change earlier ones) or "frame"."""
+
+    def __init__(self, time: str = "causal", space: int = 4) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        depth = 1 if time == "frame" else 3
+        self.pads = {"causal": (2, 0), "both": (1, 1), "frame": (0, 0)}[time]
+        self.time, self.space = time, space
+        self.calls: list[tuple[int, ...]] = []
+        sizes = ((8, 4), (8, 8), (3, 8))
+        self.layers = nn.ModuleList(
+            nn.Conv3d(i, o, (depth, 3, 3), padding=(0, 1, 1)) for o, i in sizes
+        )
+        for parameter in self.parameters():
+            parameter.requires_grad_(False).copy_(
+                torch.randn(parameter.shape, generator=generator) * 0.3
+            )
+
+    def decode(self, z: Any) -> Any:
+        self.calls.append(tuple(z.shape))
+        x = torch.tanh(self._conv(0, z))
+        x = torch.tanh(self._conv(1, x))
+        if self.time == "causal":
+            x = torch.cat([x[:, :, :1], x[:, :, 1:].repeat_interleave(2, 2)], 2)
+        x = functional.interpolate(x, scale_factor=(1, self.space, self.space))
+        return self._conv(2, x)
+
+    def _conv(self, number: int, x: Any) -> Any:
+        return self.layers[number](functional.pad(x, (0, 0, 0, 0, *self.pads)))
+
+
+class NotBelow(ConvNet):
+    """Refuses latents of fewer rows than 32."""
+
+    def decode(self, z: Any) -> Any:
+        if z.shape[3] < 32:
+            raise RuntimeError("input is smaller than the kernel")
+        return super().decode(z)
+
+
+class NoRoom(ConvNet):
+    """Memory runs out for more than `most` latent positions, and shapes alone do not do."""
+
+    most = 150
+
+    def decode(self, z: Any) -> Any:
+        if z.is_meta:
+            raise NotImplementedError("no kernel for meta tensors")
+        if z[0, 0].numel() > self.most:
+            raise torch.OutOfMemoryError("out of memory, tried to allocate 9 GiB")
+        return super().decode(z)
+
+
+class Pictures(nn.Module):
+    """(B, 4, H, W) -> (B, 3, 8 H, 8 W)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Conv2d(4, 3, 3, padding=1).requires_grad_(False)
+
+    def decode(self, z: Any) -> Any:
+        return SimpleNamespace(sample=self.last(functional.interpolate(z, scale_factor=8)))
+
+    def encode(self, pixels: Any) -> Any:
+        mean = functional.avg_pool2d(pixels, 8)
+        return SimpleNamespace(latent_dist=SimpleNamespace(mean=mean, logvar=mean - 1))
+
+
+def latents(frames: int = 5, height: int = 16, width: int = 18, batch: int = 1) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn((batch, 4, frames, height, width), generator=generator)
+
+
+def off(got: Any, want: Any) -> float:
+    """Largest difference in units of what another order of sums may make."""
+    assert got.shape == want.shape
+    return float((got - want).abs().max()) / rounding_bound(want.dtype, float(want.abs().max()))
+
+
+def facts(vae: Any, z: Any | None = None) -> Any:
+    return UnknownFamily(vae, latents() if z is None else z, "why").facts
+
+
+def test_whole_is_its_own_decode_bit_for_bit() -> None:
+    vae, z = ConvNet(), latents(batch=2)
+    got, report = decode_with_report(vae, z)
+    assert torch.equal(got, torch.cat([vae.decode(one) for one in z.split(1)]))
+    assert report.strategy == "whole"
+    assert "the layers of ConvNet are not known" in report.reason
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "object"])
+def test_frames_are_found_in_what_decode_gives(kind: str) -> None:
+    vae, z = ConvNet(), latents()
+    want = vae.decode(z)
+    wraps = {
+        "tensor": lambda x: x,
+        "tuple": lambda x: (x,),
+        "object": lambda x: SimpleNamespace(sample=x),
+    }
+    outer = SimpleNamespace(decode=lambda z: wraps[kind](ConvNet.decode(vae, z)))
+    assert torch.equal(decode(outer, z), want)
+
+
+@pytest.mark.parametrize("time", ["causal", "both", "frame"])
+def test_tiles_with_a_full_halo_are_the_whole_decode(time: str) -> None:
+    vae, z = ConvNet(time), latents(frames=9)
+    want = vae.decode(z)
+    got, report = decode_with_report(vae, z, strategy="tiled", options=HALO)
+    assert report.plan["parameters"]["engine"] == "own tiles"
+    assert off(got, want) <= 1
+    assert report.estimate_error is None
+    assert "error can't be known" in report.reason
+    assert 'strategy="whole"' in report.reason
+
+
+@pytest.mark.parametrize(
+    ("time", "warm_up"), [("causal", 8), ("both", None), ("frame", 0)], ids=str
+)
+def test_time_is_cut_only_where_earlier_frames_do_not_feel_later_ones(
+    time: str, warm_up: int | None
+) -> None:
+    found = facts(ConvNet(time))
+    assert found.is_regular
+    assert found.warm_up == warm_up
+    assert found.exact is (warm_up is not None)
+    vae, z = ConvNet(time), latents(frames=40, height=4, width=4)
+    options = DecodeOptions(halo_pixels=12, overlap_pixels=8, min_tile_pixels=16, chunk_size=8)
+    if warm_up is None:  # one tile, and that is the whole
+        with pytest.raises(ValueError, match="the strategy 'tiled' can't be taken"):
+            decode_with_report(vae, z, strategy="tiled", options=options)
+        return
+    want = vae.decode(z)
+    vae.calls.clear()
+    got, report = decode_with_report(vae, z, strategy="tiled", options=options)
+    assert "latent frames at a time" in report.plan["way"]
+    assert max(shape[2] for shape in vae.calls) < 40
+    assert off(got, want) <= 1
+
+
+def test_norms_over_the_whole_video_forbid_cuts_in_time() -> None:
+    vae = ConvNet()
+    norm = nn.GroupNorm(2, 8)
+    plain = vae._conv
+    vae._conv = lambda n, x: norm(plain(n, x)) if n == 1 else plain(n, x)  # type: ignore[method-assign]
+    found = facts(vae)
+    assert found.is_regular
+    assert found.warm_up is None
+
+
+def test_what_does_not_fit_is_tiled_within_the_budget() -> None:
+    vae, z = ConvNet("frame", space=8), latents(3, 24, 24)
+    whole = decode_with_report(vae, z)[1].predicted_peak_bytes
+    options = DecodeOptions(halo_pixels=24, overlap_pixels=8, min_tile_pixels=32)
+    got, report = decode_with_report(vae, z, int(whole * 0.9), options=options)
+    assert report.strategy == "tiled"
+    assert 0 < report.predicted_peak_bytes <= whole * 0.9
+    assert off(got, vae.decode(z)) <= 1
+
+
+def test_a_decode_whose_memory_runs_out_goes_on_to_tiles_from_large_to_small() -> None:
+    vae, z = NoRoom("frame"), latents(3, 20, 20)
+    seen: list[tuple[int, int]] = []
+    got, report = decode_with_report(
+        vae, z, options=HALO, progress=lambda done, total, step: seen.append((done, total))
+    )
+    assert off(got, ConvNet.decode(vae, z)) <= 1
+    tried = [event["way"] for event in report.events]
+    assert tried[0] == "whole"
+    assert report.strategy == "tiled"
+    assert "can't be predicted" in report.reason
+    assert report.predicted_peak_bytes == 0
+    last = [total for _, total in seen][-1]
+    assert seen[-last:] == [(n + 1, last) for n in range(last)]
+
+
+def test_memory_that_runs_out_for_every_tile_ends_in_a_sentence() -> None:
+    vae = NoRoom("frame")
+    vae.most = 30
+    with pytest.raises(MemoryError, match="nothing is left to try"):
+        decode(vae, latents(2, 20, 20))
+
+
+def test_what_fails_on_small_latents_is_decoded_whole_and_has_no_tiles() -> None:
+    vae, z = NotBelow(), latents(3, 32, 32)
+    assert torch.equal(decode(vae, z), ConvNet.decode(vae, z))
+    with pytest.raises(ValueError, match=r"fails for small latents \(RuntimeError: input is small"):
+        decode(vae, z, strategy="tiled")
+
+
+def test_frames_that_follow_no_rule_are_decoded_whole_only() -> None:
+    class Odd(ConvNet):
+        def decode(self, z: Any) -> Any:
+            return super().decode(z)[:, :, : z.shape[2] // 2 + 1]
+
+    vae, z = Odd(), latents(5)
+    assert torch.equal(decode(vae, z), vae.decode(z))
+    with pytest.raises(ValueError, match="makes 1, 2 and 2 frames of 1, 2 and 3 latents"):
+        decode(vae, z, strategy="tiled")
+
+
+@pytest.mark.parametrize("strategy", ["streamed", "cpu"])
+def test_strategies_that_need_layers_are_refused_in_words(strategy: str) -> None:
+    with pytest.raises(ValueError, match='"streamed" and "cpu" need a VAE whose layers are known'):
+        decode(ConvNet(), latents(), strategy=strategy)
+
+
+def test_images_are_decoded_as_images_and_frame_by_frame() -> None:
+    vae, z = Pictures(), latents(3)
+    want = torch.stack([vae.decode(z[:, :, t]).sample for t in range(3)], 2)
+    assert torch.equal(decode(vae, z[:, :, 0]), want[:, :, 0])
+    assert torch.equal(decode(vae, z), want)
+    options = DecodeOptions(halo_pixels=8, overlap_pixels=8, min_tile_pixels=32)
+    got, _ = decode_with_report(vae, z, strategy="tiled", options=options)
+    assert off(got, want) <= 1
+
+
+def test_encode_is_its_own_encode() -> None:
+    vae, pixels = Pictures(), torch.rand(2, 3, 1, 16, 24) * 2 - 1
+    want = vae.encode(pixels[:, :, 0]).latent_dist
+    assert torch.equal(encode(vae, pixels)[:, :, 0], want.mean)
+    assert torch.equal(encode(vae, pixels, moments=True)[:, 3:, 0], want.logvar)
+    with pytest.raises(ValueError, match="an encode has no tiles"):
+        encode(vae, pixels, strategy="tiled")
+
+
+def test_random_numbers_of_a_decode_are_as_if_nothing_was_asked() -> None:
+    class Noisy(ConvNet):
+        def decode(self, z: Any) -> Any:
+            return super().decode(z + torch.randn_like(z))
+
+    vae, z = Noisy(), latents()
+    torch.manual_seed(3)
+    want = vae.decode(z)
+    torch.manual_seed(3)
+    assert torch.equal(decode(vae, z), want)
+    assert facts(vae).warm_up is None
+
+
+def test_its_own_splitting_is_off_and_as_it_was_afterwards() -> None:
+    class Splitting(ConvNet):
+        use_tiling = True
+
+        def decode(self, z: Any) -> Any:
+            return super().decode(z) * (0.5 if self.use_tiling else 1)
+
+    vae, z = Splitting(), latents()
+    assert torch.equal(decode(vae, z), ConvNet.decode(vae, z))
+    assert vae.use_tiling
+    assert "use_tiling" not in vars(vae)
+
+
+@pytest.mark.parametrize("vae", [object(), None, nn.Linear(2, 2)])
+def test_what_has_no_decode_is_refused_in_a_sentence(vae: Any) -> None:
+    with pytest.raises(TypeError, match="has no decoder: pass the complete VAE"):
+        decode(vae, latents())
+
+
+def test_a_decode_that_fails_for_every_latent_says_what_it_said() -> None:
+    class Broken(nn.Module):
+        def decode(self, z: Any) -> Any:
+            raise RuntimeError("no codebook")
+
+    with pytest.raises(TypeError, match=r"Its own decode\(\) fails.*no codebook"):
+        decode(Broken(), latents())
+
+
+def test_another_precision_decodes_a_copy() -> None:
+    vae, z = ConvNet(), latents()
+    before = {n: (p.data_ptr(), p.dtype) for n, p in vae.named_parameters()}
+    got = decode(vae, z, precision="bf16")
+    assert got.dtype == torch.float32
+    assert 0 < float((got - vae.decode(z)).abs().max()) < float(vae.decode(z).abs().max()) / 8
+    assert {n: (p.data_ptr(), p.dtype) for n, p in vae.named_parameters()} == before
+
+
+def test_a_known_vae_stays_known() -> None:
+    pytest.importorskip("diffusers")
+    from decode_doubles import tiny_latents, tiny_vae
+
+    for kind in ("hunyuan", "wan"):
+        vae = tiny_vae(kind)
+        assert not isinstance(family_or_unknown(vae, tiny_latents(vae, 1, 2, 2)), UnknownFamily)
+
+
+def test_diffusers_vaes_of_no_known_layers_decode_whole_and_tiled() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    vae = diffusers.VQModel(block_out_channels=(32, 32), num_vq_embeddings=4).eval()
+    z = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        want = vae.decode(z).sample
+    assert torch.equal(decode(vae, z), want)
+    options = DecodeOptions(halo_pixels=2, overlap_pixels=2, min_tile_pixels=4)
+    got, report = decode_with_report(vae, z, strategy="tiled", options=options)
+    assert got.shape == want.shape
+    assert "the layers of" in report.reason or "VQModel" in report.reason
