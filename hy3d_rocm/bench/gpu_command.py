@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
 
 GPU_BENCHES = ("gpu", "decode")
@@ -56,6 +57,7 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode.add_argument("--skip-large", action="store_true", help="without 768x1280")
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
+    add_cases_options(decode)
     for parser in (gpu, decode):
         parser.add_argument("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
         parser.add_argument("--json", type=Path, metavar="FILE", help="every figure, as JSON")
@@ -74,6 +76,8 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     Ctrl-C."""
     from hy3d_rocm.bench.models import BenchError
 
+    if getattr(arguments, "cases", False):
+        return run_cases_command(arguments)
     try:
         device = find_gpu(arguments.device)
         text, data = (_gpu if arguments.bench == "gpu" else _decode)(arguments, device)

@@ -112,16 +112,17 @@ def _carried_out(
         latents = latents[:, :, 0]
     video = latents.unsqueeze(2) if latents.ndim == 4 else latents
     check_latents(video, family)
-    with _device_of(family), torch.no_grad():
+    place = vaes.place_of(family)
+    with _current(place), torch.no_grad():
         if vaes.is_managed(vae):
             vae_memory.load(vae, family, tuple(video.shape), budget, strategy)
         if not vaes.is_proven(family):
             raise TypeError(f"this {family.name} VAE decodes otherwise than its layers say")
         if budget is None:
-            budget = vae_memory.automatic(family.device)
+            budget = vae_memory.automatic(place)
         noised = getattr(family, "noised", None)
         if noised is not None:
-            video = noised(video.to(family.device, family.dtype))
+            video = noised(video.to(place, family.dtype))
         frames, report = decode_with_report(
             family, video, budget, strategy, precision, _Progress(), None
         )
@@ -129,10 +130,10 @@ def _carried_out(
     return images, _told(report)
 
 
-def _device_of(family: Any) -> Any:
+def _current(device: torch.device) -> Any:
     """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
     context = getattr(management, "cuda_device_context", None)
-    return nullcontext() if context is None else context(torch.device(family.device))
+    return nullcontext() if context is None else context(device)
 
 
 class _Progress:

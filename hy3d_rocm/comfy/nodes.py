@@ -34,6 +34,8 @@ class _Any(str):
 # The sockets of ComfyUI-Hunyuan3DWrapper: its diffusers pipelines, and those for shapes.
 Pipeline = io.Custom("HY3DDIFFUSERSPIPE")
 EitherPipeline = io.Custom("HY3DDIFFUSERSPIPE,HY3DMODEL")
+# ComfyUI's VAEs, and the WanVideoWrapper's.
+EitherVae = io.Custom("VAE,WANVAE")
 Anything = io.Custom(_Any("*"))
 
 
@@ -80,7 +82,7 @@ class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
             "no algorithm on the GPU is computed in another way instead of ending the run.",
             inputs=[
                 io.Latent.Input("samples", tooltip="What the sampler made."),
-                io.Vae.Input("vae", tooltip="The VAE that belongs to the model."),
+                EitherVae.Input("vae", tooltip="The VAE that belongs to the model."),
                 io.String.Input(
                     "budget",
                     default="auto",
@@ -91,7 +93,9 @@ class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
                     "strategy",
                     options=list(decode.STRATEGIES),
                     default="auto",
-                    tooltip="How the work is cut. auto: as little as the budget allows.",
+                    tooltip="whole: the VAE's own code. streamed: the same layers on parts of the "
+                    "video, exact. tiled: tiles, an approximation. cpu: streamed on the host. "
+                    "auto: the first that fits.",
                 ),
                 io.Combo.Input(
                     "precision",

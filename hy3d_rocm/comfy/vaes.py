@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.families.base import StructuredFamily
 
-__all__ = ["ComfyWeights", "family_of", "is_managed", "is_proven"]
+__all__ = ["ComfyWeights", "family_of", "is_managed", "is_proven", "place_of"]
 
 _CAST = ("weight", "bias")
 
@@ -87,15 +87,19 @@ def family_of(vae: Any) -> StructuredFamily:
     """The family of ComfyUI's VAE object, or of a wrapper's VAE. TypeError (a sentence) where its
     layers are not known. Nothing is run: ask is_proven() when the weights are in place."""
     family = unproven_family(getattr(vae, "first_stage_model", vae))
-    if not isinstance(family, HostedFamily):
-        return family
     if is_managed(vae):
-        family.host = Host(torch.device(vae.device), vae.vae_dtype, ComfyWeights)
-    else:
-        device = torch.device(management.get_torch_device())
-        at_home = {p.device.type for p in family.decoder.parameters()} == {device.type}
-        family.host = Host(device, family.inner.dtype, ModuleWeights, at_home)
+        if isinstance(family, HostedFamily):
+            family.host = Host(torch.device(vae.device), vae.vae_dtype, ComfyWeights)
+        return family
+    device = torch.device(management.get_torch_device())
+    at_home = {p.device.type for p in family.decoder.parameters()} == {device.type}
+    family.host = Host(device, family.dtype, ModuleWeights, at_home)
     return family
+
+
+def place_of(family: StructuredFamily) -> torch.device:
+    """Where it is going to be decoded."""
+    return family.device if family.host is None else torch.device(family.host.device)
 
 
 # VAEs that were found to decode as their layers say, by the decoder.
@@ -103,18 +107,10 @@ _PROVEN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def is_proven(family: StructuredFamily) -> bool:
-    """Whether the VAE decodes two small latent frames as its layers say; asked once of each VAE."""
-    if not isinstance(family, HostedFamily):
-        return True
-    if family.host is not None and not family.host.runs_own_code:
-        return _proven_at_home(family)
+    """Whether the VAE decodes two small latent frames as its layers say; asked once of each VAE,
+    where its own code can run: nothing is moved for it."""
     if family.decoder not in _PROVEN:
-        _PROVEN[family.decoder] = proven(family)
-    return _PROVEN[family.decoder]
-
-
-def _proven_at_home(family: HostedFamily) -> bool:
-    """Where the weights are, as nothing is moved."""
-    if family.decoder not in _PROVEN:
-        _PROVEN[family.decoder] = proven(HostedFamily(family.vae))
+        away = family.host is not None and not family.host.runs_own_code
+        asked = type(family)(family.vae) if away else family
+        _PROVEN[family.decoder] = proven(asked)
     return _PROVEN[family.decoder]

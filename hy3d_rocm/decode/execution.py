@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv.errors import Kind, classify
-from hy3d_rocm.decode import memory, planner, ways
+from hy3d_rocm.decode import memory, ways
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
-from hy3d_rocm.decode.prices import Prices
+from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
+from hy3d_rocm.decode.prices import plan_job
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.weights import ModuleWeights
@@ -92,15 +93,24 @@ class Execution:
     # Plans
 
     def _choose(self) -> None:
-        found = ways.list_ways(self.job, self.options)
-        left = (way for way in found if way.name not in self.tried and self._goes_on(way))
-        excluded = ways.left_out(self.job, self.options)
-        self.plan = planner.choose(left, self.budget, self.strategy, Prices(self.job), excluded)
+        try:
+            self.plan = plan_job(
+                self.job, self.budget, self.strategy, self.options, self._may_be_taken
+            )
+        except ValueError as error:
+            if self.making is None:
+                raise
+            raise ValueError(
+                f"what is there was made by {self.making['strategy']!r} in {self.making['dtype']}, "
+                f"and it can't go on so ({error}): give the same budget and strategy as then, or "
+                "--restart"
+            ) from error
         self._describe(self.plan)
 
-    def _goes_on(self, way: Way) -> bool:
-        """Whether its frames are made as those that are there."""
-        return self.making is None or making_of(self.job, way) == self.making
+    def _may_be_taken(self, way: Way) -> bool:
+        """Not one that failed; one whose frames are made as those that are there."""
+        goes_on = self.making is None or making_of(self.job, way) == self.making
+        return goes_on and way.name not in self.tried
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
@@ -130,15 +140,11 @@ class Execution:
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
-        elif failure.what == "out of memory" and not plan.need.unknown:
-            # The memory that was planned with is not there: plan with less.
-            room = min(self.budget.device_bytes, plan.need.device_bytes)
-            self.budget = replace(self.budget, device_bytes=int(room * _LESS))
         else:
             self.tried.append(plan.way.name)
         self.making = None
         try:
-            self._choose()
+            self._choose_again(plan, failure)
         except ValueError as error:
             raise failure.final(self, error) from None
         event["next_way"] = self.plan.way.name if self.plan is not None else ""
@@ -147,6 +153,20 @@ class Execution:
             failure.what.capitalize(), self.counter.done + 1, plan.way.name, failure.text,
             event["next_way"], f" in {self.report.dtype}" if failure.wider is not None else "",
         )  # fmt: skip
+
+    def _choose_again(self, failed: Plan, failure: _Failure) -> None:
+        """Where memory was planned with that is not there, with less; else what is left."""
+        if failure.what == "out of memory" and not failed.need.unknown:
+            allowance = CPU_ALLOWANCE_BYTES if self.job.device.type == "cpu" else 0
+            room = min(self.budget.device_bytes, failed.need.device_bytes)
+            less = int((room - allowance) * _LESS) + allowance
+            before = self.budget
+            self.budget = replace(before, device_bytes=max(less, 0))
+            try:
+                return self._choose()
+            except ValueError:
+                self.budget = before
+        return self._choose()
 
     # Attempts
 

@@ -6,7 +6,7 @@ See docs/decode.md.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from hy3d_rocm.decode.budget import Budget
     from hy3d_rocm.decode.layers import Family
     from hy3d_rocm.decode.output import Sink
 
@@ -208,12 +209,15 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         memory_fraction=options.memory_fraction,
     )
     opaque = is_opaque(family)
+    if asked.sink is not None:
+        shape = family.moments_shape if encode else family.out_shape
+        budget = _less(budget, asked.sink.host_bytes(shape(tuple(source.shape))))
     make_backend = torch_backend if opaque else best_backend(device, precision.dtype)
     result_dtype = family.result_dtype if opaque else family.dtype
     job = Job(
         family, tuple(source.shape), device, precision.dtype, result_dtype, make_backend,
         encode=encode, is_fused=make_backend is not torch_backend,
-        keeps_result=asked.sink is None or asked.sink.buffer is not None,
+        keeps_result=asked.sink is None,
     )  # fmt: skip
     if asked.out is not None:
         check_result(asked.out, job.out_shape)
@@ -229,14 +233,24 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     )  # fmt: skip
 
 
+def _less(budget: Budget, host_bytes: int) -> Budget:
+    """Without what a sink takes on the host."""
+    host = max(budget.host_bytes - host_bytes, 0)
+    device = max(budget.device_bytes - host_bytes, 0) if budget.is_unified else budget.device_bytes
+    return replace(budget, host_bytes=host, device_bytes=device)
+
+
 def _device_of(family: Any) -> torch.device:
     """Where the VAE's host computes, or what the VAE itself says."""
-    if getattr(family, "host", None) is not None:
-        return torch.device(family.device)
+    host = getattr(family, "host", None)
+    if host is not None:
+        return torch.device(host.device)
     return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
+    if asked.making is not None:  # what goes on is of the type that it was begun in
+        return Precision(getattr(torch, str(asked.making["dtype"])), "as it was begun")
     architecture = ""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

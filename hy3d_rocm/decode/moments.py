@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Weights
 
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
-CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 24
+CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
 
 
 def block_elements(device: torch.device) -> int:

@@ -34,6 +34,7 @@ class Placing:
         throws them away."""
         if self.sink is not None:
             self.sink.begin(self.shape, self.dtype, made)
+            self.result = None  # a sink that began anew has another buffer
 
     def first_wanted(self, sample: int) -> int:
         """The first frame that is not there yet."""

@@ -112,12 +112,14 @@ class TorchBackend:
         x = source.tensors[0]
         first, last = read_frames(layer, frames, kernel_size(weight)[0])
         rows, columns = padded_size(layer, (x.shape[3], x.shape[4]))
+        # Where all of them are padding, the video's first frame, which they repeat, is made, too.
+        count = max(last, 1) - first
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
-            buffer = x.new_empty((last - first, x.shape[1], rows, columns)).transpose(0, 1)
+            buffer = x.new_empty((count, x.shape[1], rows, columns)).transpose(0, 1)
         else:
-            buffer = x.new_empty((x.shape[1], last - first, rows, columns))
+            buffer = x.new_empty((x.shape[1], count, rows, columns))
         _Filling(self.weights, layer, affine, buffer, first).run(source)
-        return buffer
+        return buffer[:, : last - first]
 
 
 class _Filling:

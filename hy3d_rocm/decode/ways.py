@@ -49,7 +49,7 @@ MakeBackend = Callable[["Weights", torch.device], "Backend"]
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
 # A level of tiles is offered if its area is at most this share of the one before.
-_SMALLER = 0.6
+_SMALLER = 0.85
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def show_progress(mode: str, line: str) -> None:
         say(line.rstrip())
         return
     if "done" in message:
-        done, total = message["done"], message["total"]
+        done, total = message["done"], max(message["total"], message["done"])
         filled = round(24 * done / total)
         end = "\n" if done == total or not sys.stdout.isatty() else ""
         start = "\r" if sys.stdout.isatty() else ""

@@ -27,6 +27,8 @@ class StructuredFamily(ABC):
 
     name: str
     is_image = False
+    #: hosted.Host where another program manages the weights
+    host: Any = None
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae

@@ -59,7 +59,7 @@ class HostedFamily(StructuredFamily):
         self.vae = vae
         self.inner = family_of_view(modules)
         self.around: Surroundings = surroundings_of(vae, modules)
-        self.host = host
+        self.host: Host | None = host
         self.name = self.inner.name
         self.is_image = self.inner.is_image
         self.lengths = self.inner.lengths
@@ -104,9 +104,9 @@ class HostedFamily(StructuredFamily):
         """The one that it takes: the VAE's own until another is set."""
         return getattr(self.inner, "timestep", None)
 
-    @timestep.setter
-    def timestep(self, timestep: float) -> None:
-        self.inner.timestep = timestep  # type: ignore[attr-defined]
+    def set_timestep(self, timestep: float) -> None:
+        """Another one, for the layers and for the VAE's own code."""
+        self.inner.set_timestep(timestep)  # type: ignore[attr-defined]
 
     def make_weights(self, dtype: torch.dtype, device: torch.device) -> Weights:
         """The weights for one decode."""

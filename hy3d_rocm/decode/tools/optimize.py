@@ -308,6 +308,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
                 "seconds": r.seconds, "planning_seconds": r.outcome.planning_seconds,
                 "planned_bytes": r.outcome.planned_bytes, "peak_bytes": r.outcome.peak_bytes,
                 "psnr": r.psnr, "kind": r.outcome.kind, "error": r.outcome.error,
+                "recommendations": r.outcome.report.recommendations if r.outcome.report else [],
             }
             for r in sweep.rows
         ],

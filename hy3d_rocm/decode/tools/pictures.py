@@ -79,6 +79,7 @@ def _by_matplotlib(
         axis.set_xticks([c - 0.5 for c in panel.columns], [str(c) for c in panel.columns])
         axis.set_yticks([r - 0.5 for r in panel.rows], [str(r) for r in panel.rows])
         axis.tick_params(labelsize=6)
+        axis.tick_params(axis="x", rotation=90)  # a blend's three borders are close together
     bar = figure.colorbar(shown, ax=axes[0].tolist(), shrink=0.85)
     bar.set_label("mean absolute error, of the range", fontsize=8)
     figure.suptitle(heading, fontsize=10, x=0.01, ha="left")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ import torch
 from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.memory import PeakMeter, give_back
+from hy3d_rocm.decode.memory import PeakMeter
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
 
 if TYPE_CHECKING:
@@ -95,9 +94,6 @@ def run_once(
         _fill(outcome, report, meter)
     if keep:
         outcome.frames = frames
-    del frames, out
-    gc.collect()  # what a failed decode's traceback held is not the next one's memory
-    give_back(device)
     return outcome
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
-from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates
+from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates, HarnessText
 from .stand_ins import HarnessStandIn
+from .vaes import HarnessVae, HarnessVaeCheck
 
 _NODES = (
     HarnessBox,
@@ -17,5 +18,8 @@ _NODES = (
     HarnessSeedGlobals,
     HarnessShape,
     HarnessStandIn,
+    HarnessText,
+    HarnessVae,
+    HarnessVaeCheck,
 )
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}

@@ -145,3 +145,10 @@ def _device(pipeline: Any) -> str:
         return str(pipeline.device)
     except Exception as error:  # noqa: BLE001  (a stand-in may raise anything)
         return f"raises {type(error).__name__}"
+
+
+class HarnessText(Probe):
+    """A text as it came."""
+
+    def look(self, value: Any) -> dict[str, Any]:
+        return {"ui": {"text": [str(value)]}}

@@ -8,6 +8,7 @@ from comfy_harness.context import Context
 from comfy_harness.scenarios import (
     baseline,
     changed,
+    decode,
     devices,
     endurance,
     gpu_cap,
@@ -27,6 +28,7 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "devices": devices.run,
     "loading": loading.run,
     "changed": changed.run,
+    "decode": decode.run,
     "endurance": endurance.run,
     "removal": removal.run,
     "render": render.run,

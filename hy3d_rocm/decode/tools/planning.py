@@ -1,0 +1,28 @@
+"""What a decode would do, without doing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hy3d_rocm.decode import memory, planner
+from hy3d_rocm.decode.budget import make_budget
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.prices import Prices
+from hy3d_rocm.decode.ways import Job, best_backend, list_ways, torch_backend
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.planner import Plan
+    from hy3d_rocm.decode.tools.subjects import Subject
+
+
+def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "auto") -> Plan:
+    """The plan that decode() would make now. ValueError (a sentence) where nothing fits."""
+    family = family_for(subject.vae)
+    device = subject.device
+    backend = best_backend(device, family.dtype)
+    job = Job(
+        family, tuple(subject.latents.shape), device, family.dtype, family.dtype, backend,
+        is_fused=backend is not torch_backend,
+    )  # fmt: skip
+    room = make_budget(budget, memory.machine_of(device))
+    return planner.choose(list_ways(job), room, strategy, Prices(job))

@@ -1,0 +1,211 @@
+"""What ComfyUI's and the wrappers' VAEs do around their layers, and whose weights are read.
+
+With stand-ins of the same structure; test_comfy_vaes_core.py has the real classes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from comfy_doubles import comfy, module  # noqa: E402, F401
+from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
+from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
+
+from hy3d_rocm.decode.executor import decode  # noqa: E402
+from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.families.hosted import Host, HostedFamily  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Wrapper(torch.nn.Module):
+    """As the WanVideoWrapper's: another VAE inside, latents scaled, frames clamped, lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = tiny_vae("wan")
+        with torch.no_grad():
+            self.vae.decoder.conv_out.weight.mul_(4)  # beyond -1..1, so that the clamp shows
+        self.model = wan_original(self.vae, scaled=True)
+        channels = int(self.vae.config["z_dim"])
+        self.scale = [torch.linspace(-1, 1, channels), 1 / torch.linspace(0.5, 2, channels)]
+
+    def decode(self, latents: Any, device: Any) -> list[Any]:
+        return [
+            self.model.decode(one[None].to(device), self.scale)[0].clamp(-1, 1) for one in latents
+        ]
+
+
+def test_a_wrappers_scale_and_clamp_are_applied() -> None:
+    vae = Wrapper()
+    family = family_for(vae)
+    assert isinstance(family, HostedFamily)
+    z = tiny_latents(vae.model, 3, 2, 3)
+    with torch.no_grad():
+        wanted = torch.stack(vae.decode(z, "cpu"))
+    for strategy in ("whole", "streamed"):
+        got = decode(vae, z, strategy=strategy)
+        assert relative_error(got, wanted) <= 1e-5, strategy
+    assert float(wanted.abs().max()) == 1.0
+
+
+def packed_image_vae() -> Any:
+    """An image VAE whose latents are squares of positions, normalised (Flux 2)."""
+    vae = latent_diffusion_original(tiny_vae("image"))
+    channels = 4 * family_for(vae).latent_channels
+    vae.bn = torch.nn.BatchNorm2d(channels, affine=False)
+    vae.bn.running_mean.normal_()
+    vae.bn.running_var.uniform_(0.5, 2)
+    vae.bn_eps, vae.ps = 1e-4, [2, 2]
+    return vae.eval()
+
+
+def test_packed_latents_are_scaled_and_unpacked() -> None:
+    vae = packed_image_vae()
+    z = torch.randn(2, family_for(vae).latent_channels, 3, 2)
+    spread = (vae.bn.running_var + vae.bn_eps).sqrt().view(1, -1, 1, 1)
+    scaled = z * spread + vae.bn.running_mean.view(1, -1, 1, 1)
+    plain = torch.nn.functional.pixel_shuffle(scaled, 2)
+    vae.bn, without = None, vae.bn
+    wanted = decode(vae, plain)
+    vae.bn = without
+    assert relative_error(decode(vae, z, strategy="streamed"), wanted) <= 1e-5
+    with pytest.raises(TypeError, match="call its own encode"):
+        family_for(vae).encode(None, None)  # type: ignore[arg-type]
+
+
+def test_a_vae_in_its_authors_layout_is_priced_and_decoded_whole() -> None:
+    vae = latent_diffusion_original(tiny_vae("hunyuan"))
+    z = tiny_latents(vae, 3, 2, 2)
+    with torch.no_grad():
+        assert torch.equal(decode(vae, z, strategy="whole"), family_for(vae).whole(z))
+
+
+class Doubled:
+    """A host's weights: twice the parameters."""
+
+    def __init__(self, dtype: Any, device: Any) -> None:
+        self.dtype = dtype
+
+    def of(self, module: Any, name: str) -> Any:
+        found = getattr(module, name, None)
+        return None if not isinstance(found, torch.Tensor) else found.detach().to(self.dtype) * 2
+
+
+def test_a_hosts_weights_and_type_are_used_wherever_the_parameters_are() -> None:
+    vae = latent_diffusion_original(tiny_vae("image"))
+    z = torch.randn(1, family_for(vae).latent_channels, 3, 2)
+    hosted = HostedFamily(vae, Host(torch.device("cpu"), torch.float64, Doubled))
+    got = decode(hosted, z, strategy="streamed", precision="auto")
+    assert got.dtype == torch.float64
+    with torch.no_grad():
+        for parameter in vae.parameters():
+            parameter.mul_(2)
+    wanted = decode(vae, z.double(), strategy="streamed")
+    assert relative_error(got, wanted) <= 1e-5
+
+
+def test_a_hosted_vae_in_another_type_is_not_decoded_by_its_own_code() -> None:
+    vae = latent_diffusion_original(tiny_vae("image"))
+    hosted = HostedFamily(vae, Host(torch.device("cpu"), torch.float64, Doubled))
+    z = torch.randn(1, hosted.latent_channels, 3, 2)
+    with pytest.raises(ValueError, match="the type that its host casts weights to"):
+        decode(hosted, z, strategy="whole", precision="fp32")
+
+
+class Layer(torch.nn.Conv2d):
+    """As comfy.ops' layers."""
+
+    comfy_cast_weights = True
+    weight_function: list[Any] = []  # noqa: RUF012
+    bias_function: list[Any] = []  # noqa: RUF012
+
+
+def fake_ops(monkeypatch: pytest.MonkeyPatch, lends: bool) -> Any:
+    """comfy.ops of 0.33, whose casts are lent from one buffer, or of 0.3.64."""
+    buffer = torch.zeros(1000)
+    given_back: list[Any] = []
+
+    def patched(s: Any, dtype: Any) -> tuple[Any, Any]:
+        weight = s.weight.to(dtype)
+        for change in s.weight_function:
+            weight = change(weight)
+        return weight, s.bias.to(dtype)
+
+    if lends:
+
+        def cast(
+            s: Any, input: Any = None, dtype: Any = None, device: Any = None,  # noqa: A002
+            bias_dtype: Any = None, offloadable: bool = False,
+        ) -> Any:  # fmt: skip
+            weight, bias = patched(s, dtype)
+            buffer[: weight.numel()] = weight.flatten()
+            return buffer[: weight.numel()].view_as(weight), bias, "stream"
+
+        def uncast(s: Any, weight: Any, bias: Any, stream: Any) -> None:
+            given_back.append(stream)
+            buffer.fill_(float("nan"))
+    else:
+
+        def cast(  # type: ignore[misc]
+            s: Any, input: Any = None, dtype: Any = None, device: Any = None,  # noqa: A002
+            bias_dtype: Any = None,
+        ) -> Any:  # fmt: skip
+            return patched(s, dtype)
+
+        def uncast(s: Any, weight: Any, bias: Any, stream: Any) -> None:
+            raise AssertionError("there is nothing to give back")
+
+    ops = module("comfy.ops", cast_bias_weight=cast, uncast_bias_weight=uncast)
+    monkeypatch.setitem(sys.modules, "comfy.ops", ops)
+    sys.modules["comfy"].ops = ops  # type: ignore[attr-defined]
+    return SimpleNamespace(given_back=given_back)
+
+
+@pytest.mark.usefixtures("comfy")
+@pytest.mark.parametrize("lends", [True, False])
+def test_weights_come_through_the_cores_casting_and_stay(
+    monkeypatch: pytest.MonkeyPatch,
+    lends: bool,
+) -> None:
+    ops = fake_ops(monkeypatch, lends)
+    from hy3d_rocm.comfy.vaes import ComfyWeights
+
+    one, two = Layer(2, 3, 1), Layer(2, 3, 1)
+    one.weight_function = [lambda w: w + 1]
+    weights = ComfyWeights(torch.float32, "cpu")
+    first = weights.of(one, "weight")
+    weights.of(two, "weight")
+    assert torch.equal(first, one.weight.detach() + 1)
+    assert weights.of(one, "weight") is first
+    assert torch.equal(weights.of(one, "bias"), one.bias.detach())
+    assert len(ops.given_back) == (2 if lends else 0)
+
+
+@pytest.mark.usefixtures("comfy")
+def test_other_modules_weights_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ops(monkeypatch, True)
+    from hy3d_rocm.comfy.vaes import ComfyWeights
+
+    plain = torch.nn.Conv2d(2, 3, 1)
+    plain.gamma = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    weights = ComfyWeights(torch.float32, "cpu")
+    found = weights.of(plain, "weight")
+    assert found is not None
+    assert found.data_ptr() == plain.weight.data_ptr()
+    assert weights.of(plain, "gamma").dtype == torch.float32  # type: ignore[union-attr]

@@ -1,0 +1,311 @@
+"""hy3d-rocm optimize, validate and bench decode --cases on a VAE of a few channels, and what they
+recommend and judge from given figures."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
+
+from hy3d_rocm import cli  # noqa: E402
+from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
+from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
+from hy3d_rocm.units import GB, MB  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.freeze()  # each decode collects garbage; what pytest and torch made before is none
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def subject() -> subjects.Subject:
+    vae = tiny_vae("wan")
+    return subjects.Subject(vae, tiny_latents(vae, 3, 5, 6), "a tiny VAE", True)
+
+
+# --- optimize -------------------------------------------------------------------------------
+
+
+def row(
+    strategy: str, seconds: float, peak: int, psnr: float, error: str | None = None, **more: Any
+) -> optimize.Row:
+    setting = Setting(strategy, strategy, **more)
+    outcome = Outcome(setting, seconds, peak_bytes=peak, error=error)
+    outcome.kind = "failed" if error else "done"
+    return optimize.Row(setting, outcome, [] if error else [seconds], psnr)
+
+
+def sweep(*rows: optimize.Row, **more: Any) -> optimize.Sweep:
+    shape = (1, 3, 17, 320, 320)
+    return optimize.Sweep("a VAE", shape, "bfloat16", "exact: whole", list(rows), **more)
+
+
+def test_the_fastest_without_loss_is_recommended_and_of_equals_the_smaller() -> None:
+    found = optimize.recommend(
+        sweep(
+            row("whole", 2.0, 40 * GB, 46.0),
+            row("streamed", 1.0, 9 * GB, 46.1),
+            row("streamed", 1.04, 8 * GB, 45.6),
+            row("tiled", 0.5, 2 * GB, 44.0),  # faster, but loses 2 dB
+        )
+    )
+    assert found.setting is not None
+    assert found.sentences[0].startswith(f"Set {found.setting.call()}: 1.04 s in 8.0 GB")
+    text = " ".join(found.sentences)
+    assert "own decode takes 2.00 s" in text
+    assert "tiled: 2.0 GB, at 44.0 dB" in text
+
+
+def test_float32_sums_in_another_order_are_no_loss() -> None:
+    found = optimize.recommend(
+        sweep(row("whole", 2.0, 4 * GB, math.inf), row("streamed", 1.0, GB, 140.0))
+    )
+    assert found.setting is not None
+    assert found.setting.strategy == "streamed"
+
+
+def test_what_failed_and_what_was_left_out_is_said_and_nothing_is_recommended_from_nothing() -> (
+    None
+):
+    broken = row("whole", 0.0, 0, math.nan, error="out of memory")
+    found = optimize.recommend(sweep(broken, row("streamed", 1.0, GB, 50.0), left_out=["tiled"]))
+    assert any("whole (failed)" in line for line in found.sentences)
+    assert any("raise --limit" in line for line in found.sentences)
+    assert optimize.recommend(sweep(broken)).setting is None
+
+
+def test_a_recommendation_is_a_call_that_python_takes() -> None:
+    setting = Setting("x", "streamed", "bf16", "6GB", DecodeOptions(chunk_size=4))
+    calls: list[tuple[Any, Any]] = []
+    eval(  # noqa: S307  the sentence that users paste
+        setting.call(),
+        {
+            "decode_with_report": lambda *a, **k: calls.append((a, k)),
+            "vae": 1, "latents": 2, "DecodeOptions": DecodeOptions,
+        },
+    )  # fmt: skip
+    assert calls == [
+        ((1, 2), {"strategy": "streamed", "precision": "bf16", "budget": "6GB",
+                  "options": DecodeOptions(chunk_size=4)})
+    ]  # fmt: skip
+
+
+def test_a_sweep_measures_all_and_keeps_each_row(subject: subjects.Subject) -> None:
+    kept: list[int] = []
+    found = optimize.optimize(
+        subject,
+        lambda planned: optimize.settings_for(
+            subject, strategies=("whole", "streamed"), chunks=(1, 2)
+        ),
+        repeats=2,
+        keep=lambda s: kept.append(len(s.rows)),
+    )
+    assert [r.setting.name for r in found.rows] == [
+        "whole", "streamed chunks of 1", "streamed chunks of 2",
+    ]  # fmt: skip
+    assert kept == [1, 2, 3, 3, 3, 3, 3]
+    assert all(len(r.seconds) == 2 for r in found.rows)
+    assert found.rows[0].psnr == math.inf
+    assert min(r.psnr for r in found.rows) > 100
+    assert "chunks of 2" in optimize.sweep_text(found)
+
+
+def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(subject: subjects.Subject) -> None:
+    settings = [Setting("a", "whole"), Setting("b", "streamed")]
+    times = iter([0.0, 1.0, *[99.0] * 50])
+    late = optimize.optimize(subject, lambda _: settings, limit=10, clock=lambda: next(times))
+    assert [r.setting.name for r in late.rows] == ["a"]
+    assert late.left_out == ["b"]
+
+    def stop(text: str) -> None:
+        if text.startswith("a:"):
+            raise KeyboardInterrupt
+
+    cut = optimize.optimize(subject, lambda _: settings, say=stop)
+    assert cut.interrupted
+    assert [r.setting.name for r in cut.rows] == ["a"]
+
+
+def test_the_reference_is_the_unsplit_decode_in_float32(subject: subjects.Subject) -> None:
+    with torch.no_grad():
+        wanted = subject.vae.decode(subject.latents).sample
+    exact = exact_frames(subject)
+    assert exact.strategy == "whole"
+    assert torch.equal(exact.frames, wanted)
+
+
+def test_a_decode_that_raises_is_a_row_with_its_reason(subject: subjects.Subject) -> None:
+    outcome = run_once(subject, Setting("no room", budget=1))
+    assert outcome.kind == "refused"
+    assert "Give a budget of at least" in str(outcome.error)
+
+
+# --- validate -------------------------------------------------------------------------------
+
+
+def test_exact_strategies_pass_and_a_changed_picture_does_not(
+    subject: subjects.Subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    good = validate.validate(subject, ("whole", "streamed"))
+    assert good.holds, good.verdicts
+    assert good.rows[0].largest == 0.0
+    assert validate.draw(good, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 1000
+    json.dumps(validate.validation_dict(good), default=str)
+
+    def spoilt(*args: Any, **kwargs: Any) -> Outcome:
+        outcome = run_once(*args, **kwargs)
+        outcome.frames[..., 3, 3] += 1e-2 * float(outcome.frames.abs().max())
+        return outcome
+
+    monkeypatch.setattr(validate, "run_once", spoilt)
+    bad = validate.validate(subject, ("streamed",))
+    assert not bad.holds
+    assert "FAIL  streamed: largest error" in validate.validation_text(bad)
+
+
+def test_tiles_are_judged_at_their_borders() -> None:
+    vae = tiny_vae("wan")
+    wide = subjects.Subject(vae, tiny_latents(vae, 2, 6, 16), "wide", True)
+    options = DecodeOptions(halo_pixels=0, overlap_pixels=0, min_tile_pixels=8)
+    plenty = run_once(wide, Setting("t", "tiled", options=options))
+    assert plenty.report is not None
+    with pytest.MonkeyPatch.context() as patch:
+        from hy3d_rocm.decode import ways
+
+        first = ways._levels
+        patch.setattr(ways, "_levels", lambda *a: list(first(*a))[-1:])
+        found = validate.validate(wide, ("whole", "tiled"), budget="4GB", options=options)
+    tiled = found.rows[1]
+    assert tiled.outcome.error is None
+    assert tiled.borders.columns
+    assert math.isfinite(tiled.seam_change)
+    assert found.rows[0].seam_change == 0.0  # whole, at the same places
+    assert any("seams" in text for _, text in found.verdicts)
+
+
+# --- bench decode --cases -------------------------------------------------------------------
+
+
+def case_row(case: decode_cases.Case, seconds: float, peak: int, **more: Any) -> Any:
+    outcome = Outcome(Setting("ours"), seconds, peak_bytes=peak)
+    return decode_cases.CaseRow(case, (case.frames, case.height, case.width), [outcome], **more)
+
+
+def verdicts(report: decode_cases.CasesReport) -> dict[str, str]:
+    return {check.text: check.verdict for check in decode_cases.checks(report)}
+
+
+def test_each_target_of_the_specification_passes_and_fails_where_it_says() -> None:
+    good = decode_cases.CasesReport("Wan", "a card", 1.0, held=[5, 7, 7, 7])
+    good.rows = [
+        case_row(case, (case.seconds or 2) - 1, 40 * GB, psnr=46.0, psnr_own=46.4)
+        for case in decode_cases.CASES
+    ]
+    assert set(verdicts(good).values()) == {"pass"}
+    assert len(verdicts(good)) == 2 + 1 + 1 + 2 + 1
+    bad = decode_cases.CasesReport("Wan", "a card", 1.0, held=[5, 7, 7, 7 + MB])
+    bad.rows = [
+        case_row(case, 11.0, 51 * GB, psnr=45.0, psnr_own=46.0) for case in decode_cases.CASES
+    ]
+    bad.rows[0].outcomes.append(Outcome(Setting("ours"), error="broken", kind="failed"))
+    assert set(verdicts(bad).values()) == {"FAIL"}
+
+
+def test_times_and_peaks_of_smaller_pictures_are_not_judged() -> None:
+    small = decode_cases.CasesReport("Wan", "CPU", 0.25)
+    small.rows = [case_row(case, 99.0, 99 * GB) for case in decode_cases.CASES]
+    found = verdicts(small)
+    assert found["33 frames of 320x320"] == found["peak of all cases"] == "no figure"
+    assert "are not judged" in decode_cases_text.cases_text(small)
+
+
+def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
+    settings = decode_cases.CaseSettings(
+        scale=0.05, repeats=1, leak_repeats=4, seconds=60, stress=False
+    )
+    report = decode_cases.run_cases(tiny_vae("wan"), "tiny", True, settings)
+    assert [len(r.ended) for r in report.rows] == [1] * 5
+    assert [r.size[0] for r in report.rows] == [1, 5, 17, 33, 33]
+    assert len(report.held) == 4
+    found = verdicts(report)
+    assert found["single frame: PSNR lost against the VAE's own decode"] == "pass"
+    assert "errors in 5 decodes" in found
+    assert decode_cases_text.plot(report, tmp_path / "plot.png") in (True, False)
+    json.dumps(decode_cases_text.cases_dict(report), default=str)
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+def test_optimize_and_validate_of_a_capture_build_its_vae_again(
+    subject: subjects.Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors")
+    with capturing(tmp_path) as written:
+        run_once(subject, Setting("x", "whole"))
+    common = [str(written[0]), "--device", "cpu", "--out", str(tmp_path / "made")]
+    code = cli.main(["optimize", *common, "--strategies", "streamed", "--chunks", "1,2"])
+    told = capsys.readouterr().out
+    assert code == 0, told
+    assert "Set decode_with_report(vae, latents, strategy=" in told
+    assert "Weights are random" in told
+    code = cli.main(["validate", *common, "--strategies", "whole,streamed"])
+    told = capsys.readouterr().out
+    assert code == 0, told
+    assert "pass  streamed: largest error" in told
+    names = sorted(p.suffix for p in (tmp_path / "made").iterdir())
+    assert names == [".json", ".json", ".png"]
+    for path in (tmp_path / "made").glob("*.json"):
+        assert json.loads(path.read_text())["machine"]["versions"]["torch"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["capture"], "give LATENT and --vae, or --run PROGRAM"),
+        (["optimize", "--vae", "nothing"], "neither hunyuan, wan, demo nor a folder"),
+        (["optimize", "--strategies", "fast"], "'fast' is none of whole, streamed"),
+        (["validate", "nowhere.json"], "can't be read"),
+        (["validate", "--device", "cuda:99"], "torch sees"),
+        (["bench", "decode", "--cases", "--scale", "2", "--device", "cpu"], "give a share above 0"),
+    ],
+)
+def test_what_is_wrong_gets_a_sentence_and_code_1(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_capture_runs_a_program_with_the_variable_set(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    program = "import os; print('in', os.path.basename(os.environ['HY3D_ROCM_CAPTURE'])); exit(3)"
+    code = cli.main(
+        ["capture", "--out", str(tmp_path / "here"), "--run", sys.executable, "-c", program]
+    )
+    assert code == 3
+    assert "in here" in capfd.readouterr().out
