@@ -196,12 +196,14 @@ class MemmapSink:
         if self._frames is None:
             return
         if self.parts is not None:
-            self._record()
-            logger.info(
-                "%s: stopped; %d frames are in %s, --resume goes on behind them",
-                self.path, self._recorded, self.parts.folder,
-            )  # fmt: skip
-            self._let_go()
+            try:
+                self._record()
+                logger.info(
+                    "%s: stopped; %d frames are in %s, --resume goes on behind them",
+                    self.path, self._recorded, self.parts.folder,
+                )  # fmt: skip
+            finally:
+                self._let_go()
             return
         self._let_go()
         self._data.unlink(missing_ok=True)

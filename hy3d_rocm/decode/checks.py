@@ -55,6 +55,12 @@ def check_latents(latents: Any, family: Family) -> Tensor:
             f"{family.name} VAE decodes {family.latent_channels}: they come from another model, "
             "or the axes are not (B, C, T, H, W)"
         )
+    if getattr(family, "is_image", False) and latents.shape[2] != 1:
+        raise ValueError(
+            f"latents have {latents.shape[2]} frames (shape {tuple(latents.shape)}), but this "
+            f"{family.name} VAE decodes images: put the frames into the batch axis, "
+            "latents.movedim(2, 1).flatten(0, 1)"
+        )
     if 0 in latents.shape:
         raise ValueError(f"latents have shape {tuple(latents.shape)}: there is nothing to decode")
     _check_finite(latents, "latents")
@@ -83,6 +89,11 @@ def check_pixels(pixels: Any, family: Any) -> None:
         raise ValueError(
             f"pixels have shape {tuple(pixels.shape)}, but a video has five axes (B, C, T, H, W), "
             "none of them empty: a single image needs its time axis, pixels.unsqueeze(2)"
+        )
+    if getattr(family, "is_image", False) and pixels.shape[2] != 1:
+        raise ValueError(
+            f"pixels have {pixels.shape[2]} frames, but this {family.name} VAE encodes images: put "
+            "the frames into the batch axis, pixels.movedim(2, 1).flatten(0, 1)"
         )
     time, space = family.pixel_steps
     frames, height, width = pixels.shape[2:]

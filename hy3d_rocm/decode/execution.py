@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.decode import memory, ways
 from hy3d_rocm.decode.copies import converted_family
-from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
-from hy3d_rocm.decode.prices import plan_job
+from hy3d_rocm.decode.prices import Prices, plan_job
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
+from hy3d_rocm.decode.watched import LayerByLayer
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.units import size_text
 
@@ -66,7 +66,7 @@ class Execution:
     cleanup_frequency: int | None = None
     synchronization: bool = False
     make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
-    tried: list[str] = field(default_factory=list)
+    tried: list[tuple[Any, ...]] = field(default_factory=list)
     plan: Plan | None = None
 
     def run(self) -> None:
@@ -110,7 +110,7 @@ class Execution:
     def _may_be_taken(self, way: Way) -> bool:
         """Not one that failed; one whose frames are made as those that are there."""
         goes_on = self.making is None or making_of(self.job, way) == self.making
-        return goes_on and way.name not in self.tried
+        return goes_on and _key(way) not in self.tried
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
@@ -126,7 +126,7 @@ class Execution:
             plan.way.name, plan.need.text(), size_text(self.budget.device_bytes, 2), report.reason,
         )  # fmt: skip
 
-    def _step_down(self, failure: _Failure) -> None:
+    def _step_down(self, failure: Failure) -> None:
         """Plans what comes next; raises where nothing does."""
         plan = self.plan
         assert plan is not None
@@ -135,18 +135,18 @@ class Execution:
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
         self.report.events.append(event)
-        if failure.what == "not finite" and failure.wider is None:
-            raise failure.final(self, ValueError("no wider type is left"))
+        if failure.what == NOT_FINITE and failure.wider is None:
+            raise failure.final(plan.way.name, ValueError("no wider type is left"))
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
         else:
-            self.tried.append(plan.way.name)
+            self.tried.append(_key(plan.way))
         self.making = None
         try:
             self._choose_again(plan, failure)
         except ValueError as error:
-            raise failure.final(self, error) from None
+            raise failure.final(plan.way.name, error) from None
         event["next_way"] = self.plan.way.name if self.plan is not None else ""
         logger.warning(
             "[VAE Decode] %s in grain %d of %s (%s): starting again %s%s",
@@ -154,23 +154,22 @@ class Execution:
             event["next_way"], f" in {self.report.dtype}" if failure.wider is not None else "",
         )  # fmt: skip
 
-    def _choose_again(self, failed: Plan, failure: _Failure) -> None:
-        """Where memory was planned with that is not there, with less; else what is left."""
-        if failure.what == "out of memory" and not failed.need.unknown:
-            allowance = CPU_ALLOWANCE_BYTES if self.job.device.type == "cpu" else 0
-            room = min(self.budget.device_bytes, failed.need.device_bytes)
-            less = int((room - allowance) * _LESS) + allowance
+    def _choose_again(self, failed: Plan, failure: Failure) -> None:
+        """Where memory was planned with that is not there, with less; else what is left. It ends:
+        each time a budget is smaller by a good part, or a way fewer is left."""
+        if failure.what == OUT_OF_MEMORY and not failed.need.unknown:
             before = self.budget
-            self.budget = replace(before, device_bytes=max(less, 0))
+            self.budget = _lowered(before, failed, failure, self.job.device.type == "cpu")
             try:
                 return self._choose()
             except ValueError:
                 self.budget = before
+                self.tried.append(_key(failed.way))
         return self._choose()
 
     # Attempts
 
-    def _attempt(self) -> _Failure | None:
+    def _attempt(self) -> Failure | None:
         assert self.plan is not None
         way = self.plan.way
         self.counter.done = 0
@@ -182,9 +181,9 @@ class Execution:
                     stack.enter_context(protect(policy="pin:cpu"))
                 self._carry_out(way)
         except NonFiniteError as error:
-            return _Failure("not finite", str(error), wider(self.job.dtype_of(way), self.fallback))
+            return Failure(NOT_FINITE, str(error), wider(self.job.dtype_of(way), self.fallback))
         except (RuntimeError, MemoryError) as error:
-            return _failure_of(error)
+            return failure_of(error, self.job.device_of(way).type == "cpu")
         return None
 
     def _carry_out(self, way: Way) -> None:
@@ -221,10 +220,14 @@ class Execution:
         if wanted >= job.out_shape[2]:
             return
         z = self.z[sample : sample + 1]
-        for number, (first, frames) in enumerate(ways.run(job, way, z, tools, sample, wanted), 1):
-            self.placing.put(sample, first, frames)
-            del frames
-            self._clean_up(number, tools.device)
+        with ExitStack() as stack:
+            if ways.runs_own_code(job, way) and tools.counter is not None:
+                stack.enter_context(LayerByLayer(tools.counter.check))
+            made = ways.run(job, way, z, tools, sample, wanted)
+            for number, (first, frames) in enumerate(made, 1):
+                self.placing.put(sample, first, frames)
+                del frames
+                self._clean_up(number, tools.device)
         if way.strategy == "whole":
             count, height, width = job.out_shape[2:]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
@@ -237,6 +240,7 @@ class Execution:
         if error is not None:
             self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
         self.placing.put_whole(sample)
+        self._clean_up(self.cleanup_frequency or 1, tools.device)
 
     def _clean_up(self, number: int, device: torch.device) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
@@ -247,35 +251,19 @@ class Execution:
             memory.give_back(device)
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a way ended; wider: the type to try it again in."""
-
-    what: str
-    text: str
-    wider: torch.dtype | None = None
-    error: BaseException | None = None
-
-    def final(self, execution: Execution, why: Exception) -> Exception:
-        """The error where nothing is left to try."""
-        plan = execution.plan
-        taken = plan.way.name if plan is not None else execution.strategy
-        text = (
-            f"the decode ended: {self.what} in {taken} ({self.text}), and nothing is left to try "
-            f"({why}): free memory, or decode fewer frames or a smaller picture"
-        )
-        return MemoryError(text) if self.what == "out of memory" else RuntimeError(text)
+def _key(way: Way) -> tuple[Any, ...]:
+    """What a way is, however much of it is resident."""
+    return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
 
 
-def _failure_of(error: Exception) -> _Failure | None:
-    """What the next way may cure; everything else passes."""
-    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if is_out_of_memory(error):
-        return _Failure("out of memory", text)
-    known = classify(error)
-    if known is None or known.kind is Kind.DEVICE_LOST:
-        raise error
-    return _Failure("a convolution that failed", text)
+def _lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:
+    """Less of the memory that was short than what was planned with."""
+    if failure.on_host and not on_cpu and not budget.is_unified:
+        room = min(budget.host_bytes, failed.need.host_bytes)
+        return replace(budget, host_bytes=int(room * _LESS))
+    allowance = CPU_ALLOWANCE_BYTES if on_cpu else 0
+    room = min(budget.device_bytes, failed.need.device_bytes)
+    return replace(budget, device_bytes=max(int((room - allowance) * _LESS) + allowance, 0))
 
 
 def making_of(job: Job, way: Way) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def decode_into(
     try:
         return _carry_out(vae, latents, asked, encode=False)
     except BaseException:
-        sink.abort()
+        try:
+            sink.abort()
+        except Exception as error:  # noqa: BLE001  what went wrong first is what the caller gets
+            logger.warning("[VAE Decode] What was written can't be put in order: %s", error)
         raise
 
 
@@ -167,7 +170,10 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         family: Any = vae if known else family_or_unknown(vae, source, encode)
         _bring_weights(family)
         image = getattr(source, "ndim", 0) == 4 and _takes_images(family, source)
-        source = source.unsqueeze(2) if image else source
+        if image:
+            source = source.unsqueeze(2)
+            if isinstance(asked.out, torch.Tensor) and asked.out.ndim == 4:
+                asked = replace(asked, out=asked.out.unsqueeze(2))
         (check_pixels if encode else check_latents)(source, family)
         check_parameters(family)
         with around(family, source, asked, encode) as note:

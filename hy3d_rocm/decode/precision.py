@@ -56,6 +56,7 @@ def wider(dtype: torch.dtype, fallback: torch.dtype | None = None) -> torch.dtyp
     fp16 overflows at 65504, which bf16's exponent cures; but bf16's three digits may be too few, so
     what follows fp16 is float32 unless bf16 is the given fallback.
     """
-    if fallback is not None and fallback != dtype and dtype != torch.float32:
-        return fallback
+    reach = torch.finfo(dtype).max
+    if fallback is not None and (torch.finfo(fallback).max > reach or fallback == torch.float32):
+        return fallback if fallback != dtype else None
     return None if dtype in (torch.float32, torch.float64) else torch.float32

@@ -10,12 +10,16 @@ class DecodeCancelled(RuntimeError):  # noqa: N818  the field's word for it
     """The caller's `cancel` asked to stop; nothing of the result exists."""
 
 
+_MAY_BE_NONE = ("halo_pixels", "chunk_size", "slice_bytes", "cleanup_frequency")
+_PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
 @dataclass(frozen=True)
 class DecodeOptions:
     """What decode() decides by itself unless told. docs/decode.md says when to touch what.
 
     chunk_size: latent frames that go through all layers at a time where norms are per position
-    (Wan, HunyuanVideo 1.5, LTX); None: 2 on a GPU, 1 on the CPU.
+    (Wan, HunyuanVideo 1.5, LTX); None: 1, on a GPU more of small pictures. No other way has it.
     slice_bytes: most of one layer's result that is computed at a time where they are not.
     memory_threshold: share of the free memory that budget "auto" takes.
     memory_fraction: this process's share of the device's memory at most, None for no cap.
@@ -51,12 +55,22 @@ class DecodeOptions:
         }  # fmt: skip
         for name, low in lowest.items():
             value = getattr(self, name)
-            if value is None and getattr(type(self), name) is None:
+            if value is None and name in _MAY_BE_NONE:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(
                     f"DecodeOptions.{name} is {value!r}; give a whole number of {low} or more"
                 )
+        for name in ("cpu_offload", "synchronization"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(
+                    f"DecodeOptions.{name} is {getattr(self, name)!r}; give True or False"
+                )
+        if self.fallback_precision not in _PRECISIONS:
+            raise ValueError(
+                f"DecodeOptions.fallback_precision is {self.fallback_precision!r}; give one of "
+                f"{', '.join(map(repr, _PRECISIONS))}"
+            )
 
 
 @dataclass(frozen=True)

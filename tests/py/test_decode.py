@@ -106,6 +106,19 @@ def test_an_image_has_no_time_axis() -> None:
     assert torch.equal(image, decode(vae, z, strategy="streamed")[:, :, 0])
 
 
+def test_images_side_by_side_in_time_are_refused_in_words() -> None:
+    vae = tiny_vae("image")
+    z = latents_of(vae, 1)
+    with pytest.raises(ValueError, match="batch axis"):
+        decode(vae, z.expand(-1, -1, 3, -1, -1))
+    with pytest.raises(ValueError, match="batch axis"):
+        encode(vae, torch.zeros(1, 3, 2, 16, 16))
+    made = decode(vae, z[:, :, 0], strategy="streamed")
+    own = torch.full_like(made, math.nan)
+    decode(vae, z[:, :, 0], strategy="streamed", out=own)
+    assert torch.equal(own, made)
+
+
 def test_encode_gives_the_mean_or_both_moments(vae: Any) -> None:
     pixels = torch.rand(1, 3, 5, 16, 24) * 2 - 1
     latents = encode(vae, pixels, strategy="streamed")
@@ -288,6 +301,13 @@ def test_cancel_stops_before_the_next_grain(vae: Any, kind: str) -> None:
     assert done == [1]
 
 
+def test_cancel_is_looked_at_within_the_vaes_own_code(vae: Any) -> None:
+    calls = itertools.count()
+    with pytest.raises(DecodeCancelled):
+        decode(vae, latents_of(vae), strategy="whole", cancel=lambda: next(calls) >= 5)
+    assert next(calls) == 6
+
+
 def test_progress_counts_every_grain_once(vae: Any) -> None:
     seen: list[tuple[int, int, Any]] = []
     _, report = decode_with_report(
@@ -353,6 +373,10 @@ def test_bad_arguments_get_a_sentence(hunyuan: Any) -> None:
         DecodeOptions(statistic_passes=-1)
     with pytest.raises(ValueError, match="out is"):
         decode(hunyuan, z, out=torch.zeros(3))
+    with pytest.raises(ValueError, match="fallback_precision is 'fp8'"):
+        DecodeOptions(fallback_precision="fp8")
+    with pytest.raises(ValueError, match="cpu_offload is 'no'"):
+        DecodeOptions(cpu_offload="no")  # type: ignore[arg-type]
 
 
 def test_the_callers_tensor_is_filled(vae: Any) -> None:

@@ -101,6 +101,10 @@ class FusedBackend:
             made.add_(add)
             return made, channel_moments(made) if moments else None
         jobs = _parts(layer, job)
+        if add is not None and len(jobs) > 1:
+            # The second part may run out of memory when the first has been added: then the grain is
+            # tried again, and `add` must be what it was.
+            add = add.clone()
         out = self._out(job, sum(part.out_frames for part in jobs), add)
         found, at = [], 0
         for part in jobs:
