@@ -43,7 +43,7 @@ class DecodeOptions:
     cleanup_frequency: int | None = None
     synchronization: bool = False
     fallback_precision: str = "auto"
-    statistic_passes: int = 0
+    statistic_passes: int = 1
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32

@@ -70,7 +70,7 @@ class WayOptions:
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
-    statistic_passes: int = 0
+    statistic_passes: int = 1
 
     def __post_init__(self) -> None:
         for name in ("chunk_size", "slice_bytes"):

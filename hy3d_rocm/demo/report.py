@@ -95,18 +95,11 @@ def ladder_table(protected: Mapping[str, Any]) -> str:
 
 
 def describe_plan(decode: Mapping[str, Any]) -> str:
-    """The plan of a decode report as sentences: what was cut, why, and what it was to take."""
-    plan, strategy = decode["plan"], decode["strategy"].capitalize()
-    peak = f"{decode['predicted_peak_bytes'] / MB:.0f} MB"
-    reason = f"{strategy}: {decode['reason']}. Predicted peak {peak}."
-    if plan.get("kind") != "tiled":
-        return reason
-    rows, columns = plan["tiles"]
-    return (
-        f"{reason} {plan['chunks']} chunks of {plan['chunk_latent_frames']} latent frame(s), "
-        f"{rows} x {columns} tile(s), {plan['passes']} passes: the last makes frames, the ones "
-        "before gather GroupNorm statistics over the whole video, so that all chunks agree."
-    )
+    """The plan of a decode report as sentences: what was taken, why, and what it was to take."""
+    told = f"{str(decode['strategy']).capitalize()}: {str(decode['reason']).rstrip('.')}."
+    if decode.get("estimate_error") is not None:
+        told += f" GroupNorm statistics were {decode['estimate_error']:.1%} off at most."
+    return told
 
 
 def delight_section(delight: Mapping[str, Any], pictures: Iterable[Path]) -> str:

@@ -179,5 +179,5 @@ def test_an_approximation_says_what_an_exact_decode_needs() -> None:
         ],
     }
     found = recommendations(report(strategy="tiled", plan=plan, estimate_error=0.02))
-    assert any("statistic_passes=1" in line for line in found)
+    assert any("statistic_passes=2" in line for line in found)
     assert any("10.00 GB" in line for line in found)

@@ -93,7 +93,7 @@ def _about_exactness(report: DecodeReport) -> list[str]:
         return []
     said = [
         "The frames are an approximation: GroupNorm's statistics were estimated, off by "
-        f"{report.estimate_error:.1%} at most. DecodeOptions(statistic_passes=1) corrects them for "
+        f"{report.estimate_error:.1%} at most. DecodeOptions(statistic_passes=2) corrects them for "
         "the time of one more decode."
     ]
     exact = [
