@@ -23,7 +23,7 @@ from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
-from hy3d_rocm.decode.prices import plan_job
+from hy3d_rocm.decode.prices import Prices, plan_job
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.weights import ModuleWeights
