@@ -19,6 +19,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.decode.faults import Grains
 from hy3d_rocm.decode.live import modelled, on_host, several_shapes
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
+from hy3d_rocm.decode.planner import Way
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.plan import Grain
+    from hy3d_rocm.decode.ways import Job, WayOptions
 
-__all__ = ["ENGINE", "OwnTiles", "latents_of", "no_tiles", "own_levels", "plan_own_tiles"]
+__all__ = [
+    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_ways", "plan_own_tiles",
+]  # fmt: skip
 
 ENGINE = "own tiles"
 # A level of tiles is offered if its latents are at most this share of those of the one before.
@@ -46,6 +50,61 @@ def no_tiles(family: Any, halo_pixels: int | None) -> str:
             "give pixels"
         )
     return ""
+
+
+def is_opaque(family: Any) -> bool:
+    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
+    return bool(getattr(family, "is_opaque", False))
+
+
+def is_tiled(way: Way) -> bool:
+    """Whether its frames are added up in one tensor."""
+    return way.parameters.get("engine") in ("tiles", ENGINE)
+
+
+def left_out(job: Job, options: WayOptions) -> list[str]:
+    """Sentences about what list_ways() does not offer."""
+    said = ["an encode has no tiles"] if job.encode else []
+    if is_opaque(job.family):
+        said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
+        if not job.encode:
+            said.append(no_own_tiles(job, options))
+    return [sentence for sentence in said if sentence]
+
+
+def no_own_tiles(job: Job, options: WayOptions) -> str:
+    """Why a job has no tiles, "" where it has."""
+    said = no_tiles(job.family, options.halo_pixels)
+    if not said and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        said = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
+    return said
+
+
+def _own_parameters(options: WayOptions) -> dict[str, Any]:
+    return {
+        "engine": ENGINE,
+        "chunk_size": options.chunk_size,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+    }
+
+
+def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
+    """Whole, then tiles from large to small, then once more with the smallest that can be."""
+    yield Way("whole")
+    if job.encode or no_tiles(job.family, options.halo_pixels):
+        return
+    given = _own_parameters(options)
+    least = math.inf
+    for level, plan in own_levels(job.family, job.shape, given):
+        least = latents_of(plan)
+        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+    smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
+    last = given | {name: min(given[name], size) for name, size in smaller.items()}
+    for level, plan in list(own_levels(job.family, job.shape, last))[-1:]:
+        if latents_of(plan) < least:
+            yield Way("tiled", tile_words(plan), last | {"level": level}, again=True)
 
 
 def plan_own_tiles(

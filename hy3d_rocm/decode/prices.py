@@ -67,7 +67,7 @@ def plan_job(
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
     offered: Iterable[Way] = list_ways(job, options)
-    excluded = left_out(job, options)
+    excluded = left_out(job, options or WayOptions())
     if not _native.available:
         excluded.append(f"cpu needs the C core ({_native.missing})")
         offered = (way for way in offered if way.strategy != "cpu")

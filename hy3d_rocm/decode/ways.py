@@ -18,11 +18,11 @@ from hy3d_rocm.decode.live import modelled
 from hy3d_rocm.decode.own_tiles import (
     ENGINE,
     OwnTiles,
-    latents_of,
-    no_tiles,
-    own_levels,
+    is_opaque,
+    is_tiled,
+    left_out,
+    own_ways,
     plan_own_tiles,
-    tile_words,
 )
 from hy3d_rocm.decode.planner import Way
 from hy3d_rocm.decode.predict import CountingBackend
@@ -175,7 +175,7 @@ def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
     if is_opaque(job.family):
-        yield from _of_own_code(job, options)
+        yield from own_ways(job, options)
         return
     host = torch.device("cpu")
     first, second = [Way("whole")], _streamed("streamed", job, job.device, options)
@@ -187,63 +187,9 @@ def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
         yield from _tiled("cpu", job, options)
 
 
-def is_opaque(family: Any) -> bool:
-    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
-    return bool(getattr(family, "is_opaque", False))
-
-
-def is_tiled(way: Way) -> bool:
-    """Whether its frames are added up in one tensor."""
-    return way.parameters.get("engine") in ("tiles", ENGINE)
-
-
 def runs_own_code(job: Job, way: Way) -> bool:
     """Whether the VAE's own code runs, with the VAE's own parameters."""
     return way.strategy == "whole" or is_opaque(job.family)
-
-
-def left_out(job: Job, options: WayOptions | None = None) -> list[str]:
-    """Sentences about what list_ways() does not offer."""
-    said = ["an encode has no tiles"] if job.encode else []
-    if is_opaque(job.family):
-        said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
-        if not job.encode:
-            said.append(_no_own_tiles(job, options or WayOptions()))
-    return [sentence for sentence in said if sentence]
-
-
-def _no_own_tiles(job: Job, options: WayOptions) -> str:
-    said = no_tiles(job.family, options.halo_pixels)
-    if not said and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
-        said = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
-    return said
-
-
-def _own_parameters(options: WayOptions) -> dict[str, Any]:
-    return {
-        "engine": ENGINE,
-        "chunk_size": options.chunk_size,
-        "halo_pixels": options.halo_pixels,
-        "overlap_pixels": options.overlap_pixels,
-        "min_tile_pixels": options.min_tile_pixels,
-    }
-
-
-def _of_own_code(job: Job, options: WayOptions) -> Iterator[Way]:
-    """Whole, then tiles from large to small, then once more with the smallest that can be."""
-    yield Way("whole")
-    if job.encode or no_tiles(job.family, options.halo_pixels):
-        return
-    given = _own_parameters(options)
-    least = math.inf
-    for level, plan in own_levels(job.family, job.shape, given):
-        least = latents_of(plan)
-        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
-    smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
-    last = given | {name: min(given[name], size) for name, size in smaller.items()}
-    for level, plan in list(own_levels(job.family, job.shape, last))[-1:]:
-        if latents_of(plan) < least:
-            yield Way("tiled", tile_words(plan), last | {"level": level}, again=True)
 
 
 def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:
