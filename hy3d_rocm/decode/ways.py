@@ -227,7 +227,7 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
         "halo_pixels": options.halo_pixels,
         "overlap_pixels": options.overlap_pixels,
         "min_tile_pixels": options.min_tile_pixels,
-        "passes": options.statistic_passes,
+        "passes": options.statistic_passes if job.family.has_global_norms else 0,
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
     last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
