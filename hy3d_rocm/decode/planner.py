@@ -168,17 +168,23 @@ def _first_of(
     row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
 ) -> Candidate | None:
     """The first of a row that fits, by halving; all of them are priced only if the last does not
-    fit. What was looked at is added to `looked`, in the row's order."""
+    fit. What was looked at is added to `looked`, in the row's order. The very first is looked at
+    before all others: it is the cheapest to price (the last one has the most tiles)."""
     ways = list(row)
-    found = {len(ways) - 1: _look(ways[-1], budget, price)}
+    found = {0: _look(ways[0], budget, price)}
+    if found[0].fits:
+        looked.append(found[0])
+        return found[0]
+    if len(ways) > 1:
+        found[len(ways) - 1] = _look(ways[-1], budget, price)
     if found[len(ways) - 1].fits:
-        low, high = 0, len(ways) - 1  # the first that fits is in low .. high, as far as is known
+        low, high = 1, len(ways) - 1  # the first that fits is in low .. high, as far as is known
         while low < high:
             middle = (low + high) // 2
             found[middle] = _look(ways[middle], budget, price)
             low, high = (low, middle) if found[middle].fits else (middle + 1, high)
     else:
-        found |= {i: _look(way, budget, price) for i, way in enumerate(ways[:-1])}
+        found |= {i: _look(way, budget, price) for i, way in enumerate(ways[1:-1], 1)}
     fitting = [i for i in sorted(found) if found[i].fits]
     # What is finer than the one taken was looked at by the way only.
     looked += [found[i] for i in sorted(found) if not fitting or i <= fitting[0]]

@@ -249,6 +249,7 @@ class _GhostTiles(TiledRun):
     """A run in tiles for a prediction: each size that may decide once, nothing is placed."""
 
     def run(self, z: Tensor, out: Tensor) -> None:
+        self.plan = replace(self.plan, passes=0)  # a pass takes what the tiles after it take
         self._prepare(z)
         gathering = self._gathering()
         norms = _Frozen(self.backend, self._estimate(), gathering)
