@@ -55,7 +55,7 @@ def check_latents(latents: Any, family: Family) -> Tensor:
             f"{family.name} VAE decodes {family.latent_channels}: they come from another model, "
             "or the axes are not (B, C, T, H, W)"
         )
-    if getattr(family, "is_image", False) and latents.shape[2] != 1:
+    if _is_one_image(family) and latents.shape[2] != 1:
         raise ValueError(
             f"latents have {latents.shape[2]} frames (shape {tuple(latents.shape)}), but this "
             f"{family.name} VAE decodes images: put the frames into the batch axis, "
@@ -65,6 +65,11 @@ def check_latents(latents: Any, family: Family) -> Tensor:
         raise ValueError(f"latents have shape {tuple(latents.shape)}: there is nothing to decode")
     _check_finite(latents, "latents")
     return latents
+
+
+def _is_one_image(family: Any) -> bool:
+    """Whether all that is given at once is one image (unknown VAEs are given frame by frame)."""
+    return bool(getattr(family, "is_image", False)) and not getattr(family, "is_opaque", False)
 
 
 def _check_finite(latents: Tensor, what: str) -> None:
@@ -90,7 +95,7 @@ def check_pixels(pixels: Any, family: Any) -> None:
             f"pixels have shape {tuple(pixels.shape)}, but a video has five axes (B, C, T, H, W), "
             "none of them empty: a single image needs its time axis, pixels.unsqueeze(2)"
         )
-    if getattr(family, "is_image", False) and pixels.shape[2] != 1:
+    if _is_one_image(family) and pixels.shape[2] != 1:
         raise ValueError(
             f"pixels have {pixels.shape[2]} frames, but this {family.name} VAE encodes images: put "
             "the frames into the batch axis, pixels.movedim(2, 1).flatten(0, 1)"
