@@ -245,7 +245,7 @@ class _Run:
             for o in row.ended
             if o.report is not None and o.seconds > 0 and o.report.plan.get("gmacs")
         ]
-        wanted = plan.need.macs / 1e9 / max(speeds) if speeds else 0.0
+        wanted = plan.need.macs * 1e-9 / max(speeds) if speeds else 0.0
         if wanted * self.settings.repeats > left:
             return f"would take {wanted:.0f} s a decode, {max(left, 0):.0f} s are left (--seconds)"
         return None

@@ -309,6 +309,7 @@ def test_the_last_block_holds_what_is_unread_plus_what_is_made(step: int) -> Non
     frame = x.frame_bytes
     there = [t for t in (*known, *(s.tensor for s in x.slices)) if t is not None]
     with LiveStorages(there, CPU) as live:
+        del there  # what holds a slice would keep it alive
         live.live = frames * frame  # x itself, which the convolutions let go
         for piece in x.slices:
             weakref.finalize(piece.tensor, live._freed, id(piece), piece.nbytes)
