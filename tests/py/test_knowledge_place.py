@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -318,3 +319,24 @@ def test_reasons_are_words() -> None:
         sqlite3.connect("/nowhere/at/all/x.db")
     assert "can't be opened" in opening.reason_of(caught.value)
     assert opening.reason_of(RuntimeError("x")) == "RuntimeError: x"
+
+
+def test_tables_made_while_a_file_is_judged_are_not_taken_for_another_programs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "knowledge.db"
+    first = sqlite3.connect(path, isolation_level=None, timeout=0)
+    made = []
+
+    def another_host(statement: str) -> None:
+        if "user_version" not in statement or made:
+            return
+        made.append(statement)
+        second = sqlite3.connect(path, isolation_level=None, timeout=0)
+        with contextlib.closing(second), contextlib.suppress(sqlite3.OperationalError):
+            schema.prepare(second)  # locked out as a rule: it comes later then
+
+    first.set_trace_callback(another_host)
+    schema.prepare(first)
+    first.close()
+    assert made

@@ -67,7 +67,21 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """0 for an empty file, VERSION for one of ours."""
+    """0 for an empty file, VERSION for one of ours.
+
+    Read as of one moment: between two statements another process may make its tables, and no mark
+    with tables would be another program's file.
+    """
+    if connection.in_transaction:
+        return _read_version(connection)
+    connection.execute("BEGIN")
+    try:
+        return _read_version(connection)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _read_version(connection: sqlite3.Connection) -> int:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if application == APPLICATION_ID:
