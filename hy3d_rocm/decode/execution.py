@@ -140,7 +140,7 @@ class Execution:
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
-        else:
+        elif failure.what != OUT_OF_MEMORY or plan.need.unknown:
             self.tried.append(_key(plan.way))
         self.making = None
         try:
@@ -155,16 +155,22 @@ class Execution:
         )  # fmt: skip
 
     def _choose_again(self, failed: Plan, failure: Failure) -> None:
-        """Where memory was planned with that is not there, with less; else what is left. It ends:
-        each time a budget is smaller by a good part, or a way fewer is left."""
-        if failure.what == OUT_OF_MEMORY and not failed.need.unknown:
-            before = self.budget
-            self.budget = _lowered(before, failed, failure, self.job.device.type == "cpu")
-            try:
-                return self._choose()
-            except ValueError:
-                self.budget = before
-                self.tried.append(_key(failed.way))
+        """Where memory was planned with that is not there, with less, if need be the same way with
+        less of it resident; else what is left. It ends: each time the way needs less than before,
+        or a way fewer is left."""
+        if failure.what != OUT_OF_MEMORY or failed.need.unknown:
+            return self._choose()
+        before = self.budget
+        self.budget = _lowered(before, failed, failure, self.job.device.type == "cpu")
+        try:
+            self._choose()
+        except ValueError:
+            self.budget = before
+        else:
+            assert self.plan is not None
+            if _key(self.plan.way) != _key(failed.way) or _is_less(self.plan, failed, failure):
+                return None
+        self.tried.append(_key(failed.way))
         return self._choose()
 
     # Attempts
@@ -254,6 +260,13 @@ class Execution:
 def _key(way: Way) -> tuple[Any, ...]:
     """What a way is, however much of it is resident."""
     return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
+
+
+def _is_less(plan: Plan, failed: Plan, failure: Failure) -> bool:
+    """Whether a plan needs less of what was short."""
+    if failure.on_host and failed.need.host_bytes:
+        return plan.need.host_bytes < failed.need.host_bytes
+    return plan.need.device_bytes < failed.need.device_bytes
 
 
 def _lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:

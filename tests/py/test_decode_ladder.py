@@ -92,6 +92,21 @@ def test_memory_that_is_never_there_ends_after_ever_smaller_ways(
         assert any(name.startswith("tiled") for name, _ in taken)
 
 
+def test_memory_that_is_short_is_first_met_by_spilling_more(
+    made: Callable[..., Execution],
+) -> None:
+    taken = [name for name, _ in steps(made(), Failure(OUT_OF_MEMORY, "no memory"))]
+    assert [name.split()[0] for name in taken[:3]] == ["streamed"] * 3
+    assert "resident" in taken[1]
+
+
+def test_host_memory_that_no_plan_counted_ends_too(made: Callable[..., Execution]) -> None:
+    run = made("whole", host=30 * GB)
+    run.budget = Budget(20 * GB, 30 * GB, False, "given")
+    taken = steps(run, Failure(OUT_OF_MEMORY, "host", on_host=True))
+    assert [name for name, _ in taken] == ["whole"]
+
+
 def test_a_convolution_that_always_fails_tries_each_way_once(
     made: Callable[..., Execution],
 ) -> None:
