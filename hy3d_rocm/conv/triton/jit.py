@@ -37,7 +37,7 @@ _SMALL_BYTES = 2**31
 # What a launcher of another signature raises before it has launched anything. What a device says
 # (RuntimeError) is none of these: it is not tried again.
 _MISFITS: tuple[type[Exception], ...] = (TypeError, AttributeError)
-_FIRST_MISFITS = (
+_FIRST_MISFITS: tuple[type[Exception], ...] = (
     *_MISFITS, ValueError, LookupError, ArithmeticError, AssertionError, NotImplementedError,
     SystemError,
 )  # fmt: skip

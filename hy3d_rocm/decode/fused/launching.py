@@ -7,16 +7,13 @@ of a process: a decode makes thousands of launches that differ in numbers and ad
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.triton import jit
-
-logger = logging.getLogger("hy3d_rocm")
+from hy3d_rocm.conv.triton import cuda, jit
 
 Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # sizes, strides, block
 
@@ -51,19 +48,12 @@ class Operand(NamedTuple):
 
 def operand(tensor: torch.Tensor) -> Operand:
     """The facts of a tensor, asked once."""
-    small = tensor.untyped_storage().nbytes() < _SMALL_BYTES
+    # By the storage's size, as Triton's HIPBackend.is_within_2gb goes.
+    small = jit.is_small(tensor.untyped_storage().nbytes())
     return Operand(tensor, tensor.data_ptr(), tensor.element_size(), small)
 
 
 _compiled: dict[tuple[Any, ...], Any] = {}
-_SMALL_BYTES = 2**31  # as in Triton's HIPBackend.is_within_2gb, which goes by the storage's size
-# What a launcher of another signature raises before it has launched anything. What a device says
-# (RuntimeError) is none of these: it is not tried again.
-_MISFITS = (
-    TypeError, AttributeError, ValueError, LookupError, ArithmeticError, AssertionError,
-    NotImplementedError, SystemError,
-)  # fmt: skip
-_direct = {"usable": True}
 
 
 def launch(
@@ -82,7 +72,7 @@ def launch(
         item.kernel, item.constants, item.num_warps, item.num_stages,
         tuple([block for _, _, block in item.blocks]), tuple(facts), device,
     )  # fmt: skip
-    compiled = _compiled.get(key) if _direct["usable"] else None
+    compiled = _compiled.get(key) if jit._direct.usable else None
     if compiled is None or not _call(item, compiled, addresses, device, stream):
         with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
             _first(item, operands, key)
@@ -98,18 +88,13 @@ def _call(
             torch._C._cuda_getCurrentRawStream(device) if stream is None else stream.cuda_stream
         )
         for i, block in enumerate(item.blocks):
-            addresses[i] = _descriptor(_Base(addresses[i]), block)
+            addresses[i] = _descriptor(cuda.Base(addresses[i]), block)
         compiled.run(
             *item.grid, number, compiled.function, compiled.packed_metadata, None, None, None,
             *addresses, *item.numbers, *item.constants,
         )  # fmt: skip
-    except _MISFITS as error:
-        _direct["usable"] = False
-        logger.warning(
-            "this Triton launches kernels in another way than 3.3 to 3.6 (%s: %s): they go through"
-            " its own launcher from now on, which costs some 100 us a launch",
-            type(error).__name__, error,
-        )  # fmt: skip
+    except jit._FIRST_MISFITS as error:
+        jit._direct.give_up(error)  # it is the same Triton for both
         return False
     return True
 
@@ -140,21 +125,6 @@ def _first(item: Launch, operands: Mapping[str, Operand], key: tuple[Any, ...]) 
         _compiled[key] = launched
 
 
-class _Base:
-    """An address where a tensor is expected."""
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
 def _descriptor(base: Any, block: Block) -> Any:
-    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    made = TensorDescriptor.__new__(TensorDescriptor)
-    made.base, made.padding = base, "zero"
-    made.shape, made.strides, made.block_shape = (list(part) for part in block)
-    return made
+    sizes, strides, tile = block
+    return cuda.descriptor(base, (list(sizes), list(strides), list(tile)))
