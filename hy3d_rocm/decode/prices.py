@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.budget import Budget
-from hy3d_rocm.decode.copies import tensors_of
+from hy3d_rocm.decode.copies import copied_family, tensors_of
 from hy3d_rocm.decode.live import GrainCount, given, modelled, on_host, several_shapes
 from hy3d_rocm.decode.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.own_tiles import OwnTiles, plan_own_tiles
@@ -311,20 +310,12 @@ def meta_family(family: Any, dtype: torch.dtype | None = None) -> Any:
 
     ValueError (a sentence) where the VAE can't be copied.
     """
-    vae = family.vae
-    memo: dict[int, Any] = {}
-    for parameter in tensors_of(family):
-        target = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
-        like = torch.empty_strided(parameter.shape, parameter.stride(), dtype=target, device="meta")
-        is_parameter = isinstance(parameter, torch.nn.Parameter)
-        memo[id(parameter)] = (
-            torch.nn.Parameter(like, requires_grad=False) if is_parameter else like
-        )
+
+    def like(t: Tensor) -> Tensor:
+        target = dtype if dtype is not None and t.is_floating_point() else t.dtype
+        return torch.empty_strided(t.shape, t.stride(), dtype=target, device="meta")
+
     try:
-        ghost = copy.deepcopy(vae, memo)
-        return family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
-    except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
-        raise ValueError(
-            f"what its own code takes can't be told beforehand ({type(vae).__name__} can't be "
-            f"copied: {error})"
-        ) from error
+        return copied_family(family, like)
+    except ValueError as error:
+        raise ValueError(f"what its own code takes can't be told beforehand ({error})") from error
