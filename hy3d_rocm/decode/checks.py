@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.planner import STRATEGIES as STRATEGIES
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.layers import Family
-
-STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:
@@ -100,13 +100,8 @@ def check_pixels(pixels: Any, family: Any) -> None:
             f"pixels have {pixels.shape[2]} frames, but this {family.name} VAE encodes images: put "
             "the frames into the batch axis, pixels.movedim(2, 1).flatten(0, 1)"
         )
-    time, space = family.pixel_steps
-    frames, height, width = pixels.shape[2:]
-    if (frames - 1) % time or height % space or width % space:
-        raise ValueError(
-            f"pixels have {frames} frames of {width}x{height}; this {family.name} VAE takes 1 + "
-            f"{time} k frames whose sides are multiples of {space}: crop or pad them"
-        )
+    if not getattr(family, "is_opaque", False):
+        family.check_pixels(tuple(pixels.shape))
     _check_finite(pixels, "pixels")
 
 

@@ -169,13 +169,13 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         known = hasattr(vae, "has_global_norms")
         family: Any = vae if known else family_or_unknown(vae, source, encode)
         _bring_weights(family)
-        image = getattr(source, "ndim", 0) == 4 and _takes_images(family, source)
+        check_parameters(family)
+        image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
         if image:
             source = source.unsqueeze(2)
             if isinstance(asked.out, torch.Tensor) and asked.out.ndim == 4:
                 asked = replace(asked, out=asked.out.unsqueeze(2))
         (check_pixels if encode else check_latents)(source, family)
-        check_parameters(family)
         with around(family, source, asked, encode) as note:
             execution = _prepare(family, source, asked, encode)
             note.report = execution.report
@@ -184,11 +184,6 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         if image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)
         return result, execution.report
-
-
-def _takes_images(family: Any, source: Any) -> bool:
-    check_parameters(family)
-    return isinstance(source, torch.Tensor) and bool(family.is_image)
 
 
 def _bring_weights(family: Family) -> None:

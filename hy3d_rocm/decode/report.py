@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hy3d_rocm.decode.checks import check_choice
+from hy3d_rocm.decode.precision import PRECISIONS
+
 
 class DecodeCancelled(RuntimeError):  # noqa: N818  the field's word for it
     """The caller's `cancel` asked to stop; nothing of the result exists."""
 
 
 _MAY_BE_NONE = ("halo_pixels", "chunk_size", "slice_bytes", "cleanup_frequency")
-_PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,7 @@ class DecodeOptions:
                 raise ValueError(
                     f"DecodeOptions.{name} is {getattr(self, name)!r}; give True or False"
                 )
-        if self.fallback_precision not in _PRECISIONS:
-            raise ValueError(
-                f"DecodeOptions.fallback_precision is {self.fallback_precision!r}; give one of "
-                f"{', '.join(map(repr, _PRECISIONS))}"
-            )
+        check_choice("DecodeOptions.fallback_precision", self.fallback_precision, PRECISIONS)
 
 
 @dataclass(frozen=True)
