@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.parts import (
-    StrangeModuleError,
-    absent,
-    act_of,
-    attention_of,
-    conv_of,
-    mid_block,
-    norm_of,
-    resnet,
-)
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle
+from hy3d_rocm.decode.families.blocks import BlockFamily
+from hy3d_rocm.decode.families.parts import StrangeModuleError, absent, attention_of, conv_of
+from hy3d_rocm.decode.layers import Attention, Conv
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ImageFamily(StructuredFamily):
+class ImageFamily(BlockFamily):
     """See the module's text."""
 
     name = "image"
@@ -39,30 +30,20 @@ class ImageFamily(StructuredFamily):
             getattr(decoder, "conv_norm_out", None), "num_groups"
         )
 
-    def decode(self, engine: Engine, z: Handle) -> Handle:
-        """As vae.decode with tiling and slicing off, of one image (1, C, 1, H, W)."""
-        d = self.decoder
-        x = self.quantised(engine, z, self.post_quant_conv)
-        x = engine.conv(x, conv_of(d.conv_in))
-        x = mid_block(engine, d.mid_block, x, _attention)
-        for block in d.up_blocks:
-            for layer in block.resnets:
-                x = resnet(engine, layer, x)
-            for up in block.upsamplers or ():
-                x = engine.conv(x, _up(up))
-        return engine.conv(x, _last(d))
+    def up(self, module: Any) -> Conv:
+        plain = module.use_conv and not module.use_conv_transpose and module.interpolate
+        if not plain or module.norm is not None:
+            raise StrangeModuleError("an up-sampling is not nearest and then a convolution")
+        return conv_of(module.conv, up=(1, 2, 2))
 
-    def encode(self, engine: Engine, pixels: Handle) -> Handle:
-        """As vae.encode with tiling and slicing off."""
-        e = self.needed_encoder()
-        x = engine.conv(pixels, conv_of(e.conv_in))
-        for block in e.down_blocks:
-            for layer in block.resnets:
-                x = resnet(engine, layer, x)
-            for down in block.downsamplers or ():
-                x = engine.conv(x, _down(down))
-        x = mid_block(engine, e.mid_block, x, _attention)
-        return self.quantised(engine, engine.conv(x, _last(e)), self.quant_conv)
+    def down(self, module: Any) -> Conv:
+        if not module.use_conv or module.norm is not None:
+            raise StrangeModuleError("a down-sampling is not a convolution alone")
+        more = {} if module.padding else {"after": (0, 1, 1)}
+        return conv_of(module.conv, **more)
+
+    def attention(self, module: Any) -> Attention:
+        return attention_of(module, "frame")
 
     def own_decode(self, z: Tensor) -> Tensor:
         """The image by the VAE's own code, unsplit."""
@@ -76,25 +57,3 @@ class ImageFamily(StructuredFamily):
         """Moments by the VAE's own code, unsplit."""
         result: Tensor = self.needed_encoder()(pixels[:, :, 0])
         return (result if absent(self.quant_conv) else self.quant_conv(result)).unsqueeze(2)
-
-
-def _attention(attn: Any) -> Attention:
-    return attention_of(attn, "frame")
-
-
-def _up(up: Any) -> Conv:
-    if not up.use_conv or up.use_conv_transpose or up.norm is not None or not up.interpolate:
-        raise StrangeModuleError("an up-sampling is not nearest and then a convolution")
-    return conv_of(up.conv, up=(1, 2, 2))
-
-
-def _down(down: Any) -> Conv:
-    if not down.use_conv or down.norm is not None:
-        raise StrangeModuleError("a down-sampling is not a convolution alone")
-    more = {} if down.padding else {"after": (0, 1, 1)}
-    return conv_of(down.conv, **more)
-
-
-def _last(coder: Any) -> Conv:
-    norm, act = norm_of(coder.conv_norm_out), act_of(coder.conv_act)
-    return conv_of(coder.conv_out, norm=norm, act=act)
