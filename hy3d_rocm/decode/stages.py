@@ -43,14 +43,6 @@ class StageLog:
         """So many grains there will be, whatever an engine says later; 0: that is for it to say."""
         self.counter.total, self.is_known = count, count > 0
 
-    @property
-    def done(self) -> int:
-        return self.counter.done
-
-    @done.setter
-    def done(self, count: int) -> None:
-        self.counter.done = count
-
     def check(self) -> None:
         """See Counter.check."""
         self.counter.check()

@@ -1,7 +1,7 @@
 """The ways in which one VAE can decode (or encode) one latent, and running them.
 
-run() and collect() are the only places that know how a Way becomes engine and frames, so what is
-priced is what will run: prices.py calls them on shapes, the decode on tensors.
+run() and tiled_run() are the only places that know how a Way becomes engine and frames, so what is
+priced is what will run: prices.py calls them on shapes, execution.py on tensors.
 """
 
 from __future__ import annotations
