@@ -141,7 +141,7 @@ class Bench:
         self._target("peak over diffusers'", self.rows[-1]["peak_bytes"] / peak, 1.0)
 
     def _exact(self, build: Callable[[torch.device], Any], z: torch.Tensor) -> torch.Tensor:
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             frames: torch.Tensor = family_for(build(DEVICE).to(DEVICE).float()).whole(z.float())
             return frames.cpu()
 

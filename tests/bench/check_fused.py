@@ -167,7 +167,9 @@ def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict
         case = random_case(seed, index)
         result["cases"] += 1
         try:
+            torch.backends.cudnn.allow_tf32 = True  # rounds no integer of a case
             differing = check(case, seed, False, device)
+            torch.backends.cudnn.allow_tf32 = False  # the bound is that of float32's products
             fraction = check(case, seed, True, device)
         except Exception as error:  # noqa: BLE001 - a failed case, told with the others
             cause = error.__cause__ or error
