@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
-from hy3d_rocm.decode.command import add_decode_parser, run_decode_command
+from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 

@@ -12,8 +12,8 @@ import comfy.utils
 import torch
 
 from hy3d_rocm.comfy import status, vae_memory, vaes
-from hy3d_rocm.decode.budget import Request, parse_budget
 from hy3d_rocm.decode.checks import STRATEGIES, check_latents
+from hy3d_rocm.decode.memory.budget import Request, parse_budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.decode.report import DecodeReport

@@ -13,7 +13,7 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm import memory_lines
-from hy3d_rocm.decode import memory as measured
+from hy3d_rocm.decode.memory import meter as measured
 from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
 

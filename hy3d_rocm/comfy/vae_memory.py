@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 
 from hy3d_rocm.comfy import memory as comfy_memory
-from hy3d_rocm.decode import memory, planner
-from hy3d_rocm.decode.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
-from hy3d_rocm.decode.prices import Prices, meta_family
-from hy3d_rocm.decode.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
+from hy3d_rocm.decode.planning import planner
+from hy3d_rocm.decode.planning.prices import Prices, meta_family
+from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
 
 if TYPE_CHECKING:
     import torch
 
-    from hy3d_rocm.decode.budget import Budget, Request
+    from hy3d_rocm.decode.memory.budget import Budget, Request
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -65,7 +66,7 @@ def _largest(vae: Any, device: torch.device, request: Request) -> Budget:
     """The budget if nothing but the VAE were on the device."""
     _, total = comfy_memory.free_and_total(device)
     weights = int(vae.model_size()) if hasattr(vae, "model_size") else 0
-    machine = memory.machine_of(device)
+    machine = meter.machine_of(device)
     free = max(total - weights - int(management.extra_reserved_memory()), 0)
     return make_budget(request, replace(machine, device_free=free))
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import unproven_family
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.proof import proven
-from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.planner import STRATEGIES as STRATEGIES
+from hy3d_rocm.decode.planning.planner import STRATEGIES as STRATEGIES
 
 if TYPE_CHECKING:
     from torch import Tensor

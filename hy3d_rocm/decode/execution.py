@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode import memory, ways
 from hy3d_rocm.decode.copies import converted_family
+from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
+from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.placing import Placing
+from hy3d_rocm.decode.planning import ways
+from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.precision import NonFiniteError, wider
-from hy3d_rocm.decode.predict import CPU_ALLOWANCE_BYTES
-from hy3d_rocm.decode.prices import Prices, plan_job
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
 from hy3d_rocm.decode.watched import LayerByLayer
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hy3d_rocm.decode.budget import Budget
     from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Weights
-    from hy3d_rocm.decode.planner import Plan, Way
-    from hy3d_rocm.decode.ways import Job, WayOptions
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.planner import Plan, Way
+    from hy3d_rocm.decode.planning.ways import Job, WayOptions
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -77,12 +78,12 @@ class Execution:
         began = time.perf_counter()
         device = self.job.device
         logger.info("[VAE Decode] Attempting %s on %s", _where(device), device)
-        with memory.PeakMeter(device, exact=False) as meter:
+        with meter.PeakMeter(device, exact=False) as peak:
             while (failure := self._attempt()) is not None:
-                memory.give_back(device)  # outside of the except block, which held tensors
+                meter.give_back(device)  # outside of the except block, which held tensors
                 self._step_down(failure)
             synchronize(device)
-        self.report.measured_peak_bytes = meter.peak_bytes
+        self.report.measured_peak_bytes = peak.peak_bytes
         self.report.seconds = time.perf_counter() - began
         self.report.steps = self.counter.done
         logger.info(
@@ -199,7 +200,7 @@ class Execution:
         weights = self.make_weights(job.dtype_of(way), device)
         backend = job.make_backend(weights, device)
         stages = StageLog(self.counter, device, self.synchronization)
-        tools = ways.Tools(backend, device, stages, lambda: memory.give_back(device))
+        tools = ways.Tools(backend, device, stages, lambda: meter.give_back(device))
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
@@ -252,9 +253,9 @@ class Execution:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
         a GPU's allocator only if it was asked for, since filling it again takes time."""
         if self.cleanup_frequency is None:
-            memory.trim_malloc()
+            meter.trim_malloc()
         elif self.cleanup_frequency and number % self.cleanup_frequency == 0:
-            memory.give_back(device)
+            meter.give_back(device)
 
 
 def _key(way: Way) -> tuple[Any, ...]:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode import memory
-from hy3d_rocm.decode.budget import make_budget
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -22,14 +20,16 @@ from hy3d_rocm.decode.checks import (
     check_result,
 )
 from hy3d_rocm.decode.counter import Counter, Progress
+from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.execution import Execution, make_report
 from hy3d_rocm.decode.families import family_or_unknown
+from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
+from hy3d_rocm.decode.planning.ways import Job, WayOptions, best_backend, is_opaque, torch_backend
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
-from hy3d_rocm.decode.ways import Job, WayOptions, best_backend, is_opaque, torch_backend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hy3d_rocm.decode.budget import Budget
+    from hy3d_rocm.decode.frames.output import Sink
     from hy3d_rocm.decode.layers import Family
-    from hy3d_rocm.decode.output import Sink
+    from hy3d_rocm.decode.memory.budget import Budget
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -205,7 +205,7 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     logger.info("[VAE Decode] VAE device %s, VAE dtype %s", family.device, family.dtype)
     budget = make_budget(
         asked.budget,
-        memory.machine_of(device),
+        meter.machine_of(device),
         memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )

@@ -11,7 +11,7 @@ from hy3d_rocm.decode.precision import NonFiniteError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.output import Sink
+    from hy3d_rocm.decode.frames.output import Sink
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
 
@@ -60,7 +60,7 @@ class Placing:
         if self.result is None and self.sink is not None:
             self.result = self.sink.buffer
         if self.result is None and self.sink is not None and self.sink.folder is not None:
-            from hy3d_rocm.decode.arrays import scratch
+            from hy3d_rocm.decode.frames.arrays import scratch
 
             self.result = scratch(self.sink.folder, self.shape, self.dtype)
         if self.result is None:

@@ -86,7 +86,7 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     from safetensors.torch import load_file
 
     from hy3d_rocm.decode import decode_with_report
-    from hy3d_rocm.decode.memory import PeakMeter, steady_malloc
+    from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
     from hy3d_rocm.demo.model import load_demo_vae
 
     keeper = LineKeeper()

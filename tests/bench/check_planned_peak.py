@@ -31,7 +31,8 @@ from typing import Any
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("budget", "chunkwise", "layerwise", "memory", "planner", "prices", "ways")
+PARTS = ("engines.chunkwise", "engines.layerwise", "memory.budget", "memory.meter",
+         "planning.planner", "planning.prices", "planning.ways")  # fmt: skip
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -93,14 +94,15 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     """Plans and decodes the job; what was planned and measured."""
     import torch
 
-    from hy3d_rocm.decode import memory, ways
-    from hy3d_rocm.decode.budget import Budget
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planner import DoesNotFitError, choose
-    from hy3d_rocm.decode.prices import Prices
+    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError, choose
+    from hy3d_rocm.decode.planning.prices import Prices
 
     torch.set_num_threads(job["threads"])
-    memory.steady_malloc()
+    meter.steady_malloc()
     device, dtype = torch.device(job["device"]), getattr(torch, job["dtype"])
     try:
         family = family_for(wide_vae(job["kind"]).to(device, dtype))
@@ -142,9 +144,10 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
     import torch
 
     from hy3d_rocm import protect
-    from hy3d_rocm.decode import memory, ways
-    from hy3d_rocm.decode.movers import mover_for
-    from hy3d_rocm.decode.weights import ModuleWeights
+    from hy3d_rocm.decode.engines.movers import mover_for
+    from hy3d_rocm.decode.engines.weights import ModuleWeights
+    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm.decode.planning import ways
 
     device = task.device_of(way)
     warm_up(task.dtype)
@@ -154,7 +157,7 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
     mover = mover_for(device) if way.resident_bytes is not None else None
     tools = ways.Tools(backend, device, mover=mover)
     z = z.to(device)
-    with memory.PeakMeter(device, interval=0) as meter:
+    with meter.PeakMeter(device, interval=0) as peak:
         if way.strategy == "cpu":
             with protect(policy="pin:cpu"):
                 out = ways.collect(task, way, z, tools)
@@ -164,7 +167,7 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
             torch.cuda.synchronize(device)
     assert tuple(out.shape) == tuple(task.out_shape)
     assert bool(torch.isfinite(out).all())
-    return {"peak_bytes": meter.peak_bytes, "exact": meter.exact, "seconds": meter.seconds}
+    return {"peak_bytes": peak.peak_bytes, "exact": peak.exact, "seconds": peak.seconds}
 
 
 def warm_up(dtype: Any) -> None:

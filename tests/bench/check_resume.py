@@ -111,7 +111,7 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     """The command in this process, which is a child. kill_at_call: kills itself at that call of a
     function of hy3d_rocm.decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
-    from hy3d_rocm.decode import delivery, segments
+    from hy3d_rocm.decode.frames import delivery, segments
 
     segments.SEGMENT_FRAMES = SEGMENT_FRAMES
     if job.decoder == "double":

@@ -67,7 +67,7 @@ def run_child(job: dict[str, Any]) -> None:
     import torch
 
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.memory import PeakMeter, steady_malloc
+    from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
     from hy3d_rocm.decode.report import DecodeOptions
 
     steady_malloc()

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hy3d_rocm.decode.layerwise import LayerEngine
+from hy3d_rocm.decode.engines.layerwise import LayerEngine
+from hy3d_rocm.decode.engines.spill import Keeper
+from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.report import Step
-from hy3d_rocm.decode.spill import Keeper
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.hidden import conv_hidden
+from hy3d_rocm.decode.memory.hidden import conv_hidden
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hy3d_rocm.decode.budget import (
+from hy3d_rocm.decode.memory.budget import (
     DEVICE_HEADROOM_BYTES,
     HOST_HEADROOM_BYTES,
     Budget,
@@ -138,56 +138,56 @@ def system(root: Path, groups: str) -> None:
 
 
 def test_host_memory_is_within_every_control_group_above(tmp_path: Path) -> None:
-    from hy3d_rocm.decode import memory
+    from hy3d_rocm.decode.memory import meter
 
     system(tmp_path, "0::/a/b\n")
     top = tmp_path / "sys/fs/cgroup"
-    assert memory.host_free_bytes(tmp_path) == 2000 * 1024
-    assert memory.host_total_bytes(tmp_path) == 4000 * 1024
+    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
+    assert meter.host_total_bytes(tmp_path) == 4000 * 1024
     group_files(top / "a/b", memory__max="max\n", memory__current="5000\n")
-    assert memory.host_free_bytes(tmp_path) == 2000 * 1024
+    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
     stat = "anon 7\ninactive_file 300\n"
     group_files(top / "a", memory__max="9000\n", memory__current="8000\n", memory__stat=stat)
-    assert memory.host_free_bytes(tmp_path) == 1300
-    assert memory.host_total_bytes(tmp_path) == 9000
+    assert meter.host_free_bytes(tmp_path) == 1300
+    assert meter.host_total_bytes(tmp_path) == 9000
 
 
 def test_control_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
-    from hy3d_rocm.decode import memory
+    from hy3d_rocm.decode.memory import meter
 
     system(tmp_path, "4:cpu:/x\n3:memory:/gone/from/view\n0::/\n")
     top = tmp_path / "sys/fs/cgroup/memory"
     unlimited = {"memory__limit_in_bytes": "9223372036854771712\n"}
     group_files(top, **unlimited, memory__usage_in_bytes="77\n")
-    assert memory.host_free_bytes(tmp_path) == 2000 * 1024
+    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
     files = {"memory__limit_in_bytes": "1000\n", "memory__usage_in_bytes": "900\n"}
     group_files(top, **files, memory__stat="inactive_file 5\ntotal_inactive_file 50\n")
-    assert memory.host_free_bytes(tmp_path) == 150
+    assert meter.host_free_bytes(tmp_path) == 150
     group_files(top, **files | {"memory__usage_in_bytes": "5000\n"})
-    assert memory.host_free_bytes(tmp_path) == 0
+    assert meter.host_free_bytes(tmp_path) == 0
 
 
 def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None:
-    from hy3d_rocm.decode import memory
+    from hy3d_rocm.decode.memory import meter
 
     integrated = SimpleNamespace(is_integrated=1)
-    assert memory._is_unified(integrated)
-    assert memory._is_unified(SimpleNamespace(is_integrated=0, gcnArchName="gfx1151"))
-    assert not memory._is_unified(SimpleNamespace(is_integrated=0, gcnArchName="gfx1100"))
-    assert not memory._is_unified(SimpleNamespace())
+    assert meter._is_unified(integrated)
+    assert meter._is_unified(SimpleNamespace(is_integrated=0, gcnArchName="gfx1151"))
+    assert not meter._is_unified(SimpleNamespace(is_integrated=0, gcnArchName="gfx1100"))
+    assert not meter._is_unified(SimpleNamespace())
     where = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC4, pci_device_id=0)
-    assert memory._free_carve_out(where, tmp_path) == 0
+    assert meter._free_carve_out(where, tmp_path) == 0
     sizes = {"mem_info_vram_total": "1000\n", "mem_info_vram_used": "300\n"}
     group_files(tmp_path / "0000:c4:00.0", **sizes)
-    assert memory._free_carve_out(where, tmp_path) == 700
-    assert memory._free_carve_out(integrated, tmp_path) == 0
+    assert meter._free_carve_out(where, tmp_path) == 700
+    assert meter._free_carve_out(integrated, tmp_path) == 0
 
 
 def test_this_machines_memory_can_be_asked() -> None:
     torch = pytest.importorskip("torch")
-    from hy3d_rocm.decode import memory
+    from hy3d_rocm.decode.memory import meter
 
-    machine = memory.machine_of(torch.device("cpu"))
+    machine = meter.machine_of(torch.device("cpu"))
     assert 0 < machine.host_free <= machine.host_total
     assert machine.on_cpu
     assert 0 < make_budget("auto", machine).device_bytes < machine.host_total

@@ -9,7 +9,7 @@ import torch
 from chunk_doubles import C, Function, SimpleBackend, WholeEngine, decoders, random_decoder
 from torch import Tensor
 
-from hy3d_rocm.decode.chunkwise import ChunkEngine
+from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 
 DECODERS = decoders()
 

@@ -13,8 +13,8 @@ from test_chunkwise import chunked, latent, one_thread, whole  # noqa: F401
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.chunkwise import ChunkEngine
 from hy3d_rocm.decode.counter import Counter
+from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 from hy3d_rocm.decode.layers import Attention, Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step
 
@@ -220,6 +220,6 @@ def test_attention_in_query_blocks_equals_attention_at_once(
     found = Attention(RMS, *parts, span, heads=2, scale=0.7)
     z = latent(4)
     wanted = whole(lambda e, x: e.attention(x, found), z)
-    monkeypatch.setattr("hy3d_rocm.decode.chunk_attention.SCORE_BYTES", 300)
+    monkeypatch.setattr("hy3d_rocm.decode.engines.chunk_attention.SCORE_BYTES", 300)
     got = chunked(chain(lambda e, x: e.attention(x, found)), z, 2)
     assert (got - wanted).abs().max() <= 1e-5 * (wanted.max() - wanted.min())

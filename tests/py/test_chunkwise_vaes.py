@@ -9,10 +9,10 @@ import torch
 from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit
 from test_chunkwise import one_thread  # noqa: F401
 
-from hy3d_rocm.decode.chunkwise import ChunkEngine
+from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
+from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 
 KINDS = ("hunyuan15", "wan", "wan22", "ltx", "ltx_causal")
 

@@ -24,9 +24,9 @@ from hy3d_rocm.decode import (  # noqa: E402
     decode_with_report,
     encode,
 )
-from hy3d_rocm.decode.memory import PeakMeter, give_back  # noqa: E402
+from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 
 PARTS = ("streamed", "tiled", "cpu")
 

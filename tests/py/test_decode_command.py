@@ -21,9 +21,9 @@ import check_resume  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
-from hy3d_rocm.decode import delivery, loading, watching  # noqa: E402
-from hy3d_rocm.decode.loading import LoadingError  # noqa: E402
-from hy3d_rocm.decode.output import TensorSink  # noqa: E402
+from hy3d_rocm.decode.frames import delivery, loading, watching  # noqa: E402
+from hy3d_rocm.decode.frames.loading import LoadingError  # noqa: E402
+from hy3d_rocm.decode.frames.output import TensorSink  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
 
 
@@ -112,7 +112,7 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hy3d_rocm.decode.segments.SEGMENT_FRAMES", 4)
+    monkeypatch.setattr("hy3d_rocm.decode.frames.segments.SEGMENT_FRAMES", 4)
     expected, out = tmp_path / "expected.mp4", tmp_path / "clip.mp4"
     assert run(inputs, expected, "--resume") == 0
     before = signal.getsignal(signal.SIGINT)

@@ -13,14 +13,14 @@ pytest.importorskip("diffusers")
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm.decode import execution  # noqa: E402
-from hy3d_rocm.decode.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.counter import Counter  # noqa: E402
 from hy3d_rocm.decode.execution import Execution, make_report  # noqa: E402
 from hy3d_rocm.decode.failures import CONVOLUTION, OUT_OF_MEMORY, Failure  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.placing import Placing  # noqa: E402
-from hy3d_rocm.decode.planner import Need, Way, choose  # noqa: E402
-from hy3d_rocm.decode.ways import Job, WayOptions, torch_backend  # noqa: E402
+from hy3d_rocm.decode.planning.planner import Need, Way, choose  # noqa: E402
+from hy3d_rocm.decode.planning.ways import Job, WayOptions, torch_backend  # noqa: E402
 
 GB = 1 << 30
 WAYS = (

@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 av = pytest.importorskip("av")
 
-from hy3d_rocm.decode import output, video  # noqa: E402
-from hy3d_rocm.decode.arrays import MemmapSink, scratch  # noqa: E402
-from hy3d_rocm.decode.memory import PeakMeter  # noqa: E402
-from hy3d_rocm.decode.output import OutputError, TensorSink, sink_for  # noqa: E402
-from hy3d_rocm.decode.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.frames import output, video  # noqa: E402
+from hy3d_rocm.decode.frames.arrays import MemmapSink, scratch  # noqa: E402
+from hy3d_rocm.decode.frames.output import OutputError, TensorSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.memory.meter import PeakMeter  # noqa: E402
 
 FPS = Fraction(24)
 

@@ -19,9 +19,9 @@ if not hasattr(executor, "decode_into"):
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode import video  # noqa: E402
-from hy3d_rocm.decode.arrays import MemmapSink  # noqa: E402
-from hy3d_rocm.decode.output import TensorSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.frames import video  # noqa: E402
+from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
+from hy3d_rocm.decode.frames.output import TensorSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 

@@ -12,8 +12,8 @@ diffusers = pytest.importorskip("diffusers")
 
 from decode_doubles import EVERY_KIND, tiny_pixels, tiny_vae  # noqa: E402
 
+from hy3d_rocm.decode.engines.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hy3d_rocm.decode.budget import Budget
+from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
-from hy3d_rocm.decode.planner import DoesNotFitError, Need, Way, choose, smallest_budget
+from hy3d_rocm.decode.planning.planner import DoesNotFitError, Need, Way, choose, smallest_budget
 
 GB, MB = 2**30, 2**20
 WHOLE = Way("whole")

@@ -13,10 +13,10 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hy3d_rocm.conv.tiers import make_tier  # noqa: E402
-from hy3d_rocm.decode import predict as p  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Pieces, Shuffle  # noqa: E402
-from hy3d_rocm.decode.live import Live, NoScores, on_host  # noqa: E402
-from hy3d_rocm.decode.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decode.memory import predict as p  # noqa: E402
+from hy3d_rocm.decode.memory.live import Live, NoScores, on_host  # noqa: E402
+from hy3d_rocm.decode.memory.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
 
 CPU = OperatorWorkspace(torch.device("cpu"))
 CARD = OperatorWorkspace(torch.device("cuda"))

@@ -17,14 +17,14 @@ pytest.importorskip("diffusers")
 
 from decode_doubles import tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode import ways  # noqa: E402
-from hy3d_rocm.decode.budget import Budget  # noqa: E402
+from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.live import Live, NoScores  # noqa: E402
-from hy3d_rocm.decode.planner import DoesNotFitError, Way, choose  # noqa: E402
-from hy3d_rocm.decode.prices import Prices, meta_family  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
-from hy3d_rocm.decode.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
+from hy3d_rocm.decode.memory.live import Live, NoScores  # noqa: E402
+from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decode.planning import ways  # noqa: E402
+from hy3d_rocm.decode.planning.planner import DoesNotFitError, Way, choose  # noqa: E402
+from hy3d_rocm.decode.planning.prices import Prices, meta_family  # noqa: E402
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 GB, MB = 2**30, 2**20
@@ -107,7 +107,7 @@ def test_a_full_size_decode_is_priced_before_anyone_waits() -> None:
 
 
 def _seconds(job: ways.Job) -> float:
-    from hy3d_rocm.decode import predict
+    from hy3d_rocm.decode.memory import predict
 
     predict._MEMO.pop(job.family.decoder, None)
     way = next(w for w in ways.list_ways(job) if w.strategy == "streamed")
@@ -127,7 +127,7 @@ def test_ghosts_have_no_memory_and_the_vae_is_as_it_was() -> None:
 def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.decode import prices
+    from hy3d_rocm.decode.planning import prices
 
     job = job_of("wan", (2, 4, 4))
     assert prices.plan_job(job, Budget(GB, GB, True, "given")).strategy == "whole"

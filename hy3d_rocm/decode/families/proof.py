@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.engines.plain import PlainEngine
 from hy3d_rocm.decode.families.hosted import HostedFamily
-from hy3d_rocm.decode.plain import PlainEngine
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,7 +25,7 @@ def borders_of(family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any
     frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
-    from hy3d_rocm.decode.tiles import plan_tiles
+    from hy3d_rocm.decode.engines.tiles import plan_tiles
 
     named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
     grains = list(plan_tiles(family, shape, **named).spatial.grains)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.decode import memory, planner
-from hy3d_rocm.decode.budget import make_budget
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.prices import Prices
-from hy3d_rocm.decode.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.budget import make_budget
+from hy3d_rocm.decode.planning import planner
+from hy3d_rocm.decode.planning.prices import Prices
+from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.planner import Plan
+    from hy3d_rocm.decode.planning.planner import Plan
     from hy3d_rocm.decode.tools.subjects import Subject
 
 
@@ -24,5 +25,5 @@ def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "
         family, tuple(subject.latents.shape), device, family.dtype, family.dtype, backend,
         is_fused=backend is not torch_backend,
     )  # fmt: skip
-    room = make_budget(budget, memory.machine_of(device))
+    room = make_budget(budget, meter.machine_of(device))
     return planner.choose(list_ways(job), room, strategy, Prices(job))

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import torch
 
-from hy3d_rocm.decode.memory import resident_bytes
+from hy3d_rocm.decode.memory.meter import resident_bytes
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:

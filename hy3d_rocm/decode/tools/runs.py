@@ -12,7 +12,7 @@ import torch
 from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.memory import PeakMeter
+from hy3d_rocm.decode.memory.meter import PeakMeter
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
 
 if TYPE_CHECKING:

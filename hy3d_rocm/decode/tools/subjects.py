@@ -86,7 +86,7 @@ def make_vae(
         raise SubjectError(
             f"--vae {name}: neither {', '.join(NAMES)} nor a folder or file that exists"
         )
-    from hy3d_rocm.decode import loading
+    from hy3d_rocm.decode.frames import loading
 
     try:
         found = loading.load_vae(loading.find_vae(Path(name)), dtype)

@@ -1,0 +1,251 @@
+"""Tiles of a VAE of which only its own decode() is known: each is decoded by that.
+
+Tiles have a halo and are blended as those of tiles.py. Time is cut only where small latents showed
+that later latents do not change earlier frames (families/probe.py); the latents decoded before a
+chunk are its warm-up. What norms or attention see is a tile and no more, and nobody can tell how
+far that is from the whole decode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm import _native
+from hy3d_rocm.decode.faults import Grains
+from hy3d_rocm.decode.memory.live import modelled, on_host, several_shapes
+from hy3d_rocm.decode.plan import DecodePlan, plan_decode
+from hy3d_rocm.decode.planning.planner import Way
+from hy3d_rocm.decode.report import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.faults import Counting
+    from hy3d_rocm.decode.plan import Grain
+    from hy3d_rocm.decode.planning.ways import Job, WayOptions
+
+__all__ = [
+    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_ways", "plan_own_tiles",
+]  # fmt: skip
+
+ENGINE = "own tiles"
+# A level of tiles is offered if its latents are at most this share of those of the one before.
+_SMALLER = 0.6
+
+Size = tuple[int, int, int]
+
+
+def no_tiles(family: Any, halo_pixels: int | None) -> str:
+    """Why a VAE has no tiles, "" where it has."""
+    if not family.facts.is_regular:
+        return f"tiles need a rule for the size of the frames, and {family.facts.note}"
+    if halo_pixels is None:
+        return (
+            "halo_pixels=None asks for the whole receptive field, which is not known of this VAE: "
+            "give pixels"
+        )
+    return ""
+
+
+def is_opaque(family: Any) -> bool:
+    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
+    return bool(getattr(family, "is_opaque", False))
+
+
+def is_tiled(way: Way) -> bool:
+    """Whether its frames are added up in one tensor."""
+    return way.parameters.get("engine") in ("tiles", ENGINE)
+
+
+def left_out(job: Job, options: WayOptions) -> list[str]:
+    """Sentences about what list_ways() does not offer."""
+    said = ["an encode has no tiles"] if job.encode else []
+    if is_opaque(job.family):
+        said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
+        if not job.encode:
+            said.append(no_own_tiles(job, options))
+    return [sentence for sentence in said if sentence]
+
+
+def no_own_tiles(job: Job, options: WayOptions) -> str:
+    """Why a job has no tiles, "" where it has."""
+    said = no_tiles(job.family, options.halo_pixels)
+    if not said and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        said = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
+    return said
+
+
+def _own_parameters(options: WayOptions) -> dict[str, Any]:
+    return {
+        "engine": ENGINE,
+        "chunk_size": options.chunk_size,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+    }
+
+
+def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
+    """Whole, then tiles from large to small, then once more with the smallest that can be."""
+    yield Way("whole")
+    if job.encode or no_tiles(job.family, options.halo_pixels):
+        return
+    given = _own_parameters(options)
+    least = math.inf
+    for level, plan in own_levels(job.family, job.shape, given):
+        least = latents_of(plan)
+        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+    smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
+    last = given | {name: min(given[name], size) for name, size in smaller.items()}
+    for level, plan in list(own_levels(job.family, job.shape, last))[-1:]:
+        if latents_of(plan) < least:
+            yield Way("tiled", tile_words(plan), last | {"level": level}, again=True)
+
+
+def plan_own_tiles(
+    family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
+) -> DecodePlan:
+    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as ways.py makes
+    them: halo_pixels, overlap_pixels, min_tile_pixels, chunk_size (latent frames or None)."""
+    facts = family.facts
+    frames, space = shape[2], facts.space
+    halo, overlap, smallest = (
+        -(-parameters[name] // space)
+        for name in ("halo_pixels", "overlap_pixels", "min_tile_pixels")
+    )
+    smallest = max(smallest, overlap, 1)
+    warm_up, shared, chunk = 0, 0, frames
+    if facts.warm_up is not None:
+        warm_up, shared = facts.warm_up, 0 if facts.exact else 1
+        chunk = min(frames, parameters["chunk_size"] or 1)
+    return plan_decode(
+        shape[2:],
+        factors=(facts.time, space, space),
+        causal=facts.first != facts.time,
+        overlap=(min(shared, chunk), overlap, overlap),
+        halo=(warm_up, halo, halo),
+        min_tile=(chunk, smallest, smallest),
+        level=parameters["level"],
+    )
+
+
+def own_levels(
+    family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
+) -> Iterator[tuple[int, DecodePlan]]:
+    """The levels of more than one tile whose largest is smaller than the one before by a good
+    part, and the last."""
+    first = plan_own_tiles(family, shape, {**parameters, "level": 0})
+    volume = float(math.prod(shape[2:]))
+    for level in range(1, first.levels):
+        plan = plan_own_tiles(family, shape, {**parameters, "level": level})
+        now = latents_of(plan)
+        if now <= _SMALLER * volume or level == first.levels - 1:
+            volume = now
+            yield level, plan
+
+
+def latents_of(plan: DecodePlan) -> int:
+    """Latent positions of the largest tile."""
+    return math.prod(plan.decoded_size(axis) for axis in range(3))
+
+
+def tile_words(plan: DecodePlan) -> str:
+    """ "in 6 tiles of up to 96 x 64 pixels, 7 latent frames at a time"."""
+    count = len(plan.grains)
+    rows, columns = (plan.decoded_size(axis) * plan.factors[axis] for axis in (1, 2))
+    text = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
+    frames = plan.decoded_size(0)
+    several = f", {frames} latent frame{'s' * (frames > 1)} at a time"
+    return text + (several if plan.count[0] > 1 else "")
+
+
+@dataclass
+class OwnReport:
+    """Of a run in tiles. estimate_error: none can be told."""
+
+    estimate_error: float | None = None
+
+
+class OwnTiles:
+    """One sample's decode along a plan of plan_own_tiles()."""
+
+    def __init__(
+        self,
+        family: Any,
+        plan: DecodePlan,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        counter: Counting | None = None,
+        on_pressure: Callable[[], object] | None = None,
+        sample: int = 0,
+    ) -> None:
+        self.family = family
+        self.plan = plan
+        self.device, self.dtype = device, dtype
+        self.sample = sample
+        self.grains = Grains(counter, on_pressure or (lambda: None))
+        self.report = OwnReport()
+
+    def run(self, z: Tensor, out: Tensor) -> None:
+        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
+        if len(self.plan.grains) > 1:
+            out.zero_()
+        for grain in self.plan.grains:
+            (t0, h0, w0), (t1, h1, w1) = grain.out_start, grain.out_stop
+            step = Step(
+                "frames", self.sample, grain.index, grain.index, (t0, t1), (h0, h1), (w0, w1)
+            )
+            kept = self.grains.run(step, lambda grain=grain: self._tile(z, grain))  # type: ignore[misc]
+            where = out[(..., *grain.out_slices)]
+            windows = grain.windows()
+            if all(window is None for window in windows):
+                where.copy_(kept)
+            else:
+                _native.blend_accumulate(kept, *windows, where)
+
+    def price(self, z: Tensor) -> None:
+        """A run on shapes: each size of tile that may decide once, nothing is placed."""
+        sizes = {_size(grain): grain for grain in self.plan.grains}
+        on_cpu = modelled(z.device).type == "cpu"
+        deciding = [g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)]
+        several_shapes(len(sizes) / len(deciding))
+        for grain in deciding:
+            on_host(self._tile(z, grain))
+
+    def _tile(self, z: Tensor, grain: Grain) -> Tensor:
+        """What is kept of a tile, on the CPU."""
+        latents = z[(..., *grain.in_slices)].to(self.device, self.dtype)
+        with torch.no_grad():
+            made = self.family.whole(latents)
+        facts = self.family.facts
+        size = (facts.frames(latents.shape[2]), *(n * facts.space for n in latents.shape[3:]))
+        if tuple(made.shape[2:]) != size:
+            raise ValueError(
+                f"{self.family.name} decodes latents of {tuple(latents.shape[2:])} to frames of "
+                f'{tuple(made.shape[2:])}, not {size} as small ones: give strategy="whole"'
+            )
+        kept: Tensor = made[(..., *grain.keep_slices)].to("cpu")
+        return kept
+
+
+def _size(grain: Grain) -> Size:
+    t, h, w = (b - a for a, b in zip(grain.in_start, grain.in_stop, strict=True))
+    return t, h, w
+
+
+def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
+    """Whether another tile contains it and so takes more. On the CPU only of the same frames and
+    rows: torch takes im2col where those are few, so that fewer can take more."""
+
+    def covers(other: Size) -> bool:
+        if on_cpu:
+            return other[:2] == size[:2] and other[2] > size[2]
+        return other != size and all(a >= b for a, b in zip(other, size, strict=True))
+
+    return any(covers(other) for other in sizes)

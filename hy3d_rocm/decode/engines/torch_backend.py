@@ -1,0 +1,376 @@
+"""A layer on some frames by torch's own operators, on any device.
+
+One tensor beside input and result: the convolution's padded input. The norm writes into it, SiLU
+works in it, up-sampling and borders are strided copies inside it. The convolution itself runs
+with padding 0, so that hy3d_rocm.protect() may take it over.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from hy3d_rocm.decode.engines.geometry import (
+    first_up_frame,
+    kernel_size,
+    own_size,
+    padded_size,
+    source_range,
+    up_frames,
+)
+from hy3d_rocm.decode.engines.moments import (
+    block_elements,
+    blocks,
+    channel_moments,
+    norm_parameters,
+)
+from hy3d_rocm.decode.layers import (
+    Conv,
+    Moments,
+    Norm,
+    Pieces,
+    Range,
+    Shuffle,
+    Triple,
+    read_frames,
+)
+from hy3d_rocm.decode.memory.hidden import conv_hidden
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.layers import Weights
+
+
+class TorchBackend:
+    """Backend of layers.py. Results are (1, C, T, H, W), contiguous but for 2D convolutions over
+    several frames (those are frame by frame in memory).
+
+    `add` is written last, after everything that can fail for want of memory, so a call that fails
+    may simply be made again.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def convolve(
+        self, layer: Conv, source: Pieces, frames: Range, *,
+        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
+        moments: bool = False,
+    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
+        """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
+        weight = self._weight(layer)
+        bias = self.weights.of(layer.module, "bias")
+        own = self._input(layer, source, frames, weight, affine)
+        result = _multiply(own, weight, bias, layer.stride)
+        del own
+        if layer.shuffle is not None:
+            parts = _shuffled_parts(result, layer.shuffle, frames)
+            if add is not None and not moments:
+                return _add_parts(parts, add), None
+            result = _put_together(parts)
+        if add is not None:
+            result.add_(add)
+        return result, channel_moments(result) if moments else None
+
+    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
+        """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
+        rules of footprint.py), a float block of norm or moments, the shuffled copy."""
+        weight = self._weight(layer).to("meta")
+        kernel, x = kernel_size(weight), source.tensors[0]
+        size, device = (x.shape[3], x.shape[4]), x.device
+        first, last = read_frames(layer, frames, kernel[0])
+        direct = _direct(layer, source, frames, weight) is not None
+        padded = (1, x.shape[1], last - first, *padded_size(layer, size))
+        out = (1, weight.shape[0], frames[1] - frames[0], *own_size(layer, size, kernel))
+        item = x.element_size()
+        buffer = 0 if direct else math.prod(padded) * item
+        result = math.prod(out) * item
+        hidden = _hidden(layer, padded, weight.view(*weight.shape[:2], *kernel), out, x)
+        block = 4 * 2 * min(block_elements(device), max(math.prod(padded), math.prod(out)))
+        shuffled = result if layer.shuffle is not None else 0
+        return max(buffer + block, buffer + hidden - result, shuffled, block)
+
+    def _weight(self, layer: Conv) -> Tensor:
+        weight = self.weights.of(layer.module, "weight")
+        if weight is None or weight.dim() not in (2, 4, 5):
+            found = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
+            raise ValueError(
+                f"{type(layer.module).__name__} has {found}: a convolution in 2D or 3D or a linear "
+                "layer was expected"
+            )
+        return weight
+
+    def _input(
+        self, layer: Conv, source: Pieces, frames: Range, weight: Tensor,
+        affine: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:  # fmt: skip
+        """The convolution's padded input (C, T, H, W); the frames themselves where they do."""
+        direct = _direct(layer, source, frames, weight)
+        if direct is not None:
+            return direct
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            raise ValueError("a group norm was asked for without the moments of its video (affine)")
+        x = source.tensors[0]
+        first, last = read_frames(layer, frames, kernel_size(weight)[0])
+        rows, columns = padded_size(layer, (x.shape[3], x.shape[4]))
+        # Where all of them are padding, the video's first frame, which they repeat, is made, too.
+        count = max(last, 1) - first
+        if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
+            buffer = x.new_empty((count, x.shape[1], rows, columns)).transpose(0, 1)
+        else:
+            buffer = x.new_empty((x.shape[1], count, rows, columns))
+        _Filling(self.weights, layer, affine, buffer, first).run(source)
+        return buffer[:, : last - first]
+
+
+class _Filling:
+    """Writes a convolution's input: norm, activation, up-sampling, borders."""
+
+    def __init__(
+        self, weights: Weights, layer: Conv, affine: tuple[Tensor, Tensor] | None,
+        buffer: Tensor, first: int,
+    ) -> None:  # fmt: skip
+        self.weights = weights
+        self.layer = layer
+        self.affine = affine
+        self.buffer = buffer
+        self.first = first  # the up-sampled frame that buffer[:, 0] is
+
+    def run(self, source: Pieces) -> None:
+        layer, buffer = self.layer, self.buffer
+        total = None if source.total is None else up_frames(layer, source.total)
+        start = max(self.first, 0)
+        stop = self.first + buffer.shape[1]
+        stop = stop if total is None else min(stop, total)
+        after_w, after_h = layer.after[2], layer.after[1]
+        rows = slice(layer.before[1], buffer.shape[2] - after_h)
+        columns = slice(layer.before[2], buffer.shape[3] - after_w)
+        at, done = source.first, start
+        for tensor in source.tensors:
+            for piece, lo, hi in self._runs(tensor[0], at, start, stop):
+                self._write(piece, buffer[:, :, rows, columns], lo, hi)
+                done = max(done, hi)
+            at += tensor.shape[2]
+        if stop > start and (done < stop or first_up_frame(layer, source.first) > start):
+            raise ValueError(
+                f"up-sampled frames {start} to {stop} are read, but the source holds frames "
+                f"{source.frames[0]} to {source.frames[1]} only"
+            )
+        inside = buffer[:, start - self.first : max(stop, start) - self.first]
+        _border(inside, 3, layer.before[2], after_w, layer.modes[2])
+        _border(inside, 2, layer.before[1], after_h, layer.modes[1])
+        front, back = start - self.first, self.first + buffer.shape[1] - max(stop, start)
+        _border(buffer, 1, min(front, buffer.shape[1]), back, layer.modes[0])
+
+    def _runs(self, piece: Tensor, at: int, start: int, stop: int) -> list[tuple[Tensor, int, int]]:
+        """Frames of a piece that begins at frame `at`, each run with the up-sampled frames within
+        start .. stop that repeat it."""
+        if self.layer.up[0] == 1:
+            lo, hi = max(at, start), min(at + piece.shape[1], stop)
+            return [(piece[:, lo - at : hi - at], lo, hi)] if lo < hi else []
+        found = []
+        for i in range(piece.shape[1]):
+            lo = max(first_up_frame(self.layer, at + i), start)
+            hi = min(first_up_frame(self.layer, at + i + 1), stop)
+            if lo < hi:
+                found.append((piece[:, i : i + 1], lo, hi))
+        return found
+
+    def _write(self, x: Tensor, body: Tensor, lo: int, hi: int) -> None:
+        """x (C, t, H, W) into up-sampled frames lo .. hi of `body`, which begins at `first`."""
+        _, fh, fw = self.layer.up
+        lo, hi = lo - self.first, hi - self.first
+        once = body[:, lo : lo + x.shape[1], ::fh, ::fw]
+        self._normalise(x, once)
+        if self.layer.act == "silu":
+            F.silu(once, inplace=True)
+        elif self.layer.act is not None:
+            raise ValueError(f"the activation {self.layer.act!r} is not known; known is 'silu'")
+        for dh in range(fh):
+            for dw in range(fw):
+                if dh or dw:
+                    body[:, lo : lo + x.shape[1], dh::fh, dw::fw].copy_(once)
+        for t in range(lo + x.shape[1], hi):
+            body[:, t].copy_(body[:, lo])
+
+    def _normalise(self, x: Tensor, out: Tensor) -> None:
+        norm = self.layer.norm
+        if norm is None:
+            out.copy_(x)
+        elif norm.kind == "group":
+            assert self.affine is not None
+            apply_affine(x, self.affine, out)
+        else:
+            position_norm(x, norm, self.weights, out)
+
+
+def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
+    """out = x * factor + summand for x (C, T, H, W), float32 inside, rounded once."""
+    factor, summand = (a.view(-1, 1, 1, 1) for a in affine)
+    if x.dtype in (torch.float32, torch.float64) or x.device.type == "cuda":
+        # CUDA's kernel widens each element as it reads it; the CPU's would copy the whole.
+        torch.addcmul(summand.to(factor.dtype), x, factor, out=out)
+        return
+    for channels, frames in blocks(x, block_elements(x.device)):
+        wide = torch.addcmul(summand[channels], x[channels, frames].float(), factor[channels])
+        out[channels, frames].copy_(wide)
+
+
+def position_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
+    """out = the norm of x (C, T, H, W) over the channels at each position, float32 inside."""
+    weight, bias = norm_parameters(norm, weights)
+    channels, frames, height, width = x.shape
+    if norm.kind == "l2":
+        root = math.sqrt(channels)
+        weight = weight * root if weight is not None else x.new_full((), root, dtype=torch.float32)
+    rows = max(1, block_elements(x.device) // max(channels * width, 1))
+    for t in range(frames):
+        for top in range(0, height, rows):
+            part = slice(top, top + rows)
+            out[:, t, part].copy_(_normed(x[:, t, part].float(), norm, weight, bias))
+
+
+def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x (C, H, W) float32, never written."""
+    if norm.kind == "rms":
+        y = x * (x.square().mean(dim=0, keepdim=True) + norm.eps).rsqrt_()
+    elif norm.kind == "l2":
+        y = x / torch.linalg.vector_norm(x, dim=0, keepdim=True).clamp_min_(norm.eps)
+    elif norm.kind == "layer":
+        variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
+        y = (x - mean).mul_((variance + norm.eps).rsqrt_())
+    else:
+        raise ValueError(f"the norm {norm.kind!r} is not known; known are group, rms, l2, layer")
+    if weight is not None:
+        y.mul_(weight.view(-1, 1, 1))
+    if bias is not None:
+        y.add_(bias.view(-1, 1, 1))
+    return y
+
+
+def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
+    """Fills `before` first and `after` last entries of an axis of x."""
+    if mode not in ("zeros", "replicate"):
+        raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
+    size = x.shape[axis]
+    for start, count, edge in ((0, before, before), (size - after, after, size - after - 1)):
+        if count <= 0:
+            continue
+        part = x.narrow(axis, start, count)
+        if mode == "zeros":
+            part.zero_()
+        else:
+            part.copy_(x.narrow(axis, edge, 1).expand_as(part))
+
+
+def _pointwise(weight: Tensor) -> bool:
+    return math.prod(weight.shape[2:]) == 1
+
+
+def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tensor | None:
+    """The frames that are read, (C, T, H, W), where nothing is to be done to them and they lie in
+    one piece."""
+    plain = (
+        layer.norm is None
+        and layer.act is None
+        and layer.up == (1, 1, 1)
+        and not any(layer.before)
+        and not any(layer.after)
+        and (weight.dim() != 4 or _pointwise(weight))
+    )
+    if not plain:
+        return None
+    first, last = source_range(layer, frames, kernel_size(weight)[0], source.total)
+    at = source.first
+    for tensor in source.tensors:
+        if at <= first and last <= at + tensor.shape[2]:
+            return tensor[0, :, first - at : last - at]
+        at += tensor.shape[2]
+    return None
+
+
+def _multiply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int, int]
+) -> Tensor:
+    """The convolution of x (C, T, H, W) without padding; (1, O, T, H, W)."""
+    if _pointwise(weight):
+        x = x[:, :: stride[0], :: stride[1], :: stride[2]]
+        flat, matrix = x.reshape(x.shape[0], -1), weight.reshape(weight.shape[0], -1)
+        out = matrix @ flat if bias is None else torch.addmm(bias[:, None], matrix, flat)
+        return out.view(1, -1, *x.shape[1:])
+    if weight.dim() == 4:
+        planes = x.transpose(0, 1)[:: stride[0]]
+        return F.conv2d(planes, weight, bias, stride[1:]).transpose(0, 1)[None]
+    return F.conv3d(x[None], weight, bias, stride)
+
+
+def _hidden(
+    layer: Conv, x: tuple[int, ...], weight: Tensor, out: tuple[int, ...], like: Tensor
+) -> int:
+    """Bytes that the operator holds inside."""
+    if _pointwise(weight):
+        return 0
+    meta_x, meta_out = (torch.empty(s, dtype=like.dtype, device="meta") for s in (x, out))
+    stride, ones = list(layer.stride), [1, 1, 1]
+    arguments = (meta_x, weight, None, stride, [0, 0, 0], ones, False, [0, 0, 0], 1)
+    return conv_hidden(arguments, meta_out, like.device)[0]
+
+
+def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
+    """A convolution's channels as a view (C, T, rt, H, rh, W, rw); x (1, K, T, H, W)."""
+    rt, rh, rw = factor
+    channels = x.shape[1] // (rt * rh * rw)
+    if order == "channel first":
+        return x[0].reshape(channels, rt, rh, rw, *x.shape[2:]).permute(0, 4, 1, 5, 2, 6, 3)
+    if order in ("factor first", "time first"):
+        return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)
+    raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
+
+
+def _shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
+    """Outputs `frames` of a convolution, split; the video's first frame by itself where it has a
+    factor of its own."""
+    if shuffle.first is None or frames[0] > 0:
+        return [_split(x, shuffle.factor, shuffle.order)]
+    channels = x.shape[1] // math.prod(shuffle.factor)
+    lead = _split(x[:, :, :1], shuffle.first, shuffle.order)[:channels]
+    rest = x[:, :, 1:]
+    return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
+
+
+def _put_together(parts: list[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
+    frames = sum(_size(p)[0] for p in parts)
+    out = parts[0].new_empty((1, parts[0].shape[0], frames, *_size(parts[0])[1:]))
+    for target, part in _targets(parts, out):
+        target.copy_(part)
+    return out
+
+
+def _add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
+    """Adds them to `add` in place: no shuffled copy is made."""
+    if len(parts) > 1:  # one write is the last, so that the call may be made again
+        return add.add_(_put_together(parts))
+    add[0].view(parts[0].shape).add_(parts[0])
+    return add
+
+
+def _targets(parts: list[Tensor], out: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Each part with the frames of `out` that it is, split like it."""
+    found, at = [], 0
+    for part in parts:
+        frames = _size(part)[0]
+        found.append((out[0, :, at : at + frames].view(part.shape), part))
+        at += frames
+    return found
+
+
+def _size(parts: Tensor) -> tuple[int, int, int]:
+    """(T, H, W) of a split video."""
+    _, t, rt, h, rh, w, rw = parts.shape
+    return t * rt, h * rh, w * rw

@@ -1,0 +1,293 @@
+"""`hy3d-rocm decode`: a latent file to a video, progress on stderr, the report on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from hy3d_rocm.decode.frames.loading import VaeFiles
+    from hy3d_rocm.decode.frames.output import Sink
+    from hy3d_rocm.decode.frames.resume import Parts
+
+logger = logging.getLogger("hy3d_rocm")
+
+_EPILOG = """\
+OUT is a .mp4 or .mkv video, a .npy array (B, C, T, H, W) in -1..1, or a folder of PNG pictures. It
+has its name only when it is complete; until then there is OUT.partial. With --resume, a decode that
+was stopped or killed goes on behind the last complete segment of 32 frames. Exit code: 0; 1 for
+what is said in a sentence; 2 for a wrong argument; 130 after Ctrl-C.
+"""
+_STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
+
+
+def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The arguments of `hy3d-rocm decode`."""
+    decode = commands.add_parser(
+        "decode",
+        help="decode a latent file to a video within a memory budget; can be killed and resumed",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = decode.add_argument
+    add("latent", type=Path, metavar="LATENT", help="a .safetensors file, also ComfyUI's .latent")
+    add("--vae", type=Path, required=True, metavar="FILE|DIR",
+        help="a diffusers folder, or a .safetensors file beside its config.json")  # fmt: skip
+    add("--out", type=Path, required=True, metavar="OUT", help="what to write")
+    add("--budget", default="auto", metavar="SIZE", help="such as 6GB (default: auto)")
+    add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
+    add("--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto",
+        help="default auto: as the weights are stored")  # fmt: skip
+    add("--device", default="auto", help="cpu, cuda, cuda:1 (also on ROCm); default auto")
+    add("--scaled", action="store_true",
+        help="the latents are as the model made them: undo the VAE's scaling")  # fmt: skip
+    add("--tensor", metavar="NAME", help="which tensor of LATENT, where it has several")
+    add("--sample", type=int, metavar="N", help="decode only this one of a batch, from 0")
+    add("--fps", type=_fps, default=Fraction(24), help="such as 24 or 30000/1001 (default 24)")
+    add("--crf", type=int, default=18, help="0 (best) to 51 (smallest); default 18")
+    add("--pixel-format", choices=("auto", "yuv420p", "yuv444p"), default="auto",
+        help="auto: yuv420p, which plays everywhere")  # fmt: skip
+    add("--resume", action="store_true", help="keep what is done, and go on from it")
+    add("--restart", action="store_true", help="as --resume, but throw away what is there")
+    add("--json", type=Path, metavar="FILE", help="write the report to FILE, too")
+
+
+def run_decode_command(arguments: argparse.Namespace) -> int:
+    """Exit code: see the epilog."""
+    from hy3d_rocm.decode.report import DecodeCancelled
+
+    try:
+        with _interruptible() as cancel:
+            told = _decode(arguments, cancel)
+            if arguments.json is not None:
+                _write_json(arguments.json, told)
+    except DecodeCancelled as error:
+        _say(f"{error}{_what_is_left(arguments)}")
+        return 130
+    except KeyboardInterrupt:
+        _say(f"interrupted{_what_is_left(arguments)}")
+        return 130
+    except (OSError, TypeError, ValueError, MemoryError) as error:
+        logger.debug("hy3d-rocm decode", exc_info=True)
+        _say(str(error))
+        return 1
+    sys.stdout.write("\n".join(_lines(told)) + "\n")
+    return 0
+
+
+def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
+    """Everything in order; the report as it is written to --json."""
+    from hy3d_rocm.decode.frames import loading, resume
+    from hy3d_rocm.decode.frames.output import sink_for
+
+    device = _device(arguments.device)
+    files = loading.find_vae(arguments.vae)
+    latents = loading.load_latents(arguments.latent, arguments.tensor)
+    wanted = arguments.resume or arguments.restart
+    job = _job(arguments, files, latents, device) if wanted else {}
+    opened: Any = nullcontext()
+    if wanted:
+        opened = resume.Parts(arguments.out, job, restart=arguments.restart)
+    with opened as parts:
+        sink = sink_for(
+            arguments.out, fps=arguments.fps, crf=arguments.crf,
+            pixel_format=arguments.pixel_format, parts=parts,
+        )  # fmt: skip
+        if parts is not None and parts.is_complete:
+            return _completed(sink, parts)
+        return _run(arguments, files, latents, device, sink, parts, cancel)
+
+
+def _completed(sink: Sink, parts: Parts) -> dict[str, Any]:
+    """All frames were there already."""
+    import torch
+
+    shape = parts.shape
+    assert shape is not None
+    sink.begin(shape, getattr(torch, parts.stored or "float32"), parts.plan)
+    return {"out": str(sink.finish()), "out_shape": list(shape), "resumed_frames": shape[2]}
+
+
+def _run(
+    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
+    sink: Sink, parts: Parts | None, cancel: threading.Event,
+) -> dict[str, Any]:  # fmt: skip
+    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.frames.delivery import Choice, deliver
+    from hy3d_rocm.decode.frames.watching import WatchedSink
+
+    vae = loading.load_vae(files).to(device)
+    latents = _prepared(arguments, latents, vae)
+    budget = None if arguments.budget.strip().lower() == "auto" else arguments.budget
+    choice = Choice(budget, arguments.strategy, arguments.precision)
+    watched = WatchedSink(sink, device, sys.stderr)
+    plan = parts.plan if parts is not None else None
+    with protect(), watched:
+        path, report = deliver(vae, latents, watched, choice, plan, watched.progress, cancel)
+    return {
+        "out": str(path),
+        "out_bytes": path.stat().st_size if path.is_file() else None,
+        "resumed_frames": watched.there_before,
+        **report.as_dict(),
+    }
+
+
+def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
+    """(B, C, T, H, W) as the VAE takes them."""
+    from hy3d_rocm.decode.frames import loading
+
+    latents = loading.as_video(latents, loading.latent_channels(vae))
+    if arguments.scaled:
+        latents = loading.unscaled(latents, vae)
+    if arguments.sample is not None:
+        if not 0 <= arguments.sample < latents.shape[0]:
+            raise loading.LoadingError(
+                f"--sample {arguments.sample}: the latent has samples 0 to {latents.shape[0] - 1}"
+            )
+        latents = latents[arguments.sample : arguments.sample + 1]
+    return latents
+
+
+def _job(
+    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device
+) -> dict[str, Any]:
+    """What makes the frames and the file: a decode only goes on where all of it is the same."""
+    import torch
+
+    import hy3d_rocm
+    from hy3d_rocm.decode.frames import resume
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {
+        "latents": resume.tensor_fingerprint(latents),
+        "scaled": arguments.scaled,
+        "sample": arguments.sample,
+        "VAE": resume.files_fingerprint([files.folder / "config.json", *files.weights]),
+        "device": name,
+        "budget": arguments.budget,
+        "strategy": arguments.strategy,
+        "precision": arguments.precision,
+        "fps": str(arguments.fps),
+        "crf": arguments.crf,
+        "pixel format": arguments.pixel_format,
+        "hy3d-rocm": hy3d_rocm.__version__,
+        "torch": torch.__version__,
+        "PyAV": _version("av"),
+    }
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device(name: str) -> torch.device:
+    """ValueError for a device that is not there."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name!r}: give cpu, cuda, cuda:1 or auto") from None
+    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+        raise ValueError(
+            f"--device {name}: torch sees {torch.cuda.device_count()} GPUs here "
+            "(hy3d-rocm doctor tells more)"
+        )
+    return device
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one raises KeyboardInterrupt."""
+    event = threading.Event()
+
+    def stop(_signal: int, _frame: object) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+        _say("stopping after the grain that is being computed; Ctrl-C again stops at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _what_is_left(arguments: argparse.Namespace) -> str:
+    from hy3d_rocm.decode.frames.resume import folder_is_left
+
+    if folder_is_left(arguments.out):
+        return f"; the same command goes on from what is in {arguments.out}.partial"
+    return "; nothing is left (--resume would keep what is done)"
+
+
+_SIZES = {
+    "budget": "budget_bytes",
+    "whole decode": "whole_bytes",
+    "predicted peak": "predicted_peak_bytes",
+    "measured peak": "measured_peak_bytes",
+}
+
+
+def _lines(told: dict[str, Any]) -> list[str]:
+    """The report in a few lines."""
+    from hy3d_rocm.decode.plan import format_bytes
+
+    lines = [f"{told['out']}: {told['out_shape'][2]} frames {told['out_shape'][4]}x"
+             f"{told['out_shape'][3]}, {told['resumed_frames']} of them were there"]  # fmt: skip
+    if "strategy" not in told:
+        return lines
+    lines.append(
+        f"{told['vae']} on {told['device']} in {told['dtype']}: {told['strategy']}, since "
+        f"{told['reason']}; {told['seconds']:.1f} s"
+    )
+    sizes = {text: told[key] for text, key in _SIZES.items() if key in told}
+    lines.append(", ".join(f"{text} {format_bytes(size)}" for text, size in sizes.items()))
+    return lines + [str(event) for event in told["events"]]
+
+
+def _write_json(path: Path, told: dict[str, Any]) -> None:
+    from hy3d_rocm.decode.frames.output import told as telling
+
+    with telling(path):
+        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def _fps(text: str) -> Fraction:
+    """23.976, 29.97 and 59.94 as the standards mean them: n * 1000 / 1001."""
+    try:
+        value = Fraction({"23.976": 24, "29.97": 30, "59.94": 60}.get(text, 0) * 1000, 1001)
+        value = value or Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no frame rate; give 24 or 30000/1001")
+    return value.limit_denominator(100_000)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hy3d-rocm decode: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,348 @@
+"""Frames to a video file through PyAV: h264, the same bytes for the same frames.
+
+There are no B-frames (bf=0): then decoding order is showing order, files can be joined packet by
+packet, and no player has to read an edit list to find the first frame. It costs some 10 % of size.
+The encoder's thread count is fixed, because x264's output depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.frames.output import (
+    ALL,
+    VIDEO_SUFFIXES,
+    OutputError,
+    Shape,
+    partial_of,
+    publish,
+    settle,
+    told,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger("hy3d_rocm")
+
+_THREADS = 4
+_BT709, _LIMITED_RANGE = 1, 1  # as FFmpeg numbers them
+_MUXER = {"fflags": "+bitexact"}  # Matroska: no random identifiers
+PIXEL_FORMATS = ("auto", "yuv420p", "yuv444p")
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """fps: frames a second. crf: 0 (lossless in yuv444p) to 51; 18 is hard to tell from lossless.
+
+    pixel_format: "yuv420p" plays everywhere and has even sizes only: an odd one gets its last row
+    or column twice. "yuv444p" keeps the size. "auto": yuv420p.
+    """
+
+    fps: Fraction
+    crf: int = 18
+    pixel_format: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fps <= 1000:
+            raise OutputError(f"fps is {self.fps}; give more than 0 and at most 1000")
+        if not 0 <= self.crf <= 51:
+            raise OutputError(f"crf is {self.crf}; give 0 (best) to 51 (smallest)")
+        if self.pixel_format not in PIXEL_FORMATS:
+            raise OutputError(
+                f"pixel_format is {self.pixel_format!r}; give one of {', '.join(PIXEL_FORMATS)}"
+            )
+
+    @property
+    def stored_format(self) -> str:
+        return "yuv420p" if self.pixel_format == "auto" else self.pixel_format
+
+    def stored_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width in the file."""
+        odd = 1 if self.stored_format == "yuv420p" else 0
+        return height + (height & odd), width + (width & odd)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able, for a manifest."""
+        return {"fps": str(self.fps), "crf": self.crf, "pixel_format": self.stored_format}
+
+
+def require_av(path: Path) -> Any:
+    """The module av; OutputError where it, or its h264 encoder, is missing."""
+    try:
+        import av
+    except ImportError:
+        raise OutputError(
+            f"{path}: writing video needs PyAV: pip install av, or name a .npy file"
+        ) from None
+    try:
+        av.codec.Codec("libx264", "w")
+    except ValueError:  # av's UnknownCodecError is one
+        raise OutputError(
+            f"{path}: this PyAV has no libx264: install the wheel (pip install av), or name a "
+            ".npy file"
+        ) from None
+    return av
+
+
+def check_picture(shape: Shape, path: Path) -> None:
+    """OutputError unless the frames are one video of grey or RGB pictures."""
+    if shape[0] != 1:
+        raise OutputError(
+            f"{path}: the frames {tuple(shape)} are {shape[0]} videos, which one file cannot hold; "
+            "decode one sample (--sample 0), or name a .npy file, which holds all"
+        )
+    if shape[1] not in (1, 3):
+        raise OutputError(
+            f"{path}: the frames have {shape[1]} channels, a picture has 1 or 3; name a .npy file"
+        )
+
+
+def new_frames(first: int, frames: Tensor, rows: slice, columns: slice, wanted: int) -> Tensor:
+    """The part of frames (1, C, t, H, W) from frame `wanted` on."""
+    if (rows, columns) != (ALL, ALL):
+        raise OutputError(
+            "parts of pictures were given where whole ones are written; put tiles together first, "
+            "or name a .npy file"
+        )
+    if first > wanted:
+        raise RuntimeError(f"frames {wanted} .. {first} were left out: frame {first} came next")
+    return frames[:, :, wanted - first :]
+
+
+def pictures(frames: Tensor) -> Iterator[Any]:
+    """uint8 arrays (H, W, 3) of frames (1, C, t, H, W) in -1..1, one at a time, worked out where
+    the frames are, so that a fourth of the bytes or less is copied."""
+    for i in range(frames.shape[2]):
+        frame = frames[0, :, i].detach().float().add(1.0).mul_(127.5).round_().clamp_(0.0, 255.0)
+        picture = frame.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0)
+        yield picture.contiguous().cpu().numpy()
+
+
+def encoder_bytes(shape: Shape) -> int:
+    """Planned memory of an Encoder: measured 98 bytes a pixel at 832x480 (x264 holds the frames it
+    looks ahead to and those it refers to, in several forms) and 4 MB at 32x24."""
+    return 128 * shape[3] * shape[4] + 8_000_000
+
+
+class Encoder:
+    """One video file being written. height, width: of the pictures given."""
+
+    def __init__(self, path: Path, container: str, size: tuple[int, int],
+                 settings: VideoSettings) -> None:  # fmt: skip
+        self.path = path
+        self.settings = settings
+        self.frames = 0
+        self._av = require_av(path)
+        with told(path):
+            self._file = open(path, "wb+")  # noqa: SIM115  closed in close() or drop()
+        try:
+            self._container = self._av.open(self._file, "w", format=container, options=_MUXER)
+            self._stream = self._open_stream(*settings.stored_size(*size))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open_stream(self, height: int, width: int) -> Any:
+        stream = self._container.add_stream("libx264", rate=self.settings.fps)
+        stream.height, stream.width = height, width
+        stream.pix_fmt = self.settings.stored_format
+        context = stream.codec_context
+        # rc-lookahead: 40 frames, the default, take twice the memory; a segment has only 32.
+        context.options = {
+            "crf": str(self.settings.crf), "preset": "medium", "bf": "0", "rc-lookahead": "10",
+        }  # fmt: skip
+        context.thread_count = _THREADS
+        context.color_range = _LIMITED_RANGE
+        context.colorspace = context.color_primaries = context.color_trc = _BT709
+        return stream
+
+    def add(self, picture: Any) -> None:
+        """Encodes one picture, uint8 (H, W, 3)."""
+        import numpy as np
+
+        height, width = picture.shape[:2]
+        missing = self._stream.height - height, self._stream.width - width
+        if any(missing):
+            picture = np.pad(picture, ((0, missing[0]), (0, missing[1]), (0, 0)), mode="edge")
+        frame = self._av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(
+            format=self.settings.stored_format,
+            dst_colorspace="ITU709",
+            dst_color_range=_LIMITED_RANGE,
+        )
+        frame.pts = self.frames
+        frame.time_base = 1 / self.settings.fps
+        with told(self.path):
+            self._container.mux(self._stream.encode(frame))
+        self.frames += 1
+
+    def close(self) -> None:
+        """The file is complete and on the disk afterwards."""
+        with told(self.path):
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+            settle(self._file)
+            self._file.close()
+
+    def drop(self) -> None:
+        """Gives the file up and removes it."""
+        # An open container writes its end when it is collected: into nothing, then.
+        drop_container(self._container, self._file)
+        self.path.unlink(missing_ok=True)
+
+
+def drop_container(container: Any, file: Any) -> None:
+    """Closes a container whose file is of no use; what it still writes may fail."""
+    try:
+        container.close()
+    except (OSError, ValueError, RuntimeError) as error:  # a full disk, once more
+        logger.debug("a video that was given up: %s", error)
+    try:
+        file.close()
+    except OSError as error:
+        logger.debug("a video that was given up: %s", error)
+
+
+class VideoSink:
+    """Frames of one sample to a video file, encoded as they come."""
+
+    def __init__(self, path: Path, settings: VideoSettings) -> None:
+        self.path = path
+        self.settings = settings
+        self._encoder: Encoder | None = None
+        self._shape: Shape | None = None
+        self._plan: Mapping[str, Any] | None = None
+
+    def begin(
+        self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
+    ) -> None:
+        check_picture(shape, self.path)
+        if self._encoder is not None and plan == self._plan:
+            return
+        if self._encoder is not None:
+            self._encoder.drop()
+            self._encoder = None
+        self._shape, self._plan = shape, plan
+        partial = partial_of(self.path)
+        if partial.is_dir():
+            raise OutputError(
+                f"{partial} holds a decode that can go on: give --resume, or remove that folder"
+            )
+        say_padding(self.path, shape, self.settings)
+        container = VIDEO_SUFFIXES[self.path.suffix.lower()]
+        self._encoder = Encoder(partial, container, (shape[3], shape[4]), self.settings)
+
+    def host_bytes(self, shape: Shape) -> int:
+        return encoder_bytes(shape)
+
+    def first_wanted(self, sample: int) -> int:
+        return self._encoder.frames if self._encoder is not None else 0
+
+    def put(
+        self, sample: int, first: int, frames: Tensor, rows: slice = ALL, columns: slice = ALL
+    ) -> None:
+        encoder = self._opened()
+        for picture in pictures(new_frames(first, frames, rows, columns, encoder.frames)):
+            encoder.add(picture)
+
+    def finish(self) -> Path:
+        encoder, shape = self._opened(), self._shape
+        assert shape is not None
+        if encoder.frames != shape[2]:
+            raise RuntimeError(f"{self.path}: {encoder.frames} of {shape[2]} frames came")
+        encoder.close()
+        self._encoder = None
+        with told(self.path):
+            publish(encoder.path, self.path)
+        return self.path
+
+    def abort(self) -> None:
+        if self._encoder is not None:
+            frames = self._encoder.frames
+            self._encoder.drop()
+            self._encoder = None
+            logger.info("%s: stopped after %d frames, nothing is left", self.path, frames)
+
+    @property
+    def buffer(self) -> Tensor | None:
+        return None
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    def _opened(self) -> Encoder:
+        if self._encoder is None:
+            raise RuntimeError("a sink was used before begin() or after its end")
+        return self._encoder
+
+
+def say_padding(path: Path, shape: Shape, settings: VideoSettings) -> None:
+    """Logs that the file's pictures are larger than the frames, where they are."""
+    stored = settings.stored_size(shape[3], shape[4])
+    if stored != tuple(shape[3:]):
+        logger.warning(
+            "%s: %dx%d is odd, which yuv420p cannot hold; the last row or column is repeated, "
+            "%dx%d (yuv444p keeps the size)",
+            path, shape[4], shape[3], stored[1], stored[0],
+        )  # fmt: skip
+
+
+def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> None:
+    """One file of the packets of all parts in order, nothing encoded again, complete on the disk.
+
+    The parts are Encoder's, with the same settings. Raises OutputError where they differ.
+    """
+    av = require_av(path)
+    with told(path), open(path, "wb+") as file:
+        joined = av.open(file, "w", format=container, options=_MUXER)
+        try:
+            _copy(av, parts, joined, fps)
+            joined.close()
+        except BaseException:
+            drop_container(joined, file)
+            raise
+        settle(file)
+
+
+def _copy(av: Any, parts: Sequence[Path], joined: Any, fps: Fraction) -> None:
+    stream, header, frames = None, None, 0
+    for part in parts:
+        with av.open(str(part)) as source:
+            given = source.streams.video[0]
+            if stream is None:
+                stream = joined.add_stream_from_template(given)
+                header = given.codec_context.extradata
+            elif given.codec_context.extradata != header:
+                raise OutputError(
+                    f"{part} was encoded with other settings than the parts before it: start "
+                    "from scratch with --restart"
+                )
+            passed = frames / fps
+            for packet in source.demux(given):
+                if packet.pts is None:  # the flushing one at the end
+                    continue
+                frames += 1
+                offset = round(passed / packet.time_base)
+                packet.pts += offset
+                packet.dts += offset
+                packet.stream = stream
+                joined.mux(packet)
+
+
+def count_frames(path: Path) -> int:
+    """Frames of a video file, by its packets; 0 for one that cannot be read."""
+    import av
+
+    try:
+        with av.open(str(path)) as source:
+            return sum(p.pts is not None for p in source.demux(source.streams.video[0]))
+    except (OSError, ValueError, IndexError):  # av's errors are the first two
+        return 0

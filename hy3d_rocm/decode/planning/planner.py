@@ -1,0 +1,325 @@
+"""Which way a VAE decodes (or encodes) under a budget, and why. Pure: prices come from outside.
+
+A Way is a strategy with its parameters; ways.py lists those of a VAE in the order of preference and
+prices them (ways.py runs the engines on shapes). Here they are compared with the budget:
+
+1. whole, 2. streamed, 3. streamed with less resident (what does not fit is spilled to the host), 4.
+tiled, from large tiles to small, 5. cpu.
+
+"auto" takes the first that fits; each strategy can be asked for. What a way needs is what is
+planned: predicted plus its allowance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from hy3d_rocm.decode.memory.budget import Budget
+from hy3d_rocm.decode.plan import BudgetTooSmallError
+from hy3d_rocm.units import MB, size_text
+
+__all__ = ["STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose"]
+
+STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
+# Steps of what stays resident: prices are then found again, and a decode's plan is steady.
+_RESIDENT_STEP = 64 * MB
+_RESIDENT_TRIALS = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a way takes at its peak, on the budget's device and on the host (0 where that is
+    the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
+    predicted, "" where it was; the bytes are then the least that it can be."""
+
+    device_bytes: int
+    host_bytes: int = 0
+    macs: int = 0
+    unknown: str = ""
+
+    def text(self) -> str:
+        """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
+        least = "at least " if self.unknown else ""
+        if not self.host_bytes:
+            return least + size_text(self.device_bytes, 2)
+        host = size_text(self.host_bytes, 2)
+        return f"{least}{size_text(self.device_bytes, 2)} and {host} on the host"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A strategy with its parameters.
+
+    strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
+    sentences ("with tiles of 256 pixels"). parameters: for the engine. spills: what it holds may be
+    limited (`resident_bytes`, None for all) at the cost of host memory. again: a last resort,
+    planned only after nothing else of its strategy fitted. row: ways in a row of the same name and
+    strategy need less and less, so not each of them has to be priced; "" for none.
+    """
+
+    strategy: str
+    what: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    spills: bool = False
+    again: bool = False
+    resident_bytes: int | None = None
+    row: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.strategy} {self.what}".strip()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way that was looked at. need: None where it could not be priced (`note` says why)."""
+
+    way: Way
+    need: Need | None
+    fits: bool
+    note: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able."""
+        need = self.need
+        return {
+            "way": self.way.name,
+            "strategy": self.way.strategy,
+            "parameters": dict(self.way.parameters),
+            "resident_bytes": self.way.resident_bytes,
+            "device_bytes": None if need is None else need.device_bytes,
+            "host_bytes": None if need is None else need.host_bytes,
+            "fits": self.fits,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The way that is taken. reason: a sentence. candidates: all that were looked at, in order."""
+
+    way: Way
+    need: Need
+    budget: Budget
+    reason: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def strategy(self) -> str:
+        return self.way.strategy
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "strategy": self.way.strategy,
+            "way": self.way.name,
+            "parameters": dict(self.way.parameters),
+            "resident_bytes": self.way.resident_bytes,
+            "device_bytes": self.need.device_bytes,
+            "host_bytes": self.need.host_bytes,
+            "gmacs": round(self.need.macs / 1e9, 3),
+            "planned_again": self.way.again,
+            "reason": self.reason,
+            "candidates": [c.describe() for c in self.candidates],
+        }
+
+
+class DoesNotFitError(BudgetTooSmallError):
+    """Nothing that was asked for fits; `smallest` is the least budget in bytes that would do."""
+
+    def __init__(self, text: str, budget: int, smallest: int) -> None:
+        ValueError.__init__(self, text)
+        self.budget = budget
+        self.smallest = smallest
+        self.level = None
+
+
+Price = Callable[[Way], Need]
+
+
+def choose(
+    ways: Iterable[Way], budget: Budget, strategy: str, price: Price, excluded: Iterable[str] = ()
+) -> Plan:
+    """The first of `ways` that fits `budget`; of those of `strategy` unless it is "auto".
+
+    ways: in the order of preference; looked at one by one, so it may be a generator. price: what a
+    way takes, planned; ValueError (a sentence) where it can't be taken. excluded: sentences about
+    ways that are not offered, for the error. Raises DoesNotFitError.
+    """
+    looked: list[Candidate] = []
+    offered = (way for way in ways if strategy in ("auto", way.strategy))
+    for _, row in groupby(offered, key=_row_of):
+        taken = _first_of(row, budget, price, looked)
+        if taken is not None:
+            assert taken.need is not None
+            reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
+            return Plan(taken.way, taken.need, budget, reason, tuple(looked))
+    raise _nothing_fits(looked, budget, strategy, tuple(excluded))
+
+
+def _row_of(way: Way) -> object:
+    return (way.strategy, way.row) if way.row else way
+
+
+def _first_of(
+    row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
+) -> Candidate | None:
+    """The first of a row that fits, by halving; all of them are priced only if the last does not
+    fit. What was looked at is added to `looked`, in the row's order. The very first is looked at
+    before all others: it is the cheapest to price (the last one has the most tiles)."""
+    ways = list(row)
+    found = {0: _look(ways[0], budget, price)}
+    if found[0].fits:
+        looked.append(found[0])
+        return found[0]
+    if len(ways) > 1:
+        found[len(ways) - 1] = _look(ways[-1], budget, price)
+    if found[len(ways) - 1].fits:
+        low, high = 1, len(ways) - 1  # the first that fits is in low .. high, as far as is known
+        while low < high:
+            middle = (low + high) // 2
+            found[middle] = _look(ways[middle], budget, price)
+            low, high = (low, middle) if found[middle].fits else (middle + 1, high)
+    else:
+        found |= {i: _look(way, budget, price) for i, way in enumerate(ways[1:-1], 1)}
+    fitting = [i for i in sorted(found) if found[i].fits]
+    # What is finer than the one taken was looked at by the way only.
+    looked += [found[i] for i in sorted(found) if not fitting or i <= fitting[0]]
+    return found[fitting[0]] if fitting else None
+
+
+def _look(way: Way, budget: Budget, price: Price) -> Candidate:
+    try:
+        if way.spills:
+            return _spilled(way, budget, price)
+        need = price(way)
+    except ValueError as error:
+        return Candidate(way, None, False, str(error))
+    return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
+
+
+def _spilled(way: Way, budget: Budget, price: Price) -> Candidate:
+    """As much resident as the budget allows; what is left is spilled.
+
+    Where device and host are one memory, spilling gains nothing.
+    """
+    full = Candidate(way, price(way), False)
+    assert full.need is not None
+    excess = budget.excess(full.need.device_bytes, full.need.host_bytes)
+    if not excess:
+        return replace(full, fits=True)
+    if budget.is_unified:
+        return replace(full, note="spilling gains nothing where host and device share their memory")
+    least = _resident(way, 0, price)
+    assert least.need is not None
+    if least.need.device_bytes > budget.device_bytes:
+        return least
+    return _most_resident(way, budget, price, least)
+
+
+def _most_resident(way: Way, budget: Budget, price: Price, least: Candidate) -> Candidate:
+    """The largest limit found in a few trials; `least` (nothing resident) fits the device. More
+    resident is less on the host, so the most that fits the device is the only one to look at."""
+    assert least.need is not None
+    room = budget.device_bytes - least.need.device_bytes
+    for _ in range(_RESIDENT_TRIALS):
+        limit = room // _RESIDENT_STEP * _RESIDENT_STEP
+        if limit <= 0:
+            break
+        trial = _resident(way, limit, price)
+        assert trial.need is not None
+        excess = trial.need.device_bytes - budget.device_bytes
+        if excess <= 0:
+            least = trial
+            break
+        room = limit - max(excess, _RESIDENT_STEP)
+    assert least.need is not None
+    return replace(least, fits=budget.fits(least.need.device_bytes, least.need.host_bytes))
+
+
+def _resident(way: Way, limit: int, price: Price) -> Candidate:
+    what = f"{way.what}, " if way.what else ""
+    words = f"with {size_text(limit)} resident" if limit else "with nothing resident"
+    limited = replace(way, what=f"{what}{words}", resident_bytes=limit)
+    return Candidate(limited, price(limited), False)
+
+
+def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> str:
+    """Why the last of `looked` was taken."""
+    taken = looked[-1]
+    assert taken.need is not None
+    said = f"{taken.way.name} needs {taken.need.text()} and fits the budget of {_room(budget)}"
+    if taken.need.unknown:
+        said = (
+            f"what {taken.way.name} takes can't be predicted ({taken.need.unknown}), so it is "
+            f"tried, and smaller parts after it where memory runs out; it needs "
+            f"{taken.need.text()} of the budget of {_room(budget)}"
+        )
+    if strategy != "auto":
+        said += ", as asked for"
+    before = [_refused(c) for c in _notable(looked[:-1])]
+    if taken.way.again:
+        before.append("so it was planned once more")
+    return "; ".join([*before, said]) + "."
+
+
+def _notable(refused: list[Candidate]) -> list[Candidate]:
+    """The first and the last of each strategy: a row of tiles needs no list."""
+    kept = []
+    for i, c in enumerate(refused):
+        others = [d.way.strategy for d in (refused[i - 1 : i] + refused[i + 1 : i + 2])]
+        if others.count(c.way.strategy) < 2:
+            kept.append(c)
+    return kept
+
+
+def _refused(candidate: Candidate) -> str:
+    if candidate.need is None:
+        return f"{candidate.way.name} can't be taken: {candidate.note}"
+    note = f" ({candidate.note})" if candidate.note else ""
+    return f"{candidate.way.name} needs {candidate.need.text()}{note}"
+
+
+def _room(budget: Budget) -> str:
+    if budget.is_unified:
+        return size_text(budget.device_bytes, 2)
+    device, host = size_text(budget.device_bytes, 2), size_text(budget.host_bytes, 2)
+    return f"{device} ({host} on the host)"
+
+
+def _nothing_fits(
+    looked: list[Candidate], budget: Budget, strategy: str, excluded: tuple[str, ...]
+) -> ValueError:
+    """The sentence that says why, and what would do."""
+    asked = "no strategy" if strategy == "auto" else f"the strategy {strategy!r}"
+    advice = "decode fewer frames or a smaller picture"
+    if strategy != "auto":
+        advice = f'use strategy="auto", or {advice}'
+    priced = [(c, c.need, smallest_budget(c.need, budget)) for c in looked if c.need is not None]
+    if not priced:
+        why = "; ".join([*map(_refused, looked), *excluded]) or "there is no way to run it so"
+        verb = "can" if strategy == "auto" else "can't"
+        return ValueError(f"{asked} {verb} be taken for this VAE: {why}")
+    least, need, smallest = min(priced, key=lambda entry: entry[2])
+    host = ""
+    if not budget.is_unified and need.host_bytes > budget.host_bytes:
+        host = (
+            f", and {size_text(need.host_bytes, 2)} of host memory where "
+            f"{size_text(budget.host_bytes, 2)} may be taken"
+        )
+    verb = "fits" if strategy == "auto" else "does not fit"
+    text = (
+        f"{asked} {verb} the budget of {_room(budget)} ({budget.rule}): the least is "
+        f"{least.way.name}, which needs {need.text()}. Give a budget of at least {smallest} bytes "
+        f"({size_text(smallest, 2)}){host}"
+    )
+    sentence = "; ".join([text, *excluded, advice]) + "."
+    return DoesNotFitError(sentence, budget.device_bytes, smallest)
+
+
+def smallest_budget(need: Need, budget: Budget) -> int:
+    """Bytes that the budget of the device would have to be for `need`."""
+    return need.device_bytes + (need.host_bytes if budget.is_unified else 0)

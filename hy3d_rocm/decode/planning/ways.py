@@ -1,0 +1,394 @@
+"""The ways in which one VAE can decode (or encode) one latent, and running them.
+
+run() and tiled_run() are the only places that know how a Way becomes engine and frames, so what is
+priced is what will run: prices.py calls them on shapes, execution.py on tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.engines.own_tiles import (
+    ENGINE,
+    OwnTiles,
+    is_opaque,
+    is_tiled,
+    left_out,
+    own_ways,
+    plan_own_tiles,
+)
+from hy3d_rocm.decode.memory.live import modelled
+from hy3d_rocm.decode.memory.predict import CountingBackend
+from hy3d_rocm.decode.planning.planner import Way
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.conv.tiers.base import Tier
+    from hy3d_rocm.decode.engines.movers import Mover
+    from hy3d_rocm.decode.engines.tiles import TiledRun, TilePlan
+    from hy3d_rocm.decode.faults import Counting
+    from hy3d_rocm.decode.layers import Backend, Weights
+
+__all__ = [
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "is_opaque",
+    "is_tiled", "left_out", "list_ways", "run", "runs_own_code", "tile_plan",
+    "torch_backend",
+]  # fmt: skip
+
+Shape = tuple[int, ...]  # (B, C, T, H, W)
+MakeBackend = Callable[["Weights", torch.device], "Backend"]
+
+# Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
+# H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
+_BUSY_POSITIONS = 16384
+# A level of tiles is offered if its area is at most this share of the one before.
+_SMALLER = 0.85
+
+
+@dataclass(frozen=True)
+class WayOptions:
+    """What may be chosen about ways. Sizes in bytes or latent frames.
+
+    chunk_size: latent frames that go through all layers at a time, where norms are per position;
+    None: one, of small pictures more on a GPU. slice_bytes: see LayerEngine. cpu_offload: whether
+    activations may be spilled to the host. precision: a narrower type that the last resort may
+    take, or None.
+    halo_pixels, overlap_pixels, min_tile_pixels, statistic_passes: see tiles.py.
+    """
+
+    chunk_size: int | None = None
+    slice_bytes: int | None = None
+    cpu_offload: bool = True
+    precision: torch.dtype | None = None
+    halo_pixels: int | None = 32
+    overlap_pixels: int = 16
+    min_tile_pixels: int = 32
+    statistic_passes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_size", "slice_bytes"):
+            value = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise ValueError(
+                    f'{name} is {value!r}; give a whole number of 1 or more, or "auto"'
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be decoded: a latent of `shape` (B, C, T, H, W) by `family` on `device`.
+
+    device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
+    of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
+    all frames are kept in host memory (False: they go to a file as they come).
+    make_backend: (weights, device) -> Backend, also for the device "meta", where it stands for
+    `device`; tier: of hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for
+    torch's own. is_fused: whether make_backend's computes layers fused, which is faster than the
+    VAE's own code as well as smaller: then "auto" begins with it.
+    """
+
+    family: Any
+    shape: Shape
+    device: torch.device
+    dtype: torch.dtype
+    result_dtype: torch.dtype
+    make_backend: MakeBackend
+    encode: bool = False
+    keeps_result: bool = True
+    tier: Tier | None = None
+    is_fused: bool = False
+
+    @property
+    def out_shape(self) -> Shape:
+        """Of the result of all samples."""
+        family = self.family
+        shape: Shape = (
+            family.moments_shape(self.shape) if self.encode else family.out_shape(self.shape)
+        )
+        return shape
+
+    def device_of(self, way: Way) -> torch.device:
+        """Where the way computes."""
+        return torch.device("cpu") if way.strategy == "cpu" else self.device
+
+    def dtype_of(self, way: Way) -> torch.dtype:
+        """The type that it computes in."""
+        dtype: torch.dtype = way.parameters.get("dtype", self.dtype)
+        return dtype
+
+
+@dataclass
+class Tools:
+    """What a run is given beside the job. mover: see LayerEngine, needed where slices spill."""
+
+    backend: Backend
+    device: torch.device
+    counter: Counting | None = None
+    on_pressure: Callable[[], object] | None = None
+    mover: Mover | None = None
+    watch: Callable[..., object] | None = None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether frames come in host memory."""
+        return modelled(self.device).type == "cpu"
+
+
+def torch_backend(weights: Weights, device: torch.device) -> Backend:
+    """TorchBackend; on "meta" one that counts what it would take."""
+    from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+
+    backend = TorchBackend(weights)
+    return CountingBackend(backend, weights) if device.type == "meta" else backend
+
+
+def fused_backend(weights: Weights, device: torch.device) -> Backend:
+    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
+    that no GPU could do, TorchBackend."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend
+
+    if modelled(device).type == "cpu":
+        return torch_backend(weights, device)
+    if device.type != "meta":
+        return FusedBackend(weights, device)
+    here = torch.device("cuda", torch.cuda.current_device())
+    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
+
+
+def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
+    """Fused kernels where they can compute this type on this device, else torch's operators."""
+    from hy3d_rocm.decode.fused.backend import refusal
+
+    return torch_backend if refusal(device, dtype) is not None else fused_backend
+
+
+def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
+    """The ways of a job in the order of preference."""
+    options = options or WayOptions()
+    if is_opaque(job.family):
+        yield from own_ways(job, options)
+        return
+    host = torch.device("cpu")
+    first, second = [Way("whole")], _streamed("streamed", job, job.device, options)
+    yield from itertools.chain(second, first) if job.is_fused else itertools.chain(first, second)
+    if not job.encode:
+        yield from _tiled("tiled", job, options)
+    yield from _streamed("cpu", job, host, options)
+    if not job.encode:
+        yield from _tiled("cpu", job, options)
+
+
+def runs_own_code(job: Job, way: Way) -> bool:
+    """Whether the VAE's own code runs, with the VAE's own parameters."""
+    return way.strategy == "whole" or is_opaque(job.family)
+
+
+def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:
+    """Exact in less memory: layer by layer where norms see the whole video, else in chunks."""
+    on_cpu = device.type == "cpu"
+    if job.family.has_global_norms:
+        slice_bytes = options.slice_bytes or _slice_bytes(device)
+        parameters = {"engine": "layers", "slice_bytes": slice_bytes}
+        spills = options.cpu_offload and not on_cpu
+        yield Way(strategy, "layer by layer", parameters, spills=spills)
+        return
+    what = "pixel frame" if job.encode else "latent frame"
+    for size in [options.chunk_size] if options.chunk_size else _chunks(job, on_cpu):
+        parameters = {"engine": "chunks", "chunk": size}
+        yield Way(strategy, f"in chunks of {size} {what}{'s' * (size > 1)}", parameters)
+
+
+def _chunks(job: Job, on_cpu: bool) -> list[int]:
+    """Frames of a chunk: on a GPU as many as keep it busy, else, or where these don't fit, those of
+    one latent frame. By shape alone."""
+    time, space = job.family.factor if job.encode else (1, 1)
+    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    latents = 1 if on_cpu else max(1, _BUSY_POSITIONS // positions)
+    most = max(1, -(-job.shape[2] // time))
+    return sorted({int(min(latents, most) * time), int(time)}, reverse=True)
+
+
+def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
+    """Tiles from large to small; at last once more with the smallest that can be, in the narrower
+    type where one is given."""
+    given: dict[str, Any] = {
+        "engine": "tiles",
+        "chunk": options.chunk_size or 1,
+        "slice_bytes": options.slice_bytes,
+        "halo_pixels": options.halo_pixels,
+        "overlap_pixels": options.overlap_pixels,
+        "min_tile_pixels": options.min_tile_pixels,
+        "passes": options.statistic_passes if job.family.has_global_norms else 0,
+    }
+    yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
+    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
+    if options.precision is not None:
+        last["dtype"] = options.precision
+    yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
+
+
+def _levels(job: Job, parameters: dict[str, Any]) -> Iterator[int]:
+    """The levels whose largest tile is smaller than the one before by a good part."""
+    first = tile_plan(job, parameters | {"level": 0}).spatial
+    area = math.inf
+    for level in range(first.levels):
+        spatial = tile_plan(job, parameters | {"level": level}).spatial
+        now = spatial.decoded_size(1) * spatial.decoded_size(2)
+        if now <= _SMALLER * area or level == first.levels - 1:
+            area = now
+            yield level
+
+
+def tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
+    """The tiles of a way with these parameters."""
+    from hy3d_rocm.decode.engines.tiles import plan_tiles
+
+    named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
+    return plan_tiles(job.family, job.shape, **named)
+
+
+def _tile_way(
+    strategy: str, job: Job, parameters: Mapping[str, Any], level: int, again: bool = False
+) -> Way:
+    parameters = {**parameters, "level": level}
+    plan = tile_plan(job, parameters)
+    scale = job.family.factor[1] // plan.cut.scale
+    rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
+    count = len(plan.spatial.grains)
+    what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
+    if "dtype" in parameters:
+        what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
+    return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
+
+
+def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:
+    """The result of all samples of z (B, C, T, H, W), in host memory. out: where it goes."""
+    single = z.shape[0] == 1
+    if out is None and is_tiled(way):
+        out = torch.empty(job.out_shape, dtype=job.result_dtype)
+    for sample in range(z.shape[0]):
+        one = z[sample : sample + 1]
+        if is_tiled(way):
+            assert out is not None
+            tiled_run(job, way, tools).run(one, out[sample : sample + 1])
+            continue
+        for first, frames in run(job, way, one, tools, sample):
+            if out is None and single and way.strategy == "whole" and tools.on_host:
+                return frames.to(job.result_dtype)
+            if out is None:
+                out = torch.empty(job.out_shape, dtype=job.result_dtype)
+            out[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+    assert out is not None
+    return out
+
+
+def run(
+    job: Job, way: Way, z: Tensor, tools: Tools, sample: int = 0, wanted: int = 0
+) -> Iterator[tuple[int, Tensor]]:
+    """(first frame, frames (1, C, t, H, W)) of one sample z (1, C, T, H, W), in order, on
+    tools.device. The frames are to be copied before the next are asked for. wanted: frames before
+    it may be left out."""
+    engine = way.parameters.get("engine")
+    if engine is None:
+        whole = job.family.whole_encode if job.encode else job.family.whole
+        with torch.no_grad():
+            yield 0, whole(z.to(tools.device, job.dtype_of(way)))
+    elif engine == "layers":
+        function = job.family.encode if job.encode else job.family.decode
+        yield from _by_layers(job, way, function, z, tools, sample)
+    elif engine == "chunks":
+        yield from _by_chunks(job, way, z, tools, wanted)
+    elif engine == "tiles":
+        tiles = tiled_run(job, way, tools)
+        assert not isinstance(tiles, OwnTiles)
+        yield from tiles.frames(z)
+    else:
+        raise ValueError(f"the engine {engine!r} is not known")
+
+
+def tiled_run(
+    job: Job, way: Way, tools: Tools, kind: type[TiledRun] | None = None, sample: int = 0
+) -> TiledRun | OwnTiles:
+    """One sample's run in tiles. kind: another TiledRun."""
+    from hy3d_rocm.decode.engines.tiles import TiledRun
+
+    if way.parameters["engine"] == ENGINE:
+        plan = plan_own_tiles(job.family, job.shape, way.parameters)
+        return OwnTiles(
+            job.family, plan, tools.device, job.dtype_of(way), counter=tools.counter,
+            on_pressure=tools.on_pressure, sample=sample,
+        )  # fmt: skip
+    kind = kind or TiledRun
+    slice_bytes = way.parameters["slice_bytes"] or _slice_bytes(modelled(tools.device))
+    return kind(
+        Placed(job.family, tools.device, job.dtype_of(way)),
+        tools.backend,
+        tile_plan(job, way.parameters),
+        counter=tools.counter,
+        on_pressure=tools.on_pressure,
+        layerwise={"slice_bytes": slice_bytes},
+    )
+
+
+def _slice_bytes(device: torch.device) -> int:
+    from hy3d_rocm.decode.engines.sliced import default_slice_bytes
+
+    return default_slice_bytes(device)
+
+
+class Placed:
+    """A family that computes elsewhere or in another type than its VAE's weights are in."""
+
+    def __init__(self, family: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self._family = family
+        self.device = device
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+
+def _by_layers(
+    job: Job, way: Way, function: Any, z: Tensor, tools: Tools, sample: int
+) -> Iterator[tuple[int, Tensor]]:
+    from hy3d_rocm.decode.engines.layerwise import LayerEngine
+
+    engine = LayerEngine(
+        tools.backend,
+        tools.device,
+        slice_bytes=way.parameters["slice_bytes"],
+        resident_bytes=way.resident_bytes,
+        counter=tools.counter,
+        on_pressure=tools.on_pressure,
+        watch=tools.watch,
+        moments=job.family.has_global_norms,
+        mover=tools.mover,
+        sample=sample,
+    )
+    with torch.no_grad():
+        entered = engine.enter(z.to(tools.device, job.dtype_of(way)))
+        yield from engine.leave(function(engine, entered))
+
+
+def _by_chunks(
+    job: Job, way: Way, z: Tensor, tools: Tools, wanted: int
+) -> Iterator[tuple[int, Tensor]]:
+    from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
+    from hy3d_rocm.decode.engines.restart import chunks_from
+
+    engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
+    chunk, dtype = way.parameters["chunk"], job.dtype_of(way)
+    if wanted and not job.encode:
+        yield from chunks_from(engine, job.family, z, chunk, wanted, tools.device, dtype)
+    else:
+        function = job.family.encode if job.encode else job.family.decode
+        yield from engine.run(function, z, chunk, tools.device, dtype)
