@@ -74,12 +74,12 @@ class Pack:
     always_there: bool = False
 
 
-def specs_in(module: str) -> Specs:
-    """The tuple SPECS of a module that is imported when it is asked for: the patches import this
-    package, and are needed only where upstream is loaded."""
+def specs_in(module: str, name: str = "SPECS") -> Specs:
+    """A tuple of a module that is imported when it is asked for: the patches import this package,
+    and are needed only where upstream is loaded."""
 
     def specs() -> Sequence[PatchSpec]:
-        found: Sequence[PatchSpec] = importlib.import_module(module).SPECS
+        found: Sequence[PatchSpec] = getattr(importlib.import_module(module), name)
         return found
 
     return specs
@@ -149,7 +149,7 @@ PACKS: tuple[Pack, ...] = (
     Pack(find_core, specs_in("hy3d_rocm.comfy.patches.core_vae"), _AS_SET, always_there=True),
     Pack(
         finder("wanvideo.wan_video_vae", ("WanVideoDecode", "WanVideoEncode"), ("WanVideoVAE",)),
-        specs_in("hy3d_rocm.comfy.patches.wan_vae"),
+        specs_in("hy3d_rocm.comfy.patches.wrapper_vaes", "WAN_SPECS"),
         _AS_SET,
     ),
     Pack(
@@ -158,7 +158,7 @@ PACKS: tuple[Pack, ...] = (
             ("HyVideoDecode", "HyVideoEncode"),
             ("AutoencoderKLCausal3D",),
         ),
-        specs_in("hy3d_rocm.comfy.patches.hunyuan_vae"),
+        specs_in("hy3d_rocm.comfy.patches.wrapper_vaes", "HUNYUAN_SPECS"),
         _AS_SET,
     ),
 )
