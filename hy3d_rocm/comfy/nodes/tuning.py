@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import tuned
-from hy3d_rocm.comfy.nodes.common import CATEGORY, EitherVae, never_the_same, schema
+from hy3d_rocm.comfy.nodes.common import CATEGORY, EitherVae, advanced, never_the_same, schema
 from hy3d_rocm.comfy.nodes.sizes import size_inputs
 
 __all__ = ["Hy3DRocmTuneVAE"]
@@ -36,19 +36,21 @@ class Hy3DRocmTuneVAE(io.ComfyNode):  # type: ignore[misc]
                     max=36000,
                     tooltip="Nothing is begun after that. Queue it again to go on.",
                 ),
-                io.Boolean.Input(
-                    "again",
-                    default=False,
-                    optional=True,
-                    tooltip="Measures what is known already, too.",
-                    extra_dict={"advanced": True},
+                advanced(
+                    io.Boolean.Input(
+                        "again",
+                        default=False,
+                        optional=True,
+                        tooltip="Measures what is known already, too.",
+                    )
                 ),
-                io.Boolean.Input(
-                    "retry_hung",
-                    default=False,
-                    optional=True,
-                    tooltip="Gives what hung in an earlier run more time, in a child process.",
-                    extra_dict={"advanced": True},
+                advanced(
+                    io.Boolean.Input(
+                        "retry_hung",
+                        default=False,
+                        optional=True,
+                        tooltip="Gives what hung in an earlier run more time, in a child process.",
+                    )
                 ),
             ],
             outputs=[
