@@ -15,7 +15,7 @@ import pytest
 import torch
 import vae_patch_doubles
 from patches_doubles import InterruptAsBase, InterruptAsException
-from vae_patch_doubles import Model, budgeted_are, core_patched, latents, pixels
+from vae_patch_doubles import Model, core_patched, latents, pixels
 
 from hy3d_rocm.conv import Fault, forget, inject_faults, protect
 
@@ -101,35 +101,65 @@ def test_inside_of_somebodys_protect_nothing_is_added(core: SimpleNamespace) -> 
     assert vae.first_stage_model.modes == [1]
 
 
-def test_in_full_comfyuis_own_method_runs_around_our_decode_and_the_vae_stays_as_it_is(
+def full_is(monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]) -> None:
+    """The setting is "full" and our nodes' decode and encode are `work`."""
+    from hy3d_rocm.comfy.patches import core_vae
+
+    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    monkeypatch.setattr(core_vae, "decode_samples", work)
+    monkeypatch.setattr(core_vae, "encode_images", work)
+
+
+def report(**fields: Any) -> Any:
+    from hy3d_rocm.decode.report import DecodeReport
+
+    return DecodeReport("X", (), (), "cpu", "float32", 0, "none", **fields)
+
+
+def test_in_full_decode_and_encode_are_what_our_nodes_do(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Any, ...]] = []
 
-    def decode(vae: Any, samples: torch.Tensor, budget: str) -> tuple[torch.Tensor, str]:
-        seen.append((vae, tuple(samples.shape), budget))
-        return torch.zeros(2, 3, 8, 8), "in parts"
+    def work(vae: Any, given: torch.Tensor, *, budget: str, own: Any) -> Any:
+        seen.append((vae, tuple(given.shape), budget))
+        return given * 0, report()
 
-    budgeted_are(monkeypatch, decode=decode, encode=decode)
-    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    full_is(monkeypatch, work)
     monkeypatch.setenv("HY3D_ROCM_VAE_BUDGET", "6GB")
     vae = core.VAE(Model())
     before = dict(vars(vae))
     with core_patched():
-        images, encoded = call(vae, "decode"), call(vae, "encode")
-    assert torch.equal(images, torch.ones(2, 8, 8, 3))  # ComfyUI's scaling and layout
-    assert encoded.shape == (2, 3, 8, 8)
-    assert seen == [(vae, (2, 2, 4, 4), "6GB")] * 2
+        assert not call(vae, "decode").any()
+        assert not vae.encode(pixel_samples=pixels()).any()
+    assert seen == [(vae, (2, 2, 4, 4), "6GB"), (vae, (2, 4, 4, 2), "6GB")]
     assert vars(vae) == before
     assert vae.first_stage_model.modes == []
-    assert vae.loaded == [1, 5]  # not ComfyUI's estimate for a whole decode
+
+
+def test_where_our_decode_fails_comfyuis_runs_and_its_own_errors_are_not_tried_twice(
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_is(monkeypatch, lambda vae, given, budget, own: (own(given), report(strategy="own")))
+    vae = core.VAE(Model())
+    with core_patched():
+        call(vae, "decode")
+        with pytest.raises(RuntimeError, match="channels"):
+            vae.decode(torch.zeros(1, 5, 4, 4))
+        assert len(vae.first_stage_model.modes) == 2
+
+        def too_small(vae: Any, given: Any, budget: str, own: Any) -> Any:
+            raise ValueError("6 MB is too small")
+
+        full_is(monkeypatch, too_small)
+        call(vae, "decode")
+    assert len(vae.first_stage_model.modes) == 3
 
 
 def test_tiles_that_were_asked_for_stay(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budgeted_are(monkeypatch, decode=pytest.fail, encode=pytest.fail)
-    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    full_is(monkeypatch, pytest.fail)
     vae = core.VAE(Model())
     with core_patched():
         call(vae, "decode_tiled")
@@ -137,32 +167,35 @@ def test_tiles_that_were_asked_for_stay(
     assert vae.first_stage_model.modes == [1, 1]
 
 
-def test_what_cannot_be_split_runs_in_comfyuis_way_and_is_said_once(
+def test_why_it_is_not_split_is_said_once(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    def refuse(vae: Any, given: Any, budget: str, own: Any) -> Any:
+        raise TypeError("its layers are strange\nand more")
+
+    full_is(monkeypatch, refuse)
     vae = core.VAE(Model())
-    want = call(vae, "decode")
+    want = call(vae, "encode")
     caplog.set_level(logging.INFO, logger="hy3d_rocm")
     with core_patched():
         for _ in range(3):
-            assert torch.equal(call(vae, "decode"), want)
-    assert vae.first_stage_model.modes == [0, 1, 1, 1]
+            assert torch.equal(call(vae, "encode"), want)
     lines = [r.getMessage() for r in caplog.records if "in its own way" in r.getMessage()]
     assert len(lines) == 1
-    assert "VAE.decode" in lines[0]
+    assert lines[0].startswith("hy3d_rocm: VAE.encode")
+    assert lines[0].endswith(": its layers are strange")
 
 
 def test_options_for_the_model_go_to_the_model(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budgeted_are(monkeypatch, decode=pytest.fail)
-    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    full_is(monkeypatch, lambda vae, given, budget, own: (given, report()))
     vae = core.VAE(Model())
     with core_patched():
         vae.decode(latents(), vae_options={"chunks": 3})
-        vae.decode(samples_in=latents())
-    assert vae.first_stage_model.options == [{"chunks": 3}]
+        vae.decode(latents(), {"chunks": 4})
+        vae.decode(samples_in=latents(), vae_options={})
+    assert vae.first_stage_model.options == [{"chunks": 3}, {"chunks": 4}]
 
 
 @pytest.mark.parametrize("mode", ["protect", "full"])
@@ -241,7 +274,7 @@ def test_what_went_another_way_is_kept_for_the_status(core: SimpleNamespace) -> 
     with core_patched(), inject_faults(Fault("current")):
         call(vae, "decode")
     (decodes,) = [s for s in status.report() if s.title.startswith("Decodes")]
-    assert "VAE.decode: 1 of 1 convolutions went another way than first" in decodes.lines[0]
+    assert "VAE.decode: 1 of 1 convolutions went another way than the first" in decodes.lines[0]
 
 
 @pytest.mark.parametrize(

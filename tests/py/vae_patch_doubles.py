@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,12 +203,3 @@ def core_patched() -> Iterator[None]:
     (place,) = packs.find_core({})
     with applied(place, *core_vae.SPECS):
         yield
-
-
-def budgeted_are(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
-    """Doubles of budgeted.decode and budgeted.encode."""
-    from hy3d_rocm.comfy import budgeted
-
-    for name, function in functions.items():
-        assert inspect.isfunction(getattr(budgeted, name))
-        monkeypatch.setattr(budgeted, name, function)
