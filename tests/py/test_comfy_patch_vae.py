@@ -34,39 +34,41 @@ def call(vae: Any, name: str) -> torch.Tensor:
     return made
 
 
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("mode", ["protect", "full"])
 def test_a_failing_convolution_ends_in_the_same_result(
-    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str, mode: str
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setenv("HY3D_ROCM_VAE", mode)
     vae = core.VAE(Model())
-    want = call(vae, name)
-    with inject_faults(Fault("current")):
-        with pytest.raises(RuntimeError, match="No suitable algorithm"):
-            call(vae, name)
-        with core_patched():
-            assert torch.equal(call(vae, name), want)
-        with pytest.raises(RuntimeError, match="No suitable algorithm"):
-            call(vae, name)
+    for name in METHODS:
+        want = call(vae, name)
+        with inject_faults(Fault("current")):
+            with pytest.raises(RuntimeError, match="No suitable algorithm"):
+                call(vae, name)
+            with core_patched():
+                assert torch.equal(call(vae, name), want), name
+            with pytest.raises(RuntimeError, match="No suitable algorithm"):
+                call(vae, name)
 
 
-@pytest.mark.parametrize("name", METHODS)
 def test_switched_off_by_either_setting_it_is_comfyuis_own(
-    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hy3d_rocm.comfy import settings
 
     vae = core.VAE(Model())
     with core_patched():
-        call(vae, name)
+        for name in METHODS:
+            call(vae, name)
         monkeypatch.setenv("HY3D_ROCM_VAE", "off")
-        call(vae, name)
+        for name in METHODS:
+            call(vae, name)
         monkeypatch.delenv("HY3D_ROCM_VAE")
         now = settings.Settings("stream", "auto", frozenset({"core-vae"}))
         monkeypatch.setattr(settings, "current", lambda: now)
-        call(vae, name)
-    assert vae.first_stage_model.modes == [1, 0, 0]
+        for name in METHODS:
+            call(vae, name)
+    assert vae.first_stage_model.modes == [1] * 4 + [0] * 8
 
 
 def model_called(module: str, name: str) -> Any:
@@ -251,20 +253,20 @@ def test_nan_that_no_convolution_made_is_given_back_with_a_sentence(
 
 
 @pytest.mark.parametrize("kind", [InterruptAsBase, InterruptAsException])
-@pytest.mark.parametrize("mode", ["protect", "full"])
-@pytest.mark.parametrize("name", METHODS)
 def test_a_cancel_goes_through_as_it_is(
-    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str, mode: str, kind: Any
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
     from hy3d_rocm.comfy.patches import protected
 
-    monkeypatch.setenv("HY3D_ROCM_VAE", mode)
     monkeypatch.setattr(core.comfy.management, "InterruptProcessingException", kind)
-    core.comfy.interrupt = kind()
     vae = core.VAE(Model())
-    with core_patched(), pytest.raises(kind):
-        call(vae, name)
-    assert not protected.LOCAL.modes
+    for mode in ("protect", "full"):
+        monkeypatch.setenv("HY3D_ROCM_VAE", mode)
+        for name in METHODS:
+            core.comfy.interrupt = kind()
+            with core_patched(), pytest.raises(kind):
+                call(vae, name)
+            assert not protected.LOCAL.modes
 
 
 def test_what_went_another_way_is_kept_for_the_status(core: SimpleNamespace) -> None:
