@@ -28,11 +28,18 @@ RULES: tuple[Rule, ...] = (
         otherwise="Restart the program. If it comes again at the same place, run once with"
         " AMD_SERIALIZE_KERNEL=3; then try another kernel or firmware version of the driver.",
         source=_ROCM + "5051",
-        words=("memory access fault", "illegal memory access", "illegaladdress", "page fault"),
+        words=(
+            "access fault",
+            "illegal memory",
+            "illegaladdress",
+            "page fault",
+            "protection_fault",
+        ),
         patterns=(
             r"Memory access fault by GPU node",
             r"HIP error: an illegal memory access was encountered",
             r"\bhipErrorIllegalAddress\b",
+            r"VM_L2_PROTECTION_FAULT_STATUS: ?0x(?!0{8})",
             r"amdgpu.{0,40}\[(?:gfxhub|mmhub)\w*\] (?:retry |no-retry )?page fault",
         ),
         follows=("gpu-reset", "hsa-queue-error"),

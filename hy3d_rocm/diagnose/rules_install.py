@@ -8,7 +8,8 @@ _ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
 _ZLUDA = "https://github.com/patientx/ComfyUI-Zluda/issues/"
 _DOCTOR = "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card"
 " it sees."
-_ROCM_LIBRARY = r"lib(?:MIOpen|rocblas|hipblas(?:lt)?|hsa-runtime64|amdhip64|rccl|hipfft|hipsparse"
+_ROCM_LIBRARY = r"lib(?:MIOpen|torch_hip|amd_smi|rocm_smi64|rocblas|hipblas(?:lt)?|hipsparse"
+_ROCM_LIBRARY += r"|hsa-runtime64|amdhip64|rccl|hipfft"
 _ROCM_LIBRARY += r"|rocsolver|rocrand|hiprand|amd_comgr|roctx64|hiprtc)\.so[.\d]*"
 
 RULES: tuple[Rule, ...] = (
@@ -29,8 +30,8 @@ RULES: tuple[Rule, ...] = (
             "invaliddevicefunction",
         ),
         patterns=(
-            r"HIP error: invalid device function",
-            r"HIP error: no kernel image is available",
+            r"(?:HIP|ROCm) error: invalid device function",
+            r"(?:HIP|ROCm) error: no kernel image is available",
             r"\bhipErrorNoBinaryForGpu\b",
             r"\bhipErrorInvalidDeviceFunction\b",
         ),
@@ -46,7 +47,10 @@ RULES: tuple[Rule, ...] = (
         " that the community builds for it.",
         source="https://github.com/ROCm/rocBLAS/issues/1339",
         words=("tensilelibrary", "tensile host"),
-        patterns=(r"Cannot read \S.{0,160}TensileLibrary", r"Could not initialize Tensile host"),
+        patterns=(
+            r"(?:Cannot read|Could not load) \S.{0,160}TensileLibrary",
+            r"Could not initialize Tensile host",
+        ),
     ),
     Rule(
         id="cuda-wrong-architecture",
@@ -126,11 +130,12 @@ RULES: tuple[Rule, ...] = (
         otherwise="Unset these variables, or set them to a number that exists; on Linux see whether"
         " `rocminfo` lists the card and whether you are in the groups render and video.",
         source="https://github.com/ROCm/hip/issues/3799",
-        words=("gpus are available", "hiperrornodevice", "no rocm-capable"),
+        words=("gpus are available", "hiperrornodevice", "no rocm-capable", "no agent was"),
         patterns=(
             r"No (?:HIP|CUDA) GPUs are available",
             r"\bhipErrorNoDevice\b",
             r"no ROCm-capable device is detected",
+            r"ROCm: no agent was found",
         ),
         follows=("kfd-access", "kfd-unsupported-gpu", "torch-cuda-build", "rocm-library-missing"),
         confidence="likely",
@@ -196,6 +201,23 @@ RULES: tuple[Rule, ...] = (
         patterns=(r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',),
         unless=(r"[\\/](?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*|nvcuda)\.dll",),
         confidence="likely",
+    ),
+    Rule(
+        id="zluda-failed",
+        symptom="ZLUDA could not start.",
+        cause="ZLUDA stands on AMD's HIP SDK and driver: the SDK is missing or of another version"
+        " than this ZLUDA was made for, or it lists no card.",
+        here="This package works above PyTorch and can't mend it.",
+        otherwise="Install the HIP SDK that your ZLUDA asks for (only one of them), put its bin"
+        " folder on PATH, see whether hipInfo lists the card, and delete the .zluda folder.",
+        source="https://github.com/CS1o/Stable-Diffusion-Info/issues/5",
+        words=("zluda",),
+        patterns=(
+            r"Failed to load ZLUDA",
+            r"ZLUDA failed to initialize",
+            r"ERROR\W{1,20}Load ZLUDA: ",
+            r"ZLUDA device failed to pass basic operation test",
+        ),
     ),
     Rule(
         id="zluda-attention",

@@ -70,6 +70,7 @@ RULES: tuple[Rule, ...] = (
             r"\bHIP out of memory\b",
             r"\bHIP error: out of memory\b",
             r"\bhipErrorOutOfMemory\b",
+            r"CUDA error: out of memory.{0,250}\bhipMalloc",  # ggml names both
             r"Triton Error \[HIP\]:.{0,40}out of memory",
         ),
         follows=(*_GPU_CAUSES, "block-allocator"),
@@ -98,7 +99,7 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/lllyasviel/FramePack/issues/271",
         words=("cuda",),
         patterns=(r"\bCUDA out of memory\b", r"\bCUDA error: out of memory\b"),
-        follows=_GPU_CAUSES,
+        follows=(*_GPU_CAUSES, "hip-out-of-memory"),
     ),
     Rule(
         id="directml-out-of-memory",
