@@ -22,9 +22,12 @@ _EVIDENCE_CHARS = 400
 _ERROR = re.compile(
     r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
     r"|!!! Exception during processing|^-? ?\*{0,2}Exception Message:"
-    r"|^Error occurred when executing"
-    r"|\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
-    r"|Assertion .{1,200} failed|\bBus error\b|^Exception Code: 0x|\*ERROR\*"
+    r"|^Error occurred when executing|Assertion .{1,200} failed"
+)
+# How a process or the driver ends after an error that was told before.
+_END = re.compile(
+    r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
+    r"|\bBus error\b|^Exception Code: 0x|\*ERROR\*"
 )
 _WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 
@@ -43,14 +46,15 @@ class Diagnosis:
 
     `evidence`: the first lines and the last one; `count`: how many there are. `where`: "in the VAE
     decode" and the like, or "". `note`: what the figures in the line say. `follow_ups`: what only
-    follows from it.
+    follows from it. `here`: what this package does about it, `otherwise`: what else helps.
     """
 
     rule: str
     symptom: str
     cause: str
     evidence: tuple[Evidence, ...]
-    remedy: str
+    here: str
+    otherwise: str
     confidence: Confidence
     severity: Severity = "error"
     where: str = ""
@@ -58,6 +62,10 @@ class Diagnosis:
     count: int = 1
     source: str = ""
     follow_ups: tuple[Diagnosis, ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        return f"{self.here} {self.otherwise}"
 
 
 @dataclass(frozen=True)
@@ -188,13 +196,19 @@ class _Reader:
         low = bare.lower()
         if low.startswith("traceback (most recent call last)"):
             self._failed()
-        if not any(word in low for word in _WORDS_OF_ERRORS) or not _ERROR.search(bare):
+        if not any(word in low for word in _WORDS_OF_ERRORS):
+            return
+        if not _ERROR.search(bare) and not (_END.search(bare) and not self._was_told(line)):
             return
         self._failed()
         evidence = Evidence(line.number, line.text[:_EVIDENCE_CHARS])
         if not self.unknown or self.unknown[-1].line != line.number:
             self.unknown_count += 1
             self.unknown.append(evidence)
+
+    def _was_told(self, line: Line) -> bool:
+        causes = (hits for hits in self.hits.values() if hits.rule.severity == "error")
+        return any(line.number - hits.numbers[-1] <= NEAR_BEFORE for hits in causes)
 
     def finish(self) -> Examination:
         stages = self.stages
@@ -234,7 +248,11 @@ def grouped(all_hits: list[_Hits], likely_stop: bool = False) -> tuple[Diagnosis
             if hits.rule.severity != severity or parents[hits.rule.id] is not hits:
                 continue
             below = [
-                other for other in all_hits if other is not hits and parents[other.rule.id] is hits
+                other
+                for other in all_hits
+                if other is not hits
+                and parents[other.rule.id] is hits
+                and set(other.numbers) - set(hits.numbers)  # it says more than the same line
             ]
             result.append(_diagnosis(hits, below, likely_stop))
     return tuple(result)
@@ -256,7 +274,8 @@ def _diagnosis(hits: _Hits, below: list[_Hits], likely_stop: bool) -> Diagnosis:
         symptom=rule.symptom,
         cause=rule.cause,
         evidence=hits.evidence(),
-        remedy=f"{rule.here} {rule.otherwise}",
+        here=rule.here,
+        otherwise=rule.otherwise,
         confidence="likely" if surer else rule.confidence,
         severity=rule.severity,
         where=hits.where,

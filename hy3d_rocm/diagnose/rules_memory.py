@@ -138,6 +138,7 @@ RULES: tuple[Rule, ...] = (
             r"Ran out of memory when regular VAE (?:de|en)coding",
             r"Tried to allocate \S+ [KMG]iB\. GPU \d+ has a total capac",
         ),
+        unless=(r"\b(?:HIP|CUDA) out of memory\b",),
         follows=(*_GPU_CAUSES, "hip-out-of-memory", "cuda-out-of-memory", "block-allocator"),
     ),
     Rule(
