@@ -119,6 +119,7 @@ class _Hits:
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.by_word = [(word, rule) for rule in rules for word in rule.words]
+        self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
         self.hits: dict[str, _Hits] = {}
@@ -148,9 +149,11 @@ class _Reader:
         if not tried and not pending:
             return []
         found = []
-        for name in [rule.id for rule in RULES if rule.id in tried or rule.id in pending]:
+        for name in [name for name in self.order if name in tried or name in pending]:
             rule = BY_ID[name]
             if rule.search(line.text) or self._joined_match(rule, line.text):
+                if rule.alone:
+                    return [rule]
                 found.append(rule)
             elif name in tried or pending[name] > 1:
                 self.pending[name] = 2 if name in tried else pending[name] - 1

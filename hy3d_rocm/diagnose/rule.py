@@ -18,9 +18,9 @@ class Rule:
     two lines after it, joined with it, since loggers break sentences. `patterns`: any one of them
     is enough; case is ignored. `unless`: a line where one of these matches is none of this rule's.
     `follows`: rules of which this is only a consequence where both are close together in a log.
-    A rule without patterns is decided by the order of events (`stages.py`), not by one line.
-    `here`: what this package does about it; `otherwise`: what else helps. `source`: where the text
-    and its meaning were read.
+    `alone`: a line of this rule is evidence for no other. A rule without patterns is decided by the
+    order of events (`stages.py`), not by one line. `here`: what this package does about it;
+    `otherwise`: what else helps. `source`: where the text and its meaning were read.
     """
 
     id: str
@@ -35,6 +35,7 @@ class Rule:
     follows: tuple[str, ...] = ()
     confidence: Confidence = "certain"
     severity: Severity = "error"
+    alone: bool = False
     compiled: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     refused: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 

@@ -6,8 +6,9 @@ from hy3d_rocm.diagnose.rule import Rule
 
 _ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
 _ZLUDA = "https://github.com/patientx/ComfyUI-Zluda/issues/"
-_DOCTOR = "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card"
-" it sees."
+_DOCTOR = (
+    "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
+)
 _ROCM_LIBRARY = r"lib(?:MIOpen|torch_hip|amd_smi|rocm_smi64|rocblas|hipblas(?:lt)?|hipsparse"
 _ROCM_LIBRARY += r"|hsa-runtime64|amdhip64|rccl|hipfft"
 _ROCM_LIBRARY += r"|rocsolver|rocrand|hiprand|amd_comgr|roctx64|hiprtc)\.so[.\d]*"

@@ -144,5 +144,6 @@ RULES: tuple[Rule, ...] = (
         words=("starting again",),
         patterns=(r"\[VAE Decode\] .{1,4000}: starting again ",),
         severity="notice",
+        alone=True,
     ),
 )
