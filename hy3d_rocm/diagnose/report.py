@@ -26,7 +26,8 @@ def exit_code(found: Examination) -> int:
 
 
 def text_of(found: Examination, source: str) -> str:
-    blocks = [f"{source}: {_count(found.lines, 'line')}. {_summary(found)}"]
+    head = f"{source}: {_count(found.lines, 'line')}. {_summary(found)}"
+    blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
     for number, diagnosis in enumerate(found.causes, 1):
         blocks.append(_cause(diagnosis, number))
     if found.unknown_count:

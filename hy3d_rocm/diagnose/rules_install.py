@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
         id="torch-without-gpu",
         symptom="This PyTorch was built without GPU support.",
         cause="The CPU wheel is installed, mostly because a later `pip install` replaced the one"
-        " that was there. (On a Mac a node asks for CUDA that does not exist there.)",
+        " that was there; or a node asks for CUDA on a machine that has none, as on a Mac.",
         here="This package never installs or replaces torch. " + _DOCTOR,
         otherwise="Uninstall torch, torchvision and torchaudio and install them from the ROCm"
         " index.",
