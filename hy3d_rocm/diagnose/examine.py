@@ -22,12 +22,12 @@ _EVIDENCE_CHARS = 400
 _ERROR = re.compile(
     r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
     r"|!!! Exception during processing|^-? ?\*{0,2}Exception Message:"
-    r"|^Error occurred when executing|Assertion .{1,200} failed"
+    r"|Assertion .{1,200} failed"
 )
-# How a process or the driver ends after an error that was told before.
+# What stands beside an error that is told in another line: its heading, or how the process ended.
 _END = re.compile(
     r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
-    r"|\bBus error\b|^Exception Code: 0x|\*ERROR\*"
+    r"|\bBus error\b|^Error occurred when executing|^Exception Code: 0x|\*ERROR\*"
 )
 _WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 

@@ -8,8 +8,8 @@ _THEROCK = "https://github.com/ROCm/TheRock/issues/"
 _ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
 _LOST = ("gpu-page-fault", "gpu-launch-failure", "gpu-reset", "hsa-queue-error")
 _LONG_KERNELS = (
-    "This package starts no convolution of MIOpen that was not proven for its shape, and cuts a"
-    " decode into parts; that avoids the long kernels which most often end so."
+    "Under protect() no convolution of MIOpen is started that was not proven for its shape, and the"
+    " decode of this package goes in parts: both avoid kernels that run for seconds."
 )
 
 
@@ -94,12 +94,11 @@ RULES: tuple[Rule, ...] = (
         id="gpu-reset",
         symptom="The driver lost the GPU and reset it.",
         cause="The card did not answer in time. A kernel that runs too long does that (MIOpen's"
-        " find step with its naive kernel at a new resolution is the usual one), and so do driver"
-        " or firmware faults and a weak power supply. The program that the driver names is often"
-        " only a victim.",
+        " find step with its naive kernel at a new resolution is the usual one), and so do faults"
+        " of driver and firmware. The program that the driver names is often only a victim.",
         here=_LONG_KERNELS,
         otherwise="MIOPEN_FIND_MODE=FAST before torch is imported; a newer kernel and"
-        " linux-firmware; less overclocking.",
+        " linux-firmware.",
         source=_ROCM + "2773",
         words=("amdgpu", "gpu reset"),
         patterns=(
@@ -134,10 +133,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="windows-gpu-crash",
         symptom="The process crashed inside AMD's run time (Windows).",
-        cause="An access violation in amdhip64, in the code that launches kernels: the program"
-        " ended at once, so no error reaches Python.",
-        here=_LONG_KERNELS,
-        otherwise="Another version of the ROCm wheels, and a smaller tile, which often takes"
+        cause="An access violation inside amdhip64: the program ended at once, so no error reaches"
+        " Python.",
+        here="Where that happens in the first call of a convolution's shape, this package remembers"
+        " it and does not try it in that way again.",
+        otherwise="Another version of the ROCm wheels or of the driver; a smaller tile may take"
         " another kernel.",
         source=_THEROCK + "7691",
         words=("amdhip64", "amdocl64"),

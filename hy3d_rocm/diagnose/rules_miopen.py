@@ -18,8 +18,8 @@ RULES: tuple[Rule, ...] = (
         cause="No solver of this MIOpen takes that convolution, mostly a 3D one of a video VAE:"
         " on RDNA cards few exist, and those that want more workspace than there is are left out.",
         here=_ROUTED,
-        otherwise="Without this package: torch.backends.cudnn.enabled = False for the decode, or a"
-        " newer ROCm.",
+        otherwise="Without this package: a newer ROCm, or torch.backends.cudnn.enabled = False for"
+        " the decode; PyTorch's own operators then want more memory.",
         source=_ISSUES + "TheRock/issues/724",
         words=("algorithm",),
         patterns=(
