@@ -13,6 +13,13 @@ _LONG_KERNELS = (
 )
 
 
+# The text of every HIP error that a rule of its own tells.
+_TOLD = (
+    r"invalid device function|no kernel image|out of memory|an illegal memory|unspecified launch"
+    r"|the launch timed out|device-side assert|invalid configuration|no ROCm-capable"
+)
+
+
 def _others(own: str) -> tuple[str, ...]:
     return tuple(name for name in _LOST if name != own)
 
@@ -73,7 +80,10 @@ RULES: tuple[Rule, ...] = (
         source=""
         "https://github.com/pytorch/pytorch/blob/v2.9.0/c10/cuda/CUDADeviceAssertionHost.cpp",
         words=("device-side assert",),
-        patterns=(r"HIP error: device-side assert triggered",),
+        patterns=(
+            r"HIP error: device-side assert triggered",
+            r"\.hip:\d+: .{0,100}Device-side assertion .{0,200}failed",
+        ),
     ),
     Rule(
         id="gpu-launch-refused",
@@ -146,5 +156,20 @@ RULES: tuple[Rule, ...] = (
             r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
             r"Faulting module name: (?:amdhip64|amdocl64)",
         ),
+    ),
+    Rule(
+        id="hip-error",
+        symptom="A call of the HIP run time failed.",
+        cause="HIP reports some errors in a later call than the one that failed, so the text and"
+        " the place may mislead. A PyTorch that was built for another ROCm than the installed one"
+        " or than the card needs is one cause.",
+        here="`hy3d-rocm doctor` compares the card with what PyTorch was built for.",
+        otherwise="Run once with AMD_SERIALIZE_KERNEL=3, which makes the traceback name the place;"
+        " install the PyTorch wheels that fit your ROCm and card.",
+        source="https://github.com/invoke-ai/InvokeAI/issues/5738",
+        words=("hip error",),
+        patterns=(rf"\bHIP error: (?!{_TOLD})\w",),
+        follows=(*_LOST, "wrong-architecture", "hip-out-of-memory", "no-gpu-found"),
+        confidence="possible",
     ),
 )

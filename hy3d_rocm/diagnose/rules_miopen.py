@@ -148,8 +148,11 @@ RULES: tuple[Rule, ...] = (
         here="Nothing has to be done.",
         otherwise="The MIOpen kernels package of your ROCm version has them for some cards.",
         source=_ISSUES + "MIOpen/issues/2123",
-        words=("system database",),
-        patterns=(r"(?:Missing|Unable to read) system database",),
+        words=("system database", "parseandloaddb"),
+        patterns=(
+            r"(?:Missing|Unable to read) system database",
+            r"\[ParseAndLoadDb\] File is unreadable: .{0,300}miopen/db/",
+        ),
         severity="notice",
     ),
     Rule(
