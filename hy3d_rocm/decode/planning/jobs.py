@@ -23,15 +23,13 @@ class WayOptions:
 
     chunk_size: latent frames that go through all layers at a time, where norms are per position;
     None: one, of small pictures more on a GPU. slice_bytes: see LayerEngine. cpu_offload: whether
-    activations may be spilled to the host. precision: a narrower type that the last resort may
-    take, or None.
-    halo_pixels, overlap_pixels, min_tile_pixels, statistic_passes: see tiles.py.
+    activations may be spilled to the host. halo_pixels, overlap_pixels, min_tile_pixels,
+    statistic_passes: see tiles.py.
     """
 
     chunk_size: int | None = None
     slice_bytes: int | None = None
     cpu_offload: bool = True
-    precision: torch.dtype | None = None
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
@@ -84,8 +82,3 @@ class Job:
     def device_of(self, way: Way) -> torch.device:
         """Where the way computes."""
         return torch.device("cpu") if way.strategy == "cpu" else self.device
-
-    def dtype_of(self, way: Way) -> torch.dtype:
-        """The type that it computes in."""
-        dtype: torch.dtype = way.parameters.get("dtype", self.dtype)
-        return dtype

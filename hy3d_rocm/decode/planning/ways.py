@@ -141,8 +141,7 @@ def _chunks(job: Job, on_cpu: bool) -> list[int]:
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
-    """Tiles from large to small; at last once more with the smallest that can be, in the narrower
-    type where one is given."""
+    """Tiles from large to small; at last once more with the smallest that can be."""
     given: dict[str, Any] = {
         "engine": "tiles",
         "chunk": options.chunk_size or 1,
@@ -154,8 +153,6 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
     last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
-    if options.precision is not None:
-        last["dtype"] = options.precision
     yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
 
 
@@ -175,7 +172,7 @@ def tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
     """The tiles of a way with these parameters."""
     from hy3d_rocm.decode.engines.tiles import plan_tiles
 
-    named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
+    named = {k: v for k, v in parameters.items() if k != "engine"}
     return plan_tiles(job.family, job.shape, **named)
 
 
@@ -188,8 +185,6 @@ def _tile_way(
     rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
     count = len(plan.spatial.grains)
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
-    if "dtype" in parameters:
-        what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
     return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
 
 
@@ -224,7 +219,7 @@ def run(
     if engine is None:
         whole = job.family.whole_encode if job.encode else job.family.whole
         with torch.no_grad():
-            yield 0, whole(z.to(tools.device, job.dtype_of(way)))
+            yield 0, whole(z.to(tools.device, job.dtype))
     elif engine == "layers":
         function = job.family.encode if job.encode else job.family.decode
         yield from _by_layers(job, way, function, z, tools, sample)
@@ -247,13 +242,13 @@ def tiled_run(
     if way.parameters["engine"] == ENGINE:
         plan = plan_own_tiles(job.family, job.shape, way.parameters)
         return OwnTiles(
-            job.family, plan, tools.device, job.dtype_of(way), counter=tools.counter,
+            job.family, plan, tools.device, job.dtype, counter=tools.counter,
             on_pressure=tools.on_pressure, sample=sample,
         )  # fmt: skip
     kind = kind or TiledRun
     slice_bytes = way.parameters["slice_bytes"] or _slice_bytes(modelled(tools.device))
     return kind(
-        Placed(job.family, tools.device, job.dtype_of(way)),
+        Placed(job.family, tools.device, job.dtype),
         tools.backend,
         tile_plan(job, way.parameters),
         counter=tools.counter,
@@ -298,7 +293,7 @@ def _by_layers(
         sample=sample,
     )
     with torch.no_grad():
-        entered = engine.enter(z.to(tools.device, job.dtype_of(way)))
+        entered = engine.enter(z.to(tools.device, job.dtype))
         yield from engine.leave(function(engine, entered))
 
 
@@ -309,7 +304,7 @@ def _by_chunks(
     from hy3d_rocm.decode.engines.restart import chunks_from
 
     engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
-    chunk, dtype = way.parameters["chunk"], job.dtype_of(way)
+    chunk, dtype = way.parameters["chunk"], job.dtype
     if wanted and not job.encode:
         yield from chunks_from(engine, job.family, z, chunk, wanted, tools.device, dtype)
     else:
