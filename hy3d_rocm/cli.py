@@ -1,4 +1,4 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `bench`, `tune`, `db`.
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `miopen`, `bench`, `tune`, `db`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -16,6 +16,7 @@ from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
+from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
         "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
+    add_miopen_parser(commands)
     add_decode_parser(commands)
     add_tool_parsers(commands)
     add_bench_parser(commands)
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.command == "demo":
         return run_demo_command(arguments)
+    if arguments.command == "miopen":
+        return run_miopen_command(arguments)
     if arguments.command == "decode":
         return run_decode_command(arguments)
     if arguments.command in COMMANDS:
