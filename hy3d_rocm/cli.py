@@ -6,7 +6,6 @@ The same as `python -m hy3d_rocm`.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
+from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
@@ -33,10 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", type=Path, default=Path("demo_out"), help="folder to write to")
     demo.add_argument("--frames", type=int, default=33, help="4 n + 1 frames (default 33)")
-    doctor = commands.add_parser(
-        "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
-    )
-    doctor.add_argument("--json", action="store_true", help="machine-readable")
+    add_doctor_parser(commands)
     add_miopen_parser(commands)
     add_decode_parser(commands)
     add_tool_parsers(commands)
@@ -54,14 +51,6 @@ def run_demo_command(arguments: argparse.Namespace) -> int:
     except DemoError as error:
         sys.stderr.write(f"hy3d-rocm demo: {error}\n")
         return 1
-    return 0
-
-
-def run_doctor_command(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.env.doctor import collect, format_text
-
-    facts = collect()
-    print(json.dumps(facts, indent=2) if arguments.json else format_text(facts))
     return 0
 
 

@@ -27,7 +27,9 @@ def torch_missing(facts: Facts) -> Iterator[Said]:
         yield Said("PyTorch is not installed in this Python", error, _install(facts),
                    id="torch-not-installed")  # fmt: skip
     else:
-        yield Said("PyTorch is installed and can't be loaded", error, _install(facts))
+        known = "https://github.com/pytorch/pytorch/issues/188561"
+        yield Said("PyTorch is installed and can't be loaded", error, _install(facts),
+                   source=known if "librocm_sysdeps" in error else "")  # fmt: skip
 
 
 def torch_hangs(facts: Facts) -> Iterator[Said]:
@@ -53,8 +55,11 @@ def not_for_amd(facts: Facts) -> Iterator[Said]:
     if facts.has_amd_card:
         build = f"a CUDA {facts.get('torch.cuda')} build" if facts.get("torch.cuda") else "CPU only"
         cards = ", ".join(facts.architectures) or "an AMD card"
-        yield Said("PyTorch is not built for AMD cards, so everything runs on the CPU",
-                   f"torch {version} is {build}; the driver lists {cards}", _install(facts))  # fmt: skip
+        yield Said(
+            "PyTorch is not built for AMD cards, so everything runs on the CPU",
+            f"torch {version} is {build}; the driver lists {cards}",
+            _install(facts),
+        )
 
 
 def architecture_missing(facts: Facts) -> Iterator[Said]:
@@ -146,8 +151,11 @@ def kfd_missing(facts: Facts) -> Iterator[Said]:
     else:
         remedy = "install a kernel with HSA_AMD (CONFIG_HSA_AMD=y), or AMD's amdgpu-dkms"
     where = "this container has" if facts.get("kernel.container") else "there is"
-    yield Said("The compute driver's device is missing",
-               f"amdgpu drives {driven[0].get('pci')}, and {where} no /dev/kfd", remedy)  # fmt: skip
+    yield Said(
+        "The compute driver's device is missing",
+        f"amdgpu drives {driven[0].get('pci')}, and {where} no /dev/kfd",
+        remedy,
+    )
 
 
 def card_without_driver(facts: Facts) -> Iterator[Said]:
@@ -190,8 +198,7 @@ def miopen_off(facts: Facts) -> Iterator[Said]:
 
 RULES = (
     Rule("torch-hangs", Severity.ERROR, torch_hangs),
-    Rule("torch-broken", Severity.ERROR, torch_missing,
-         "https://github.com/pytorch/pytorch/issues/188561"),
+    Rule("torch-broken", Severity.ERROR, torch_missing),
     Rule("gpu-does-not-start", Severity.ERROR, gpu_does_not_start),
     Rule("torch-not-for-amd", Severity.ERROR, not_for_amd,
          "https://github.com/amd/playbooks/issues/69"),

@@ -53,21 +53,26 @@ def collect(
 
 def format_text(facts: Mapping[str, Any]) -> str:
     """`collect()`'s facts for people."""
+    found = sections(facts)
+    width = max(map(len, found)) + 2
+    lines = []
+    for title, body in found.items():
+        heads = [title, *[""] * (len(body) - 1)]
+        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
+    return "\n".join(lines)
+
+
+def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """`collect()`'s facts for people: heading -> lines."""
     system, core, torch = facts["system"], facts["core"], facts["torch"]
     installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
-    sections = {
+    return {
         "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
         "packages": [", ".join(installed) or "none of those that matter"],
         "C core": _core_lines(core),
         "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
         "variables": [f"judged for: {facts['rules']}", *_variable_lines(facts["variables"])],
     }
-    width = max(map(len, sections)) + 2
-    lines = []
-    for title, body in sections.items():
-        heads = [title, *[""] * (len(body) - 1)]
-        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
-    return "\n".join(lines)
 
 
 def _system() -> dict[str, Any]:
