@@ -50,7 +50,9 @@ def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 def _kernel(facts: Facts) -> list[str]:
     if facts.get("kernel.error"):
         return [str(facts.get("kernel.error"))]
-    lines = [f"{facts.get('kernel.release', '')}, {facts.get('kernel.driver') or 'no amdgpu'}"]
+    driver = str(facts.get("kernel.driver") or "no amdgpu")
+    driver = "the kernel's own amdgpu" if driver.startswith("kernel ") else driver
+    lines = [f"{facts.get('kernel.release', '')}, {driver}"]
     for device in facts.rows("kernel.devices"):
         if device.get("exists"):
             may = "usable" if device.get("usable") else "not usable"
@@ -71,9 +73,10 @@ def _memory(facts: Facts) -> list[str]:
     for gpu in facts.rows("torch.gpus"):
         if gpu.get("total_bytes"):
             free, total = gpu.get("free_bytes"), gpu.get("total_bytes")
-            lines.append(f"{gpu.get('name')}: {size_text(free)} of {size_text(total)} free; this "
-                         f"process holds {size_text(gpu.get('reserved_bytes'))}, "
-                         f"{size_text(gpu.get('allocated_bytes'))} of it in use")  # fmt: skip
+            held = (f"; this process holds {size_text(gpu.get('reserved_bytes'))}, "
+                    f"{size_text(gpu.get('allocated_bytes'))} of it in use")  # fmt: skip
+            held = held if facts.get("torch.in_this_process") else ""
+            lines.append(f"{gpu.get('name')}: {size_text(free)} of {size_text(total)} free{held}")
     for holder in facts.rows("memory.holders"):
         own = ", this process" if holder.get("own") else ""
         lines.append(f"held by {holder.get('name')} (process {holder.get('pid')}{own}): "

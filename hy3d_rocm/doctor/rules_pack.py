@@ -106,7 +106,8 @@ def tiers(facts: Facts) -> Iterator[Said]:
         name = tier_name(str(result.get("tier")), is_amd)
         where = f"{result.get('shape')} on {result.get('device')}"
         detail, verdict = str(result.get("detail") or ""), result.get("verdict")
-        said = _tier(result, name, f"{where}: {detail}", verdict, is_amd)
+        left_out = "" if result.get("tier") == "cpu" else "; protect() does without it"
+        said = _tier(result, name, f"{where}: {detail or verdict}{left_out}", verdict, is_amd)
         if said is not None:
             yield said
 
@@ -115,25 +116,25 @@ def _tier(
     result: Mapping[str, Any], name: str, evidence: str, verdict: Any, is_amd: bool
 ) -> Said | None:
     tier = result.get("tier")
-    away = "nothing is needed: protect() leaves it out. " if tier != "cpu" else ""
     if is_wrong(result):
         fix = "update PyTorch or the driver, and say so in an issue" if tier == "vendor" else \
             "report it with this report"  # fmt: skip
-        return Said(f"A convolution by {name} comes out wrong", evidence, away + fix,
+        return Said(f"A convolution by {name} comes out wrong", evidence, fix,
                     severity=Severity.ERROR, id=f"tier-wrong-{tier}")  # fmt: skip
     if verdict == "hang":
         fix = "restart the machine and run this again"
         if tier == "vendor" and is_amd:
             fix = "set MIOPEN_FIND_MODE=FAST, and hy3d-rocm miopen clear if that was set"
-        return Said(f"A convolution by {name} does not come back", evidence, away + fix,
+        return Said(f"A convolution by {name} does not come back", evidence, fix,
                     severity=Severity.WARNING if tier == "vendor" else Severity.ERROR,
                     id=f"tier-hang-{tier}")  # fmt: skip
     if verdict == "error":
-        return Said(f"A convolution by {name} fails", evidence, away + "See the evidence",
+        fix = "update PyTorch or the driver" if tier == "vendor" else "report it with this report"
+        return Said(f"A convolution by {name} fails", evidence, fix,
                     severity=Severity.WARNING, id=f"tier-error-{tier}")  # fmt: skip
     if verdict == "slow-find":
         return Said(f"The first convolution by {name} takes long",
-                    f"{evidence}first {result.get('first_seconds'):.1f} s, then "
+                    f"{evidence}: {result.get('first_seconds') or 0:.1f} s, and later "
                     f"{result.get('seconds') or 0:.3f} s", "set MIOPEN_FIND_MODE=FAST",
                     severity=Severity.ADVICE, id=f"tier-slow-{tier}")  # fmt: skip
     if verdict == "oom":

@@ -117,8 +117,8 @@ TABLE = (
     KnownBad(
         "firmware-mes-0x83", Severity.ERROR,
         "This GPU firmware is known for hangs and memory access faults",
-        "roll the firmware package back to the one before linux-firmware 20251125, or update it "
-        "past that, and restart",
+        "install a firmware package from before linux-firmware 20251125 (on Fedora "
+        "amd-gpu-firmware 20251111), and restart",
         f"{_ROCM}5724 {_ROCM}5616", _mes_firmware,
     ),
     KnownBad(

@@ -33,8 +33,8 @@ def as_text(examination: Examination) -> str:
 def _finding(finding: Finding) -> str:
     parts = [finding.title, finding.evidence]
     parts += [f"-> {finding.remedy}"] if finding.remedy else []
-    parts += [f"   {address}" for address in finding.source.split()]
     lines = [line for part in parts if part for line in _wrapped(part)]
+    lines += [f"   {address}" for address in finding.source.split()]
     first = f"{str(finding.severity).upper():{_INDENT}}{lines[0]}"
     return "\n".join([first, *(" " * _INDENT + line for line in lines[1:])])
 

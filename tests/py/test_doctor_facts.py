@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -150,17 +151,21 @@ def test_reports_do_not_name_the_users_folder() -> None:
     assert examination.without_home(facts, {"HOME": "/", "USERPROFILE": "/"}) == facts
 
 
-def test_the_doctor_loads_no_torch_in_its_own_process() -> None:
+def test_this_machine_is_examined_and_torch_stays_in_the_children() -> None:
     code = (
-        "import sys, hy3d_rocm.doctor as d; e = d.examine({}, self_test=True, seconds=30); "
-        "assert 'torch' not in sys.modules; print(e.exit_code, e.facts['torch']['version'])"
+        "import json, sys, hy3d_rocm.doctor as d; e = d.examine({}, seconds=100); "
+        "assert 'torch' not in sys.modules; print(json.dumps(e.as_dict()))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True, text=True, timeout=90, check=False,
+        [sys.executable, "-c", code], env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split()[1] == torch.__version__
+    found = json.loads(run.stdout)
+    assert found["facts"]["torch"]["version"] == torch.__version__
+    results = found["facts"]["self_test"]["results"]
+    verdicts = {r["tier"]: r["verdict"] for r in results if r["device"] == "cpu"}
+    assert verdicts | {"cpu": "ok"} == dict.fromkeys(selftest.CPU_TIERS, "ok")
 
 
 # Children
@@ -224,13 +229,6 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
     assert verdicts[("cuda:0", "conv2d")] == "error"
     assert verdicts[("cuda:0", "triton")] == verdicts[("cpu", "cpu")] == "ok"
     assert "trying vendor on cuda:0" in told
-
-
-def test_the_self_test_of_this_machine_is_right_on_the_cpu() -> None:
-    facts = selftest.run({"version": "2", "gpus": []}, 40.0)
-    assert [(r["tier"], r["verdict"]) for r in facts["results"]][:3] == [
-        ("gemm", "ok"), ("conv2d", "ok"), ("native", "ok"),
-    ]  # fmt: skip
 
 
 def test_without_torch_nothing_is_tried() -> None:

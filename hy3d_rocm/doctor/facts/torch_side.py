@@ -17,7 +17,7 @@ _CALL = f"{__name__}:here"
 def collect(seconds: float) -> dict[str, Any]:
     """`here()`, at most about `seconds` later; {"error", "is_hang"} where nothing is known."""
     if is_started():
-        return here()
+        return here() | {"in_this_process": True}
     from hy3d_rocm.conv.probe.ask import NoAnswerError, ask
 
     try:
