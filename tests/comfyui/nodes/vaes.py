@@ -35,6 +35,7 @@ class HarnessVae:
             sys.path.append(str(TESTS))
         from comfy_vaes_tiny import tiny_comfy_vae
 
+        torch.backends.cudnn.allow_tf32 = False  # "exact" is said of float32
         vae = tiny_comfy_vae(kind)
         first = vae.first_stage_model.decoder
         first = first.conv_in if hasattr(first, "conv_in") else first.conv1
@@ -68,7 +69,9 @@ class HarnessVaeCheck(Probe):
             model._modules = {**model._modules, "decoder": copy.copy(model.decoder)}
             model.decoder.carried = False
         with torch.no_grad():
-            frames = vae.process_output(model.decode(samples["samples"]).float())
+            weight = next(model.parameters())
+            latents = samples["samples"].to(weight.device, weight.dtype)
+            frames = vae.process_output(model.decode(latents).float()).cpu()
         wanted = frames.movedim(1, -1)
         wanted = wanted.flatten(0, 1) if wanted.ndim == 5 else wanted
         same = images.shape == wanted.shape
