@@ -319,3 +319,10 @@ def test_container_and_bare_machine_get_different_remedies(base: Facts, tmp_path
     inside = changed(base, unusable, put("kernel.container", True))
     [contained] = [f for f in judge(inside) if f.id == "device-not-usable"]
     assert "--group-add render" in contained.remedy
+
+
+def test_the_page_of_the_docs_lists_every_finding() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/doctor.md").read_text(encoding="utf-8")
+    for name in {row[0] for row in ROWS} | {rule.id for rule in table()} - {"tier", "variable"}:
+        general = name.rsplit("-", 1)[0] + "-*"
+        assert f"`{name}`" in page or f"`{general}`" in page, name
