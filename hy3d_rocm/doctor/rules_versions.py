@@ -46,7 +46,7 @@ def _cards(facts: Facts, *prefixes: str) -> list[str]:
 def _mes_firmware(facts: Facts) -> str:
     """The firmware of the card that the architecture belongs to: APUs have one card."""
     cards = _cards(facts, "gfx1150", "gfx1151")
-    bad = [c for c in facts.rows("kernel.cards") if c.get("mes_firmware") == _BAD_MES]
+    bad = [c for c in facts.amd_cards if c.get("mes_firmware") == _BAD_MES]
     if not cards or not bad:
         return ""
     return f"{cards[0]}, {bad[0].get('pci')}: MES firmware {_BAD_MES:#x}"
@@ -56,9 +56,7 @@ def _kernel_hides_memory(facts: Facts) -> str:
     """Up to 6.15 by the thread, solved in 6.16.9; what AMD's own module has is not known."""
     release = facts.get("kernel.release", "")
     version = parse_version(release)
-    large = [
-        card for card in facts.rows("kernel.cards") if (card.get("vram_total_bytes") or 0) > 16 * GB
-    ]
+    large = [card for card in facts.amd_cards if (card.get("vram_total_bytes") or 0) > 16 * GB]
     if not _cards(facts, "gfx1151") or not large or not (() < version < (6, 16, 9)):
         return ""
     if not str(facts.get("kernel.driver", "")).startswith("kernel"):
