@@ -82,8 +82,8 @@ def _nightly(facts: Facts) -> int:
 
 
 def _slow_decode(facts: Facts) -> str:
-    cards = _cards(facts, "gfx110")
-    if not cards or _nightly(facts) != 20251201:
+    cards = _cards(facts, "gfx1100", "gfx1102")
+    if facts.get("machine.system") != "windows" or not cards or _nightly(facts) != 20251201:
         return ""
     return f"torch {facts.get('torch.version')} on {', '.join(cards)}"
 
@@ -95,7 +95,7 @@ def _wrong_on_windows(facts: Facts) -> str:
 
 
 def _slow_navi1(facts: Facts) -> str:
-    cards, rocm = _cards(facts, "gfx101"), facts.version("machine.rocm")
+    cards, rocm = _cards(facts, "gfx1010"), facts.version("machine.rocm")
     if not cards or rocm[:3] != (7, 1, 1):
         return ""
     return f"{', '.join(cards)} with ROCm {dotted(rocm)}"
@@ -133,7 +133,7 @@ TABLE = (
     ),
     KnownBad(
         "nightly-slow-decode", Severity.WARNING,
-        "This nightly is known to decode VAEs 28 to 50 times slower than the one of 2025-10-10",
+        "This nightly is known to decode VAEs 30 to 50 times slower than the one of 2025-10-10",
         "install another nightly",
         f"{_THEROCK}2371", _slow_decode,
     ),
@@ -144,8 +144,8 @@ TABLE = (
         f"{_THEROCK}2458 https://github.com/ROCm/rocm-libraries/issues/3339", _wrong_on_windows,
     ),
     KnownBad(
-        "rocm-slow-gfx101", Severity.WARNING,
-        "ROCm 7.1.1 is known to be 2 to 3 times slower on gfx101x, tiled VAEs to take minutes",
+        "rocm-slow-gfx1010", Severity.WARNING,
+        "ROCm 7.1.1 is known to be 2 to 3 times slower on gfx1010, tiled VAEs to take minutes",
         "use a PyTorch that is built for ROCm 6.4",
         f"{_THEROCK}2848", _slow_navi1,
     ),
