@@ -22,12 +22,12 @@ _EVIDENCE_CHARS = 400
 _ERROR = re.compile(
     r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
     r"|!!! Exception during processing|^-? ?\*{0,2}Exception Message:"
-    r"|^Error occurred when executing|Assertion .{1,200} failed"
+    r"|Assertion .{1,200} failed"
 )
-# How a process or the driver ends after an error that was told before.
+# What stands beside an error that is told in another line: its heading, or how the process ended.
 _END = re.compile(
     r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
-    r"|\bBus error\b|^Exception Code: 0x|\*ERROR\*"
+    r"|\bBus error\b|^Error occurred when executing|^Exception Code: 0x|\*ERROR\*"
 )
 _WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 
@@ -128,22 +128,22 @@ class _Reader:
         self.last_error: tuple[int, str] | None = None
         self.unknown: deque[Evidence] = deque(maxlen=UNKNOWN_LINES)
         self.unknown_count = 0
+        self.ends: set[int] = set()  # those of `unknown` that only say how a process ended
         self.lines = 0
 
     def feed(self, line: Line) -> None:
         self.lines = line.number
-        self.stages.feed(line)
-        matched = self._matched(line)
+        low = line.text.lower()
+        self.stages.feed(line, low)
+        matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
         self._look_for_place(line)
-        bare = without_prefix(line.text)
         if not matched:
-            self._look_for_unknown(line, bare)
-        self.before.append(bare[-_JOINED_CHARS:])
+            self._look_for_unknown(line, low)
+        self.before.append(line.text)
 
-    def _matched(self, line: Line) -> list[Rule]:
-        low = line.text.lower()
+    def _matched(self, line: Line, low: str) -> list[Rule]:
         tried = {rule.id for word, rule in self.by_word if word in low}
         pending, self.pending = self.pending, {}
         if not tried and not pending:
@@ -162,7 +162,8 @@ class _Reader:
     def _joined_match(self, rule: Rule, text: str) -> bool:
         """A sentence that a logger broke: it has to end in this line."""
         for count in range(1, len(self.before) + 1):
-            head = " ".join(list(self.before)[-count:])
+            parts = (without_prefix(part)[-_JOINED_CHARS:] for part in list(self.before)[-count:])
+            head = " ".join(parts)
             found = rule.search(f"{head} {without_prefix(text)}")
             if found is not None and found.start() < len(head) and found.end() > len(head) + 1:
                 return True
@@ -177,6 +178,16 @@ class _Reader:
         if rule.severity == "error":
             self.last_error = (line.number, rule.id)
             self._failed()
+            self._explain_ends(line)
+
+    def _explain_ends(self, line: Line) -> None:
+        """A process that ended in the lines above: this is why."""
+        told = {number for number in self.ends if line.number - number <= NEAR_AFTER}
+        if told:
+            rest = [row for row in self.unknown if row.line not in told]
+            self.unknown_count -= len(self.unknown) - len(rest)
+            self.unknown = deque(rest, maxlen=UNKNOWN_LINES)
+            self.ends -= told
 
     def _failed(self) -> None:
         beside = self.stages.failed()
@@ -195,19 +206,21 @@ class _Reader:
                 self.hits[name].where = STAGE_WORDS["decode"]
             self.last_error = None
 
-    def _look_for_unknown(self, line: Line, bare: str) -> None:
-        low = bare.lower()
-        if low.startswith("traceback (most recent call last)"):
+    def _look_for_unknown(self, line: Line, low: str) -> None:
+        if "traceback (most recent call last)" in low:
             self._failed()
         if not any(word in low for word in _WORDS_OF_ERRORS):
             return
-        if not _ERROR.search(bare) and not (_END.search(bare) and not self._was_told(line)):
-            return
+        bare = without_prefix(line.text)
+        if not _ERROR.search(bare):
+            if not _END.search(bare) or self._was_told(line):
+                return
+            self.ends.add(line.number)
         self._failed()
-        evidence = Evidence(line.number, line.text[:_EVIDENCE_CHARS])
         if not self.unknown or self.unknown[-1].line != line.number:
             self.unknown_count += 1
-            self.unknown.append(evidence)
+            self.unknown.append(Evidence(line.number, line.text[:_EVIDENCE_CHARS]))
+            self.ends.intersection_update(row.line for row in self.unknown)
 
     def _was_told(self, line: Line) -> bool:
         causes = (hits for hits in self.hits.values() if hits.rule.severity == "error")

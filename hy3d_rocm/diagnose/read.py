@@ -43,7 +43,8 @@ def clean(raw: str) -> str:
     """Without escape sequences and control characters, white space collapsed."""
     if "\x1b" in raw:
         raw = _ESCAPES.sub("", raw)
-    return _CONTROL.sub("", " ".join(raw.split()))
+    text = " ".join(raw.split())
+    return text if text.isprintable() else _CONTROL.sub("", text)
 
 
 def without_prefix(text: str) -> str:

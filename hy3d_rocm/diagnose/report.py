@@ -75,7 +75,7 @@ def _evidence(lines: tuple[Evidence, ...], count: int, indent: int = 3) -> list[
 def _cause(diagnosis: Diagnosis, number: int) -> str:
     where = f" ({diagnosis.where})" if diagnosis.where else ""
     head = f"{number}. {diagnosis.symptom.rstrip('.')}{where}. [{diagnosis.rule}]"
-    rows = [textwrap.fill(head, WIDTH, subsequent_indent="   ")]
+    rows = [textwrap.fill(head, WIDTH, subsequent_indent="   ", break_on_hyphens=False)]
     rows += _evidence(diagnosis.evidence, diagnosis.count)
     rows.append(_wrapped("cause", f"{diagnosis.cause} ({diagnosis.confidence})"))
     if diagnosis.note:

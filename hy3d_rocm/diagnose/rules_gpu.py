@@ -8,8 +8,15 @@ _THEROCK = "https://github.com/ROCm/TheRock/issues/"
 _ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
 _LOST = ("gpu-page-fault", "gpu-launch-failure", "gpu-reset", "hsa-queue-error")
 _LONG_KERNELS = (
-    "This package starts no convolution of MIOpen that was not proven for its shape, and cuts a"
-    " decode into parts; that avoids the long kernels which most often end so."
+    "Under protect() no convolution of MIOpen is started that was not proven for its shape, and the"
+    " decode of this package goes in parts: both avoid kernels that run for seconds."
+)
+
+
+# The text of every HIP error that a rule of its own tells.
+_TOLD = (
+    r"invalid device function|no kernel image|out of memory|an illegal memory|unspecified launch"
+    r"|the launch timed out|device-side assert|invalid configuration|no ROCm-capable"
 )
 
 
@@ -73,7 +80,10 @@ RULES: tuple[Rule, ...] = (
         source=""
         "https://github.com/pytorch/pytorch/blob/v2.9.0/c10/cuda/CUDADeviceAssertionHost.cpp",
         words=("device-side assert",),
-        patterns=(r"HIP error: device-side assert triggered",),
+        patterns=(
+            r"HIP error: device-side assert triggered",
+            r"\.hip:\d+: .{0,100}Device-side assertion .{0,200}failed",
+        ),
     ),
     Rule(
         id="gpu-launch-refused",
@@ -94,12 +104,11 @@ RULES: tuple[Rule, ...] = (
         id="gpu-reset",
         symptom="The driver lost the GPU and reset it.",
         cause="The card did not answer in time. A kernel that runs too long does that (MIOpen's"
-        " find step with its naive kernel at a new resolution is the usual one), and so do driver"
-        " or firmware faults and a weak power supply. The program that the driver names is often"
-        " only a victim.",
+        " find step with its naive kernel at a new resolution is the usual one), and so do faults"
+        " of driver and firmware. The program that the driver names is often only a victim.",
         here=_LONG_KERNELS,
         otherwise="MIOPEN_FIND_MODE=FAST before torch is imported; a newer kernel and"
-        " linux-firmware; less overclocking.",
+        " linux-firmware.",
         source=_ROCM + "2773",
         words=("amdgpu", "gpu reset"),
         patterns=(
@@ -134,10 +143,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="windows-gpu-crash",
         symptom="The process crashed inside AMD's run time (Windows).",
-        cause="An access violation in amdhip64, in the code that launches kernels: the program"
-        " ended at once, so no error reaches Python.",
-        here=_LONG_KERNELS,
-        otherwise="Another version of the ROCm wheels, and a smaller tile, which often takes"
+        cause="An access violation inside amdhip64: the program ended at once, so no error reaches"
+        " Python.",
+        here="Where that happens in the first call of a convolution's shape, this package remembers"
+        " it and does not try it in that way again.",
+        otherwise="Another version of the ROCm wheels or of the driver; a smaller tile may take"
         " another kernel.",
         source=_THEROCK + "7691",
         words=("amdhip64", "amdocl64"),
@@ -146,5 +156,20 @@ RULES: tuple[Rule, ...] = (
             r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
             r"Faulting module name: (?:amdhip64|amdocl64)",
         ),
+    ),
+    Rule(
+        id="hip-error",
+        symptom="A call of the HIP run time failed.",
+        cause="HIP reports some errors in a later call than the one that failed, so the text and"
+        " the place may mislead. A PyTorch that was built for another ROCm than the installed one"
+        " or than the card needs is one cause.",
+        here="`hy3d-rocm doctor` compares the card with what PyTorch was built for.",
+        otherwise="Run once with AMD_SERIALIZE_KERNEL=3, which makes the traceback name the place;"
+        " install the PyTorch wheels that fit your ROCm and card.",
+        source="https://github.com/invoke-ai/InvokeAI/issues/5738",
+        words=("hip error",),
+        patterns=(rf"\bHIP error: (?!{_TOLD})\w",),
+        follows=(*_LOST, "wrong-architecture", "hip-out-of-memory", "no-gpu-found"),
+        confidence="possible",
     ),
 )

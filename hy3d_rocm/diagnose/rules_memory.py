@@ -58,9 +58,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="hip-out-of-memory",
         symptom="The AMD card is out of memory.",
-        cause="What was asked for is more than was free. With MIOpen switched off, PyTorch's own"
-        " conv3d takes 27 times its input for one convolution; with it, the find step takes room"
-        " to try solvers.",
+        cause="What was asked for is more than was free. In a video VAE with MIOpen switched off,"
+        " PyTorch's own conv3d takes 27 times its input for one 3x3x3 convolution; with MIOpen on,"
+        " its find step may take room to try solvers.",
         here=_BOUNDED,
         otherwise="Smaller tiles or fewer frames, other models unloaded, no --gpu-only or"
         " --highvram. Restart after it if all that follows is slow.",

@@ -18,8 +18,8 @@ RULES: tuple[Rule, ...] = (
         cause="No solver of this MIOpen takes that convolution, mostly a 3D one of a video VAE:"
         " on RDNA cards few exist, and those that want more workspace than there is are left out.",
         here=_ROUTED,
-        otherwise="Without this package: torch.backends.cudnn.enabled = False for the decode, or a"
-        " newer ROCm.",
+        otherwise="Without this package: a newer ROCm, or torch.backends.cudnn.enabled = False for"
+        " the decode; PyTorch's own operators then want more memory.",
         source=_ISSUES + "TheRock/issues/724",
         words=("algorithm",),
         patterns=(
@@ -148,8 +148,11 @@ RULES: tuple[Rule, ...] = (
         here="Nothing has to be done.",
         otherwise="The MIOpen kernels package of your ROCm version has them for some cards.",
         source=_ISSUES + "MIOpen/issues/2123",
-        words=("system database",),
-        patterns=(r"(?:Missing|Unable to read) system database",),
+        words=("system database", "parseandloaddb"),
+        patterns=(
+            r"(?:Missing|Unable to read) system database",
+            r"\[ParseAndLoadDb\] File is unreadable: .{0,300}miopen/db/",
+        ),
         severity="notice",
     ),
     Rule(

@@ -61,9 +61,9 @@ class Stages:
     offloaded: Line | None = None  # a transformer that was only partly moved away
     sampled: bool = field(default=False)
 
-    def feed(self, line: Line) -> None:
+    def feed(self, line: Line, low: str) -> None:
+        """`low`: the line's text in lower case."""
         self.last = line
-        low = line.text.lower()
         if not any(word in low for word in _WORDS):
             return
         if _DONE.search(line.text):

@@ -196,7 +196,7 @@ LINES = (
         "glibc's loader",
     ),
     _case("no-gpu-found", "hipErrorNoDevice", _HIP),
-    _case("no-gpu-found", "RuntimeError: no ROCm-capable device is detected", _HIP),
+    _case("no-gpu-found", "RuntimeError: HIP error: no ROCm-capable device is detected", _HIP),
     _case("kfd-access", "Unable to open /dev/kfd read-write: Cannot allocate memory", "rocminfo"),
     _case("kfd-access", "/dev/kfd: Permission denied", "robertrosenbusch/gfx803_rocm#15"),
     _case(

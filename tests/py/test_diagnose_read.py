@@ -72,7 +72,7 @@ def test_an_error_inside_one_enormous_line_is_found_once(offset: int) -> None:
 
 
 def test_a_sentence_broken_by_the_logger_is_put_together() -> None:
-    text = "12:00:00-1 ERROR    Expected all tensors to be\n          on the\n          same device, but"
+    text = "12:00:00-1 ERROR    Expected all tensors to be\n        on the\n      same device, but"
     assert rules_of(text.encode()) == ["device-mismatch"]
     assert rules_of(b"Expected all tensors to be\n\nsomething else\non the\nsame device") == []
 
@@ -87,7 +87,7 @@ def test_any_bytes_can_be_read_and_reported(data: bytes) -> None:
     as_dict(found, "log")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(
     st.sampled_from([line for found in EXCERPTS for line in found["lines"]]), st.text(max_size=60)
 ), max_size=12))  # fmt: skip
@@ -100,9 +100,8 @@ def test_any_mixture_of_lines_can_be_read_and_fits_its_evidence(lines: list[str]
         assert all(1 <= row.line <= len(real) for row in diagnosis.evidence)
         assert diagnosis.count >= len(diagnosis.evidence)
     assert len(found.unknown) <= UNKNOWN_LINES
-    assert all(
-        len(row) <= WIDTH for row in text_of(found, "log").splitlines() if " " in row.strip()
-    )
+    for row in text_of(found, "log").splitlines():
+        assert len(row) <= WIDTH or max(map(len, row.split())) > WIDTH - 15
 
 
 class _Log(io.RawIOBase):
@@ -126,7 +125,7 @@ def peak_bytes(count: int) -> int:
 
 def test_memory_does_not_grow_with_the_log() -> None:
     peak_bytes(1)
-    assert peak_bytes(24) - peak_bytes(6) < 100_000
+    assert peak_bytes(9) - peak_bytes(3) < 100_000
 
 
 ADVERSARIES = {
@@ -155,6 +154,6 @@ def seconds(data: bytes) -> float:
 @pytest.mark.parametrize("end", ["", "\n"], ids=["one line", "many lines"])
 def test_time_is_linear_in_the_length_of_the_log(name: str, end: str) -> None:
     piece = (ADVERSARIES[name] + end).encode()
-    count = 60_000 // len(piece)
+    count = 12_000 // len(piece)
     # Quadratic time would give 16; twice the linear 4 allows for the machine.
     assert seconds(piece * count * 4) < 8 * seconds(piece * count) + 0.05
