@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hy3d_rocm.comfy.nodes.decode import Hy3DRocmVAEDecode
+from hy3d_rocm.comfy.nodes.doctor import Hy3DRocmDoctor
 from hy3d_rocm.comfy.nodes.hunyuan3d import Hy3DRocmPipeline, Hy3DRocmSeedMode
 from hy3d_rocm.comfy.nodes.system import Hy3DRocmFreeMemory, Hy3DRocmStatus
+from hy3d_rocm.comfy.nodes.tools import Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode
 
 __all__ = ["NODES"]
 
 NODES: tuple[type[Any], ...] = (
     Hy3DRocmVAEDecode, Hy3DRocmPipeline, Hy3DRocmSeedMode, Hy3DRocmFreeMemory, Hy3DRocmStatus,
+    Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode, Hy3DRocmDoctor,
 )  # fmt: skip

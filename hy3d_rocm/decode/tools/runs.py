@@ -108,9 +108,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 
 def _room_for(subject: Subject) -> Tensor:
-    from hy3d_rocm.decode.families import family_for
-
-    shape = family_for(subject.vae).out_shape(tuple(subject.latents.shape))
+    shape = subject.family.out_shape(tuple(subject.latents.shape))
     return torch.empty(shape, dtype=torch.float32)
 
 
@@ -123,15 +121,21 @@ def _kind(error: Exception) -> str:
 
 
 def exact_frames(
-    subject: Subject, progress: Progress | None = None, budget: int | str | None = None
+    subject: Subject,
+    progress: Progress | None = None,
+    budget: int | str | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
     """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
-    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends."""
+    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends,
+    DecodeCancelled where `cancel` asked for it."""
     failed: list[str] = []
     for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
-        outcome = run_once(subject, setting, progress=progress, wide=True)
+        outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
             return outcome
+        if outcome.kind == "cancelled" or (cancel is not None and cancel()):
+            raise DecodeCancelled("cancelled before the exact frames were there")
         failed.append(f"{setting.name}: {outcome.error}")
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")

@@ -27,8 +27,8 @@ class SubjectError(BenchError):
 
 @dataclass
 class Subject:
-    """vae: on the device, in its type. latents: (B, C, T, H, W), on the host. text: a line on what
-    it is. is_random: whether the weights mean nothing (time and memory do). notes: sentences."""
+    """vae: on the device, in its type, or a family. latents: (B, C, T, H, W), on the host. text: a
+    line on what it is. is_random: whether the weights mean nothing (time and memory do). notes: sentences."""
 
     vae: Any
     latents: Tensor
@@ -37,9 +37,14 @@ class Subject:
     notes: tuple[str, ...] = ()
 
     @property
+    def family(self) -> Any:
+        """The VAE's family, or what was given as one (ComfyUI's VAEs are, with their host)."""
+        return self.vae if hasattr(self.vae, "has_global_norms") else family_for(self.vae)
+
+    @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = family_for(self.vae).device
+        """Where the weights are, or their host computes."""
+        device: torch.device = self.family.device
         return device
 
 

@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.progress import ProgressLine
+from hy3d_rocm.decode.tools.progress import Watched
 from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
 from hy3d_rocm.units import size_text
 
@@ -96,14 +95,16 @@ def validate(
     share: float = 0.25,
     budget: int | str | None = None,
     options: DecodeOptions | None = None,
-    line: ProgressLine | None = None,
+    line: Watched | None = None,
     say: Callable[[str], None] = lambda _: None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Validation:
-    """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C ends it
-    with the rows so far. RuntimeError where not even the reference can be decoded."""
+    """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C and
+    `cancel` end it with the rows so far. RuntimeError where not even the reference can be decoded,
+    DecodeCancelled where it was cancelled before that."""
     if line is not None:
         line.begin("exact")
-    exact = exact_frames(subject, line)
+    exact = exact_frames(subject, line, cancel=cancel)
     say(f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s")
     assert exact.frames is not None
     found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
@@ -114,7 +115,10 @@ def validate(
             setting = Setting(name, name, "auto", room, options or DecodeOptions())
             if line is not None:
                 line.begin(name)
-            row = Row(run_once(subject, setting, progress=line))
+            row = Row(run_once(subject, setting, progress=line, cancel=cancel))
+            if row.outcome.kind == "cancelled" or (cancel is not None and cancel()):
+                found.interrupted = True
+                break
             _measure(row, subject, exact.frames)
             found.rows.append(row)
             say(f"{name}: {row.outcome.error or _figures(row)}")
@@ -136,9 +140,8 @@ def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
     row.psnr, row.ssim = metrics.psnr(frames, exact), metrics.ssim(frames, exact)
     row.largest = metrics.largest_error(frames, exact)
     row.map = metrics.error_map(frames, exact)
-    family = family_for(subject.vae)
     parameters = outcome.report.plan.get("parameters", {})
-    row.borders = borders_of(family, tuple(subject.latents.shape), parameters)
+    row.borders = borders_of(subject.family, tuple(subject.latents.shape), parameters)
 
 
 def _complete(found: Validation, exact: Tensor) -> None:
@@ -236,7 +239,7 @@ def validation_dict(found: Validation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(found: Validation, path: Path) -> str | None:
+def draw(found: Validation, path: Path | IO[bytes]) -> str | None:
     """The heat map of all rows that ended; what drew it, None where there is nothing to draw."""
     panels = [
         Panel(
