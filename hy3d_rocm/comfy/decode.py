@@ -25,7 +25,12 @@ logger = logging.getLogger("hy3d_rocm")
 
 
 def decode_latent(
-    vae: Any, samples: Any, budget: str, strategy: str, precision: str
+    vae: Any,
+    samples: Any,
+    budget: str,
+    strategy: str,
+    precision: str,
+    options: dict[str, Any] | None = None,
 ) -> tuple[torch.Tensor, str]:
     """Images (frames of all videos in one batch, H, W, C) in 0..1, and a report.
 

@@ -20,6 +20,7 @@ __all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 Execute = Callable[..., Any]
 GB = 2**30
+WIDGETS = ("Combo", "Int", "Float", "Boolean", "String")
 
 
 class TinyPipeline:
@@ -41,7 +42,7 @@ def inputs_of(node: Any) -> dict[str, Any]:
 
 
 def test_every_node_input_and_output_explains_itself(nodes: dict[str, Any]) -> None:
-    assert len(nodes) == 5
+    assert len(nodes) == 12
     for name, node in nodes.items():
         schema = node.GET_SCHEMA()
         assert schema.description, name
@@ -201,7 +202,7 @@ def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
     install = importlib.import_module("hy3d_rocm.comfy.patch.install")
     monkeypatch.setattr(install, "install_patches", broken)
     with caplog.at_level(logging.DEBUG):
-        assert len(nodes_of(door)) == 5
+        assert len(nodes_of(door)) == 12
     ours = [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
     assert len(ours) == 1
     assert "the patches: not in place, the nodes are not affected: RuntimeError: no such" in ours[0]
@@ -375,7 +376,7 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
         schema = nodes[node["type"]].GET_SCHEMA()
         kinds = [str(output.kind).upper() for output in schema.outputs]
         assert [output["type"] for output in node["outputs"]] == kinds
-        widgets = [given for given in schema.inputs if given.kind in ("Combo", "Int", "String")]
+        widgets = [given for given in schema.inputs if given.kind in WIDGETS]
         assert len(node["widgets_values"]) == len(widgets)
         for value, given in zip(node["widgets_values"], widgets, strict=True):
             assert given.kind != "Combo" or value in given.options

@@ -45,6 +45,13 @@ def schema(**fields: Any) -> io.Schema:
     return io.Schema(**fields)
 
 
+def advanced(given: Any) -> Any:
+    """An input that the front end folds away. (The core of 2025-10 has no argument for it, but
+    passes extra_dict on.)"""
+    given.extra_dict = {**(getattr(given, "extra_dict", None) or {}), "advanced": True}
+    return given
+
+
 def seed_mode_input() -> Any:
     return io.Combo.Input(
         "seed_mode",

@@ -49,7 +49,8 @@ class Setting:
 @dataclass
 class Outcome:
     """How one decode went. Seconds without planning; bytes above what was in use, on the device
-    (on the CPU with the result). error: None where it ended; frames only where they were kept."""
+    (on the CPU with the result). error: None where it ended; frames only where they were kept.
+    smallest_bytes: the least budget that would do, where one was refused; else 0."""
 
     setting: Setting
     seconds: float = 0.0
@@ -61,6 +62,7 @@ class Outcome:
     dtype: str = ""
     error: str | None = None
     kind: str = "done"  # "refused", "out of memory", "failed", "cancelled"
+    smallest_bytes: int = 0
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
@@ -89,6 +91,7 @@ def run_once(
             outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
         outcome.error, outcome.kind = first_line(error), _kind(error)
+        outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
         frames = None
     else:
         _fill(outcome, report, meter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ class Validation:
     @property
     def holds(self) -> bool:
         """Whether all promises held, and there was something to judge."""
-        return bool(self.rows) and all(good for good, _ in self.verdicts)
+        ended = any(row.outcome.error is None for row in self.rows)
+        return ended and all(good for good, _ in self.verdicts)
 
 
 def validate(
@@ -100,7 +101,8 @@ def validate(
     cancel: Callable[[], bool] | None = None,
 ) -> Validation:
     """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C and
-    `cancel` end it with the rows so far. RuntimeError where not even the reference can be decoded,
+    `cancel` end it with the rows so far. A share that is too small for tiles is raised to what they
+    need at least. RuntimeError where not even the reference can be decoded,
     DecodeCancelled where it was cancelled before that."""
     if line is not None:
         line.begin("exact")
@@ -116,6 +118,10 @@ def validate(
             if line is not None:
                 line.begin(name)
             row = Row(run_once(subject, setting, progress=line, cancel=cancel))
+            least = row.outcome.smallest_bytes
+            if name == "tiled" and budget is None and least:  # the share is ours, not the user's
+                setting = replace(setting, budget=least)
+                row = Row(run_once(subject, setting, progress=line, cancel=cancel))
             if row.outcome.kind == "cancelled" or (cancel is not None and cancel()):
                 found.interrupted = True
                 break
@@ -163,6 +169,8 @@ def _complete(found: Validation, exact: Tensor) -> None:
 
 def _judged(row: Row) -> list[tuple[bool, str]]:
     name, outcome = row.outcome.setting.name, row.outcome
+    if outcome.kind == "refused":
+        return []  # nothing was decoded: the budget, or a VAE whose own code can't be priced
     if outcome.error is not None:
         return [(False, f"{name} did not end: {outcome.error}")]
     engine = (outcome.report.plan.get("parameters") or {}).get("engine") if outcome.report else ""
@@ -194,6 +202,8 @@ def validation_text(found: Validation) -> str:
     for row in found.rows:
         if row.outcome.report is not None:
             lines += [f"{row.outcome.setting.name}: {row.outcome.way}"]
+        elif row.outcome.kind == "refused":
+            lines += [f"{row.outcome.setting.name} was not run: {row.outcome.error}"]
     if found.interrupted:
         lines.append("Interrupted: these are the figures so far.")
     return "\n".join(lines) + "\n"
