@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import folder_paths
 import torch
 
 from hy3d_rocm.comfy import vaes
@@ -40,7 +39,7 @@ def capture_latent(samples: Any, vae: Any, frames: Any, folder: str) -> tuple[Pa
 
 def output_folder(folder: str) -> Path:
     """`folder` in ComfyUI's output directory; ValueError, in a sentence, where it leads out."""
-    root = Path(folder_paths.get_output_directory()).resolve()
+    root = _root()
     target = (root / folder.strip()).resolve()
     if not target.is_relative_to(root):
         raise ValueError(
@@ -48,6 +47,12 @@ def output_folder(folder: str) -> Path:
             '"hy3d_rocm"'
         )
     return target
+
+
+def _root() -> Path:
+    import folder_paths
+
+    return Path(folder_paths.get_output_directory()).resolve()
 
 
 def _described(vae: Any) -> Any:
@@ -104,7 +109,7 @@ def _as_bytes(frames: torch.Tensor) -> torch.Tensor:
 
 
 def _lines(path: Path, facts: dict[str, Any]) -> list[str]:
-    root = Path(folder_paths.get_output_directory()).resolve()
+    root = _root()
     tensors = path.with_name(facts["file"])
     source, vae = facts["source"], facts["vae"]
     shown = [
