@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.copies import converted_family
+from hy3d_rocm.decode.counter import native_flag
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
 from hy3d_rocm.decode.memory import meter
@@ -109,7 +110,9 @@ class Execution:
         self._describe(self.plan)
 
     def _may_be_taken(self, way: Way) -> bool:
-        """Not one that failed; one whose frames are made as those that are there."""
+        """Not one that failed; one whose frames are made as those that are there. Asked before each
+        way is priced, so a cancel is looked at."""
+        self.counter.check()
         goes_on = self.making is None or making_of(self.job, way) == self.making
         return goes_on and _key(way) not in self.tried
 
@@ -185,11 +188,13 @@ class Execution:
                 if way.strategy == "cpu":
                     from hy3d_rocm.conv.router import protect
 
-                    stack.enter_context(protect(policy="pin:cpu"))
+                    flag = native_flag(self.counter.cancel)
+                    stack.enter_context(protect(policy="pin:cpu", cancel=flag))
                 self._carry_out(way)
         except NonFiniteError as error:
             return Failure(NOT_FINITE, str(error), wider(self.job.dtype_of(way), self.fallback))
         except (RuntimeError, MemoryError) as error:
+            self.counter.check()  # a cancel may have cut a convolution short
             return failure_of(error, self.job.device_of(way).type == "cpu")
         return None
 

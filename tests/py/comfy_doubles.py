@@ -102,6 +102,7 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     management = module(
         "comfy.model_management",
         throw_exception_if_processing_interrupted=state.throw,
+        processing_interrupted=lambda: state.interrupted,
         InterruptProcessingException=Interrupt,
         get_torch_device=lambda: "cpu",
         load_models_gpu=lambda models: None,

@@ -69,7 +69,7 @@ def memory_inputs() -> list[Any]:
                 "cpu_offload",
                 default=DEFAULTS["cpu_offload"],
                 optional=True,
-                tooltip="Whether activations that do not fit may lie in the host's memory meanwhile.",
+                tooltip="Whether activations that do not fit may lie in the host's memory.",
             )
         ),
         _int(
@@ -97,8 +97,8 @@ def running_inputs() -> list[Any]:
                 "synchronization",
                 default=DEFAULTS["synchronization"],
                 optional=True,
-                tooltip="Waits for the GPU after each grain, so that the log's last line tells where "
-                "it stopped. Costs time.",
+                tooltip="Waits for the GPU after each grain, so that the log's last line tells "
+                "where it stopped. Costs time.",
             )
         ),
         advanced(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decode.engines.plain import PlainEngine
-from hy3d_rocm.decode.families.hosted import HostedFamily
+from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,9 @@ _TIMESTEP = 0.05
 # halves round every activation, which a hundred layers add up as noise does.
 _ROUNDINGS = {torch.float32: 2**12, torch.float64: 2**12}
 _HALF_ROUNDINGS = 2**5
+# Where float32 convolutions on a GPU round their factors to TF32 (torch's default), by way and
+# shape: eleven bits, as float16.
+_TF32_EPS = 2.0**-10
 
 
 def proven(family: StructuredFamily) -> bool:
@@ -48,13 +52,52 @@ def proven(family: StructuredFamily) -> bool:
             return False
     if wanted.shape != got.shape:
         return False
-    bound = rounding_bound(family.dtype, float(wanted.abs().max()))
+    bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
     return float((wanted.float() - got.float()).abs().max()) <= bound
 
 
-def rounding_bound(dtype: torch.dtype, largest: float) -> float:
+def encodes_as_told(family: HostedFamily) -> bool:
+    """Whether one small image comes out of the encoder's layers as out of the VAE's own encode().
+
+    True where the weights are not there ("meta"). False where the encoder is not known.
+    """
+    if family.around.no_encode or getattr(inner_vae(family.vae), "encoder", None) is None:
+        return False
+    if family.device.type == "meta":
+        return True
+    generator = torch.Generator().manual_seed(0)
+    side = 2 * max(family.factor[1] * int(family.around.packed**0.5), family.pixel_steps[1])
+    pixels = torch.rand((1, 3, 1, side, side), generator=generator) * 2 - 1
+    pixels = pixels.to(family.device, family.dtype)
+    with torch.no_grad():
+        try:
+            got = _moments(family, pixels)
+            made = copy.copy(family.vae).encode(pixels[:, :, 0] if family.is_image else pixels)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):
+            return False
+    if not isinstance(made, torch.Tensor):
+        return False
+    wanted = made.unsqueeze(2) if family.is_image else made
+    if wanted.shape != got.shape:
+        return False
+    bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
+    return float((wanted.float() - got.float()).abs().max()) <= bound
+
+
+def _moments(family: HostedFamily, pixels: Tensor) -> Tensor:
+    """The mean by the layers."""
+    engine = PlainEngine(_weights(family))
+    made: Tensor = family.encode(engine, pixels)
+    return made[:, : made.shape[1] // 2]
+
+
+def rounding_bound(dtype: torch.dtype, largest: float, device_type: str = "cpu") -> float:
     """How far two decodes may be apart whose sums are in another order, for frames up to
     `largest`."""
+    if dtype is torch.float32 and device_type != "cpu" and allows_tf32():
+        return _HALF_ROUNDINGS * _TF32_EPS * largest
     return _ROUNDINGS.get(dtype, _HALF_ROUNDINGS) * torch.finfo(dtype).eps * largest
 
 
