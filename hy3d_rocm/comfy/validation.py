@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import comfy.model_management as management
 import comfy.utils
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from hy3d_rocm.comfy import vae_memory, vaes
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.comfy.picture import Section
 from hy3d_rocm.comfy.picture import draw as draw_sections
+from hy3d_rocm.comfy.running import Asked, current_device
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
@@ -51,26 +51,23 @@ def validate_decode(
     if not chosen:
         raise ValueError("no strategy is switched on: there is nothing to hold against the exact")
     request = parse_budget(budget.strip() or None)
-    bar = Bar(1 + len(chosen))
+    options = DecodeOptions(statistic_passes=statistic_passes)
     with Watcher() as watcher, torch.no_grad():
 
         def look(event: object) -> None:
             if watcher.cancelled():
                 raise DecodeCancelled("cancelled in ComfyUI")
 
-        with protect(on_event=look):
-            subject = _subject(vae, latents_of(samples))
-            try:
+        with protect(on_event=look, cancel=watcher.flag):
+            family = vaes.family_of(vae)
+            with current_device(vaes.place_of(family)):
                 found = validate.validate(
-                    subject, chosen, share=share, budget=None if request is None else budget,
-                    options=DecodeOptions(statistic_passes=statistic_passes), line=bar,
-                    say=_log, cancel=watcher.cancelled,
+                    _subject(vae, family, latents_of(samples), options, watcher), chosen,
+                    share=share, budget=None if request is None else budget, options=options,
+                    line=Bar(1 + len(chosen)), say=_log, cancel=watcher.cancelled,
                 )  # fmt: skip
-            except DecodeCancelled:
-                found = None
-    if found is None or found.interrupted:
-        management.throw_exception_if_processing_interrupted()
-        raise RuntimeError("the comparison was cancelled before it ended; queue it again")
+        if found.interrupted:  # the watcher makes ComfyUI's own exception of this
+            raise DecodeCancelled("the comparison was cancelled before it ended; queue it again")
     return _picture(found), validate.validation_text(found)
 
 
@@ -96,15 +93,18 @@ class Bar:
         self.bar.update_absolute(min(value, self.total), self.total)
 
 
-def _subject(vae: Any, latents: torch.Tensor) -> Subject:
+def _subject(
+    vae: Any, family: Any, latents: torch.Tensor, options: DecodeOptions, watcher: Watcher
+) -> Subject:
     """The VAE's family with its weights in place, and latents as the family takes them."""
-    family = vaes.family_of(vae)
     if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
         latents = latents[:, :, 0]
     video = latents.unsqueeze(2) if latents.ndim == 4 else latents
+    vaes.check_channels(video, family)
     check_latents(video, family)
     if vaes.is_managed(vae):
-        vae_memory.load(vae, family, tuple(video.shape), None, "auto")
+        asked = Asked(None, "auto", "auto", options)
+        vae_memory.load(vae, family, tuple(video.shape), asked, watcher)
     if not vaes.is_proven(family):
         raise TypeError(
             f"this {family.name} VAE decodes otherwise than its layers say, so there are no "

@@ -28,7 +28,8 @@ class SubjectError(BenchError):
 @dataclass
 class Subject:
     """vae: on the device, in its type, or a family. latents: (B, C, T, H, W), on the host. text: a
-    line on what it is. is_random: whether the weights mean nothing (time and memory do). notes: sentences."""
+    line on what it is. is_random: whether the weights mean nothing (time and memory do). notes:
+    sentences."""
 
     vae: Any
     latents: Tensor
