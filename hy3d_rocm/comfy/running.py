@@ -25,8 +25,8 @@ __all__ = ["Asked", "Run", "Steps", "current_device", "own_report", "running", "
 
 logger = logging.getLogger("hy3d_rocm")
 
-# Memory is looked at this often. An hour's decode is some 70 000 samples.
-SAMPLE_S = 0.05
+# Memory is looked at this often. As decode() itself does.
+SAMPLE_S = 0.02
 # Steps nearer to each other are one mark in a picture anyway.
 _NEAR_S = 0.01
 
