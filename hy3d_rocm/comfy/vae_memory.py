@@ -17,6 +17,7 @@ from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHO
 from hy3d_rocm.decode.planning import planner
 from hy3d_rocm.decode.planning.prices import Prices, meta_family
 from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget, Request
     from hy3d_rocm.decode.planning.planner import Way
+    from hy3d_rocm.decode.report import DecodeOptions
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -77,7 +79,7 @@ def _planned_bytes(
     """Free bytes that the work needs once the weights are there, if it may take all the rest."""
     request, options = asked.budget, asked.options
     try:
-        budget = _largest(vae, family.device, request)
+        budget = largest(vae, family.device, request, options)
         job = job_of(family, shape, family.dtype, encode)
         plan = planner.choose(
             _until(cancel, list_ways(job, way_options(options))), budget, asked.strategy,
@@ -103,6 +105,16 @@ def _until(cancel: Any, ways: Iterable[Way]) -> Iterator[Way]:
         yield way
 
 
+def precision_of(family: Any, precision: str, options: DecodeOptions) -> Precision:
+    """The type that a decode of this family would compute in."""
+    device = torch.device(family.device)
+    architecture = ""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        architecture = str(getattr(properties, "gcnArchName", ""))
+    return choose_precision(precision, family.dtype, architecture, options.fallback_precision)
+
+
 def job_of(family: Any, shape: tuple[int, ...], dtype: torch.dtype, encode: bool = False) -> Job:
     """A decode (or encode) that is only to be planned: the VAE's parameters on "meta"."""
     make_backend = best_backend(family.device, dtype)
@@ -112,13 +124,18 @@ def job_of(family: Any, shape: tuple[int, ...], dtype: torch.dtype, encode: bool
     )  # fmt: skip
 
 
-def _largest(vae: Any, device: torch.device, request: Request) -> Budget:
+def largest(vae: Any, device: torch.device, request: Request, options: DecodeOptions) -> Budget:
     """The budget if nothing but the VAE were on the device."""
     _, total = comfy_memory.free_and_total(device)
     weights = int(vae.model_size()) if hasattr(vae, "model_size") else 0
     machine = meter.machine_of(device)
     free = max(total - weights - int(management.extra_reserved_memory()), 0)
-    return make_budget(request, replace(machine, device_free=free))
+    return make_budget(
+        request,
+        replace(machine, device_free=free),
+        memory_threshold=options.memory_threshold,
+        memory_fraction=options.memory_fraction,
+    )
 
 
 def headroom_bytes() -> int:
