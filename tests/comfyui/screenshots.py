@@ -1,7 +1,8 @@
-"""Pictures of the example workflows and of the help pages, in a real browser with the real front end.
+"""Pictures of the example workflows and help pages, in a real browser with the real front end.
 
-    python tests/comfyui/screenshots.py --comfyui DIR --wrapper DIR --front-end DIR [--python PYTHON]
-        [--browser chromium] [--only WORKFLOW] [--help-pages DIR] [--out docs/images/workflows]
+    python tests/comfyui/screenshots.py --comfyui DIR --wrapper DIR --front-end DIR
+        [--python PYTHON] [--browser chromium] [--only WORKFLOW] [--help-pages DIR] [--out docs/images/workflows]
+        [--folder /ComfyUI]
 
 DIR of --front-end is the folder "static" of the package comfyui-frontend-package. Each workflow is
 opened as a user does it, run (but for those of upstream's nodes, which need real models) and
@@ -26,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from browser.page import Page, PageError  # noqa: E402
-from comfy_harness.layout import make_base  # noqa: E402
+from comfy_harness.layout import copy_pack, make_base  # noqa: E402
 from comfy_harness.report import Report  # noqa: E402
 from comfy_harness.server import Server  # noqa: E402
 
@@ -65,18 +66,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--browser", default="chromium")
     parser.add_argument("--only", action="append", metavar="WORKFLOW", help="may be repeated")
     parser.add_argument("--out", type=Path, default=PACK / "docs" / "images" / "workflows")
+    folder = "ComfyUI's base directory while this runs, which must be new: some reports name it"
+    parser.add_argument("--folder", type=Path, metavar="DIR", help=folder)
     parser.add_argument("--help-pages", type=Path, metavar="DIR", help="also open these, to DIR")
     return parser.parse_args()
 
 
+class PictureServer(Server):
+    """Without what the harness puts into the environment, which reports would show."""
+
+    def _environment(self) -> dict[str, str]:
+        kept = super()._environment().items()
+        return {k: v for k, v in kept if k != "PYTHONPATH" and not k.startswith("HY3D_HARNESS")}
+
+
 def make_folders(given: argparse.Namespace, work: Path) -> Path:
-    """A base directory with the front end, upstream's pack, ours and the demo's VAE."""
+    """A base directory with the front end, upstream's pack, a copy of ours and the demo's VAE."""
     packs = {
         "demo-vae": HERE / "demo_vae",
-        OURS: PACK,
         "ComfyUI-Hunyuan3DWrapper": given.wrapper.resolve(),
     }
-    base = make_base(work / "comfyui", packs, work / "models")
+    base = make_base(work, packs, work / "no models")
+    copy_pack(PACK, base / "custom_nodes" / OURS)
     shutil.rmtree(base / "web")
     (base / "web").symlink_to(given.front_end.resolve())
     shutil.copy(given.comfyui / "input" / "example.png", base / "input")
@@ -211,7 +222,7 @@ _OPEN_HELP = """(async () => {
     app.canvas.selectNode(node);
     app.canvas.setDirty(true, true);
     for (let i = 0; i < 40; i++) {
-        const button = document.querySelector('[data-testid="info-button"], [data-testid="node-info"]')
+        const button = document.querySelector('[data-testid="info-button"]')
             || [...document.querySelectorAll('button')].find(b => /info/.test(b.innerHTML)
                 && b.closest('[class*=toolbox]'));
         if (button) { button.click(); return; }
@@ -237,10 +248,12 @@ def main() -> int:
     given = arguments()
     report = Report()
     with tempfile.TemporaryDirectory(prefix="hy3d-pictures-") as temporary:
-        base = make_folders(given, Path(temporary))
+        folder = given.folder or Path(temporary) / "ComfyUI"
+        base = make_folders(given, folder)
         environ = {"HY3D_ROCM_PATCH": "on"}
-        with Server(given.comfyui.resolve(), base, given.python, environ) as server:
+        with PictureServer(given.comfyui.resolve(), base, given.python, environ) as server:
             asyncio.run(all_pictures(given, server, report))
+        shutil.rmtree(folder)
     for failure in report.failures:
         print(f"failed: {failure}")
     print(report.summary())
