@@ -1,8 +1,8 @@
 """Pictures of the example workflows and help pages, in a real browser with the real front end.
 
     python tests/comfyui/screenshots.py --comfyui DIR --wrapper DIR --front-end DIR
-        [--python PYTHON] [--browser chromium] [--only WORKFLOW] [--help-pages DIR] [--out docs/images/workflows]
-        [--folder /ComfyUI]
+        [--python PYTHON] [--browser chromium] [--only WORKFLOW] [--help-pages DIR]
+        [--out docs/images/workflows] [--folder /ComfyUI]
 
 DIR of --front-end is the folder "static" of the package comfyui-frontend-package. Each workflow is
 opened as a user does it, run (but for those of upstream's nodes, which need real models) and
