@@ -100,8 +100,9 @@ def after(now: Preservation, section: Section) -> Preservation:
     wanted = target_bytes(need)
     seen = replace(now, need_bytes=need)
     if section.out_of_memory:
-        # What failed was asked for on top of what it had reached, by how much nobody knows.
-        step = max(now.preserved_bytes // 4, GB)
+        # What failed was asked for on top of what it had reached, by how much nobody knows; and
+        # each further attempt costs up to a section's time, so the steps are large.
+        step = max(now.preserved_bytes // 2, 2 * GB)
         return _grow(seen, max(wanted, now.preserved_bytes + step), "the section ran out of memory")
     if section.retries:
         step = max(now.preserved_bytes // 8, BAND_BYTES)

@@ -70,7 +70,8 @@ def is_on(part: Part, device: torch.device) -> bool:
 
 def move(part: Part, device: torch.device) -> None:
     """The part's own weights to `device`."""
-    part.module._apply(lambda tensor: tensor.to(device), recurse=False)
+    apply: Callable[..., object] = part.module._apply  # the one that moves no child along
+    apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 @dataclass(frozen=True)
