@@ -56,30 +56,18 @@ def prestartup() -> None:
     """What must be done before torch and other packs are imported. What fails is one log line."""
     if _is_off():  # comfy_entrypoint says so
         return
-    steps = (
-        ("the environment variables are left as they are", _make_importable),
-        ("the environment variables are left as they are", _look_after_variables),
-        ("FramePackWrapper is imported as it is", _watch_imports),
-    )
-    for what, step in steps:
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
-            _LOGGER.error("hy3d_rocm: %s: %s: %s", what, type(error).__name__, error)
-            if step is _make_importable:
-                return
+    what = "the environment variables are left as they are"
+    try:
+        _make_importable()
+        from hy3d_rocm.env import startup
 
+        startup.run(os.environ)
+        what = "FramePackWrapper is imported as it is"
+        from hy3d_rocm.comfy import framepack_door
 
-def _look_after_variables() -> None:
-    from hy3d_rocm.env import startup
-
-    startup.run(os.environ)
-
-
-def _watch_imports() -> None:
-    from hy3d_rocm.comfy import framepack_door
-
-    framepack_door.prepare(os.environ)
+        framepack_door.prepare(os.environ)
+    except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
+        _LOGGER.error("hy3d_rocm: %s: %s: %s", what, type(error).__name__, error)
 
 
 async def comfy_entrypoint() -> Any:
