@@ -5,9 +5,6 @@ from __future__ import annotations
 from hy3d_rocm.comfy.patch.engine import MISSING, Change, PatchError, PatchSet
 from hy3d_rocm.comfy.patch.install import install, install_patches, installed, uninstall
 from hy3d_rocm.comfy.patch.upstream import (
-    FRAMEPACK,
-    HUNYUAN3D,
-    Pack,
     PatchSpec,
     Upstream,
     UpstreamError,
@@ -22,11 +19,8 @@ from hy3d_rocm.comfy.patch.upstream import (
 )
 
 __all__ = [
-    "FRAMEPACK",
-    "HUNYUAN3D",
     "MISSING",
     "Change",
-    "Pack",
     "PatchError",
     "PatchSet",
     "PatchSpec",

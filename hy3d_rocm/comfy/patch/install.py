@@ -18,14 +18,7 @@ from typing import Any
 
 from hy3d_rocm.comfy.patch import gate
 from hy3d_rocm.comfy.patch.engine import PatchError, PatchSet
-from hy3d_rocm.comfy.patch.upstream import (
-    PACKS,
-    PatchSpec,
-    Upstream,
-    UpstreamError,
-    find_upstreams,
-    is_v1,
-)
+from hy3d_rocm.comfy.patch.upstream import PatchSpec, Upstream, UpstreamError, find_upstreams, is_v1
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -141,15 +134,6 @@ class Installation:
         self.run()
         return request
 
-    def applied(self) -> dict[str, tuple[str, ...]]:
-        """What is in force now: folder of a pack -> names of patches."""
-        with self._lock:
-            return {
-                copy.upstream.name: tuple(patches.label for patches in copy.sets)
-                for copy in self._copies
-                if copy.sets
-            }
-
     def run(self) -> None:
         """Patch every copy of upstream that is loaded and has not been looked at."""
         with self._lock:
@@ -176,7 +160,7 @@ class Installation:
 
     def _look(self) -> None:
         mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-        found = [upstream for pack in PACKS for upstream in find_upstreams(mappings, pack)]
+        found = find_upstreams(mappings)
         gone = [c for c in self._copies if not any(c.upstream.same_as(u) for u in found)]
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
@@ -203,10 +187,9 @@ class Installation:
         if not any(is_v1(copy.upstream.node(node_id)) for node_id in copy.upstream.node_ids):
             self._say(logging.WARNING, "%s is left alone: its nodes are no V1 classes", name)
             return
-        every = self.specs()
-        specs = [spec for spec in every if spec.pack.key == copy.upstream.pack.key]
+        specs = self.specs()
         text = self._environ.get(gate.VARIABLE, "")
-        choice = gate.read_choice(text, [spec.name for spec in every])
+        choice = gate.read_choice(text, [spec.name for spec in specs])
         if choice.problem is not None:
             self._say(logging.WARNING, "%s", choice.problem)
         applied = []
@@ -220,8 +203,8 @@ class Installation:
             self._say(level, "%s: %s is left alone: %s", name, spec.name, reason)
         if applied:
             self._say(
-                logging.INFO, "%s: %s %s (%s=off leaves them alone)",
-                name, ", ".join(applied), copy.upstream.pack.effect, gate.VARIABLE,
+                logging.INFO, "%s: %s run on the right device (%s=off leaves them alone)",
+                name, ", ".join(applied), gate.VARIABLE,
             )  # fmt: skip
 
     def _say(self, level: int, text: str, *values: object) -> None:

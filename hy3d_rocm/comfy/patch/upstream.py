@@ -1,8 +1,8 @@
-"""Finds the packs that we know among the loaded ones and compares them with what we know of them.
+"""Finds ComfyUI-Hunyuan3DWrapper among the loaded packs and compares it with what we know of it.
 
-A pack's folder may have any name, and ComfyUI names its module after the folder's path, so a pack
-is known by what it is: node classes with its ids from one package whose modules include one that
-no other pack has. The comparisons answer None or a sentence that says what is different; they
+A pack's folder may have any name, and ComfyUI names its module after the folder's path, so the
+wrapper is known by what it is: node classes with its ids from one package whose modules include
+its paint pipeline. The comparisons answer None or a sentence that says what is different; they
 read signatures and compiled code and run nothing.
 """
 
@@ -32,52 +32,22 @@ NODE_IDS = (
 )
 
 
-@dataclass(frozen=True)
-class Pack:
-    """A pack of other people's that is patched.
-
-    key: its name here. node_ids: ids of its nodes. marker: a module in it, by which a loaded copy
-    is known. effect: what its nodes do once patched, for the line at the start.
-    """
-
-    key: str
-    node_ids: tuple[str, ...]
-    marker: str
-    effect: str
-
-
-HUNYUAN3D = Pack("hunyuan3d", NODE_IDS, PAINT_PIPELINE, "run on the right device")
-FRAMEPACK = Pack(
-    "framepack",
-    (
-        "FramePackSampler",
-        "FramePackSingleFrameSampler",
-        "LoadFramePackModel",
-        "DownloadAndLoadFramePackModel",
-    ),
-    "diffusers_helper.memory",
-    "are in place",
-)
-PACKS = (HUNYUAN3D, FRAMEPACK)
-
-
 class UpstreamError(LookupError):
     """Upstream lacks something that we know of it. The text is a sentence."""
 
 
 class Upstream:
-    """One loaded copy of a pack.
+    """One loaded copy of the wrapper.
 
     package: its module name in sys.modules (ComfyUI makes it of the folder's path).
     name: its folder, for messages.
     """
 
-    def __init__(self, package: str, nodes: Mapping[str, type], pack: Pack = HUNYUAN3D) -> None:
+    def __init__(self, package: str, nodes: Mapping[str, type]) -> None:
         self.package = package
-        self.pack = pack
         self.name = PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
         self._nodes = dict(nodes)
-        self._marker = sys.modules.get(f"{package}.{pack.marker}")
+        self._pipeline = sys.modules.get(f"{package}.{PAINT_PIPELINE}")
 
     def __repr__(self) -> str:
         return f"Upstream({self.package!r}, {len(self._nodes)} nodes)"
@@ -111,7 +81,7 @@ class Upstream:
         """Whether both are one copy, not loaded anew in between."""
         return (
             self.package == other.package
-            and self._marker is other._marker
+            and self._pipeline is other._pipeline
             and self._nodes.keys() == other._nodes.keys()
             and all(self._nodes[key] is other._nodes[key] for key in self._nodes)
         )
@@ -125,14 +95,12 @@ class PatchSpec:
     expects: None if upstream is as we know it, else a sentence ("Hy3DDelightImage.process has no
     parameter seed"). It may also raise UpstreamError, as Upstream.node and Upstream.module do.
     changes: what to replace; asked only if `expects` answered None.
-    pack: in whose copies.
     """
 
     name: str
     title: str
     expects: Callable[[Upstream], str | None]
     changes: Callable[[Upstream], list[Any]]
-    pack: Pack = HUNYUAN3D
 
 
 def is_v1(node_class: type) -> bool:
@@ -244,49 +212,39 @@ def _missing(function: Any, kind: str, absent: list[str]) -> str | None:
     return f"{_label(function)} has no {kind} {', '.join(absent)}"
 
 
-def find_upstreams(
-    node_class_mappings: Mapping[str, Any], pack: Pack = HUNYUAN3D
-) -> list[Upstream]:
-    """All loaded copies of `pack`, those whose nodes ComfyUI runs first.
+def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
+    """All loaded copies of the wrapper, those whose nodes ComfyUI runs first.
 
     node_class_mappings: ComfyUI's table. Of two copies it has the classes of the one loaded last;
-    the other is found by its marking module, with the table that its own package holds.
+    the other is found by its paint pipeline, with the table that its own package holds.
     """
     packages: dict[str, None] = {}
-    for node_id in pack.node_ids:
-        module = getattr(node_class_mappings.get(node_id), "__module__", "")
-        package = _package_of(module, pack.marker)
+    for node_id in NODE_IDS:
+        package = _package_of(getattr(node_class_mappings.get(node_id), "__module__", ""))
         if package:
             packages[package] = None
-    ending = "." + pack.marker
+    ending = "." + PAINT_PIPELINE
     for name in list(sys.modules):  # other threads may import
         if name.endswith(ending):
             packages[name.removesuffix(ending)] = None
-    found = [
-        Upstream(package, _nodes_of(package, node_class_mappings, pack.node_ids), pack)
-        for package in packages
-    ]
+    found = [Upstream(package, _nodes_of(package, node_class_mappings)) for package in packages]
     return [upstream for upstream in found if upstream.node_ids]
 
 
-def find_upstream(
-    node_class_mappings: Mapping[str, Any], pack: Pack = HUNYUAN3D
-) -> Upstream | None:
-    """The copy of `pack` whose nodes ComfyUI runs; None if it is not loaded."""
-    return next(iter(find_upstreams(node_class_mappings, pack)), None)
+def find_upstream(node_class_mappings: Mapping[str, Any]) -> Upstream | None:
+    """The copy whose nodes ComfyUI runs; None if the wrapper is not loaded."""
+    return next(iter(find_upstreams(node_class_mappings)), None)
 
 
-def _package_of(module: str, marker: str) -> str:
-    """The package that a node's module belongs to and that has the module `marker`, or ""."""
-    while module and f"{module}.{marker}" not in sys.modules:
+def _package_of(module: str) -> str:
+    """The package that a node's module belongs to and that has the paint pipeline, or ""."""
+    while module and f"{module}.{PAINT_PIPELINE}" not in sys.modules:
         module = module.rpartition(".")[0]
     return module
 
 
-def _nodes_of(
-    package: str, node_class_mappings: Mapping[str, Any], node_ids: tuple[str, ...]
-) -> dict[str, type]:
-    """The classes of these ids that the package defines: by its own table, else by ComfyUI's."""
+def _nodes_of(package: str, node_class_mappings: Mapping[str, Any]) -> dict[str, type]:
+    """The classes of our ids that the package defines: by its own table, else by ComfyUI's."""
     found: dict[str, type] = {}
     own = [
         getattr(sys.modules.get(name), "NODE_CLASS_MAPPINGS", None)
@@ -295,7 +253,7 @@ def _nodes_of(
     for table in (*own, node_class_mappings):
         if not isinstance(table, Mapping):
             continue
-        for node_id in node_ids:
+        for node_id in NODE_IDS:
             node_class = table.get(node_id)
             if isinstance(node_class, type) and _is_in(node_class.__module__, package):
                 found.setdefault(node_id, node_class)
