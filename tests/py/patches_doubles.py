@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def module(name: str, **attributes: Any) -> ModuleType:
 @pytest.fixture
 def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     """ComfyUI on the CPU. Whatever was imported of our nodes with it is forgotten afterwards."""
-    for name in ("HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD"):
+    for name in [name for name in os.environ if name.startswith("HY3D_ROCM_")]:
         monkeypatch.delenv(name, raising=False)
     state = Comfy(freed=[], bar=[], texts=[], opened=[])
 
