@@ -1,6 +1,6 @@
-"""What must be ready before FramePackWrapper is imported: asked by prestartup_script.py.
+"""What must be ready before FramePackWrapper is imported: asked before torch is there.
 
-torch must not be imported here; what the hook asks later is imported when it asks.
+What the hook asks when the wrapper is imported is imported then.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from hy3d_rocm.framepack import importing
 NAME = "framepack-import"
 
 
-def prepare(environ: Mapping[str, str] | None = None) -> importing.Hook | None:
-    """Has FramePackWrapper imported where torch.cuda has no current device; None if switched off.
+def prepare(environ: Mapping[str, str] | None = None) -> importing.Hook:
+    """Has FramePackWrapper imported where torch.cuda has no current device.
 
-    HY3D_ROCM_PATCH=off and -framepack-import leave it alone. "auto" does not ask for an AMD card
-    here: the hook changes nothing where the driver answers, and where it does not, the pack could
-    not be imported at all.
+    HY3D_ROCM_PATCH=off, -framepack-import and the switch in the settings leave it alone. "auto"
+    does not ask for an AMD card here: nothing is changed where the driver answers, and where it
+    does not, the pack could not be imported at all.
     """
+    asked = os.environ if environ is None else environ
+    return importing.install(lambda: _allowed(asked), _device)
+
+
+def _allowed(environ: Mapping[str, str]) -> bool:
+    from hy3d_rocm.comfy import settings
     from hy3d_rocm.comfy.patch.gate import VARIABLE, read_choice
 
-    environ = os.environ if environ is None else environ
     choice = read_choice(environ.get(VARIABLE, ""))
     if choice.mode == "off" or NAME in choice.left_out:
-        return None
-    return importing.install(_switched_on, _device)
-
-
-def _switched_on() -> bool:
-    from hy3d_rocm.comfy import settings
-
-    return NAME not in settings.current().patches_off
+        return False
+    return NAME not in settings.current(environ).patches_off
 
 
 def _device() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,18 +125,18 @@ def test_there_is_one_hook_and_it_is_taken_away_with_what_it_put_in(pack: Path) 
     assert importing._CHANGED not in vars(module)
 
 
-def test_prestartup_watches_imports_without_torch_and_not_when_switched_off() -> None:
+def test_prestartup_watches_imports_and_does_not_import_torch() -> None:
     script = (
-        "import os, runpy, sys\n"
-        "os.environ['HY3D_ROCM_PATCH'] = sys.argv[1]\n"
+        "import runpy, sys\n"
         "runpy.run_path('prestartup_script.py')\n"
         "assert 'torch' not in sys.modules\n"
-        "print([type(f).__name__ for f in sys.meta_path].count('Hook'))\n"
+        "(hook,) = [f for f in sys.meta_path if type(f).__name__ == 'Hook']\n"
+        "print(hook.allowed())\n"
     )
-    for choice, hooks in (("", 1), ("auto", 1), ("off", 0), ("auto,-framepack-import", 0)):
+    for choice in ("", "auto", "off", "auto,-framepack-import"):
         done = subprocess.run(
-            [sys.executable, "-c", script, choice], cwd=ROOT, capture_output=True, text=True,
-            timeout=120, check=False,
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
+            env={**os.environ, "HY3D_ROCM_PATCH": choice}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert done.stdout.split()[-1] == str(hooks), (choice, done.stdout, done.stderr)
+        assert done.stdout.split()[-1] == str(choice in ("", "auto")), choice
