@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from .framepack import HarnessClipVision, HarnessConditioning, HarnessLatent
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
+from .narrow import let_the_core_load_them
 from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates, HarnessText
 from .stand_ins import HarnessStandIn
 from .vaes import HarnessVae, HarnessVaeCheck
 
 _NODES = (
     HarnessBox,
+    HarnessClipVision,
+    HarnessConditioning,
     HarnessHash,
     HarnessImages,
     HarnessKind,
+    HarnessLatent,
     HarnessLoad,
     HarnessMemory,
     HarnessRandomStates,
@@ -23,3 +28,4 @@ _NODES = (
     HarnessVaeCheck,
 )
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
+let_the_core_load_them()
