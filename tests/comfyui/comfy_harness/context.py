@@ -113,6 +113,10 @@ class Context:
             raise RuntimeError(f"the tiny video models were not made:\n{done.stderr[-3000:]}")
         return at
 
+    def shelf(self) -> Path:
+        """Where HarnessShelf keeps what this core made."""
+        return self.work / f"shelf-{self.core.name}"
+
     def our_lines(self, server: Server) -> list[Line]:
         """What our pack logged or warned of, and what ComfyUI logged about it."""
         roots = [str(self.pack / "hy3d_rocm"), OURS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from comfy_harness.graphs import images, node
@@ -52,3 +53,66 @@ def framepack(
         "latents": node("HarnessHash", value=["sampler", 0]),
         "hash": node("HarnessHash", value=["decode", 0]),
     }  # fmt: skip
+
+
+# Latents of each tiny VAE: channels, frames (0: an image), height, width; and its pixels' side.
+SIZES = {
+    "hunyuan": (16, 3, 12, 16),
+    "hunyuan15": (32, 3, 6, 8),
+    "wan21": (16, 3, 12, 16),
+    "wan22": (48, 3, 6, 8),
+    "image": (4, 0, 12, 16),
+}
+SIDE = 96  # of the pictures that are encoded
+TILES = {"tile_size": 64, "overlap": 16, "temporal_size": 8, "temporal_overlap": 4}
+CORE = {
+    "decode": node("VAEDecode"),
+    "tiled": node("VAEDecodeTiled", **TILES),
+    "encode": node("VAEEncode"),
+    "encode-tiled": node("VAEEncodeTiled", **TILES),
+}
+OURS = {
+    "decode": node("Hy3DRocmVAEDecode", budget="auto", strategy="auto", precision="auto"),
+}
+
+
+def latent(kind: str, *, batch: int = 1, seed: int = 5) -> dict[str, Any]:
+    channels, frames, height, width = SIZES[kind]
+    return node(
+        "HarnessLatent", batch=batch, channels=channels, frames=frames, height=height, width=width,
+        seed=seed,
+    )  # fmt: skip
+
+
+def through_vae(
+    kind: str, nodes: dict[str, Any], shelf: Path, keep: bool = False, first: Any = None
+) -> Prompt:
+    """A tiny VAE through each of `nodes`, a name to a node without its inputs "samples" or
+    "pixels" and "vae".
+
+    "NAME-seen" shows how far it is from the file that `keep` had put on the shelf. first: a node
+    between what is decoded and all of them, with an input "value".
+    """
+    frames = max(1, 4 * SIZES[kind][1] - 3)
+    first = node("HarnessFresh") if first is None else first
+    prompt: Prompt = {
+        "vae": vae(kind),
+        "latent": latent(kind),
+        "pixels": {**images(frames, seed=5), "inputs": {**images(frames)["inputs"], "size": SIDE}},
+        "samples": {**first, "inputs": {**first["inputs"], "value": ["latent", 0]}},
+        "fresh": node("HarnessFresh", value=["pixels", 0]),
+    }
+    for name, one in nodes.items():
+        given = {"pixels": ["fresh", 0]} if "ncode" in one["class_type"] else {}
+        given = given or {"samples": ["samples", 0]}
+        prompt[name] = {**one, "inputs": {**one["inputs"], **given, "vae": ["vae", 0]}}
+        file = str(shelf / f"{kind}-{name}.pt")
+        paths = {"keep": file, "like": ""} if keep else {"keep": "", "like": file}
+        prompt[f"{name}-seen"] = node("HarnessShelf", value=[name, 0], **paths)
+    return prompt
+
+
+def with_check(prompt: Prompt, name: str) -> Prompt:
+    """`prompt` and how far its node `name` is from the core's unsplit decoder: "check"."""
+    check = node("HarnessVaeCheck", vae=["vae", 0], samples=["samples", 0], images=[name, 0])
+    return {**prompt, "check": check}

@@ -15,7 +15,7 @@ from unittest import mock
 
 CHANNELS = 32  # GroupNorm has 32 groups
 DIM = 8  # Wan's norms have no groups
-HUNYUAN15 = [8, 16, 16, 32, 32]
+HUNYUAN15 = [8, 16, 32, 64, 64]  # the last at least twice the latent's channels
 _KL = {
     "double_z": True, "z_channels": 4, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128,
     "ch_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0,

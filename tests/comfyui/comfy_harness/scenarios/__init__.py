@@ -20,6 +20,7 @@ from comfy_harness.scenarios import (
     modes,
     removal,
     render,
+    vaes,
     workflows,
 )
 
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "render": render.run,
     "workflows": workflows.run,
     "framepack": framepack.run,
+    "vaes": vaes.run,
 }
 # Checkouts that a scenario needs besides the wrapper's, by run.py's options.
 NEEDS: dict[str, tuple[str, ...]] = {
