@@ -34,7 +34,7 @@ def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
 
     finished: thumbnails of one size, in the order of the video.
     """
-    from PIL import Image as images
+    from PIL.Image import new
 
     if not finished:
         return current
@@ -44,7 +44,7 @@ def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
     width, height = shown[0].size
     above = None if current is None else _as_wide(current, columns * width)
     top = 0 if above is None else above.size[1]
-    made = images.new("RGB", (columns * width, top + rows * height))
+    made = new("RGB", (columns * width, top + rows * height))
     if above is not None:
         made.paste(above, (0, 0))
     for index, frame in enumerate(shown):

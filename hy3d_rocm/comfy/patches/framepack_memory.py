@@ -135,8 +135,8 @@ def _fits(name: Any) -> bool:
     fits = size + begin(free).preserved_bytes <= free
     if not fits:
         logger.info(
-            "LoadFramePackModel: %s of weights and what a section needs do not both fit into the %s "
-            "free on %s: the weights wait in main memory, the sampler brings what fits",
+            "LoadFramePackModel: %s of weights and what a section needs do not both fit into %s "
+            "on %s: the weights wait in main memory, the sampler brings what fits",
             size_text(size), size_text(free), device,
         )  # fmt: skip
     return fits

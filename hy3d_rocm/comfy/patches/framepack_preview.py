@@ -7,6 +7,7 @@ frames come from ComfyUI's own previewer (latents to RGB, or TAEHV), one latent 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -78,8 +79,8 @@ def _preview() -> Preview | None:
     """None where previews are off or ComfyUI's previewer is not as we know it."""
     try:
         import comfy.latent_formats
-        import latent_preview
 
+        latent_preview = sys.modules["latent_preview"]  # the core's nodes have imported it
         made = latent_preview.get_previewer(comfy_device(), comfy.latent_formats.HunyuanVideo())
         most = int(getattr(latent_preview, "MAX_PREVIEW_RESOLUTION", 512))
     except Exception as error:  # noqa: BLE001  (upstream's preview is as good as none of ours)
