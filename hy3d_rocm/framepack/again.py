@@ -26,7 +26,7 @@ def restorer(arguments: Mapping[str, Any]) -> Callable[[], None]:
             return
         held = vars(transformer)
         told = {name: held[name] for name in _TEACACHE if name in held}
-        if told.get("enable_teacache"):
+        if told:
             initialize(**told)
 
     return restore
