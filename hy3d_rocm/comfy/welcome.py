@@ -20,17 +20,16 @@ logger = logging.getLogger("hy3d_rocm")
 
 
 def arrange() -> None:
-    """Has the lines logged once all packs are loaded and corrected; at once where there is no
-    server that could tell. To be called after the patches' hook, whose work is looked at."""
+    """Has the lines logged once all packs are loaded and corrected. To be called after the
+    patches' hook, whose work is looked at. Nothing where ComfyUI is used without its server."""
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     startup = getattr(getattr(server, "app", None), "on_startup", None)
+    if startup is None:
+        return
     try:
-        if startup is not None:
-            startup.append(_on_startup)
-            return
+        startup.append(_on_startup)
     except RuntimeError:  # the list is frozen: it has started
-        pass
-    say()
+        say()
 
 
 async def _on_startup(_app: object) -> None:
