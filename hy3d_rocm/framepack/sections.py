@@ -35,7 +35,7 @@ class SectionRunner:
     """Runs the sections of one video on one card.
 
     parts: of the transformer (parts_of). state: what to leave free; it is replaced after each
-    section. offload: where weights wait.
+    section. offload: where weights wait. what: what one of them is called in the log.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class SectionRunner:
         card: Card,
         state: Preservation,
         move: Callable[[Part, torch.device], None] = move_part,
+        what: str = "section",
     ) -> None:
         self.parts = parts
         self.device = device
@@ -55,12 +56,16 @@ class SectionRunner:
         self.sections = 0
         self.repeats = 0
         self._move = move
+        self._what = what
         self._said = ""
 
-    def place(self) -> Placed:
-        """Has as many weights on the card as the state allows, and says so if it is new."""
+    def place(self, more_bytes: int = 0) -> Placed:
+        """Has as many weights on the card as the state allows, and says so if it is new.
+
+        more_bytes: to be left free too, for what is yet to be loaded.
+        """
         placed = place(
-            self.parts, self.device, self.offload, self.state.preserved_bytes,
+            self.parts, self.device, self.offload, self.state.preserved_bytes + more_bytes,
             self.card.free, self.card.empty, self._move,
         )  # fmt: skip
         line = (
@@ -99,7 +104,7 @@ class SectionRunner:
         self.repeats += 1
         self.state = after(self.state, Section(need, out_of_memory=True))
         logger.warning(
-            "hy3d_rocm: section %d ran out of memory (%s): it is run again, with %s left free; "
-            "the sections before it are kept",
-            self.sections + 1, failure, size_text(self.state.preserved_bytes),
+            "hy3d_rocm: %s %d ran out of memory (%s): it is run again, with %s left free; "
+            "what was made before is kept",
+            self._what, self.sections + 1, failure, size_text(self.state.preserved_bytes),
         )  # fmt: skip
