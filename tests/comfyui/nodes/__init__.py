@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, HarnessHangSeen
+from .framepack import HarnessClipVision, HarnessConditioning, HarnessLatent
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
+from .narrow import let_the_core_load_them
 from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates, HarnessText
+from .shelf import HarnessFresh, HarnessShelf
 from .stand_ins import HarnessStandIn
 from .vaes import HarnessVae, HarnessVaeCheck
 
 _NODES = (
     HarnessBox,
+    HarnessBroken,
+    HarnessClipVision,
+    HarnessConditioning,
+    HarnessFaults,
+    HarnessFired,
+    HarnessFresh,
+    HarnessHang,
+    HarnessHangSeen,
     HarnessHash,
     HarnessImages,
     HarnessKind,
+    HarnessLatent,
     HarnessLoad,
     HarnessMemory,
     HarnessRandomStates,
     HarnessSeedGlobals,
     HarnessShape,
+    HarnessShelf,
     HarnessStandIn,
     HarnessText,
     HarnessVae,
     HarnessVaeCheck,
 )
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
+let_the_core_load_them()

@@ -11,6 +11,7 @@ from comfy_harness.scenarios import (
     decode,
     devices,
     endurance,
+    framepack,
     gpu_cap,
     gpu_errors,
     gpu_kinds,
@@ -19,6 +20,7 @@ from comfy_harness.scenarios import (
     modes,
     removal,
     render,
+    vaes,
     workflows,
 )
 
@@ -33,6 +35,12 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "removal": removal.run,
     "render": render.run,
     "workflows": workflows.run,
+    "framepack": framepack.run,
+    "vaes": vaes.run,
+}
+# Checkouts that a scenario needs besides the wrapper's, by run.py's options.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "framepack": ("framepack",),
 }
 # On a GPU: what the CPU cannot show, and the workflows once more.
 GPU_SCENARIOS: dict[str, Callable[[Context], None]] = {

@@ -1,0 +1,118 @@
+"""Prompts with video models: FramePack, and the core's VAE nodes on tiny VAEs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from comfy_harness.graphs import images, node
+from comfy_harness.server import Prompt
+
+FRAMEPACK_MODEL = "lllyasviel/FramePackI2V_HY"
+WINDOW = 2  # latent frames a section
+SECONDS = 0.5  # two sections, 17 frames
+
+
+def vae(kind: str) -> dict[str, Any]:
+    """The core's own loader on a file of tiny_video.py."""
+    return node("VAELoader", vae_name=f"tiny_{kind}.safetensors")
+
+
+def framepack(
+    *, seed: int = 1, steps: int = 2, seconds: float = SECONDS, precision: str = "fp32",
+    preservation: float = 6.0, decode: dict[str, Any] | None = None,
+) -> Prompt:  # fmt: skip
+    """An image through VAEEncode, FramePackSampler and `decode` (the core's VAEDecode).
+
+    "latents" and "hash" show the hashes of the latents and of the frames.
+    """
+    decode = node("VAEDecode") if decode is None else decode
+    decode = {
+        **decode,
+        "inputs": {**decode["inputs"], "samples": ["sampler", 0], "vae": ["vae", 0]},
+    }
+    return {
+        "vae": vae("hunyuan"),
+        "image": images(1),
+        "start": node("VAEEncode", pixels=["image", 0], vae=["vae", 0]),
+        "positive": node("HarnessConditioning", seed=1),
+        "negative": node("HarnessConditioning", seed=2),
+        "seen": node("HarnessClipVision", seed=3),
+        "model": node(
+            "DownloadAndLoadFramePackModel", model=FRAMEPACK_MODEL, base_precision=precision,
+            quantization="disabled", attention_mode="sdpa",
+        ),
+        "sampler": node(
+            "FramePackSampler", model=["model", 0], positive=["positive", 0],
+            negative=["negative", 0], start_latent=["start", 0], steps=steps, use_teacache=False,
+            teacache_rel_l1_thresh=0.15, cfg=1.0, guidance_scale=10.0, shift=0.0, seed=seed,
+            latent_window_size=WINDOW, total_second_length=seconds,
+            gpu_memory_preservation=preservation, sampler="unipc_bh1", image_embeds=["seen", 0],
+        ),
+        "decode": decode,
+        "latents": node("HarnessHash", value=["sampler", 0]),
+        "hash": node("HarnessHash", value=["decode", 0]),
+    }  # fmt: skip
+
+
+# Latents of each tiny VAE: channels, frames (0: an image), height, width; and its pixels' side.
+SIZES = {
+    "hunyuan": (16, 3, 12, 16),
+    "hunyuan15": (32, 3, 6, 8),
+    "wan21": (16, 3, 12, 16),
+    "wan22": (48, 3, 6, 8),
+    "image": (4, 0, 12, 16),
+}
+SIDE = 96  # of the pictures that are encoded
+TILES = {"tile_size": 64, "overlap": 16, "temporal_size": 8, "temporal_overlap": 4}
+CORE = {
+    "decode": node("VAEDecode"),
+    "tiled": node("VAEDecodeTiled", **TILES),
+    "encode": node("VAEEncode"),
+    "encode-tiled": node("VAEEncodeTiled", **TILES),
+}
+OURS = {
+    "decode": node("Hy3DRocmVAEDecode", budget="auto", strategy="auto", precision="auto"),
+}
+
+
+def latent(kind: str, *, batch: int = 1, seed: int = 5) -> dict[str, Any]:
+    channels, frames, height, width = SIZES[kind]
+    return node(
+        "HarnessLatent", batch=batch, channels=channels, frames=frames, height=height, width=width,
+        seed=seed,
+    )  # fmt: skip
+
+
+def through_vae(
+    kind: str, nodes: dict[str, Any], shelf: Path, keep: bool = False, first: Any = None
+) -> Prompt:
+    """A tiny VAE through each of `nodes`, a name to a node without its inputs "samples" or
+    "pixels" and "vae".
+
+    "NAME-seen" shows how far it is from the file that `keep` had put on the shelf. first: a node
+    between what is decoded and all of them, with an input "value".
+    """
+    frames = max(1, 4 * SIZES[kind][1] - 3)
+    first = node("HarnessFresh") if first is None else first
+    prompt: Prompt = {
+        "vae": vae(kind),
+        "latent": latent(kind),
+        "pixels": {**images(frames, seed=5), "inputs": {**images(frames)["inputs"], "size": SIDE}},
+        "samples": {**first, "inputs": {**first["inputs"], "value": ["latent", 0]}},
+        "fresh": node("HarnessFresh", value=["pixels", 0]),
+    }
+    for name, one in nodes.items():
+        given = {"pixels": ["fresh", 0]} if "ncode" in one["class_type"] else {}
+        given = given or {"samples": ["samples", 0]}
+        prompt[name] = {**one, "inputs": {**one["inputs"], **given, "vae": ["vae", 0]}}
+        file = str(shelf / f"{kind}-{name}.pt")
+        paths = {"keep": file, "like": ""} if keep else {"keep": "", "like": file}
+        prompt[f"{name}-seen"] = node("HarnessShelf", value=[name, 0], **paths)
+    return prompt
+
+
+def with_check(prompt: Prompt, name: str) -> Prompt:
+    """`prompt` and how far its node `name` is from the core's unsplit decoder: "check"."""
+    check = node("HarnessVaeCheck", vae=["vae", 0], samples=["samples", 0], images=[name, 0])
+    return {**prompt, "check": check}
