@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_PLAIN = (str, bytes, int, float, complex, FunctionType, BuiltinFunctionType, ModuleType)
+
+
 def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     """The family over a copy of its VAE, each parameter and buffer replaced by `convert` of it.
 
     ValueError (a sentence) where the VAE can't be copied.
     """
     vae = family.vae
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = _not_copied(vae)
     for found in tensors_of(family):
         made = convert(found.detach())
         is_parameter = isinstance(found, torch.nn.Parameter)
@@ -28,6 +33,42 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         return family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
+
+
+def _not_copied(vae: Any) -> dict[int, Any]:
+    """deepcopy's memo of what the copy shares with the VAE: attributes that hold a resource.
+
+    ComfyUI keeps its pinned buffers in an attribute of the module (`dynamic_pins`). A second object
+    with the same address in it would free that memory once more, which ends the process.
+    """
+    modules = vae.modules() if isinstance(vae, torch.nn.Module) else ()
+    shared: dict[int, Any] = {}
+    for owner in (vae, *modules):
+        for value in vars(owner).values():
+            if _holds_resource(value):
+                shared[id(value)] = value
+    return shared
+
+
+def _holds_resource(value: Any) -> bool:
+    """Whether an object that is deleted by code of its own is in `value`; modules and tensors,
+    which are copied as such, aside."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, (torch.nn.Module, torch.Tensor, type, *_PLAIN)):
+            continue
+        seen.add(id(item))
+        if hasattr(type(item), "__del__"):
+            return True
+        if isinstance(item, Mapping):
+            waiting += item.values()
+        elif isinstance(item, (list, tuple, set, frozenset, deque)):
+            waiting += item
+        else:
+            waiting += getattr(item, "__dict__", {}).values()
+    return False
 
 
 def tensors_of(family: Any) -> list[Tensor]:

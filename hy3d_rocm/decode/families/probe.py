@@ -133,5 +133,5 @@ def _warm_up(run: Frames, z: Tensor, made: list[Tensor], time: int) -> tuple[int
 def _same(got: Tensor, want: Tensor) -> bool:
     if got.shape != want.shape:
         return False
-    bound = rounding_bound(want.dtype, float(want.abs().max()))
+    bound = rounding_bound(want.dtype, float(want.abs().max()), want.device.type)
     return float((got.double() - want.double()).abs().max()) <= bound

@@ -46,10 +46,10 @@ __all__ = ["Prices", "meta_family", "plan_job"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
-# What tiles took on an NVIDIA H200 beyond their prediction, and some more: HunyuanVideo, 33 frames
-# 640x608, in 16 tiles 131 MB, in 64 tiles 136 MB (the other ways: within 5 MB), while statistics
-# are estimated. What takes it has not been found.
-_TILED_MARGIN_BYTES = 160 * MB
+# What tiles took on an NVIDIA H200 beyond their prediction, and as much again: HunyuanVideo, 33
+# frames 640x608, in 64 tiles 28 MB (the other ways: within 5 MB). It had been 136 MB when moments
+# were taken in blocks of 64 MB, each with a copy in float32 and its squares (moments.GPU_BLOCK).
+_TILED_MARGIN_BYTES = 56 * MB
 
 
 def plan_job(

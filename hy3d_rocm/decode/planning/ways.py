@@ -287,6 +287,7 @@ def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = No
             if out is None:
                 out = torch.empty(job.out_shape, dtype=job.result_dtype)
             out[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
+            del frames  # on the device, where the next sample needs the room
     assert out is not None
     return out
 

@@ -68,7 +68,9 @@ class HarnessVaeCheck(Probe):
             model._modules = {**model._modules, "decoder": copy.copy(model.decoder)}
             model.decoder.carried = False
         with torch.no_grad():
-            frames = vae.process_output(model.decode(samples["samples"]).float())
+            weight = next(model.parameters())
+            latents = samples["samples"].to(weight.device, weight.dtype)
+            frames = vae.process_output(model.decode(latents).float()).cpu()
         wanted = frames.movedim(1, -1)
         wanted = wanted.flatten(0, 1) if wanted.ndim == 5 else wanted
         same = images.shape == wanted.shape
