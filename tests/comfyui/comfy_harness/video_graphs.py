@@ -57,13 +57,13 @@ def framepack(
 
 # Latents of each tiny VAE: channels, frames (0: an image), height, width; and its pixels' side.
 SIZES = {
-    "hunyuan": (16, 3, 12, 16),
-    "hunyuan15": (32, 3, 6, 8),
-    "wan21": (16, 3, 12, 16),
-    "wan22": (48, 3, 6, 8),
-    "image": (4, 0, 12, 16),
+    "hunyuan": (16, 3, 8, 12),
+    "hunyuan15": (32, 3, 4, 6),
+    "wan21": (16, 3, 8, 12),
+    "wan22": (48, 3, 4, 6),
+    "image": (4, 0, 8, 12),
 }
-SIDE = 96  # of the pictures that are encoded
+SIDE = 80  # of the pictures that are encoded
 TILES = {"tile_size": 64, "overlap": 16, "temporal_size": 8, "temporal_overlap": 4}
 CORE = {
     "decode": node("VAEDecode"),
@@ -71,8 +71,40 @@ CORE = {
     "encode": node("VAEEncode"),
     "encode-tiled": node("VAEEncodeTiled", **TILES),
 }
+# What the nodes that encode call their pictures.
+INPUTS = {
+    "VAEEncode": "pixels", "VAEEncodeTiled": "pixels", "WanVideoEncode": "image",
+    "HyVideoEncode": "image",
+}  # fmt: skip
+_WAN_TILES = {"tile_x": 64, "tile_y": 64, "tile_stride_x": 32, "tile_stride_y": 32}
+_HUNYUAN_TILES = {
+    "temporal_tiling_sample_size": 64, "spatial_tile_sample_min_size": 64, "auto_tile_size": False,
+}  # fmt: skip
 OURS = {
     "decode": node("Hy3DRocmVAEDecode", budget="auto", strategy="auto", precision="auto"),
+}
+
+
+# kijai's own VAE nodes, by the pack's option of run.py; latents of 16 channels, 8x12.
+WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "wan": (
+        node("HarnessWanWrapperVae", seed=1),
+        {
+            "decode": node("WanVideoDecode", **_WAN_TILES, enable_vae_tiling=False),
+            "tiled": node("WanVideoDecode", **_WAN_TILES, enable_vae_tiling=True),
+            "encode": node("WanVideoEncode", **_WAN_TILES, enable_vae_tiling=False),
+        },
+    ),
+    "hunyuanvideo": (
+        node("HarnessHunyuanWrapperVae", seed=2),
+        {
+            "decode": node("HyVideoDecode", **_HUNYUAN_TILES, enable_vae_tiling=False),
+            "tiled": node("HyVideoDecode", **_HUNYUAN_TILES, enable_vae_tiling=True),
+            "encode": node(
+                "HyVideoEncode", **_HUNYUAN_TILES, enable_vae_tiling=False, latent_dist="mode"
+            ),
+        },
+    ),
 }
 
 
@@ -85,26 +117,27 @@ def latent(kind: str, *, batch: int = 1, seed: int = 5) -> dict[str, Any]:
 
 
 def through_vae(
-    kind: str, nodes: dict[str, Any], shelf: Path, keep: bool = False, first: Any = None
-) -> Prompt:
+    kind: str, nodes: dict[str, Any], shelf: Path, keep: bool = False, first: Any = None,
+    loader: dict[str, Any] | None = None,
+) -> Prompt:  # fmt: skip
     """A tiny VAE through each of `nodes`, a name to a node without its inputs "samples" or
     "pixels" and "vae".
 
     "NAME-seen" shows how far it is from the file that `keep` had put on the shelf. first: a node
-    between what is decoded and all of them, with an input "value".
+    between what is decoded and all of them, with an input "value". loader: instead of the core's.
     """
-    frames = max(1, 4 * SIZES[kind][1] - 3)
+    frames = max(1, 4 * SIZES.get(kind, (0, 3))[1] - 3)
     first = node("HarnessFresh") if first is None else first
     prompt: Prompt = {
-        "vae": vae(kind),
-        "latent": latent(kind),
+        "vae": vae(kind) if loader is None else loader,
+        "latent": latent("wan21" if kind in WRAPPERS else kind),
         "pixels": {**images(frames, seed=5), "inputs": {**images(frames)["inputs"], "size": SIDE}},
         "samples": {**first, "inputs": {**first["inputs"], "value": ["latent", 0]}},
         "fresh": node("HarnessFresh", value=["pixels", 0]),
     }
     for name, one in nodes.items():
-        given = {"pixels": ["fresh", 0]} if "ncode" in one["class_type"] else {}
-        given = given or {"samples": ["samples", 0]}
+        pixels = INPUTS.get(one["class_type"])
+        given = {pixels: ["fresh", 0]} if pixels else {"samples": ["samples", 0]}
         prompt[name] = {**one, "inputs": {**one["inputs"], **given, "vae": ["vae", 0]}}
         file = str(shelf / f"{kind}-{name}.pt")
         paths = {"keep": file, "like": ""} if keep else {"keep": "", "like": file}

@@ -10,6 +10,7 @@ from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates
 from .shelf import HarnessFresh, HarnessShelf
 from .stand_ins import HarnessStandIn
 from .vaes import HarnessVae, HarnessVaeCheck
+from .wrappers import HarnessHunyuanWrapperVae, HarnessWanWrapperVae
 
 _NODES = (
     HarnessBox,
@@ -22,6 +23,7 @@ _NODES = (
     HarnessHang,
     HarnessHangSeen,
     HarnessHash,
+    HarnessHunyuanWrapperVae,
     HarnessImages,
     HarnessKind,
     HarnessLatent,
@@ -35,6 +37,7 @@ _NODES = (
     HarnessText,
     HarnessVae,
     HarnessVaeCheck,
+    HarnessWanWrapperVae,
 )
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
 let_the_core_load_them()
