@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.engines.movers import Ticket
     from hy3d_rocm.decode.plan import Grain
 
-__all__ = ["Prices", "meta_family", "plan_job"]
+__all__ = ["Prices", "ghost_run", "meta_family", "plan_job"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
@@ -156,7 +156,7 @@ class Prices:
             ghost = meta_family(job.family, job.dtype_of(way))
             known = tensors_of(ghost)
             job = replace(job, family=ghost)
-        found = predictor.of(key, lambda: _ghost_run(job, way), known)
+        found = predictor.of(key, lambda: ghost_run(job, way), known)
         return _with(found, self._converted_bytes(way)) if runs_own_code(self.job, way) else found
 
     def _converted_bytes(self, way: Way) -> int:
@@ -215,7 +215,7 @@ def _with(found: Prediction, more: int) -> Prediction:
     )
 
 
-def _ghost_run(job: Job, way: Way) -> object:
+def ghost_run(job: Job, way: Way) -> object:
     """The way on shapes, as the executor runs it: each piece of frames is copied into the result,
     which is on the host."""
     meta = torch.device("meta")
