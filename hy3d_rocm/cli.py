@@ -1,4 +1,4 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `miopen`, `bench`, `tune`, `db`.
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `tune`, `db`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -15,6 +15,7 @@ from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
+from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
@@ -34,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("demo_out"), help="folder to write to")
     demo.add_argument("--frames", type=int, default=33, help="4 n + 1 frames (default 33)")
     add_doctor_parser(commands)
+    add_diagnose_parser(commands)
     add_miopen_parser(commands)
     add_decode_parser(commands)
     add_tool_parsers(commands)
@@ -63,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.command == "demo":
         return run_demo_command(arguments)
+    if arguments.command == "diagnose":
+        return run_diagnose_command(arguments)
     if arguments.command == "miopen":
         return run_miopen_command(arguments)
     if arguments.command == "decode":

@@ -90,16 +90,16 @@ class Run:
 
 
 @contextmanager
-def running() -> Iterator[Run]:
+def running(check_finite: bool = False) -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
-    running grain with ComfyUI's own exception."""
+    running grain with ComfyUI's own exception. check_finite: see protect()."""
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.conv.triton import jit
 
     jit.on_compile = _before_compiling
     with (
         Watcher() as watcher,
-        protect(on_event=watcher.throw, cancel=watcher.flag) as guard,
+        protect(on_event=watcher.throw, cancel=watcher.flag, check_finite=check_finite) as guard,
     ):
         yield Run(guard, watcher, Steps())
 

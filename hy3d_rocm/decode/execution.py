@@ -192,7 +192,7 @@ class Execution:
                     stack.enter_context(protect(policy="pin:cpu", cancel=flag))
                 self._carry_out(way)
         except NonFiniteError as error:
-            return Failure(NOT_FINITE, str(error), wider(self.job.dtype_of(way), self.fallback))
+            return Failure(NOT_FINITE, str(error), wider(self.job.dtype, self.fallback))
         except (RuntimeError, MemoryError) as error:
             self.counter.check()  # a cancel may have cut a convolution short
             return failure_of(error, self.job.device_of(way).type == "cpu")
@@ -201,8 +201,8 @@ class Execution:
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)
         if ways.runs_own_code(job, way):
-            job = replace(job, family=converted_family(job.family, job.dtype_of(way)))
-        weights = self.make_weights(job.dtype_of(way), device)
+            job = replace(job, family=converted_family(job.family, job.dtype))
+        weights = self.make_weights(job.dtype, device)
         backend = job.make_backend(weights, device)
         stages = StageLog(self.counter, device, self.synchronization)
         tools = ways.Tools(backend, device, stages, lambda: meter.give_back(device))
@@ -288,7 +288,7 @@ def _lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Bu
 def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    dtype = name_of(job.dtype_of(way))
+    dtype = name_of(job.dtype)
     return {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
 
 

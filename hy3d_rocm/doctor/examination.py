@@ -24,7 +24,7 @@ from hy3d_rocm.env.rule import printable
 logger = logging.getLogger("hy3d_rocm")
 
 DEFAULT_SECONDS = 60.0
-_TORCH_SHARE = 0.4  # of the time: a cold import of a ROCm build takes ten seconds and more
+_TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
 # What a program that this one runs in knows of itself; set by comfy/routes.py.
 host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
@@ -77,11 +77,13 @@ def examine(
     is being done, cancel() is called often while children run; what it raises goes through.
     """
     environ = dict(os.environ if environ is None else environ)
-    facts = collect(environ, seconds=seconds if self_test else seconds * _TORCH_SHARE, tell=tell)
+    until = time.monotonic() + seconds
+    share = seconds * _TORCH_SHARE if self_test else seconds
+    facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
     if self_test:
         if tell is not None:
             tell("trying each way to compute a convolution")
-        share = max(seconds * (1 - _TORCH_SHARE), 3.0)
+        share = max(until - time.monotonic(), 3.0)
         facts["self_test"] = _guarded(
             lambda: selftest.run(facts["torch"], share, tell=tell, cancel=cancel)
         )
@@ -92,7 +94,7 @@ def examine(
 def collect(
     environ: Mapping[str, str],
     *,
-    seconds: float = DEFAULT_SECONDS,
+    torch_seconds: float = DEFAULT_SECONDS,
     root: Path = driver.ROOT,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
@@ -104,15 +106,16 @@ def collect(
     """
     topology = root / gpu.TOPOLOGY.relative_to("/")
     if machine is None:
-        machine = detect(environ, topology=topology)
+        machine = _detected(environ, topology)
     if torch is None:
         if tell is not None:
             tell("asking PyTorch")
-        torch = _guarded(lambda: torch_side.collect(max(seconds * _TORCH_SHARE, 5.0)))
+        torch = _guarded(lambda: torch_side.collect(torch_seconds))
     said, found = torch, machine
     facts = _guarded(
         lambda: env_doctor.collect(environ, machine=found, torch=said, topology=topology)
     )
+    facts.setdefault("torch", dict(said))
     facts["machine"] = _machine(found)
     facts["judged"] = _judged(environ, found)
     facts["kernel"] = _guarded(lambda: driver.collect(root))
@@ -164,6 +167,14 @@ def _replaced(value: Any, home: str) -> Any:
     if isinstance(value, list | tuple):
         return [_replaced(one, home) for one in value]
     return value
+
+
+def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
+    try:
+        return detect(environ, topology=topology)
+    except Exception as error:  # noqa: BLE001  (nothing is known of it then)
+        logger.debug("hy3d_rocm: the machine can't be told: %s", error)
+        return Machine()
 
 
 def _called(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

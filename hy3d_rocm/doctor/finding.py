@@ -101,15 +101,33 @@ class Facts:
         return bool(self.get("machine.runs_on_amd")) or self.has_amd_card
 
     @property
+    def computes_elsewhere(self) -> bool:
+        """On a card of NVIDIA's: an AMD one beside it, mostly a processor's, is of no concern."""
+        is_cuda = self.get("torch.cuda") and not self.get("torch.hip")
+        return bool(is_cuda and self.rows("torch.gpus") and not self.get("machine.zluda"))
+
+    @property
     def has_amd_card(self) -> bool:
-        return bool(self.rows("driver.gpus") or self.rows("kernel.cards"))
+        return bool(self.amd_cards or (self.rows("driver.gpus") and not self.computes_elsewhere))
+
+    @property
+    def amd_cards(self) -> list[Mapping[str, Any]]:
+        """The display adapters of AMD's on the bus, where they are what is computed on."""
+        return [] if self.computes_elsewhere else self.rows("kernel.cards")
 
     @property
     def architectures(self) -> list[str]:
         """Of the AMD GPUs: "gfx1100"; as torch names them where the driver lists none."""
+        if self.computes_elsewhere:
+            return []
         listed = self.get("machine.architectures", [])
+        return [a for a in listed if a.startswith("gfx")] or self.visible
+
+    @property
+    def visible(self) -> list[str]:
+        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them."""
         named = [str(gpu.get("architecture", "")) for gpu in self.rows("torch.gpus")]
-        return [a.partition(":")[0] for a in listed or named if a.startswith("gfx")]
+        return [a.partition(":")[0] for a in named if a.startswith("gfx")]
 
     @property
     def is_linux(self) -> bool:

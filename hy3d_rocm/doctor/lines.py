@@ -88,7 +88,7 @@ def _memory(facts: Facts) -> list[str]:
 def _miopen(facts: Facts) -> list[str]:
     lines = []
     for place in facts.rows("miopen.places"):
-        state = f"{len(place.get('files') or ())} files, {size_text(place.get('bytes'))}"
+        state = f"{place.get('count', 0)} files, {size_text(place.get('bytes'))}"
         state = state if place.get("exists") else "not there"
         lines.append(f"{place.get('kind')}: {place.get('path')}, {place.get('error') or state}")
     if lines:

@@ -123,7 +123,7 @@ def disk_full(facts: Facts) -> Iterator[Said]:
 
 
 def _cards(facts: Facts) -> list[Mapping[str, Any]]:
-    return [card for card in facts.rows("kernel.cards") if card.get("vram_total_bytes")]
+    return [card for card in facts.amd_cards if card.get("vram_total_bytes")]
 
 
 def _is_apu(facts: Facts) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
 from hy3d_rocm.units import GB, size_text
 
-FILLED = 50  # find results: about a resolution of one video VAE
+FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
 _FIND_MODES = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/find-and-immediate.html"
 _CLEAR = "close ComfyUI and run hy3d-rocm miopen clear (it makes a backup first)"
 _DATABASES = ("find", "performance", "compiled")
@@ -107,10 +107,10 @@ def damaged(facts: Facts) -> Iterator[Said]:
 def outgrown(facts: Facts) -> Iterator[Said]:
     """Files of versions that are no longer used."""
     by_version: dict[str, int] = {}
-    for file in _files(facts):
-        if file.get("version"):
-            version = str(file["version"])
-            by_version[version] = by_version.get(version, 0) + int(file.get("bytes") or 0)
+    for place in facts.rows("miopen.places"):
+        for version, size in (place.get("versions") or {}).items():
+            if version:
+                by_version[version] = by_version.get(version, 0) + int(size or 0)
     own = str(facts.get("torch.library", "")) or (max(by_version, default=""))
     old = {version: size for version, size in by_version.items() if version != own}
     if sum(old.values()) >= GB and own in by_version:

@@ -35,8 +35,9 @@ def torch_missing(facts: Facts) -> Iterator[Said]:
 def torch_hangs(facts: Facts) -> Iterator[Said]:
     if facts.get("torch.is_hang"):
         yield Said(
-            "PyTorch does not come back from starting the GPU", facts.get("torch.error", ""),
-            "restart the machine: the GPU or its driver does not answer",
+            "PyTorch does not come back from being loaded and starting the GPU",
+            facts.get("torch.error", ""),
+            "restart the machine; if a slow disk may be the reason, give --seconds 300 first",
         )  # fmt: skip
 
 
@@ -63,19 +64,32 @@ def not_for_amd(facts: Facts) -> Iterator[Said]:
 
 
 def architecture_missing(facts: Facts) -> Iterator[Said]:
+    """An error where no card has kernels; beside one that has, advice to hide the other."""
     built = facts.get("torch.architectures", [])
     if not facts.get("torch.hip") or not built:
         return
-    for own in sorted(set(facts.architectures)):
-        told = overridden(own, {"HSA_OVERRIDE_GFX_VERSION": _override(facts)})
-        if not _covers(built, told):
-            as_told = f" (told to be {told})" if told != own else ""
-            yield Said(
-                f"PyTorch has no kernels for this card ({own})",
-                f"the card is {own}{as_told}; torch {facts.get('torch.version')} is built for "
-                f"{', '.join(built)}",
-                _for_architecture(own, built, facts),
-            )
+    own = facts.visible or facts.architectures
+    missing = sorted({name for name in own if not _covers(built, _as_told(name, facts))})
+    is_partly = len(missing) < len(set(own))
+    for name in missing:
+        told = _as_told(name, facts)
+        card = f"the card is {name}" + (f" (told to be {told})" if told != name else "")
+        evidence = f"{card}; torch {facts.get('torch.version')} is built for {', '.join(built)}"
+        if is_partly:
+            first = next(i for i, other in enumerate(own) if other not in missing)
+            yield Said(f"PyTorch has no kernels for one of the GPUs ({name})", evidence,
+                       f"set HIP_VISIBLE_DEVICES={first}, so that nothing is run on it",
+                       severity=Severity.ADVICE, id="architecture-partly")  # fmt: skip
+        else:
+            yield Said(f"PyTorch has no kernels for this card ({name})", evidence,
+                       _for_architecture(name, built, facts))  # fmt: skip
+
+
+def _as_told(name: str, facts: Facts) -> str:
+    """What torch names is what HSA_OVERRIDE_GFX_VERSION has made of it already."""
+    return (
+        name if facts.visible else overridden(name, {"HSA_OVERRIDE_GFX_VERSION": _override(facts)})
+    )
 
 
 def _override(facts: Facts) -> str:
@@ -123,7 +137,7 @@ def sees_no_gpu(facts: Facts) -> Iterator[Said]:
 
 
 def device_not_usable(facts: Facts) -> Iterator[Said]:
-    if not facts.has_amd_card and not facts.get("machine.torch_is_rocm"):
+    if not facts.has_amd_card and not facts.get("torch.hip"):
         return
     closed = [d for d in facts.rows("kernel.devices") if d.get("exists") and not d.get("usable")]
     if not closed:
@@ -142,7 +156,7 @@ def device_not_usable(facts: Facts) -> Iterator[Said]:
 
 
 def kfd_missing(facts: Facts) -> Iterator[Said]:
-    driven = [card for card in facts.rows("kernel.cards") if card.get("driver") == "amdgpu"]
+    driven = [card for card in facts.amd_cards if card.get("driver") == "amdgpu"]
     kfd = [d for d in facts.rows("kernel.devices") if d.get("path") == "/dev/kfd"]
     if not driven or not kfd or kfd[0].get("exists"):
         return
@@ -159,7 +173,7 @@ def kfd_missing(facts: Facts) -> Iterator[Said]:
 
 
 def card_without_driver(facts: Facts) -> Iterator[Said]:
-    cards = facts.rows("kernel.cards")
+    cards = facts.amd_cards
     if not cards or any(card.get("driver") == "amdgpu" for card in cards):
         return
     said = ", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards)

@@ -46,7 +46,7 @@ def _cards(facts: Facts, *prefixes: str) -> list[str]:
 def _mes_firmware(facts: Facts) -> str:
     """The firmware of the card that the architecture belongs to: APUs have one card."""
     cards = _cards(facts, "gfx1150", "gfx1151")
-    bad = [c for c in facts.rows("kernel.cards") if c.get("mes_firmware") == _BAD_MES]
+    bad = [c for c in facts.amd_cards if c.get("mes_firmware") == _BAD_MES]
     if not cards or not bad:
         return ""
     return f"{cards[0]}, {bad[0].get('pci')}: MES firmware {_BAD_MES:#x}"
@@ -56,9 +56,7 @@ def _kernel_hides_memory(facts: Facts) -> str:
     """Up to 6.15 by the thread, solved in 6.16.9; what AMD's own module has is not known."""
     release = facts.get("kernel.release", "")
     version = parse_version(release)
-    large = [
-        card for card in facts.rows("kernel.cards") if (card.get("vram_total_bytes") or 0) > 16 * GB
-    ]
+    large = [card for card in facts.amd_cards if (card.get("vram_total_bytes") or 0) > 16 * GB]
     if not _cards(facts, "gfx1151") or not large or not (() < version < (6, 16, 9)):
         return ""
     if not str(facts.get("kernel.driver", "")).startswith("kernel"):
@@ -84,8 +82,8 @@ def _nightly(facts: Facts) -> int:
 
 
 def _slow_decode(facts: Facts) -> str:
-    cards = _cards(facts, "gfx110")
-    if not cards or _nightly(facts) != 20251201:
+    cards = _cards(facts, "gfx1100", "gfx1102")
+    if facts.get("machine.system") != "windows" or not cards or _nightly(facts) != 20251201:
         return ""
     return f"torch {facts.get('torch.version')} on {', '.join(cards)}"
 
@@ -97,7 +95,7 @@ def _wrong_on_windows(facts: Facts) -> str:
 
 
 def _slow_navi1(facts: Facts) -> str:
-    cards, rocm = _cards(facts, "gfx101"), facts.version("machine.rocm")
+    cards, rocm = _cards(facts, "gfx1010"), facts.version("machine.rocm")
     if not cards or rocm[:3] != (7, 1, 1):
         return ""
     return f"{', '.join(cards)} with ROCm {dotted(rocm)}"
@@ -135,7 +133,7 @@ TABLE = (
     ),
     KnownBad(
         "nightly-slow-decode", Severity.WARNING,
-        "This nightly is known to decode VAEs 28 to 50 times slower than the one of 2025-10-10",
+        "This nightly is known to decode VAEs 30 to 50 times slower than the one of 2025-10-10",
         "install another nightly",
         f"{_THEROCK}2371", _slow_decode,
     ),
@@ -146,8 +144,8 @@ TABLE = (
         f"{_THEROCK}2458 https://github.com/ROCm/rocm-libraries/issues/3339", _wrong_on_windows,
     ),
     KnownBad(
-        "rocm-slow-gfx101", Severity.WARNING,
-        "ROCm 7.1.1 is known to be 2 to 3 times slower on gfx101x, tiled VAEs to take minutes",
+        "rocm-slow-gfx1010", Severity.WARNING,
+        "ROCm 7.1.1 is known to be 2 to 3 times slower on gfx1010, tiled VAEs to take minutes",
         "use a PyTorch that is built for ROCm 6.4",
         f"{_THEROCK}2848", _slow_navi1,
     ),

@@ -299,14 +299,15 @@ def test_the_browsers_settings_are_those_that_are_read(comfy: Comfy) -> None:
     script = settings_in_the_browser()
     patches = dict(re.findall(r'^  \["([a-z-]+)", "([^"]+)"\],?$', script, flags=re.M))
     assert tuple(patches) == settings.PATCHES
-    for name, default in (("seed_mode", "stream"), ("offload", "auto")):
+    for name, default in settings._DEFAULTS.items():
         found = re.search(
-            rf'id: "{settings.PREFIX}{name}".*?defaultValue: "(\w+)".*?options: \[(.*?)\]',
+            rf'id: "{settings.PREFIX}{name}".*?defaultValue: "(\w+)",\s*(?:options: \[(.*?)\])?',
             script, flags=re.S,
         )  # fmt: skip
         assert found is not None, name
         assert found[1] == default
-        assert tuple(re.findall(r'"(\w+)"', found[2])) == settings._CHOICES[name]
+        options = tuple(re.findall(r'"(\w+)"', found[2] or ""))
+        assert options == settings._CHOICES.get(name, ())
 
 
 def locale(language: str, file: str) -> dict[str, Any]:
@@ -330,7 +331,7 @@ def test_every_word_on_screen_is_there_in_both_languages(
         for texts in [*told[name]["inputs"].values(), *told[name]["outputs"].values()]:
             assert texts["name"], name
             assert texts["tooltip"], name
-    ids = ["seed_mode", "offload", *(f"patch.{name}" for name in settings.PATCHES)]
+    ids = [*settings.VARIABLES, *(f"patch.{name}" for name in settings.PATCHES)]
     in_file = locale(language, "settings.json")
     assert set(in_file) == {(settings.PREFIX + name).replace(".", "_") for name in ids}
     assert all(texts["name"] and texts["tooltip"] for texts in in_file.values())
@@ -386,7 +387,7 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
 def test_the_settings_categories_are_those_of_the_browser(language: str) -> None:
     script = settings_in_the_browser()
     pack = re.findall(r'^const PACK = "(.+)";$', script, flags=re.M)
-    groups = re.findall(r'category: \[PACK, "([^"]+)"', script)
+    groups = re.findall(r'(?:category: \[PACK,|patchSwitches\(\s*\w+,)\s*"([^"]+)"', script)
     words = locale(language, "main.json")["settingsCategories"]
     assert set(words) == {*pack, *groups}
     assert words[pack[0]] == pack[0]  # a longer name is cut off in the side bar

@@ -144,6 +144,23 @@ def test_a_whole_machine_is_collected_and_judged(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("broken")
+
+    for module, name in (
+        (driver, "collect"), (memory, "collect"), (disks, "collect"),
+        (examination.contents, "collect"), (examination.env_doctor, "collect"),
+        (examination, "detect"), (torch_side, "collect"), (selftest, "run"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, fail)
+    found = doctor.examine({}, seconds=5)
+    assert found.facts["kernel"] == found.facts["torch"] == {"error": "RuntimeError: broken"}
+    assert found.exit_code == 2
+    assert "RuntimeError: broken" in found.text()
+    assert found.html()
+
+
 def test_reports_do_not_name_the_users_folder() -> None:
     facts = {"a": "/home/jane/x", "b": ["/home/jane"], "c": {"d": 5}}
     shown = examination.without_home(facts, {"HOME": "/home/jane", "USERPROFILE": "/home/jane"})

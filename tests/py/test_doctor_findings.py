@@ -66,6 +66,22 @@ def cuda_build(facts: Facts) -> None:
     facts["machine"].update(torch_is_rocm=False, runs_on_amd=False)
 
 
+def two_gpus(facts: Facts) -> None:
+    """A card, and the processor's own GPU, for which no PyTorch is built."""
+    facts["machine"]["architectures"] = ["gfx1036", "gfx1100"]
+    card = facts["torch"]["gpus"][0]
+    facts["torch"]["gpus"] = [{**card, "architecture": "gfx1036"}, card]
+
+
+def nvidia_beside_amd(facts: Facts) -> None:
+    """An NVIDIA card is computed on; the processor's own GPU is AMD's and not usable."""
+    facts["torch"].update(version="2.9.0+cu128", hip=None, cuda="12.8", architectures=["sm_90"])
+    facts["torch"]["gpus"][0].update(name="RTX", architecture="")
+    facts["machine"].update(torch_is_rocm=False, runs_on_amd=False, architectures=["gfx1036"])
+    unusable(facts)
+    facts["kernel"]["cards"][0].update(driver="", mes_firmware=0x83)
+
+
 def unusable(facts: Facts) -> None:
     facts["kernel"]["devices"][0].update(usable=False, mode="crw-rw----", group="render")
 
@@ -110,6 +126,7 @@ ROWS: list[Row] = [
     ("torch-not-for-amd", E, [cuda_build], [cuda_build, put("machine.zluda", True)]),
     ("architecture-missing", E, [put("torch.architectures", ["gfx1030"])],
      [put("torch.architectures", ["gfx11-generic"])]),
+    ("architecture-partly", A, [two_gpus], [put("torch.architectures", ["gfx1030"])]),
     ("device-not-usable", E, [unusable], [put("kernel.devices.0.usable", True)]),
     ("kfd-missing", E, [put("kernel.devices.0.exists", False)],
      [put("kernel.devices.0.exists", False), put("kernel.cards.0.driver", "vfio-pci")]),
@@ -130,11 +147,11 @@ ROWS: list[Row] = [
      [strix, put("kernel.release", "6.16.9-1"), put("kernel.driver", "kernel 6.16.9-1")]),
     ("rocm-register-count", W, [strix, put("machine.rocm", [7, 1, 1])],
      [strix, put("machine.rocm", [7, 2])]),
-    ("nightly-slow-decode", W, [nightly("2.10.0a0+rocm7.11.0a20251201")],
-     [nightly("2.10.0a0+rocm7.10.0a20251010")]),
+    ("nightly-slow-decode", W, [nightly("2.10.0a0+rocm7.11.0a20251201", system="windows")],
+     [nightly("2.10.0a0+rocm7.10.0a20251010", system="windows")]),
     ("windows-wrong-convolutions", E, [nightly("2.10.0a0+rocm7.10.0a20251106", system="windows")],
      [nightly("2.10.0a0+rocm7.10.0a20251106")]),
-    ("rocm-slow-gfx101", W, [is_architecture("gfx1010"), put("machine.rocm", [7, 1, 1])],
+    ("rocm-slow-gfx1010", W, [is_architecture("gfx1010"), put("machine.rocm", [7, 1, 1])],
      [is_architecture("gfx1010")]),
     ("find-times-out", W, [is_architecture("gfx1201"), put("machine.rocm", [6, 3]),
                            set_variable("MIOPEN_FIND_MODE", "")],
@@ -196,11 +213,8 @@ ROWS: list[Row] = [
     ("miopen-empty", A, [file("find", 99, "3.3.0"), set_variable("MIOPEN_FIND_MODE", "5")],
      [file("find", 99), set_variable("MIOPEN_FIND_MODE", "5")]),
     ("miopen-filled", A, [file("find", 200)], [file("find", 200, "3.3.0")]),
-    ("miopen-old-versions", A, [put("miopen.places.1.files", [
-        {"path": "a", "holds": "compiled", "version": v, "bytes": 2 * GB, "entries": 1}
-        for v in ("3.3.0", "3.4.0")])],
-     [put("miopen.places.1.files", [
-         {"path": "a", "holds": "compiled", "version": "3.4.0", "bytes": 2 * GB, "entries": 1}])]),
+    ("miopen-old-versions", A, [put("miopen.places.1.versions", {"3.3.0": 2 * GB, "3.4.0": 1})],
+     [put("miopen.places.1.versions", {"": 9 * GB, "3.4.0": 2 * GB})]),
 ]  # fmt: skip
 
 
@@ -217,6 +231,15 @@ def test_of_a_healthy_machine_nothing_is_said(base: Facts) -> None:
     assert [(f.id, f.severity) for f in judge(base)] == [("self-test", Severity.FINE)]
     assert Examination(base, tuple(judge(base))).exit_code == 0
     assert "self-test" not in ids(judge(changed(base, put("self_test", {}))))
+
+
+def test_an_amd_gpu_beside_an_nvidia_card_is_of_no_concern(base: Facts) -> None:
+    assert ids(judge(changed(base, nvidia_beside_amd, holder(8 * GB)))) == {"self-test"}
+
+
+def test_of_two_gpus_the_one_with_kernels_is_chosen(base: Facts) -> None:
+    [found] = [f for f in judge(changed(base, two_gpus)) if f.id == "architecture-partly"]
+    assert "HIP_VISIBLE_DEVICES=1" in found.remedy
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
@@ -280,9 +303,10 @@ def test_a_sibling_is_only_proposed_where_its_kernels_are_there(
     facts = changed(base, is_architecture(own), put("torch.architectures", built))
     [found] = [f for f in judge(facts) if f.id == "architecture-missing"]
     assert remedy in found.remedy
-    told = set_variable("HSA_OVERRIDE_GFX_VERSION", "10.3.0")
+    # Where torch lists no GPU, what the variable makes of the driver's is what counts.
+    told = changed(facts, no_gpus, set_variable("HSA_OVERRIDE_GFX_VERSION", "10.3.0"))
     is_told = own == "gfx1031" and built == ["gfx1030"]
-    assert ("architecture-missing" in ids(judge(changed(facts, told)))) is not is_told
+    assert ("architecture-missing" in ids(judge(told))) is not is_told
 
 
 def test_a_rule_that_fails_is_said_and_the_others_go_on(
@@ -319,3 +343,10 @@ def test_container_and_bare_machine_get_different_remedies(base: Facts, tmp_path
     inside = changed(base, unusable, put("kernel.container", True))
     [contained] = [f for f in judge(inside) if f.id == "device-not-usable"]
     assert "--group-add render" in contained.remedy
+
+
+def test_the_page_of_the_docs_lists_every_finding() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/doctor.md").read_text(encoding="utf-8")
+    for name in {row[0] for row in ROWS} | {rule.id for rule in table()} - {"tier", "variable"}:
+        general = name.rsplit("-", 1)[0] + "-*"
+        assert f"`{name}`" in page or f"`{general}`" in page, name

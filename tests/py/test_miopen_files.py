@@ -467,6 +467,34 @@ def test_restore_asks_for_room_first(
     assert snapshot(home) == {}
 
 
+def test_a_disk_that_fills_up_while_restoring_is_said_with_what_there_is(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "b.zip")
+    (home / ".config/miopen" / FIND_DB).write_bytes(b"later=1\n")
+    later = snapshot(home)
+    real, calls = changes._copy, 0
+
+    def copy(source: Any, file: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(source, file)
+
+    monkeypatch.setattr(changes, "_copy", copy)
+    with pytest.raises(
+        ArchiveError, match=r"2 of 4 files were put back, then: .*No space left"
+    ) as e:
+        changes.restore(made.path, found, target(tmp_path))
+    assert str(tmp_path / "kept" / "backup.tar.gz") in str(e.value)
+    assert all(content in (before[name], later[name]) for name, content in snapshot(home).items())
+    assert snapshot(home).keys() == before.keys()
+
+
 # Who uses them
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
+from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
 from hy3d_rocm.decode.tools.progress import Watched
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def validate(
     `cancel` end it with the rows so far. A share that is too small for tiles is raised to what they
     need at least. RuntimeError where not even the reference can be decoded,
     DecodeCancelled where it was cancelled before that."""
+    strategies = strategies_for(subject, strategies)
     if line is not None:
         line.begin("exact")
     exact = exact_frames(subject, line, cancel=cancel)
@@ -174,7 +176,7 @@ def _judged(row: Row) -> list[tuple[bool, str]]:
     if outcome.error is not None:
         return [(False, f"{name} did not end: {outcome.error}")]
     engine = (outcome.report.plan.get("parameters") or {}).get("engine") if outcome.report else ""
-    if engine != "tiles":
+    if engine not in ("tiles", OWN_TILES):
         if outcome.dtype != "float32":
             return []  # what the type itself costs is no fault of the strategy
         text = f"{name}: largest error {row.largest:.1e} of the range, at most {EXACT_ERROR:g}"

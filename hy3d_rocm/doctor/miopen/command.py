@@ -85,15 +85,13 @@ def _place_lines(facts: dict[str, Any]) -> list[str]:
         lines.append("  can't be written to")
     written = facts["last_written"]
     when = f", last written {_when(written)}" if written else ""
-    lines.append(f"  {len(facts['files'])} files, {size_text(facts['bytes'])}{when}")
+    lines.append(f"  {facts['count']} files, {size_text(facts['bytes'])}{when}")
     for version, size in facts["versions"].items():
         lines.append(f"  MIOpen {version or 'of unknown version'}: {size_text(size)}")
     for file in facts["files"]:
-        if file["holds"] != contents.OTHER:
-            count = "entries can't be counted" if file["entries"] is None else \
-                f"{file['entries']} entries"  # fmt: skip
-            lines.append(f"    {file['path']}: {file['holds']}, {count}, "
-                         f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
+        count = "?" if file["entries"] is None else file["entries"]
+        lines.append(f"    {file['path']}: {file['holds']}, {count} entries, "
+                     f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
     return lines
 
 

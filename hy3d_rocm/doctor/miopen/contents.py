@@ -20,6 +20,7 @@ _KINDS = (
 _TABLES = {".udb": "perf_db", ".ukdb": "kern_db"}
 _LONGEST_TEXT_BYTES = 64 << 20
 _PATIENCE_S = 0.5
+_MOST_LISTED = 100
 
 
 def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -33,12 +34,12 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         "places": found,
         "find_entries": _total(files, FIND),
         "compiled_entries": _total(files, COMPILED),
-        "bytes": sum(file["bytes"] for file in files),
+        "bytes": sum(place["bytes"] for place in found),
     }
 
 
 def describe(place: Place) -> dict[str, Any]:
-    """One place: its files, their bytes and versions, and whether MIOpen can write there."""
+    """One place: its databases, bytes by version, and whether MIOpen can write there."""
     facts: dict[str, Any] = {
         "kind": place.kind,
         "path": str(place.path),
@@ -46,15 +47,16 @@ def describe(place: Place) -> dict[str, Any]:
         "exists": os.path.isdir(place.path),
         "writable": _is_writable(place.path),
         "network_disk": network_disk(place.path),
-        "files": [],
         "error": "",
     }
+    files: list[dict[str, Any]] = []
     try:
-        for path in files_of(place):
-            facts["files"].append(_file(path, place.path))
+        files += (_file(path, place.path) for path in files_of(place))
     except OSError as error:
         facts["error"] = f"{error.strerror or error}"
-    files = facts["files"]
+    # Of single kernels there may be thousands.
+    facts["files"] = [file for file in files if file["holds"] != OTHER][:_MOST_LISTED]
+    facts["count"] = len(files)
     facts["bytes"] = sum(file["bytes"] for file in files)
     facts["last_written"] = max((file["modified"] for file in files), default=None)
     facts["versions"] = _by_version(files)
