@@ -22,9 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from comfy_harness.context import Context  # noqa: E402
+from comfy_harness.context import VIDEO_PACKS, Context  # noqa: E402
 from comfy_harness.report import Report  # noqa: E402
-from comfy_harness.scenarios import GPU_SCENARIOS, SCENARIOS  # noqa: E402
+from comfy_harness.scenarios import GPU_SCENARIOS, NEEDS, SCENARIOS  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
@@ -41,13 +41,23 @@ def arguments() -> argparse.Namespace:
     known = {**SCENARIOS, **GPU_SCENARIOS}
     names = f"one of {', '.join(known)}; may be repeated"
     parser.add_argument("--only", action="append", choices=list(known), help=names)
+    for option, folder_name in VIDEO_PACKS.items():
+        parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"{folder_name}")
     kept = "leave all logs, and the folders of broken runs, in DIR, which must be new"
     parser.add_argument("--keep", type=Path, metavar="DIR", help=kept)
     given = parser.parse_args()
     for folder, file in [(given.wrapper, "nodes.py"), *((c, "main.py") for c in given.comfyui)]:
         if not (folder / file).is_file():
             parser.error(f"{folder} has no {file}; give a checkout")
+    for name in given.only or ():
+        for option in lacking(name, given):
+            parser.error(f"--only {name} needs --{option} DIR, a checkout of {VIDEO_PACKS[option]}")
     return given
+
+
+def lacking(name: str, given: argparse.Namespace) -> list[str]:
+    """The options with checkouts that scenario `name` needs and that were not given."""
+    return [option for option in NEEDS.get(name, ()) if getattr(given, option) is None]
 
 
 def make_models(given: argparse.Namespace, work: Path) -> Path:
@@ -63,16 +73,24 @@ def make_models(given: argparse.Namespace, work: Path) -> Path:
     return models
 
 
+def video_packs(given: argparse.Namespace) -> dict[str, Path]:
+    found = {option: getattr(given, option) for option in VIDEO_PACKS}
+    return {option: at.resolve() for option, at in found.items() if at is not None}
+
+
 def run_core(
     core: Path, given: argparse.Namespace, work: Path, models: Path, report: Report
 ) -> None:
     context = Context(
         core.resolve(), given.wrapper.resolve(), given.pack.resolve(), given.python, work, models,
-        report, given.device, tuple(at.resolve() for at in given.site),
+        report, given.device, tuple(at.resolve() for at in given.site), video_packs(given),
     )  # fmt: skip
     known = {**SCENARIOS, **GPU_SCENARIOS}
     for name in given.only or (SCENARIOS if given.device == "cpu" else GPU_SCENARIOS):
         report.stage = f"{core.name} {name}"
+        if missing := lacking(name, given):
+            report.note(f"NOT RUN: it needs --{' and --'.join(missing)}")
+            continue
         started = time.monotonic()
         try:
             known[name](context)

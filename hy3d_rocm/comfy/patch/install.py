@@ -141,6 +141,15 @@ class Installation:
         self.run()
         return request
 
+    def applied(self) -> dict[str, tuple[str, ...]]:
+        """What is in force now: whose code -> names of patches."""
+        with self._lock:
+            return {
+                copy.upstream.name: tuple(patches.label for patches in copy.sets)
+                for copy in self._copies
+                if copy.sets
+            }
+
     def run(self) -> None:
         """Patch every copy that is loaded and has not been looked at."""
         with self._lock:

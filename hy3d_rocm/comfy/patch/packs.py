@@ -141,6 +141,29 @@ def find_core(_node_class_mappings: Mapping[str, Any]) -> list[Place]:
     return [Place("ComfyUI", parts)] if parts else []
 
 
+FRAMEPACK_IDS = (
+    "FramePackSampler",
+    "FramePackSingleFrameSampler",
+    "LoadFramePackModel",
+    "DownloadAndLoadFramePackModel",
+)
+
+
+def find_framepack(node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """Copies of ComfyUI-FramePackWrapper: its module of nodes, its module of memory, its nodes."""
+    places = []
+    for package in packages_with("diffusers_helper.memory", FRAMEPACK_IDS, node_class_mappings):
+        nodes = sys.modules.get(f"{package}.nodes")
+        parts = {
+            "nodes": nodes,
+            "memory": sys.modules.get(f"{package}.diffusers_helper.memory"),
+            **{name: getattr(nodes, name, None) for name in FRAMEPACK_IDS},
+        }
+        found = {name: part for name, part in parts.items() if part is not None}
+        places.append(Place(folder_name(package), found))
+    return places
+
+
 HUNYUAN3D_DONE = "run on the right device"
 _AS_SET = "run as the VAE settings say"
 
@@ -161,6 +184,7 @@ PACKS: tuple[Pack, ...] = (
         specs_in("hy3d_rocm.comfy.patches.wrapper_vaes", "HUNYUAN_SPECS"),
         _AS_SET,
     ),
+    Pack(find_framepack, specs_in("hy3d_rocm.comfy.patches.framepack"), "are in place"),
 )
 
 

@@ -40,9 +40,9 @@ class Subject:
 
     @cached_property
     def family(self) -> Any:
-        """As decode() takes the VAE: what was given as a family (ComfyUI's VAEs are, with their
-        host), by its layers, or where they are not known by its own decode(). TypeError (a
-        sentence) where it has neither."""
+        """As decode() takes the VAE: by its layers, or where they are not known by its own
+        decode(); or what was given as a family (ComfyUI's VAEs are, with their host). TypeError (a
+        sentence) where it is none of these."""
         if hasattr(self.vae, "has_global_norms"):
             return self.vae
         return family_or_unknown(self.vae, self.latents)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +17,12 @@ from comfy_harness.report import Report
 from comfy_harness.server import HARNESS, Line, Server
 
 UPSTREAM = "ComfyUI-Hunyuan3DWrapper"
+# kijai's packs for video, by the option of run.py that names a checkout.
+VIDEO_PACKS = {
+    "framepack": "ComfyUI-FramePackWrapper",
+    "wan": "ComfyUI-WanVideoWrapper",
+    "hunyuanvideo": "ComfyUI-HunyuanVideoWrapper",
+}
 OURS = "hy3d-rocm"
 PATCHED = {"HY3D_ROCM_PATCH": "on"}
 Baseline = dict[str, list[str]]
@@ -31,11 +39,14 @@ class Context:
     report: Report
     device: str = "cpu"
     site: tuple[Path, ...] = ()
+    # Checkouts of VIDEO_PACKS, as far as they were given.
+    video: Mapping[str, Path] = field(default_factory=dict)
     cpu_noise: list[str] | None = None
     # What upstream alone makes with a pipeline placed in some way, by "stage kind".
     alone: dict[str, list[str]] = field(default_factory=dict)
     _baseline: Baseline | None = None
     _runs: int = field(default=0)
+    _video_models: Path | None = None
 
     @contextmanager
     def server(
@@ -78,7 +89,33 @@ class Context:
     def new_base(self, packs: Mapping[str, Path]) -> Path:
         self._runs += 1
         packs = {"harness-nodes": HARNESS / "nodes", **packs}
-        return make_base(self.work / f"{self.core.name}-{self._runs}", packs, self.models)
+        models = (self.models, *(() if self._video_models is None else (self._video_models,)))
+        return make_base(self.work / f"{self.core.name}-{self._runs}", packs, models)
+
+    def video_packs(self, *names: str) -> dict[str, Path]:
+        """The named ones of VIDEO_PACKS by their folder's name; from now on every base directory
+        has tiny video models. KeyError where run.py was not given a checkout."""
+        packs = {VIDEO_PACKS[name]: self.video[name] for name in names}
+        if self._video_models is None:
+            self._video_models = self._make_video_models()
+        return packs
+
+    def _make_video_models(self) -> Path:
+        at = self.work / f"video-models-{self.core.name}"
+        command = [self.python, str(HARNESS / "tiny_video.py"), str(at), str(self.core)]
+        if "framepack" in self.video:
+            command.append(str(self.video["framepack"]))
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self.site))}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False, env=environ
+        )
+        if done.returncode:
+            raise RuntimeError(f"the tiny video models were not made:\n{done.stderr[-3000:]}")
+        return at
+
+    def shelf(self) -> Path:
+        """Where HarnessShelf keeps what this core made."""
+        return self.work / f"shelf-{self.core.name}"
 
     def our_lines(self, server: Server) -> list[Line]:
         """What our pack logged or warned of, and what ComfyUI logged about it."""

@@ -15,12 +15,19 @@ NATIVE = ("_core*.so", "_vendor")
 Snapshot = dict[str, tuple[int, int]]
 
 
-def make_base(base: Path, packs: Mapping[str, Path], models: Path) -> Path:
-    """An empty base directory with the given packs and models as links; `base` must be new."""
+def make_base(base: Path, packs: Mapping[str, Path], models: Iterable[Path]) -> Path:
+    """An empty base directory with the given packs and models as links; `base` must be new.
+
+    models: folders of folders of models, as in ComfyUI's models/; one kind may be in several.
+    """
     for folder in FOLDERS:
         (base / folder).mkdir(parents=True)
     (base / "web/index.html").touch()  # there is no front end to serve
-    (base / "models/diffusers").symlink_to(models / "diffusers")
+    for place in models:
+        for model in sorted(place.glob("*/*")):
+            link = base / "models" / model.relative_to(place)
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(model)
     for name, source in packs.items():
         (base / "custom_nodes" / name).symlink_to(source)
     return base

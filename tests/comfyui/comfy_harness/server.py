@@ -181,6 +181,10 @@ class Server:
         )
         return result_of(self.ask(f"/history/{identity}")[identity])
 
+    def set(self, name: str, value: Any) -> None:
+        """One of ComfyUI's settings, as its front end stores it."""
+        self.ask(f"/settings/{name}", value)
+
     def interrupt(self) -> None:
         self.ask("/interrupt", {})
 
@@ -237,7 +241,9 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "PYTHONPYCACHEPREFIX": str(self.base.parent / "pycache"),
+            "PYTHONPYCACHEPREFIX": os.environ.get(
+                "PYTHONPYCACHEPREFIX", str(self.base.parent / "pycache")
+            ),
             "HY3D_HARNESS_RECORDS": str(self.record_file),
             "HY3D_HARNESS_SIGNALS": str(self.base / "signals"),
         }

@@ -34,12 +34,17 @@ class Probe:
 
 
 class HarnessHash(Probe):
-    """A SHA-256 of each item along the first axis, of the bits: shape and type are in it."""
+    """A SHA-256 of each item along the first axis, of the bits: shape and type are in it.
+
+    Of a latent its samples, of a mesh its corners and faces.
+    """
 
     def look(self, value: Any) -> dict[str, Any]:
         if hasattr(value, "vertices"):
             corners = (torch.as_tensor(value.vertices), torch.as_tensor(value.faces))
             value = torch.cat([part.double() for part in corners])[None]
+        if isinstance(value, dict):
+            value = value["samples"]
         items = [tensor_digest(item) for item in value]
         finite = bool(torch.isfinite(value.float()).all())
         shape = list(value.shape)

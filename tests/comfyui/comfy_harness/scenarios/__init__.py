@@ -11,6 +11,7 @@ from comfy_harness.scenarios import (
     decode,
     devices,
     endurance,
+    framepack,
     gpu_cap,
     gpu_errors,
     gpu_kinds,
@@ -19,6 +20,8 @@ from comfy_harness.scenarios import (
     modes,
     removal,
     render,
+    vae_faults,
+    vaes,
     workflows,
 )
 
@@ -33,6 +36,13 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "removal": removal.run,
     "render": render.run,
     "workflows": workflows.run,
+    "framepack": framepack.run,
+    "vaes": vaes.run,
+    "vae_faults": vae_faults.run,
+}
+# Checkouts that a scenario needs besides the wrapper's, by run.py's options.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "framepack": ("framepack",),
 }
 # On a GPU: what the CPU cannot show, and the workflows once more.
 GPU_SCENARIOS: dict[str, Callable[[Context], None]] = {
