@@ -21,6 +21,7 @@ from comfy_harness.scenarios import (
     removal,
     render,
     vae_faults,
+    vae_nodes,
     vaes,
     workflows,
 )
@@ -39,6 +40,7 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "framepack": framepack.run,
     "vaes": vaes.run,
     "vae_faults": vae_faults.run,
+    "vae_nodes": vae_nodes.run,
 }
 # Checkouts that a scenario needs besides the wrapper's, by run.py's options.
 NEEDS: dict[str, tuple[str, ...]] = {
