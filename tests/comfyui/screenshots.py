@@ -86,7 +86,7 @@ def make_folders(given: argparse.Namespace, work: Path) -> Path:
         "demo-vae": HERE / "demo_vae",
         "ComfyUI-Hunyuan3DWrapper": given.wrapper.resolve(),
     }
-    base = make_base(work, packs, work / "no models")
+    base = make_base(work, packs, ())
     copy_pack(PACK, base / "custom_nodes" / OURS)
     shutil.rmtree(base / "web")
     (base / "web").symlink_to(given.front_end.resolve())
