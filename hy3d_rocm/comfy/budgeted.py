@@ -1,141 +1,88 @@
-"""A VAE's decode and encode in parts within a budget, as the VAE's own methods would give them.
+"""A wrapper's VAE in parts within a budget, as its own methods would give it: tensors in its range.
 
-For code that is patched in place: tensors in, tensors out, in the VAE's own range and layout, and
-one kind of exception where the VAE has to be left to its own code.
+ComfyUI's own VAE objects have decode.decode_samples() and encode.encode_images() for that. One kind
+of exception says that the VAE has to be left to its own code.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
-import comfy.utils
 import torch
 
 from hy3d_rocm.comfy import vae_memory, vaes
-from hy3d_rocm.decode.checks import check_latents, check_pixels
+from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy.running import current_device, running, said
 from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hy3d_rocm.comfy.running import Run
     from hy3d_rocm.decode.report import DecodeReport
 
 __all__ = ["LeftAlone", "decode", "encode"]
 
 logger = logging.getLogger("hy3d_rocm")
 
+Made = tuple[torch.Tensor, str]
+
 
 class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code does it)
     """The VAE's own code has to do it. The text says why."""
 
 
-def decode(vae: Any, latents: torch.Tensor, budget: str) -> tuple[torch.Tensor, str]:
-    """Frames on the CPU as the VAE's model gives them, (B, C, T, H, W), or (B, C, H, W) for
-    latents with four axes, and a report.
+def decode(vae: Any, latents: torch.Tensor, budget: str) -> Made:
+    """Frames (B, C, T, H, W) on the CPU, as the VAE gives them for latents (B, C, T, H, W), and a
+    report. budget: see parse_budget. LeftAlone for any reason; interrupts go through."""
+    from hy3d_rocm.decode.executor import decode_with_report
 
-    vae: ComfyUI's VAE object, or a wrapper's. budget: see parse_budget. LeftAlone for any reason;
-    interrupts go through.
-    """
-    return _left_alone_if_failing(lambda: _decode(vae, latents, budget))
+    def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
+        return decode_with_report(
+            family, latents, request, "auto", "auto", run.steps, run.watcher
+        )  # fmt: skip
+
+    return _left_alone_if_failing(vae, latents, budget, work, "latents")
 
 
-def encode(
-    vae: Any, pixels: torch.Tensor, budget: str, moments: bool = False
-) -> tuple[torch.Tensor, str]:
-    """The mean that the VAE's model gives for pixels in its own range, (B, C, T, H, W) or
-    (B, C, H, W), and a report. moments: mean and log variance, 2 C channels. Else as decode()."""
-    return _left_alone_if_failing(lambda: _encode(vae, pixels, budget, moments))
+def encode(vae: Any, pixels: torch.Tensor, budget: str, moments: bool = False) -> Made:
+    """The mean (B, C, T, H, W) that the VAE gives for pixels in its own range, and a report.
+    moments: mean and log variance, 2 C channels. All else as decode()."""
+    from hy3d_rocm.decode.executor import encode_with_report
+
+    def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
+        return encode_with_report(
+            family, pixels, request, "auto", "auto", run.steps, run.watcher, moments=moments
+        )
+
+    return _left_alone_if_failing(vae, pixels, budget, work, "pixels")
 
 
 def _left_alone_if_failing(
-    work: Callable[[], tuple[torch.Tensor, str]],
-) -> tuple[torch.Tensor, str]:
+    vae: Any,
+    given: torch.Tensor,
+    budget: str,
+    work: Callable[[Any, Any, Run], tuple[torch.Tensor, DecodeReport]],
+    kind: str,
+) -> Made:
     try:
-        return work()
+        family = vaes.family_of(vae)
+        place = vaes.place_of(family)
+        with running() as run, current_device(place), torch.no_grad():
+            looks_as_told = vaes.is_proven if kind == "latents" else vaes.encodes_as_told
+            if not looks_as_told(family):
+                raise TypeError(f"this {family.name} VAE does otherwise than its layers say")
+            request = parse_budget(budget)
+            if request is None:
+                request = vae_memory.automatic(place)
+            made, report = work(family, request, run)
+        return made, report_text(report, given, made, report.seconds, "", kind)
     except management.InterruptProcessingException:
         raise
     except Exception as error:
         logger.debug("hy3d_rocm: in parts, in place", exc_info=True)
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = said(error)
     # After the except block: what failed holds tensors.
-    raise LeftAlone(said)
-
-
-def _decode(vae: Any, latents: torch.Tensor, budget: str) -> tuple[torch.Tensor, str]:
-    from hy3d_rocm.decode.executor import decode_with_report
-
-    family = vaes.family_of(vae)
-    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-    check_latents(video, family)
-    place = vaes.place_of(family)
-    request = parse_budget(budget)
-    with _current(place), torch.no_grad():
-        if vaes.is_managed(vae):
-            vae_memory.load(vae, family, tuple(video.shape), request, "auto")
-        if not vaes.is_proven(family):
-            raise TypeError(f"this {family.name} VAE decodes otherwise than its layers say")
-        if request is None:
-            request = vae_memory.automatic(place)
-        noised = getattr(family, "noised", None)
-        if noised is not None:
-            video = noised(video.to(place, family.dtype))
-        frames, report = decode_with_report(
-            family, video, request, "auto", "auto", _Progress(), None
-        )
-    return frames.squeeze(2) if latents.ndim == 4 else frames, _told(report)
-
-
-def _encode(vae: Any, pixels: torch.Tensor, budget: str, moments: bool) -> tuple[torch.Tensor, str]:
-    from hy3d_rocm.decode import executor
-
-    family = vaes.family_of(vae)
-    video = pixels.unsqueeze(2) if pixels.ndim == 4 else pixels
-    check_pixels(video, family)
-    place = vaes.place_of(family)
-    request = parse_budget(budget)
-    with _current(place), torch.no_grad():
-        if not vaes.is_proven(family):
-            raise TypeError(f"this {family.name} VAE decodes otherwise than its layers say")
-        if request is None:
-            request = vae_memory.automatic(place)
-        found = executor.encode(
-            family, video, request, "auto", "auto", _Progress(), None, moments=moments
-        )
-    told = f"{family.name} encoded {tuple(video.shape)} in parts, budget {budget}"
-    return found.squeeze(2) if pixels.ndim == 4 else found, told
-
-
-def _current(device: torch.device) -> Any:
-    """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
-    context = getattr(management, "cuda_device_context", None)
-    return nullcontext() if context is None else context(device)
-
-
-class _Progress:
-    """A bar in the browser; a cancel is seen after each grain."""
-
-    def __init__(self) -> None:
-        self.bar = comfy.utils.ProgressBar(1)
-
-    def __call__(self, done: int, total: int, step: object) -> None:
-        management.throw_exception_if_processing_interrupted()
-        self.bar.update_absolute(done, max(total, done + 1 if not total else done))
-
-
-def _told(report: DecodeReport) -> str:
-    sizes = {
-        "budget": report.budget_bytes,
-        "planned peak": report.predicted_peak_bytes,
-        "measured peak": report.measured_peak_bytes,
-    }
-    way = report.plan.get("way", report.strategy)
-    return "\n".join(
-        [
-            f"{report.vae} on {report.device} in {report.dtype}: {way}",
-            ", ".join(f"{name} {size_text(size, 2)}" for name, size in sizes.items()),
-        ]
-    )
+    raise LeftAlone(why)

@@ -7,6 +7,7 @@ prints a JSON object: what was found, which the test judges.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -29,10 +30,9 @@ import nodes as core_nodes  # noqa: E402
 import torch  # noqa: E402
 from comfy_vaes_tiny import tiny_comfy_vae  # noqa: E402
 
-from hy3d_rocm.comfy import status  # noqa: E402
 from hy3d_rocm.comfy.patch import PatchSet, packs  # noqa: E402
 from hy3d_rocm.comfy.patches import core_vae  # noqa: E402
-from hy3d_rocm.conv import faults  # noqa: E402
+from hy3d_rocm.conv import faults, forget  # noqa: E402
 
 torch.set_num_threads(1)
 KINDS = ("hunyuan", "wan", "image")
@@ -97,22 +97,138 @@ def relative(got: Any, want: Any) -> float:
     return float((got - want).abs().max() / (want.max() - want.min()))
 
 
-def errors(mode: str, spec: str = "") -> dict[str, dict[str, float]]:
-    """Largest difference to the unpatched nodes, by kind of VAE and node, under these faults."""
-    found: dict[str, dict[str, float]] = {}
+def unsplit(vae: Any) -> Any:
+    """The VAE object, or a copy that does not split HunyuanVideo's frames, as ComfyUI 0.33 does."""
+    if not getattr(vae.first_stage_model.decoder, "carried", False):
+        return vae
+    vae, model = copy.copy(vae), copy.copy(vae.first_stage_model)
+    coders = {name: copy.copy(getattr(model, name)) for name in ("encoder", "decoder")}
+    model._modules = {**model._modules, **coders}
+    for coder in coders.values():
+        coder.carried = False
+    vae.first_stage_model = model
+    return vae
+
+
+def errors(mode: str, spec: str = "", cases: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Largest difference to the unpatched nodes by "kind node", and how often a fault acted."""
+    found: dict[str, Any] = {}
     for kind in KINDS:
         vae = complete(tiny_comfy_vae(kind))
-        found[kind] = {}
-        for name, call in calls(vae).items():
+        whole, own = calls(unsplit(vae) if mode == "full" else vae), calls(vae)
+        for name, call in own.items():
+            case = f"{kind} {name}"
+            if cases and case not in cases:
+                continue
+            forget()  # what failed in the case before is tried again
             with torch.inference_mode():
-                want = call()
-                with patched(mode), faults.inject_faults(faults.parse(spec)):
-                    found[kind][name] = relative(call(), want)
+                want = (own if name.endswith("Tiled") else whole)[name]()
+                with patched(mode), faults.inject_faults(faults.parse(spec)) as acted:
+                    found[case] = [relative(call(), want), sum(f.fired for f in acted)]
     return found
 
 
 def plain() -> Any:
     return {mode: errors(mode) for mode in ("off", "protect", "full")}
+
+
+FAULTS = {
+    "miopen": "current:*:*:no_algorithm",
+    "unknown": "current:*:*:unknown,every=3",
+    "oom": "current:*:*:hip_oom,every=2",
+    "nan": "current:*:*:nan,every=4",
+    "nan in a second call": "current:*:1x32x*:nan,first=1,every=2",
+    "slow": "current:*:*:slow,count=1",
+}
+
+
+def under_faults() -> Any:
+    cases = {
+        "protect": ("hunyuan VAEDecode", "image VAEDecodeTiled", "image VAEEncode"),
+        "full": ("hunyuan VAEDecode",),
+    }
+    return {
+        f"{mode}, {name}": errors(mode, spec, cases[mode])
+        for mode in cases
+        for name, spec in FAULTS.items()
+    }
+
+
+def raised(call: Callable[[], Any]) -> str:
+    try:
+        with torch.inference_mode():
+            call()
+    except BaseException as error:  # noqa: BLE001  (its kind is what is asked)
+        return type(error).__name__
+    return "nothing"
+
+
+def exceptions() -> Any:
+    """What comes out of the core's nodes, unpatched and patched."""
+    vae, found = complete(tiny_comfy_vae("image")), {}
+    wrong = {"samples": torch.zeros(1, 7, 6, 6)}
+    cases = {"channels": lambda: core_nodes.VAEDecode().decode(vae, wrong), **calls(vae)}
+    for name, call in cases.items():
+        miopen = name != "channels"
+        with faults.inject_faults(faults.parse(FAULTS["miopen"] if miopen else "")):
+            found[f"{name} unpatched"] = raised(call)
+            for mode in ("protect", "full"):
+                with patched(mode):
+                    found[f"{name} {mode}"] = raised(call)
+    return found
+
+
+def interrupts() -> Any:
+    """A cancel during each node; afterwards the flag is down and the node works."""
+    found: dict[str, str] = {}
+    for mode in ("protect", "full"):
+        vae = complete(tiny_comfy_vae("hunyuan"))
+        for name, call in calls(vae).items():
+            with patched(mode):
+                management.interrupt_current_processing(True)
+                found[f"{name} {mode}"] = raised(call)
+                found[f"{name} {mode} after"] = raised(call)
+    return found
+
+
+def retries() -> Any:
+    """The model's own call runs out of memory once: which of the core's tiled methods ran then,
+    and whether the shape is right."""
+    found: dict[str, Any] = {}
+    for kind in ("hunyuan", "image"):
+        for name in ("VAEDecode", "VAEEncode"):
+            vae = complete(tiny_comfy_vae(kind))
+            call, method = calls(vae)[name], name[3:].lower()
+            with torch.inference_mode():
+                want = call()
+                seen: list[str] = []
+                for tiled in (f"{method}_tiled_", f"{method}_tiled_3d"):
+                    setattr(vae, tiled, noted(seen, tiled, getattr(vae, tiled)))
+                model = vae.first_stage_model
+                setattr(model, method, failing_once(getattr(model, method)))
+                with patched("protect"):
+                    found[f"{kind} {name}"] = [list(call().shape) == list(want.shape), seen]
+    return found
+
+
+def noted(seen: list[str], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        seen.append(name)
+        return method(*args, **kwargs)
+
+    return call
+
+
+def failing_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    left = [1]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            left.pop()
+            raise torch.OutOfMemoryError(faults.HIP_OOM)
+        return method(*args, **kwargs)
+
+    return call
 
 
 if __name__ == "__main__":

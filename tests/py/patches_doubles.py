@@ -82,6 +82,8 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
         get_torch_device=lambda: "cpu",
         unet_offload_device=lambda: "cpu",
         throw_exception_if_processing_interrupted=state.throw,
+        processing_interrupted=lambda: state.interrupt is not None,
+        load_models_gpu=lambda *args, **kwargs: None,
         get_total_memory=lambda device: 64 * 2**30,
         get_free_memory=lambda device: 32 * 2**30,
         free_memory=state.free_memory,

@@ -1,23 +1,28 @@
 """comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called.
 
-Under "full" ComfyUI's own method runs on a shallow copy whose model decodes (encodes) in parts:
-cropping, scaling, layouts and devices stay ComfyUI's. The tiled methods keep the tiles that they
+Under "full" decode and encode are what our nodes do. The tiled methods keep the tiles that they
 were asked for: somebody has chosen them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from hy3d_rocm.comfy import budgeted
+import comfy.model_management as management
+import torch
+
 from hy3d_rocm.comfy.budgeted import LeftAlone
+from hy3d_rocm.comfy.decode import decode_samples
+from hy3d_rocm.comfy.encode import encode_images
 from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, names_missing, parameters_missing
 from hy3d_rocm.comfy.patches import prompt, protected
+from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy.running import said
 
 NAME = "core-vae"
+Own = Callable[[torch.Tensor], Any]
 
 # Method: its parameters, and what its code is known to use.
 _METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -50,58 +55,52 @@ def is_untouched(vae: Any) -> bool:
     return vae.latent_dim not in (2, 3) or "taesd" in kind or "taehv" in kind or "audio" in kind
 
 
-class InParts:
-    """A VAE's model whose decode and encode run in parts. All else is the model's."""
+def _in_parts(name: str, vae: Any, own: Own, given: Any, budget: str) -> tuple[Any, str]:
+    """What our node gives. own: ComfyUI's method, for where nothing else can be done."""
+    asked: list[bool] = []
 
-    comfy_has_chunked_io = False  # frames come as one tensor
+    def own_noted(tensor: Any) -> Any:
+        asked.append(True)
+        return own(tensor)
 
-    def __init__(self, vae: Any, budget: str) -> None:
-        self._vae, self._budget = vae, budget
-        self.report = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._vae.first_stage_model, name)
-
-    def decode(self, samples: Any, **options: Any) -> Any:
-        """Frames as the model gives them, on the CPU. LeftAlone as budgeted.decode."""
-        if options:
-            raise LeftAlone(f"{', '.join(options)} was given, which only its own code knows")
-        made, self.report = budgeted.decode(self._vae, samples, self._budget)
-        return made
-
-    def encode(self, pixels: Any, **_device: Any) -> Any:
-        """The mean as the model gives it, on the CPU. LeftAlone as budgeted.encode."""
-        made, self.report = budgeted.encode(self._vae, pixels, self._budget)
-        return made
-
-
-def _in_parts(
-    original: Callable[..., Any], vae: Any, args: Any, kwargs: Any, budget: str
-) -> tuple[Any, str]:
-    """ComfyUI's method on a copy of the VAE object. The weights are the same, and the patcher."""
-    shadow, model = copy.copy(vae), InParts(vae, budget)
-    shadow.first_stage_model = model
-    # Our plan asks for its own memory; ComfyUI's estimate would throw out more, and split batches.
-    shadow.memory_used_decode = lambda shape, dtype: 1
-    return original(shadow, *args, **kwargs), model.report
+    work, kind = (decode_samples, "latents") if name == "decode" else (encode_images, "pixels")
+    try:
+        made, report = work(vae, given, budget=budget, own=own_noted)
+    except management.InterruptProcessingException:
+        raise
+    except Exception as error:
+        if asked:  # it is ComfyUI's method that failed
+            raise
+        why = said(error)
+    else:
+        return made, report_text(report, given, made, report.seconds, "", kind)
+    raise LeftAlone(why)
 
 
 def _wrapped(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    whole = name in ("decode", "encode")
-
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        parameter = next(iter(_METHODS[name][0]))
+
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_untouched(self):
+            given = args[0] if args else kwargs.get(parameter)
+            if is_untouched(self) or not isinstance(given, torch.Tensor):
                 return original(self, *args, **kwargs)
-            in_parts = functools.partial(_in_parts, original, self, args, kwargs) if whole else None
-            source = args[0] if args else next(iter(kwargs.values()), None)
+            in_parts = None
+            # Only where nothing but the tensor is given: other options only its own code knows.
+            if name in ("decode", "encode") and not any([*args[1:], *_others(kwargs, parameter)]):
+                own = functools.partial(original, self)
+                in_parts = functools.partial(_in_parts, name, self, own, given)
             return protected.run(
-                NAME, f"VAE.{name}", lambda: original(self, *args, **kwargs), in_parts, source
+                NAME, f"VAE.{name}", lambda: original(self, *args, **kwargs), in_parts, given
             )
 
         return method
 
     return make
+
+
+def _others(kwargs: dict[str, Any], parameter: str) -> list[Any]:
+    return [value for name, value in kwargs.items() if name != parameter]
 
 
 _MAKERS = {name: _wrapped(name) for name in _METHODS}

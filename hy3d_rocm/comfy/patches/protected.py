@@ -10,18 +10,16 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import settings, status
 from hy3d_rocm.comfy.budgeted import LeftAlone
+from hy3d_rocm.comfy.running import running
 from hy3d_rocm.conv.mode import LOCAL
-from hy3d_rocm.conv.router import Guard, protect
-from hy3d_rocm.conv.triton import jit
+from hy3d_rocm.conv.router import Guard
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -52,18 +50,27 @@ def run(
         return original()
     if now.vae == "full" and in_parts is not None:
         try:
-            with protecting(what):
-                made, report = in_parts(now.vae_budget)
+            made, report = in_parts(now.vae_budget)
         except LeftAlone as reason:
             why = str(reason)
         else:
             status.remember(f"{what}, in place: {report}")
-            return made
+            return _sound(what, made, original, source)
         # Outside of the except block, which would keep what the attempt held.
         _say_once(f"{what} runs in its own way, with failing convolutions caught: {why}")
-    with protecting(what) as guard:
-        made = original()
-    if not guard.stats.calls or is_finite(made) or not is_finite(source):
+    return _sound(what, _protected(what, original), original, source)
+
+
+def _protected(what: str, original: Callable[[], Any], check_finite: bool = False) -> Any:
+    with running(check_finite) as scope:
+        try:
+            return original()
+        finally:
+            tell(what, scope.guard)
+
+
+def _sound(what: str, made: Any, original: Callable[[], Any], source: Any) -> Any:
+    if is_finite(made) or not is_finite(source):
         return made
     del made
     return _once_more(what, original)
@@ -71,8 +78,7 @@ def run(
 
 def _once_more(what: str, original: Callable[[], Any]) -> Any:
     logger.warning("hy3d_rocm: %s gave NaN: once more, with each convolution checked", what)
-    with protecting(what, check_finite=True):
-        made = original()
+    made = _protected(what, original, check_finite=True)
     if not is_finite(made):
         logger.warning(
             "hy3d_rocm: %s gives NaN whichever way its convolutions are computed: the VAE's type "
@@ -95,19 +101,6 @@ def is_finite(value: Any) -> bool:
         if inner is not None and not callable(inner):
             return is_finite(inner)
     return True
-
-
-@contextmanager
-def protecting(what: str, check_finite: bool = False) -> Iterator[Guard]:
-    """protect() with ComfyUI's cancel looked at after each convolution; what went another way than
-    the first is kept for the status."""
-    jit.on_compile = _before_compiling
-    guard = protect(on_event=_look_for_interrupt, check_finite=check_finite)
-    try:
-        with guard:
-            yield guard
-    finally:
-        tell(what, guard)
 
 
 def tell(what: str, guard: Guard) -> None:
@@ -135,12 +128,3 @@ def _say_once(text: str) -> None:
             return
         _said.add(text)
     logger.info("hy3d_rocm: %s", text)
-
-
-def _before_compiling(kernel: str, number: int) -> None:
-    """A first decode compiles for some seconds: a cancel need not wait for the end of that."""
-    management.throw_exception_if_processing_interrupted()
-
-
-def _look_for_interrupt(event: object) -> None:
-    management.throw_exception_if_processing_interrupted()

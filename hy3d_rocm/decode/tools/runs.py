@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.engines.own_tiles import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.meter import PeakMeter
@@ -108,9 +109,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 
 def _room_for(subject: Subject) -> Tensor:
-    from hy3d_rocm.decode.families import family_for
-
-    shape = family_for(subject.vae).out_shape(tuple(subject.latents.shape))
+    shape = subject.family.out_shape(tuple(subject.latents.shape))
     return torch.empty(shape, dtype=torch.float32)
 
 
@@ -120,6 +119,19 @@ def _kind(error: Exception) -> str:
     if isinstance(error, (ValueError, TypeError)):
         return "refused"
     return "out of memory" if is_out_of_memory(error) else "failed"
+
+
+def strategies_for(subject: Subject, asked: Sequence[str]) -> tuple[str, ...]:
+    """Those of `asked` that decode() has for this VAE: where its layers are not known only "whole"
+    and "tiled". ValueError (a sentence) where none is left."""
+    if not is_opaque(subject.family):
+        return tuple(asked)
+    left = tuple(name for name in asked if name in ("whole", "tiled"))
+    if not left:
+        raise ValueError(
+            f"{', '.join(asked)}: {subject.family.why}, so there are whole and tiled only"
+        )
+    return left
 
 
 def exact_frames(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
 from hy3d_rocm.decode.tools.progress import ProgressLine
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def validate(
 ) -> Validation:
     """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C ends it
     with the rows so far. RuntimeError where not even the reference can be decoded."""
+    strategies = strategies_for(subject, strategies)
     if line is not None:
         line.begin("exact")
     exact = exact_frames(subject, line)
@@ -136,7 +137,7 @@ def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
     row.psnr, row.ssim = metrics.psnr(frames, exact), metrics.ssim(frames, exact)
     row.largest = metrics.largest_error(frames, exact)
     row.map = metrics.error_map(frames, exact)
-    family = family_for(subject.vae)
+    family = subject.family
     parameters = outcome.report.plan.get("parameters", {})
     row.borders = borders_of(family, tuple(subject.latents.shape), parameters)
 
@@ -163,7 +164,7 @@ def _judged(row: Row) -> list[tuple[bool, str]]:
     if outcome.error is not None:
         return [(False, f"{name} did not end: {outcome.error}")]
     engine = (outcome.report.plan.get("parameters") or {}).get("engine") if outcome.report else ""
-    if engine != "tiles":
+    if engine not in ("tiles", OWN_TILES):
         if outcome.dtype != "float32":
             return []  # what the type itself costs is no fault of the strategy
         text = f"{name}: largest error {row.largest:.1e} of the range, at most {EXACT_ERROR:g}"
