@@ -82,7 +82,7 @@ def small_config(wrapper: Path, copy: Path) -> None:
 def write_vaes(folder: Path) -> None:
     """tiny_NAME.safetensors for each VAE of narrow.py; ComfyUI must be on sys.path."""
     import torch
-    from nodes.narrow import VAES
+    from nodes.narrow import VAES, randomize
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,20 +92,6 @@ def write_vaes(folder: Path) -> None:
         randomize(model)
         weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
         save_file(weights, folder / f"tiny_{name}.safetensors")
-
-
-def randomize(model: Any) -> None:
-    """Weights that keep the size of what goes through: comfy.ops leaves them as allocated."""
-    import torch
-
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        leaf = name.rsplit(".", 1)[-1]
-        if leaf == "bias":
-            torch.nn.init.normal_(tensor, 0.0, 0.3)
-        elif leaf == "gamma" or tensor.ndim == 1:
-            torch.nn.init.normal_(tensor, 1.0, 0.3)
-        elif tensor.is_floating_point():
-            torch.nn.init.normal_(tensor, 0.0, tensor[0].numel() ** -0.5)
 
 
 def use_core(core: Path) -> None:

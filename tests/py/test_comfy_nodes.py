@@ -19,12 +19,8 @@ from comfy_doubles import ROOT, Comfy, comfy, door, execute, nodes_of, offload
 __all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 Execute = Callable[..., Any]
-# Nodes whose texts, help pages and workflows are still to be written.
-PENDING = {
-    "Hy3DRocmVAEDecode", "Hy3DRocmVAEEncode", "Hy3DRocmProtectVAE", "Hy3DRocmMemoryPlan",
-    "Hy3DRocmTuneVAE",
-}  # fmt: skip
 GB = 2**30
+WIDGETS = ("Combo", "Int", "Float", "Boolean", "String")
 
 
 class TinyPipeline:
@@ -46,7 +42,7 @@ def inputs_of(node: Any) -> dict[str, Any]:
 
 
 def test_every_node_input_and_output_explains_itself(nodes: dict[str, Any]) -> None:
-    assert len(nodes) == 9
+    assert len(nodes) == 12
     for name, node in nodes.items():
         schema = node.GET_SCHEMA()
         assert schema.description, name
@@ -206,7 +202,7 @@ def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
     install = importlib.import_module("hy3d_rocm.comfy.patch.install")
     monkeypatch.setattr(install, "install_patches", broken)
     with caplog.at_level(logging.DEBUG):
-        assert len(nodes_of(door)) == 9
+        assert len(nodes_of(door)) == 12
     ours = [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
     assert len(ours) == 1
     assert "the patches: not in place, the nodes are not affected: RuntimeError: no such" in ours[0]
@@ -327,10 +323,8 @@ def test_every_word_on_screen_is_there_in_both_languages(
     from hy3d_rocm.comfy import settings
 
     told = locale(language, "nodeDefs.json")
-    assert set(told) | PENDING == set(nodes)
+    assert set(told) == set(nodes)
     for name, node in nodes.items():
-        if name in PENDING:
-            continue
         schema = node.GET_SCHEMA()
         assert set(told[name]["inputs"]) == {given.id for given in schema.inputs}
         assert set(told[name]["outputs"]) == {str(i) for i in range(len(schema.outputs))}
@@ -346,8 +340,6 @@ def test_every_word_on_screen_is_there_in_both_languages(
 def test_the_english_locale_says_what_the_nodes_say(nodes: dict[str, Any]) -> None:
     told = locale("en", "nodeDefs.json")
     for name, node in nodes.items():
-        if name in PENDING:
-            continue
         schema = node.GET_SCHEMA()
         assert told[name]["display_name"] == schema.display_name
         assert told[name]["description"] == schema.description
@@ -357,8 +349,6 @@ def test_the_english_locale_says_what_the_nodes_say(nodes: dict[str, Any]) -> No
 
 def test_every_node_has_a_help_page_that_names_its_inputs(nodes: dict[str, Any]) -> None:
     for name, node in nodes.items():
-        if name in PENDING:
-            continue
         for page in (f"{name}.md", f"{name}/zh.md"):
             text = (ROOT / "web" / "docs" / page).read_text(encoding="utf-8")
             for socket in node.GET_SCHEMA().inputs:
@@ -382,12 +372,12 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
         kinds = set(kind.split(",")) & set(given["type"].split(","))
         assert kinds or "*" in (kind, given["type"])
     for node in flow["nodes"]:
-        if node["type"] not in nodes or node["type"] in PENDING:
+        if node["type"] not in nodes:
             continue
         schema = nodes[node["type"]].GET_SCHEMA()
         kinds = [str(output.kind).upper() for output in schema.outputs]
         assert [output["type"] for output in node["outputs"]] == kinds
-        widgets = [given for given in schema.inputs if given.kind in ("Combo", "Int", "String")]
+        widgets = [given for given in schema.inputs if given.kind in WIDGETS]
         assert len(node["widgets_values"]) == len(widgets)
         for value, given in zip(node["widgets_values"], widgets, strict=True):
             assert given.kind != "Combo" or value in given.options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import nodes as core_nodes
 from comfy_api.v0_0_2 import io
 
-import nodes as core_nodes
 from hy3d_rocm.comfy import decode, encode, guarded
 from hy3d_rocm.comfy.nodes.common import EitherVae, schema
 from hy3d_rocm.comfy.nodes.options import (

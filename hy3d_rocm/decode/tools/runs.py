@@ -50,7 +50,8 @@ class Setting:
 @dataclass
 class Outcome:
     """How one decode went. Seconds without planning; bytes above what was in use, on the device
-    (on the CPU with the result). error: None where it ended; frames only where they were kept."""
+    (on the CPU with the result). error: None where it ended; frames only where they were kept.
+    smallest_bytes: the least budget that would do, where one was refused; else 0."""
 
     setting: Setting
     seconds: float = 0.0
@@ -62,6 +63,7 @@ class Outcome:
     dtype: str = ""
     error: str | None = None
     kind: str = "done"  # "refused", "out of memory", "failed", "cancelled"
+    smallest_bytes: int = 0
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
@@ -90,6 +92,7 @@ def run_once(
             outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
         outcome.error, outcome.kind = first_line(error), _kind(error)
+        outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
         frames = None
     else:
         _fill(outcome, report, meter)
@@ -135,15 +138,21 @@ def strategies_for(subject: Subject, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def exact_frames(
-    subject: Subject, progress: Progress | None = None, budget: int | str | None = None
+    subject: Subject,
+    progress: Progress | None = None,
+    budget: int | str | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
     """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
-    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends."""
+    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends,
+    DecodeCancelled where `cancel` asked for it."""
     failed: list[str] = []
     for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
-        outcome = run_once(subject, setting, progress=progress, wide=True)
+        outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
             return outcome
+        if outcome.kind == "cancelled" or (cancel is not None and cancel()):
+            raise DecodeCancelled("cancelled before the exact frames were there")
         failed.append(f"{setting.name}: {outcome.error}")
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")

@@ -28,8 +28,9 @@ class SubjectError(BenchError):
 
 @dataclass
 class Subject:
-    """vae: on the device, in its type. latents: (B, C, T, H, W), on the host. text: a line on what
-    it is. is_random: whether the weights mean nothing (time and memory do). notes: sentences."""
+    """vae: on the device, in its type, or a family. latents: (B, C, T, H, W), on the host. text: a
+    line on what it is. is_random: whether the weights mean nothing (time and memory do). notes:
+    sentences."""
 
     vae: Any
     latents: Tensor
@@ -40,12 +41,15 @@ class Subject:
     @cached_property
     def family(self) -> Any:
         """As decode() takes the VAE: by its layers, or where they are not known by its own
-        decode(). TypeError (a sentence) where it has neither."""
+        decode(); or what was given as a family (ComfyUI's VAEs are, with their host). TypeError (a
+        sentence) where it is none of these."""
+        if hasattr(self.vae, "has_global_norms"):
+            return self.vae
         return family_or_unknown(self.vae, self.latents)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Where the weights are, or their host computes."""
         device: torch.device = self.family.device
         return device
 

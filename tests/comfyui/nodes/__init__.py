@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, HarnessHangSeen
-from .framepack import HarnessClipVision, HarnessConditioning, HarnessLatent
+from .framepack import HarnessImageEncoder, HarnessLatent, HarnessTextEncoder
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
 from .narrow import let_the_core_load_them
 from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates, HarnessText
 from .shelf import HarnessFresh, HarnessShelf
 from .stand_ins import HarnessStandIn
-from .vaes import HarnessVae, HarnessVaeCheck
+from .vaes import HarnessVae, HarnessVaeCheck, HarnessVaeEncodeCheck
+from .wrappers import HarnessHunyuanWrapperVae, HarnessWanWrapperVae
 
 _NODES = (
     HarnessBox,
     HarnessBroken,
-    HarnessClipVision,
-    HarnessConditioning,
     HarnessFaults,
     HarnessFired,
     HarnessFresh,
     HarnessHang,
     HarnessHangSeen,
     HarnessHash,
+    HarnessHunyuanWrapperVae,
+    HarnessImageEncoder,
     HarnessImages,
     HarnessKind,
     HarnessLatent,
@@ -33,8 +34,11 @@ _NODES = (
     HarnessShelf,
     HarnessStandIn,
     HarnessText,
+    HarnessTextEncoder,
     HarnessVae,
     HarnessVaeCheck,
+    HarnessVaeEncodeCheck,
+    HarnessWanWrapperVae,
 )
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
 let_the_core_load_them()

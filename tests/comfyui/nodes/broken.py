@@ -33,6 +33,7 @@ class HarnessFaults(HarnessFresh):
 
     def give(self, value: Any, faults: str) -> tuple[Any]:
         os.environ["HY3D_FAULTS"] = faults
+        refuse(0)
         forget()
         return (value,)
 
@@ -50,6 +51,7 @@ class HarnessFired(Probe):
 
     def look(self, value: Any) -> dict[str, Any]:
         os.environ.pop("HY3D_FAULTS", None)
+        refuse(0)
         found = sys.modules.get("hy3d_rocm.conv.faults")
         fired = 0 if found is None else sum(fault.fired for fault in found._environment[1])
         forget()
@@ -84,15 +86,19 @@ class HarnessBroken(HarnessFresh):
         return {"required": {"value": (ANY,), "every": ("INT", {"default": 1, "min": 0})}}
 
     def give(self, value: Any, every: int) -> tuple[Any]:
-        global _refusing
-        if _refusing is not None:
-            _refusing.__exit__(None, None, None)
-            _refusing = None
-        if every:
-            _refusing = _Refusing(every)
-            _refusing.__enter__()
+        refuse(every)
         forget()
         return (value,)
+
+
+def refuse(every: int) -> None:
+    global _refusing
+    if _refusing is not None:
+        _refusing.__exit__(None, None, None)
+        _refusing = None
+    if every:
+        _refusing = _Refusing(every)
+        _refusing.__enter__()
 
 
 class _Hanging:
@@ -146,6 +152,7 @@ class HarnessHang(HarnessFresh):
         return {"required": {"value": (ANY,), "on": ("BOOLEAN", {"default": True})}}
 
     def give(self, value: Any, on: bool) -> tuple[Any]:
+        refuse(0)
         (hang if on else unhang)()
         return (value,)
 

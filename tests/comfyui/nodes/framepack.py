@@ -1,20 +1,64 @@
-"""What FramePackSampler takes besides its model and a latent: embeddings, from seeds."""
+"""What FramePackSampler takes besides its model: encoders of the core's classes, tiny, and latents.
+
+The core's own nodes encode with them: CLIPTextEncode and CLIPVisionEncode.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from .narrow import randomize
+
 # As in tiny_video.FRAMEPACK_CONFIG: text_embed_dim, pooled_projection_dim, image_proj_dim.
 TEXT_WIDTH, POOLED_WIDTH, IMAGE_WIDTH = 32, 16, 32
-TOKENS, PATCHES = 5, 4
+WORDS = 64
+VISION = {
+    "model_type": "siglip_vision_model", "hidden_size": IMAGE_WIDTH, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+    "hidden_act": "gelu_pytorch_tanh", "num_channels": 3, "projection_dim": IMAGE_WIDTH,
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+}  # fmt: skip
 
 
-class HarnessConditioning:
-    """CONDITIONING as CLIPTextEncode gives it for HunyuanVideo: tokens and a pooled vector."""
+class TinyTextEncoder(torch.nn.Module):
+    """Stands for HunyuanVideoClipModel: what comfy.sd.CLIP asks of a text encoder."""
 
-    RETURN_TYPES = ("CONDITIONING",)
+    def __init__(self, dtype: Any = None, device: Any = None, model_options: Any = None) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(WORDS, TEXT_WIDTH)
+        self.pooled = torch.nn.Linear(TEXT_WIDTH, POOLED_WIDTH)
+        self.dtypes = {torch.float32}
+
+    def encode_token_weights(self, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = self.words(torch.tensor([tokens], device=self.words.weight.device))
+        return seen, self.pooled(seen.mean(1))
+
+    def reset_clip_options(self) -> None:
+        """There are none."""
+
+    def set_clip_options(self, options: dict[str, Any]) -> None:
+        """There are none."""
+
+
+class TinyTokenizer:
+    """A token for each letter."""
+
+    def __init__(self, **given: Any) -> None:
+        """ComfyUI tells it where embeddings lie."""
+
+    def tokenize_with_weights(self, text: str, *rest: Any, **given: Any) -> list[int]:
+        return [ord(letter) % WORDS for letter in text] or [0]
+
+
+class HarnessTextEncoder:
+    """CLIP: comfy.sd.CLIP around a tiny text encoder."""
+
+    RETURN_TYPES = ("CLIP",)
     FUNCTION = "make"
     CATEGORY = "harness"
 
@@ -23,16 +67,18 @@ class HarnessConditioning:
         return {"required": {"seed": ("INT", {"default": 0})}}
 
     def make(self, seed: int) -> tuple[Any]:
-        generator = torch.Generator().manual_seed(seed)
-        tokens = torch.randn((1, TOKENS, TEXT_WIDTH), generator=generator)
-        pooled = torch.randn((1, POOLED_WIDTH), generator=generator)
-        return ([[tokens, {"pooled_output": pooled}]],)
+        import comfy.sd
+
+        target = SimpleNamespace(params={}, clip=TinyTextEncoder, tokenizer=TinyTokenizer)
+        clip = comfy.sd.CLIP(target)
+        _random(clip.cond_stage_model, seed)
+        return (clip,)
 
 
-class HarnessClipVision:
-    """CLIP_VISION_OUTPUT as CLIPVisionEncode gives it."""
+class HarnessImageEncoder:
+    """CLIP_VISION: the core's SigLIP, tiny."""
 
-    RETURN_TYPES = ("CLIP_VISION_OUTPUT",)
+    RETURN_TYPES = ("CLIP_VISION",)
     FUNCTION = "make"
     CATEGORY = "harness"
 
@@ -43,14 +89,23 @@ class HarnessClipVision:
     def make(self, seed: int) -> tuple[Any]:
         import comfy.clip_vision
 
-        generator = torch.Generator().manual_seed(seed)
-        output = comfy.clip_vision.Output()
-        output["last_hidden_state"] = torch.randn((1, PATCHES, IMAGE_WIDTH), generator=generator)
-        return (output,)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:  # 2025-10 takes no dict
+            json.dump(VISION, file)
+            file.flush()
+            encoder = comfy.clip_vision.ClipVisionModel(file.name)
+        _random(encoder.model, seed)
+        return (encoder,)
+
+
+def _random(model: Any, seed: int) -> None:
+    model.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        randomize(model)
 
 
 class HarnessLatent:
-    """LATENT of random numbers, (1, channels, frames, height, width), or without frames if 0."""
+    """LATENT of random numbers, (batch, channels, frames, height, width); no frames if 0."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "make"

@@ -1,8 +1,8 @@
 """Only with HY3D_HARNESS_CUDA=answers: torch's queries about a CUDA device answer on a CPU.
 
-FramePackWrapper asks three of them, one of them when it is imported, and does not load without. The
-answers are those of a card of 16 GiB with nothing on it; ComfyUI itself computes on the CPU and asks
-none. Without the variable nothing is replaced: that is how a machine looks where the queries fail.
+FramePackWrapper asks three of them, one when it is imported, and does not load without. The
+answers are those of a card of 16 GiB with nothing on it; ComfyUI itself computes on the CPU and
+asks none. Without the variable nothing is replaced: so it is where the queries fail.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .broken import refuse
 from .probes import Probe, tensor_digest
 
 # Followed through the link in custom_nodes: the makers of tiny VAEs are the tests'.
@@ -62,21 +63,54 @@ class HarnessVaeCheck(Probe):
         return {"required": {"vae": ("VAE",), "samples": ("LATENT",), "images": ("IMAGE",)}}
 
     def look(self, vae: Any, samples: Any, images: torch.Tensor) -> dict[str, Any]:
-        model = vae.first_stage_model
+        refuse(0)
         state = vae_state(vae)
-        if getattr(model.decoder, "carried", False):
-            model = copy.copy(model)
-            model._modules = {**model._modules, "decoder": copy.copy(model.decoder)}
-            model.decoder.carried = False
         with torch.no_grad():
-            weight = next(model.parameters())
-            latents = samples["samples"].to(weight.device, weight.dtype)
-            frames = vae.process_output(model.decode(latents).float()).cpu()
+            latents = samples["samples"]
+            if vae.latent_dim == 2 and latents.ndim == 5:  # as the core's decode() does
+                latents = latents[:, :, 0]
+            frames = vae.process_output(unsplit(vae).decode(latents).float())
         wanted = frames.movedim(1, -1)
         wanted = wanted.flatten(0, 1) if wanted.ndim == 5 else wanted
         same = images.shape == wanted.shape
         error = float((images - wanted).abs().max()) if same else None
         return {"ui": {"check": [{"error": error, "shape": list(images.shape), "state": state}]}}
+
+
+class HarnessVaeEncodeCheck(Probe):
+    """How far a LATENT is from that of the core's unsplit encoder, over the range of that."""
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"vae": ("VAE",), "pixels": ("IMAGE",), "samples": ("LATENT",)}}
+
+    def look(self, vae: Any, pixels: torch.Tensor, samples: Any) -> dict[str, Any]:
+        refuse(0)
+        images = vae.process_input(vae.vae_encode_crop_pixels(pixels).movedim(-1, 1))
+        if vae.latent_dim == 3:
+            video = not vae.not_video
+            images = images.movedim(1, 0).unsqueeze(0) if video else images.unsqueeze(2)
+        with torch.no_grad():
+            wanted = unsplit(vae).encode(images.float()).float()
+        got = samples["samples"]
+        same = got.shape == wanted.shape
+        spread = wanted.max() - wanted.min()
+        error = float((got - wanted).abs().max() / spread) if same else None
+        return {"ui": {"check": [{"error": error, "shape": list(got.shape)}]}}
+
+
+def unsplit(vae: Any) -> Any:
+    """The model, or a shallow copy that does not split HunyuanVideo's frames, as ComfyUI 0.33 does,
+    with GroupNorm per part."""
+    model = vae.first_stage_model
+    if not getattr(model.decoder, "carried", False):
+        return model
+    model = copy.copy(model)
+    coders = {name: copy.copy(getattr(model, name)) for name in ("encoder", "decoder")}
+    model._modules = {**model._modules, **coders}
+    for coder in coders.values():
+        coder.carried = False
+    return model
 
 
 def vae_state(vae: Any) -> list[str]:

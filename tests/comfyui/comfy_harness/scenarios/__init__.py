@@ -20,6 +20,7 @@ from comfy_harness.scenarios import (
     modes,
     removal,
     render,
+    vae_faults,
     vaes,
     workflows,
 )
@@ -37,6 +38,7 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "workflows": workflows.run,
     "framepack": framepack.run,
     "vaes": vaes.run,
+    "vae_faults": vae_faults.run,
 }
 # Checkouts that a scenario needs besides the wrapper's, by run.py's options.
 NEEDS: dict[str, tuple[str, ...]] = {
