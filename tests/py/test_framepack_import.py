@@ -148,3 +148,17 @@ def test_the_variable_switches_it_off(choice: str) -> None:
         assert hook.allowed() == (choice in ("", "auto", "on"))
     finally:
         importing.uninstall()
+
+
+def test_a_gpu_is_asked_for_by_its_own_number_and_the_host_where_there_is_none() -> None:
+    asked: list[object] = []
+
+    def upstreams(device: object = None) -> float:
+        asked.append(device)
+        return 7.5
+
+    query = importing.free_memory_gb(upstreams, lambda: torch.device("cuda", 1))
+    assert query() == query("cuda:0") == 7.5
+    assert asked == [torch.device("cuda", 1), torch.device("cuda", 0)]
+    assert query(torch.device("cpu")) > 0
+    assert len(asked) == 2
