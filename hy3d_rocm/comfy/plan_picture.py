@@ -23,7 +23,7 @@ from hy3d_rocm.comfy.picture import (
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.comfy.plans import Planned
+    from hy3d_rocm.comfy.planned import Planned
     from hy3d_rocm.decode.planning.planner import Candidate
 
 __all__ = ["draw", "words"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.utils
@@ -12,6 +12,7 @@ import torch
 
 from hy3d_rocm.comfy import plan_picture, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
+from hy3d_rocm.comfy.planned import Planned
 from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Planned", "Wanted", "is_steady", "plan"]
 
 logger = logging.getLogger("hy3d_rocm")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """candidates: in the order of preference. plan: None where nothing fits (`why` says so)."""
-
-    job: Job
-    budget: Budget
-    candidates: list[Candidate]
-    plan: Plan | None
-    why: str = ""
 
 
 def is_steady(budget: str, options: dict[str, Any]) -> bool:

@@ -16,6 +16,8 @@ from hy3d_rocm.doctor import selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.doctor.finding import Facts, Finding, Rule, Severity
 from hy3d_rocm.doctor.miopen import contents
+from hy3d_rocm.doctor.page import as_html
+from hy3d_rocm.doctor.text import as_text
 from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules
 from hy3d_rocm.env.machine import Machine, detect
@@ -52,14 +54,10 @@ class Examination:
 
     def text(self) -> str:
         """For a console."""
-        from hy3d_rocm.doctor.text import as_text
-
         return as_text(self)
 
     def html(self) -> str:
         """One page that needs no other file."""
-        from hy3d_rocm.doctor.page import as_html
-
         return as_html(self)
 
 

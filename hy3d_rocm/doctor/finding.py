@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Severity(StrEnum):
@@ -19,6 +19,16 @@ class Severity(StrEnum):
     @property
     def rank(self) -> int:
         return list(Severity).index(self)
+
+
+class Examined(Protocol):
+    """What those who write an examination down read of it."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from hy3d_rocm import __version__
-from hy3d_rocm.doctor.finding import Finding, Severity
+from hy3d_rocm.doctor.finding import Examined, Finding, Severity
 from hy3d_rocm.doctor.lines import sections, summary
-
-if TYPE_CHECKING:
-    from hy3d_rocm.doctor.examination import Examination
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fafaf8; --card: #fff; --ink: #1e2228;
@@ -46,7 +42,7 @@ th { width: 9rem; font-weight: 600; } td div + div { margin-top: .2rem; }
 """
 
 
-def as_html(examination: Examination) -> str:
+def as_html(examination: Examined) -> str:
     """A whole document. All text is escaped; only http(s) addresses become links."""
     counts = Counter(finding.severity for finding in examination.findings)
     said = summary(counts)

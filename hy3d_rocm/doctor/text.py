@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from hy3d_rocm.doctor.finding import Finding
+from hy3d_rocm.doctor.finding import Examined, Finding
 from hy3d_rocm.doctor.lines import sections, summary
-
-if TYPE_CHECKING:
-    from hy3d_rocm.doctor.examination import Examination
 
 _WIDTH = 100
 _INDENT = 10
 
 
-def as_text(examination: Examination) -> str:
+def as_text(examination: Examined) -> str:
     """Findings, worst first, then the facts by section."""
     counts = Counter(finding.severity for finding in examination.findings)
     blocks = [f"hy3d-rocm doctor: {summary(counts)}"]
