@@ -66,9 +66,8 @@ def _one(
     has_bar = grain is not None
     if has_bar:
         report.check(f"{name}: within one grain", after <= TICKS_AFTER, f"{after} grains more")
-    report.check(
-        f"{name}: before half of it", took < SHARE * seconds, f"{took:.2f} of {seconds:.2f}"
-    )
+    of = f"{took:.2f} s of {seconds:.2f} s"
+    report.check(f"{name}: before half of the decode's time", took < SHARE * seconds, of)
     grains = f"{after} grains more (the longest takes {grain:.2f} s), " if has_bar else ""
     report.note(f"    {name}: {grains}{of}")
     again = server.run(prompt())
