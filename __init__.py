@@ -53,20 +53,21 @@ def _no_nodes() -> Any:
 
 
 def prestartup() -> None:
-    """Looks after the environment variables. Whatever fails here costs one log line."""
+    """What must be done before torch and other packs are imported. What fails is one log line."""
+    if _is_off():  # comfy_entrypoint says so
+        return
+    what = "the environment variables are left as they are"
     try:
-        if _is_off():  # comfy_entrypoint says so
-            return
         _make_importable()
         from hy3d_rocm.env import startup
 
         startup.run(os.environ)
+        what = "FramePackWrapper is imported as it is"
+        from hy3d_rocm.comfy import framepack_door
+
+        framepack_door.prepare(os.environ)
     except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
-        _LOGGER.error(
-            "hy3d_rocm: the environment variables are left as they are: %s: %s",
-            type(error).__name__,
-            error,
-        )
+        _LOGGER.error("hy3d_rocm: %s: %s: %s", what, type(error).__name__, error)
 
 
 async def comfy_entrypoint() -> Any:

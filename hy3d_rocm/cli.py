@@ -1,4 +1,4 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `bench`, `tune`, `db`.
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `tune`, `db`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -6,7 +6,6 @@ The same as `python -m hy3d_rocm`.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,9 @@ from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
+from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
+from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
+from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -32,10 +34,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", type=Path, default=Path("demo_out"), help="folder to write to")
     demo.add_argument("--frames", type=int, default=33, help="4 n + 1 frames (default 33)")
-    doctor = commands.add_parser(
-        "doctor", help="versions, CPU kernels, BLAS, GPU and the variables that matter"
-    )
-    doctor.add_argument("--json", action="store_true", help="machine-readable")
+    add_doctor_parser(commands)
+    add_diagnose_parser(commands)
+    add_miopen_parser(commands)
     add_decode_parser(commands)
     add_tool_parsers(commands)
     add_bench_parser(commands)
@@ -55,14 +56,6 @@ def run_demo_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_doctor_command(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.env.doctor import collect, format_text
-
-    facts = collect()
-    print(json.dumps(facts, indent=2) if arguments.json else format_text(facts))
-    return 0
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. Bad usage exits with argparse's code 2."""
     arguments = build_parser().parse_args(argv)
@@ -72,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.command == "demo":
         return run_demo_command(arguments)
+    if arguments.command == "diagnose":
+        return run_diagnose_command(arguments)
+    if arguments.command == "miopen":
+        return run_miopen_command(arguments)
     if arguments.command == "decode":
         return run_decode_command(arguments)
     if arguments.command in COMMANDS:

@@ -4,8 +4,8 @@ import { app } from "../../scripts/app.js";
 
 const PACK = "Hunyuan3D ROCm";
 
-// Name in hy3d_rocm/comfy/settings.py, and what the user reads.
-const PATCHES = [
+// Names in hy3d_rocm/comfy/settings.py, and what the user reads.
+const HUNYUAN3D = [
   ["delight", "Delight Image"],
   ["multiview", "Sample MultiView"],
   ["mesh", "Generate Mesh"],
@@ -14,15 +14,29 @@ const PATCHES = [
   ["render", "Render MultiView"],
 ];
 
-const patchSwitch = ([name, title], index) => ({
-  id: `hy3d_rocm.patch.${name}`,
-  category: [PACK, "Corrected nodes", name],
-  name: title,
-  tooltip: "Correct these nodes of ComfyUI-Hunyuan3DWrapper. Off: they run as upstream wrote them.",
-  type: "boolean",
-  defaultValue: true,
-  sortOrder: 80 - index,
-});
+const VAES = [
+  ["core-vae", "ComfyUI's VAE nodes"],
+  ["wan-vae", "WanVideoWrapper's VAE nodes"],
+  ["hunyuan-vae", "HunyuanVideoWrapper's VAE nodes"],
+];
+
+const FRAMEPACK = [
+  ["framepack-import", "Loading where CUDA queries fail"],
+  ["framepack-unload", "Order of unloading"],
+  ["framepack-memory", "Preserved memory"],
+  ["framepack-preview", "Preview of finished sections"],
+];
+
+const patchSwitches = (list, group, first, tooltip) =>
+  list.map(([name, title], index) => ({
+    id: `hy3d_rocm.patch.${name}`,
+    category: [PACK, group, name],
+    name: title,
+    tooltip,
+    type: "boolean",
+    defaultValue: true,
+    sortOrder: first - index,
+  }));
 
 app.registerExtension({
   name: "hy3d_rocm.settings",
@@ -51,6 +65,49 @@ app.registerExtension({
       options: ["off", "auto", "on"],
       sortOrder: 90,
     },
-    ...PATCHES.map(patchSwitch),
+    {
+      id: "hy3d_rocm.vae",
+      category: [PACK, "VAE", "vae"],
+      name: "VAE nodes of ComfyUI and the wrappers",
+      tooltip:
+        "off: they run as they are. protect: failing convolutions are computed another way. full: " +
+        "that, and decoding and encoding in parts within the budget.",
+      type: "combo",
+      defaultValue: "protect",
+      options: ["off", "protect", "full"],
+      sortOrder: 100,
+    },
+    {
+      id: "hy3d_rocm.vae_budget",
+      category: [PACK, "VAE", "vae_budget"],
+      name: "Budget of VAE nodes set to full",
+      tooltip: 'auto: by what is free. Or a size or a share of the card: "6GB", "800MB", "80%".',
+      type: "text",
+      defaultValue: "auto",
+      sortOrder: 90,
+    },
+    {
+      id: "hy3d_rocm.protect_prompts",
+      category: [PACK, "VAE", "protect_prompts"],
+      name: "Protect every node",
+      tooltip:
+        "Failing convolutions are computed another way in every node of a prompt: up-scalers, " +
+        "ControlNet, video packs.",
+      type: "boolean",
+      defaultValue: false,
+      sortOrder: 80,
+    },
+    ...patchSwitches(
+      HUNYUAN3D, "Corrected nodes", 80,
+      "Correct these nodes of ComfyUI-Hunyuan3DWrapper. Off: they run as upstream wrote them.",
+    ),
+    ...patchSwitches(
+      VAES, "Corrected VAE nodes", 70,
+      "Run these as the VAE setting says. Off: they run as they are, whatever it says.",
+    ),
+    ...patchSwitches(
+      FRAMEPACK, "Corrected FramePack nodes", 60,
+      "Correct this in ComfyUI-FramePackWrapper. Off: it runs as upstream wrote it.",
+    ),
   ],
 });

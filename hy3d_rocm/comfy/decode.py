@@ -1,59 +1,99 @@
-"""What the decode node does: a LATENT and a VAE to images and a report."""
+"""What the decode node does: a LATENT and a VAE to images, a report and a timeline.
+
+Three ways, in this order: the VAE's layers in parts (decode()), the VAE's own module in tiles where
+its layers are not known, ComfyUI's own decode. All of them with failing convolutions caught.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
-import comfy.utils
 import torch
 
-from hy3d_rocm.comfy import status, vae_memory, vaes
+from hy3d_rocm.comfy import status, timeline, vae_memory, vaes
+from hy3d_rocm.comfy.option_values import decode_options
+from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy.running import Asked, Run, current_device, own_report, running, said
 from hy3d_rocm.decode.checks import STRATEGIES, check_latents
-from hy3d_rocm.decode.memory.budget import Request, parse_budget
+from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.report import DecodeReport
-from hy3d_rocm.units import size_text
+from hy3d_rocm.decode.report import DecodeOptions
 
-__all__ = ["PRECISIONS", "STRATEGIES", "decode_latent"]
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.report import DecodeReport
+
+__all__ = ["PRECISIONS", "STRATEGIES", "decode_latent", "decode_samples", "latents_of"]
 
 logger = logging.getLogger("hy3d_rocm")
 
+Own = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """images: as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C). run: what was recorded."""
+
+    images: torch.Tensor
+    report: DecodeReport
+    run: Run
+    seconds: float
+
 
 def decode_latent(
-    vae: Any, samples: Any, budget: str, strategy: str, precision: str
-) -> tuple[torch.Tensor, str]:
-    """Images (frames of all videos in one batch, H, W, C) in 0..1, and a report.
+    vae: Any,
+    samples: Any,
+    budget: str,
+    strategy: str,
+    precision: str,
+    options: dict[str, Any] | None = None,
+) -> tuple[torch.Tensor, str, torch.Tensor]:
+    """Images (frames of all videos in one batch, H, W, C) in 0..1, a report, a timeline.
 
-    A VAE whose layers are known is decoded in parts under the budget. Any other one, and one that
-    can't be prepared for that, by its own `decode`, with failing convolutions caught. Interrupts go
-    through. ValueError, in a sentence, for a LATENT that is none, a budget that is none, or one
-    that was given and is too small.
+    options: the node's optional inputs. Interrupts go through. ValueError, in a sentence, for a
+    LATENT that is none or of another model, a budget that is none, or one that was given and is too
+    small, an option that can't be.
     """
-    from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.conv.triton import jit
-
-    jit.on_compile = _before_compiling
     latents = latents_of(samples)
-    wanted = parse_budget(budget.strip() or None)
-    started = time.perf_counter()
-    with protect(on_event=_look_for_interrupt) as guard:
-        made = _in_parts(vae, latents, wanted, strategy, precision)
-        images, how = _as_a_whole(vae, latents, made) if isinstance(made, str) else made
-    seconds = time.perf_counter() - started
-    report = "\n".join(
-        [
-            f"latents {tuple(latents.shape)} -> images {tuple(images.shape)} in {seconds:.2f} s",
-            how,
-            guard.stats.table(),
-        ]
+    asked = Asked(
+        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {})
     )
-    status.remember(report)
-    return images, report
+    made = _decoded(vae, latents, asked, vae.decode)
+    images = made.images
+    if images.ndim == 5:
+        images = images.flatten(0, 1)
+    text = report_text(
+        made.report, latents, images, made.seconds, made.run.guard.stats.table()
+    )  # fmt: skip
+    status.remember(text)
+    return images, text, timeline.of_decode(made.report, made.run, made.seconds)
+
+
+def decode_samples(
+    vae: Any,
+    samples: Any,
+    *,
+    budget: str | int | float | None = None,
+    strategy: str = "auto",
+    precision: str = "auto",
+    options: DecodeOptions | None = None,
+    own: Own | None = None,
+) -> tuple[torch.Tensor, DecodeReport]:
+    """Images as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C), and how they came about.
+
+    samples: a LATENT or its tensor. own: what is called with the tensor where nothing else can be
+    done (report.strategy is then "own"), None for the VAE's own decode: a patch of that gives what
+    was there before. Errors as decode_latent() has them.
+    """
+    latents = samples if isinstance(samples, torch.Tensor) else latents_of(samples)
+    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions())
+    made = _decoded(vae, latents, asked, own or vae.decode)
+    return made.images, made.report
 
 
 def latents_of(samples: Any) -> torch.Tensor:
@@ -69,125 +109,124 @@ def latents_of(samples: Any) -> torch.Tensor:
 
 
 def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
-    """(B, C, T, H, W) as the VAE gives it to ComfyUI's IMAGE: (B * T, H, W, C) float32.
+    """(B, C, T, H, W) as the VAE's module gives it to what VAE.decode gives: (B, T, H, W, C).
 
     By the VAE's own process_output where it has one, else from -1..1 to 0..1. Works in place where
     it can: `video` is given up.
     """
     device = getattr(vae, "output_device", video.device)
-    frames = video.to(device=device, dtype=torch.float32)
+    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
+    frames = video.to(device=device, dtype=dtype)
     process = getattr(vae, "process_output", None)
     if process is None:
         frames = frames.add_(1.0).div_(2.0).clamp_(0.0, 1.0)
     else:
         processed = process(frames)
         frames = frames if processed is None else processed
-    return frames.movedim(1, -1).flatten(0, 1)
+    return frames.movedim(1, -1)
 
 
-def _in_parts(
-    vae: Any, latents: torch.Tensor, budget: Request, strategy: str, precision: str
-) -> tuple[torch.Tensor, str] | str:
-    """Images and how they came about, or why ComfyUI's own decode has to make them."""
+def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, own: Own) -> Decoded:
+    started = time.perf_counter()
+    with running() as run:
+        made = _in_parts(vae, latents, asked, run)
+        if isinstance(made, str):
+            made = _as_a_whole(vae, latents, made, run, own)
+    return Decoded(*made, run, time.perf_counter() - started)
+
+
+Made = tuple[torch.Tensor, "DecodeReport"]
+
+
+def _in_parts(vae: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
+    """Images and a report, or why ComfyUI's own decode has to make them."""
     try:
-        return _carried_out(vae, latents, budget, strategy, precision)
+        try:
+            family = vaes.family_of(vae)
+        except TypeError as error:
+            return _unknown(vae, latents, asked, run, said(error))
+        return _known(vae, family, latents, asked, run)
     except management.InterruptProcessingException:
         raise
+    except vaes.OtherModelError:
+        raise
     except BudgetTooSmallError as error:
-        if budget is not None:
+        if asked.budget is not None:
             raise
-        return _said(error)
+        return said(error)
     except Exception as error:
+        if run.watcher.cancelled():
+            raise
         logger.debug("hy3d_rocm: the decode in parts", exc_info=True)
-        return _said(error)
+        return said(error)
 
 
-def _carried_out(
-    vae: Any, latents: torch.Tensor, budget: Request, strategy: str, precision: str
-) -> tuple[torch.Tensor, str]:
-    from hy3d_rocm.decode.executor import decode_with_report
-
-    family = vaes.family_of(vae)
+def _known(vae: Any, family: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
     if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
         latents = latents[:, :, 0]
     video = latents.unsqueeze(2) if latents.ndim == 4 else latents
+    vaes.check_channels(video, family)
     check_latents(video, family)
     place = vaes.place_of(family)
-    with _current(place), torch.no_grad():
+    with current_device(place), torch.no_grad():
         if vaes.is_managed(vae):
-            vae_memory.load(vae, family, tuple(video.shape), budget, strategy)
+            vae_memory.load(vae, family, tuple(video.shape), asked, run.watcher)
         if not vaes.is_proven(family):
-            raise TypeError(f"this {family.name} VAE decodes otherwise than its layers say")
-        if budget is None:
-            budget = vae_memory.automatic(place)
+            why = f"this {family.name} VAE decodes otherwise than its layers say"
+            return _unknown(vae, latents, asked, run, why)
         noised = getattr(family, "noised", None)
         if noised is not None:
             video = noised(video.to(place, family.dtype))
+        images, report = _carried_out(vae, family, video, asked, run, place)
+    return images[:, 0] if latents.ndim == 4 else images, report
+
+
+def _unknown(vae: Any, latents: torch.Tensor, asked: Asked, run: Run, why: str) -> Made | str:
+    """By the VAE's own module, whole or in tiles of ours; or why it can't be that."""
+    try:
+        family = vaes.unknown_family_of(vae, latents, why)
+    except TypeError as error:
+        return said(error)
+    place = torch.device(vae.device)
+    with current_device(place), torch.no_grad():
+        vae_memory.load_for_own_code(vae, tuple(latents.shape), asked)
+        image = latents.ndim == 4 or vae.latent_dim == 2
+        if latents.ndim == 5 and vae.latent_dim == 2:
+            latents = latents[:, :, 0]
+        video = latents.unsqueeze(2) if latents.ndim == 4 else latents
+        images, report = _carried_out(vae, family, video, asked, run, place)
+    return images[:, 0] if image else images, report
+
+
+def _carried_out(
+    vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device
+) -> Made:
+    from hy3d_rocm.decode.executor import decode_with_report
+
+    budget = asked.budget
+    if budget is None:
+        budget = vae_memory.automatic(place, asked.options.memory_threshold)
+    with run.metered(place):
         frames, report = decode_with_report(
-            family, video, budget, strategy, precision, _Progress(), None
-        )
+            family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,
+            asked.options,
+        )  # fmt: skip
         images = as_images(vae, frames)
-    return images, _told(report)
+    return images, report
 
 
-def _current(device: torch.device) -> Any:
-    """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
-    context = getattr(management, "cuda_device_context", None)
-    return nullcontext() if context is None else context(device)
-
-
-class _Progress:
-    """A bar in the browser; a cancel is seen after each grain."""
-
-    def __init__(self) -> None:
-        self.bar = comfy.utils.ProgressBar(1)
-
-    def __call__(self, done: int, total: int, step: object) -> None:
-        management.throw_exception_if_processing_interrupted()
-        self.bar.update_absolute(done, max(total, done + 1 if not total else done))
-
-
-def _told(report: DecodeReport) -> str:
-    """A decode's report in a few lines."""
-    sizes = {
-        "budget": report.budget_bytes,
-        "planned peak": report.predicted_peak_bytes,
-        "measured peak": report.measured_peak_bytes,
-    }
-    way = report.plan.get("way", report.strategy)
-    lines = [
-        f"{report.vae} on {report.device} in {report.dtype}: {way}",
-        report.reason,
-        ", ".join(f"{name} {size_text(size, 2)}" for name, size in sizes.items()),
-        f"budget: {report.budget_rule}; {report.steps} grains",
-    ]
-    for event in report.events:
-        then = event.get("next_way") or event.get("next_dtype") or ""
-        lines.append(f"{event['event']} in {event['way']}" + (f", then {then}" if then else ""))
-    return "\n".join(line for line in lines if line)
-
-
-def _said(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _as_a_whole(vae: Any, latents: torch.Tensor, why: str) -> tuple[torch.Tensor, str]:
+def _as_a_whole(vae: Any, latents: torch.Tensor, why: str, run: Run, own: Own) -> Made:
     inner = getattr(vae, "first_stage_model", vae)
-    how = (
-        f"{type(inner).__name__} cannot be cut into parts here: ComfyUI's own decode was run with "
-        f"failing convolutions caught; budget, strategy and precision had no effect ({why})"
-    )
-    logger.info("Hy3DRocmVAEDecode: %s", how)
-    images = vae.decode(latents)
-    if images.ndim == 5:  # (B, T, H, W, C)
-        images = images.flatten(0, 1)
-    return images, how
-
-
-def _before_compiling(kernel: str, number: int) -> None:
-    """A first decode compiles for some seconds: a cancel need not wait for the end of that."""
-    management.throw_exception_if_processing_interrupted()
-
-
-def _look_for_interrupt(event: object) -> None:
-    management.throw_exception_if_processing_interrupted()
+    logger.info(
+        "Hy3DRocmVAEDecode: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, with "
+        "failing convolutions caught; budget, strategy and precision have no effect",
+        type(inner).__name__, why,
+    )  # fmt: skip
+    began = time.perf_counter()
+    place = torch.device(getattr(vae, "device", None) or management.get_torch_device())
+    with run.metered(place):
+        images = own(latents)
+    seconds = time.perf_counter() - began
+    report = own_report(vae, tuple(latents.shape), tuple(images.shape), why, seconds)
+    report.measured_peak_bytes = run.meters[0].peak_bytes
+    return images, report

@@ -34,7 +34,7 @@ class Section(NamedTuple):
 
 def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
     """The sections one under the other, long lines wrapped: (1, H, WIDTH, 3) float32 in 0..1."""
-    fonts = _font(TEXT), _font(TEXT + 9)
+    fonts = load_font(TEXT), load_font(TEXT + 9)
     measure = cache(fonts[0].getlength)
     wrapped = _shortened([_fitted(section, measure) for section in sections])
     height = 2 * MARGIN + LINE + sum(_height(section) + GAP for section in wrapped)
@@ -48,7 +48,8 @@ def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
 
 
-def _font(size: int) -> Any:
+def load_font(size: int) -> Any:
+    """Pillow's own, about `size` pixels high where Pillow has FreeType."""
     try:
         return ImageFont.load_default(size)
     except (TypeError, OSError, ImportError):  # an old Pillow, or one without FreeType

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
+from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 
@@ -24,11 +25,29 @@ logger = logging.getLogger("hy3d_rocm")
 
 SETTING = "setting"  # a node's choice that means: as the settings say
 OFFLOADS = POLICIES
-PATCHES = ("delight", "multiview", "mesh", "vae-decode", "loaders", "render")
+VaeMode = Literal["off", "protect", "full"]
+VAE_MODES: tuple[VaeMode, ...] = get_args(VaeMode)
+HUNYUAN3D_PATCHES = ("delight", "multiview", "mesh", "vae-decode", "loaders", "render")
+VAE_PATCHES = ("core-vae", "wan-vae", "hunyuan-vae")
+FRAMEPACK_PATCHES = (
+    "framepack-import", "framepack-unload", "framepack-memory", "framepack-preview",
+)  # fmt: skip
+PATCHES = (*HUNYUAN3D_PATCHES, *VAE_PATCHES, *FRAMEPACK_PATCHES)
 PREFIX = "hy3d_rocm."
-VARIABLES = {"seed_mode": "HY3D_ROCM_SEED_MODE", "offload": "HY3D_ROCM_OFFLOAD"}
-_CHOICES = {"seed_mode": SEED_MODES, "offload": OFFLOADS}
-_DEFAULTS = {"seed_mode": "stream", "offload": "auto"}
+VARIABLES = {
+    "seed_mode": "HY3D_ROCM_SEED_MODE",
+    "offload": "HY3D_ROCM_OFFLOAD",
+    "vae": "HY3D_ROCM_VAE",
+    "vae_budget": "HY3D_ROCM_VAE_BUDGET",
+    "protect_prompts": "HY3D_ROCM_PROTECT_PROMPTS",
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "seed_mode": SEED_MODES, "offload": OFFLOADS, "vae": VAE_MODES,
+}  # fmt: skip
+_DEFAULTS = {"seed_mode": "stream", "offload": "auto", "vae": "protect", "vae_budget": "auto"}
+_YES_NO = {"on": True, "true": True, "yes": True, "1": True} | {
+    "off": False, "false": False, "no": False, "0": False
+}  # fmt: skip
 
 _lock = threading.Lock()
 _said: set[str] = set()
@@ -37,21 +56,34 @@ _read: tuple[tuple[str, int, int], dict[str, Any]] | None = None  # what of whic
 
 @dataclass(frozen=True)
 class Settings:
-    """seed_mode: one of SEED_MODES; offload: one of OFFLOADS; patches_off: names of PATCHES."""
+    """seed_mode: one of SEED_MODES; offload: one of OFFLOADS; patches_off: names of PATCHES.
+
+    vae: how other people's VAE nodes run: "off" as they are, "protect" with failing convolutions
+    caught, "full" in parts within vae_budget too ("auto", "6GB", "80%": see parse_budget).
+    protect_prompts: failing convolutions are caught in every node of a prompt.
+    """
 
     seed_mode: SeedMode
     offload: Policy
     patches_off: frozenset[str]
+    vae: VaeMode = "protect"
+    vae_budget: str = "auto"
+    protect_prompts: bool = False
 
 
 def current(environ: Mapping[str, str] | None = None) -> Settings:
     """The settings as they are now. Never raises: a wrong value costs one line, once."""
     values = _file_values()
     environ = os.environ if environ is None else environ
-    off = frozenset(name for name in PATCHES if not _switch(f"patch.{name}", values))
-    mode, _ = _choice("seed_mode", environ, values)
-    offload, _ = _choice("offload", environ, values)
-    return Settings(check_mode(mode), check_policy(offload), off)
+    found = {name: _found(name, environ, values)[0] for name in VARIABLES}
+    return Settings(
+        seed_mode=check_mode(found["seed_mode"]),
+        offload=check_policy(found["offload"]),
+        patches_off=_switched_off(values),
+        vae=cast(VaeMode, found["vae"]),
+        vae_budget=found["vae_budget"],
+        protect_prompts=found["protect_prompts"] == "on",
+    )
 
 
 def explained(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -59,20 +91,21 @@ def explained(environ: Mapping[str, str] | None = None) -> list[str]:
     values = _file_values()
     environ = os.environ if environ is None else environ
     lines = []
-    for name in _CHOICES:
-        value, source = _choice(name, environ, values)
+    for name in VARIABLES:
+        value, source = _found(name, environ, values)
         lines.append(f"{name}: {value} ({source})")
-    off = [name for name in PATCHES if not _switch(f"patch.{name}", values)]
+    switched_off = _switched_off(values)
+    off = [name for name in PATCHES if name in switched_off]
     return [*lines, f"switched off in ComfyUI's settings: {', '.join(off) or 'no patch'}"]
 
 
 def fingerprint(*names: str) -> str:
     """What the settings named say, as a short text that changes exactly if one of them does.
 
-    names: "seed_mode", "offload" or one of PATCHES; none: all. KeyError for any other name.
+    names: of VARIABLES or of PATCHES; none: all. KeyError for any other name.
     """
     now = current()
-    every = {"seed_mode": now.seed_mode, "offload": now.offload} | {
+    every = {name: getattr(now, name) for name in VARIABLES} | {
         name: "off" if name in now.patches_off else "on" for name in PATCHES
     }
     return ",".join(f"{name}={every[name]}" for name in names or every)
@@ -88,6 +121,43 @@ def offload_for(asked: str) -> Policy:
     if asked not in (SETTING, *OFFLOADS):
         raise ValueError(f"offload is {asked!r}; give one of {SETTING}, {', '.join(OFFLOADS)}")
     return current().offload if asked == SETTING else check_policy(asked)
+
+
+def _found(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
+    """The value of a setting, and where it comes from. A switch is "on" or "off"."""
+    if name == "vae_budget":
+        return _budget(name, environ, values)
+    if name in _CHOICES:
+        return _choice(name, environ, values)
+    asked = environ.get(VARIABLES[name], "").strip().lower()
+    if asked in _YES_NO:
+        return "on" if _YES_NO[asked] else "off", f"{VARIABLES[name]} in the environment"
+    if asked:
+        _say_wrong(VARIABLES[name], environ[VARIABLES[name]], ("on", "off"))
+    is_on = _switch(name, values, default=False)
+    return "on" if is_on else "off", _source_of_switch(name, values)
+
+
+def _budget(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
+    """The first of the environment's and ComfyUI's text that parse_budget can read."""
+    variable = VARIABLES[name]
+    asked: tuple[tuple[Any, str, str], ...] = (
+        (environ.get(variable, ""), variable, f"{variable} in the environment"),
+        (values.get(PREFIX + name, ""), f"ComfyUI's setting {PREFIX}{name}", "ComfyUI's settings"),
+    )
+    for value, what, source in asked:
+        if value == "" or (isinstance(value, str) and not value.strip()):
+            continue
+        if not isinstance(value, str):
+            _say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
+            continue
+        try:
+            parse_budget(value.strip())
+        except ValueError as error:
+            _say_once(f"{what} is passed over: {error}")
+            continue
+        return value.strip(), source
+    return _DEFAULTS[name], "default"
 
 
 def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
@@ -106,13 +176,21 @@ def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) ->
     return _DEFAULTS[name], "default"
 
 
-def _switch(name: str, values: Mapping[str, Any]) -> bool:
+def _switched_off(values: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(name for name in PATCHES if not _switch(f"patch.{name}", values))
+
+
+def _switch(name: str, values: Mapping[str, Any], default: bool = True) -> bool:
     value = values.get(PREFIX + name)
     if isinstance(value, bool):
         return value
     if value is not None:
         _say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, ("true", "false"))
-    return True
+    return default
+
+
+def _source_of_switch(name: str, values: Mapping[str, Any]) -> str:
+    return "ComfyUI's settings" if isinstance(values.get(PREFIX + name), bool) else "default"
 
 
 def _say_wrong(what: str, value: object, choices: tuple[str, ...]) -> None:
@@ -137,7 +215,7 @@ def _settings_file() -> Path | None:
     if getattr(args, "multi_user", False):
         _say_once(
             "ComfyUI runs with --multi-user, where a prompt does not say whose it is: its settings "
-            f"are not looked at; use {' and '.join(VARIABLES.values())}, or the nodes' inputs"
+            f"are not looked at; use {', '.join(VARIABLES.values())}, or the nodes' inputs"
         )
         return None
     return Path(folder_paths.get_user_directory()) / "default" / "comfy.settings.json"

@@ -7,68 +7,135 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
+import torch
 
 from hy3d_rocm.comfy import memory as comfy_memory
+from hy3d_rocm.decode.counter import asked_to_stop
+from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
 from hy3d_rocm.decode.planning import planner
 from hy3d_rocm.decode.planning.prices import Prices, meta_family
 from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.precision import Precision, choose_precision
+from hy3d_rocm.decode.report import DecodeCancelled
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable, Iterator
 
+    from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget, Request
+    from hy3d_rocm.decode.planning.planner import Way
+    from hy3d_rocm.decode.report import DecodeOptions
 
 logger = logging.getLogger("hy3d_rocm")
 
 
-def load(vae: Any, family: Any, shape: tuple[int, ...], budget: Request, strategy: str) -> None:
+def load(
+    vae: Any, family: Any, shape: tuple[int, ...], asked: Asked, cancel: Any = None,
+    encode: bool = False,
+) -> None:  # fmt: skip
     """Has ComfyUI load the VAE, with room beside its weights for what our plan takes.
 
-    Its own estimate of what a decode takes is asked only where no plan can be made beforehand.
+    shape: (B, C, T, H, W) of the latents, or for an encode of the pixels. Its own estimate of what
+    that takes is asked only where no plan can be made beforehand.
     """
-    device = family.device
-    if device.type == "cpu":
+    if family.device.type == "cpu":
         room = 0
     else:
-        planned = _planned_bytes(vae, family, shape, budget, strategy)
-        room = int(vae.memory_used_decode(shape, vae.vae_dtype)) if planned is None else planned
+        planned = _planned_bytes(vae, family, shape, asked, cancel, encode)
+        room = _estimate(vae, shape, encode) if planned is None else planned
+    _load(vae, room)
+
+
+def load_for_own_code(vae: Any, shape: tuple[int, ...], asked: Asked) -> None:
+    """Has ComfyUI load a VAE whose module runs itself: what that takes can be told only when the
+    weights are there. Room for ComfyUI's estimate, within the budget where one is given."""
+    room = 0
+    if torch.device(vae.device).type != "cpu":
+        room = _estimate(vae, shape, encode=False)
+        if isinstance(asked.budget, int):
+            room = min(room, asked.budget)
+    _load(vae, room)
+
+
+def _load(vae: Any, room: int) -> None:
     management.load_models_gpu(
         [vae.patcher], memory_required=room, force_full_load=getattr(vae, "disable_offload", False)
     )
 
 
+def _estimate(vae: Any, shape: tuple[int, ...], encode: bool) -> int:
+    """ComfyUI's own."""
+    of = vae.memory_used_encode if encode else vae.memory_used_decode
+    if getattr(vae, "latent_dim", 3) == 2 and len(shape) == 5:
+        shape = (*shape[:2], *shape[3:])
+    return int(of(shape, vae.vae_dtype))
+
+
 def _planned_bytes(
-    vae: Any, family: Any, shape: tuple[int, ...], request: Request, strategy: str
+    vae: Any, family: Any, shape: tuple[int, ...], asked: Asked, cancel: Any, encode: bool
 ) -> int | None:
-    """Free bytes that the decode needs once the weights are there, if it may take all the rest."""
+    """Free bytes that the work needs once the weights are there, if it may take all the rest."""
+    request, options = asked.budget, asked.options
     try:
-        budget = _largest(vae, family.device, request)
-        dtype = family.dtype
-        make_backend = best_backend(family.device, dtype)
-        job = Job(
-            meta_family(family, dtype), shape, family.device, dtype, dtype, make_backend,
-            is_fused=make_backend is not torch_backend,
+        budget = largest(vae, family.device, request, options)
+        job = job_of(family, shape, family.dtype, encode)
+        plan = planner.choose(
+            _until(cancel, list_ways(job, way_options(options))), budget, asked.strategy,
+            Prices(job),
         )  # fmt: skip
-        plan = planner.choose(list_ways(job), budget, strategy, Prices(job))
     except management.InterruptProcessingException:
+        raise
+    except DecodeCancelled:
         raise
     except Exception as error:  # noqa: BLE001  (ComfyUI's estimate serves as well)
         logger.debug("hy3d_rocm: no plan before the VAE is loaded: %s", error)
         return None
     if request is not None:
         return plan.need.device_bytes
-    return int(plan.need.device_bytes / MEMORY_THRESHOLD) + headroom_bytes()
+    return int(plan.need.device_bytes / options.memory_threshold) + headroom_bytes()
 
 
-def _largest(vae: Any, device: torch.device, request: Request) -> Budget:
+def _until(cancel: Any, ways: Iterable[Way]) -> Iterator[Way]:
+    """The ways, until a cancel."""
+    for way in ways:
+        if asked_to_stop(cancel):
+            raise DecodeCancelled("cancelled while it was planned")
+        yield way
+
+
+def precision_of(family: Any, precision: str, options: DecodeOptions) -> Precision:
+    """The type that a decode of this family would compute in."""
+    device = torch.device(family.device)
+    architecture = ""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        architecture = str(getattr(properties, "gcnArchName", ""))
+    return choose_precision(precision, family.dtype, architecture, options.fallback_precision)
+
+
+def job_of(family: Any, shape: tuple[int, ...], dtype: torch.dtype, encode: bool = False) -> Job:
+    """A decode (or encode) that is only to be planned: the VAE's parameters on "meta"."""
+    make_backend = best_backend(family.device, dtype)
+    return Job(
+        meta_family(family, dtype), shape, family.device, dtype, dtype, make_backend,
+        encode=encode, is_fused=make_backend is not torch_backend,
+    )  # fmt: skip
+
+
+def largest(vae: Any, device: torch.device, request: Request, options: DecodeOptions) -> Budget:
     """The budget if nothing but the VAE were on the device."""
     _, total = comfy_memory.free_and_total(device)
     weights = int(vae.model_size()) if hasattr(vae, "model_size") else 0
     machine = meter.machine_of(device)
     free = max(total - weights - int(management.extra_reserved_memory()), 0)
-    return make_budget(request, replace(machine, device_free=free))
+    return make_budget(
+        request,
+        replace(machine, device_free=free),
+        memory_threshold=options.memory_threshold,
+        memory_fraction=options.memory_fraction,
+    )
 
 
 def headroom_bytes() -> int:
@@ -76,11 +143,11 @@ def headroom_bytes() -> int:
     return max(int(management.extra_reserved_memory()), DEVICE_HEADROOM_BYTES)
 
 
-def automatic(device: torch.device) -> int | None:
-    """Bytes for the budget "auto" on a GPU: MEMORY_THRESHOLD of what ComfyUI finds free there less
-    the headroom; None on the CPU, where decode() looks itself."""
+def automatic(device: torch.device, threshold: float = MEMORY_THRESHOLD) -> int | None:
+    """Bytes for the budget "auto" on a GPU: `threshold` of what ComfyUI finds free there less the
+    headroom; None on the CPU, where decode() looks itself."""
     if device.type == "cpu":
         return None
     free, _ = comfy_memory.free_and_total(device)
     free = min(free, int(management.get_free_memory(device)))
-    return int(max(free - headroom_bytes(), 0) * MEMORY_THRESHOLD)
+    return int(max(free - headroom_bytes(), 0) * threshold)

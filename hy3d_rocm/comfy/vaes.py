@@ -11,16 +11,19 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.decode.engines.weights import ModuleWeights
-from hy3d_rocm.decode.families import unproven_family
+from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
-from hy3d_rocm.decode.families.proof import proven
+from hy3d_rocm.decode.families.unknown import UnknownFamily
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.families.base import StructuredFamily
 
-__all__ = ["ComfyWeights", "family_of", "is_managed", "is_proven", "place_of"]
+__all__ = [
+    "ComfyWeights", "OtherModelError", "check_channels", "encodes_as_told", "family_of",
+    "is_managed", "is_proven", "place_of", "unknown_family_of",
+]  # fmt: skip
 
 _CAST = ("weight", "bias")
 
@@ -102,7 +105,63 @@ def place_of(family: StructuredFamily) -> torch.device:
     return family.device if family.host is None else torch.device(family.host.device)
 
 
-# VAEs that were found to decode as their layers say, by the decoder.
+class OtherModelError(ValueError):
+    """Latents that this VAE can't have anything to do with; the text is a sentence."""
+
+
+def check_channels(latents: Tensor, family: Any) -> None:
+    """OtherModelError where the latents are of another model's VAE, which the VAE's own code would
+    say in words about convolutions."""
+    if latents.ndim == 5 and latents.shape[1] != family.latent_channels:
+        raise OtherModelError(
+            f"the latents have {latents.shape[1]} channels (shape {tuple(latents.shape)}), but "
+            f"this {family.name} VAE decodes {family.latent_channels}: connect the VAE that "
+            "belongs to the model"
+        )
+
+
+class ManagedUnknown(UnknownFamily):
+    """The module of a ComfyUI VAE whose layers are not known: its own code computes where and in
+    what ComfyUI says, wherever ComfyUI keeps the weights."""
+
+    def __init__(self, vae: Any, source: Tensor, why: str) -> None:
+        super().__init__(vae.first_stage_model, source, why)
+        self._place, self._dtype = torch.device(vae.device), vae.vae_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """ComfyUI's for this VAE; "meta" for a copy that is only priced."""
+        parameter = next(self.decoder.parameters(), None)
+        return parameter.device if parameter is not None and parameter.is_meta else self._place
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that ComfyUI has this VAE compute in."""
+        found: torch.dtype = self._dtype
+        return found
+
+
+_PICTURES = (2, 3)  # latent_dim of images and videos; sound has 1
+
+
+def unknown_family_of(vae: Any, latents: Tensor, why: str) -> UnknownFamily:
+    """A ComfyUI VAE as its module's own decode() alone. TypeError (`why`, or a sentence) where
+    there is no such module, or it makes no pictures."""
+    module = getattr(vae, "first_stage_model", None)
+    if not is_managed(vae) or not callable(getattr(module, "decode", None)):
+        raise TypeError(why)
+    makes_pictures = (
+        getattr(vae, "latent_dim", 0) in _PICTURES
+        and getattr(vae, "extra_1d_channel", None) is None
+        and getattr(vae, "output_channels", 3) in (3, 4)
+        and latents.ndim in (4, 5)
+    )
+    if not makes_pictures:
+        raise TypeError(f"{type(module).__name__} makes no pictures")
+    return ManagedUnknown(vae, latents, why)
+
+
+# What VAEs were found to do, by the decoder or encoder.
 _PROVEN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
@@ -112,5 +171,14 @@ def is_proven(family: StructuredFamily) -> bool:
     if family.decoder not in _PROVEN:
         away = family.host is not None and not family.host.runs_own_code
         asked = type(family)(family.vae) if away else family
-        _PROVEN[family.decoder] = proven(asked)
+        _PROVEN[family.decoder] = proof.proven(asked)
     return _PROVEN[family.decoder]
+
+
+def encodes_as_told(family: StructuredFamily) -> bool:
+    """The same of its encoder, with one small image."""
+    if not isinstance(family, HostedFamily):
+        return False
+    if family.encoder not in _PROVEN:
+        _PROVEN[family.encoder] = proof.encodes_as_told(family)
+    return _PROVEN[family.encoder]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.executor import decode_into as decode_into
     from hy3d_rocm.decode.executor import decode_with_report as decode_with_report
     from hy3d_rocm.decode.executor import encode as encode
+    from hy3d_rocm.decode.executor import encode_with_report as encode_with_report
     from hy3d_rocm.decode.report import DecodeCancelled as DecodeCancelled
     from hy3d_rocm.decode.report import DecodeOptions as DecodeOptions
     from hy3d_rocm.decode.report import DecodeReport as DecodeReport
@@ -20,11 +21,12 @@ _HOME = {
     "decode_into": "executor",
     "decode_with_report": "executor",
     "encode": "executor",
+    "encode_with_report": "executor",
 }
 
 __all__ = [
     "DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_into", "decode_with_report",
-    "encode",
+    "encode", "encode_with_report",
 ]  # fmt: skip
 
 

@@ -108,7 +108,8 @@ def check_pixels(pixels: Any, family: Any) -> None:
 def check_result(out: Any, shape: tuple[int, ...]) -> None:
     """TypeError or ValueError (sentences) where `out` can't take the frames."""
     if not isinstance(out, torch.Tensor) or not out.is_floating_point():
-        raise TypeError(f"out is a {type(out).__name__}: give a floating point tensor of torch's")
+        found = out.dtype if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise TypeError(f"out is {found}: give a floating point tensor of torch's")
     if tuple(out.shape) != shape or out.device.type != "cpu":
         raise ValueError(
             f"out is {tuple(out.shape)} on {out.device}; the frames are {shape} on the CPU: give "

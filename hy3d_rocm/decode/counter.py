@@ -23,6 +23,15 @@ def asked_to_stop(cancel: Any) -> bool:
     return bool(cancel())
 
 
+def native_flag(cancel: Any) -> Any:
+    """The C core's CancelFlag of `cancel`, where it is one or has one as `.flag`; else None. A long
+    convolution on the CPU ends by it."""
+    from hy3d_rocm import _native
+
+    found = getattr(cancel, "flag", cancel)
+    return found if isinstance(found, _native.CancelFlag) else None
+
+
 @dataclass
 class Counter:
     """Looks at `cancel` before each grain, reports to `progress` after it. total: 0 where nobody

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.copies import converted_family
+from hy3d_rocm.decode.counter import native_flag
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
 from hy3d_rocm.decode.memory import meter
@@ -109,7 +110,9 @@ class Execution:
         self._describe(self.plan)
 
     def _may_be_taken(self, way: Way) -> bool:
-        """Not one that failed; one whose frames are made as those that are there."""
+        """Not one that failed; one whose frames are made as those that are there. Asked before each
+        way is priced, so a cancel is looked at."""
+        self.counter.check()
         goes_on = self.making is None or making_of(self.job, way) == self.making
         return goes_on and _key(way) not in self.tried
 
@@ -185,19 +188,21 @@ class Execution:
                 if way.strategy == "cpu":
                     from hy3d_rocm.conv.router import protect
 
-                    stack.enter_context(protect(policy="pin:cpu"))
+                    flag = native_flag(self.counter.cancel)
+                    stack.enter_context(protect(policy="pin:cpu", cancel=flag))
                 self._carry_out(way)
         except NonFiniteError as error:
-            return Failure(NOT_FINITE, str(error), wider(self.job.dtype_of(way), self.fallback))
+            return Failure(NOT_FINITE, str(error), wider(self.job.dtype, self.fallback))
         except (RuntimeError, MemoryError) as error:
+            self.counter.check()  # a cancel may have cut a convolution short
             return failure_of(error, self.job.device_of(way).type == "cpu")
         return None
 
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)
         if ways.runs_own_code(job, way):
-            job = replace(job, family=converted_family(job.family, job.dtype_of(way)))
-        weights = self.make_weights(job.dtype_of(way), device)
+            job = replace(job, family=converted_family(job.family, job.dtype))
+        weights = self.make_weights(job.dtype, device)
         backend = job.make_backend(weights, device)
         stages = StageLog(self.counter, device, self.synchronization)
         tools = ways.Tools(backend, device, stages, lambda: meter.give_back(device))
@@ -283,7 +288,7 @@ def _lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Bu
 def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    dtype = name_of(job.dtype_of(way))
+    dtype = name_of(job.dtype)
     return {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
 
 

@@ -144,9 +144,27 @@ def encode(
     moments: the mean and the logarithm of the variance, (B, 2 C, T, H, W). All else as decode().
     The latents are as the VAE makes them: multiply by its scaling factor for a model.
     """
-    asked = _Asked(budget, strategy, precision, progress, cancel, DecodeOptions(), None)
-    found: Tensor = _carry_out(vae, pixels, asked, encode=True)[0]
-    return found if moments else found[:, : found.shape[1] // 2].contiguous()
+    return encode_with_report(
+        vae, pixels, budget, strategy, precision, progress, cancel, moments=moments
+    )[0]  # fmt: skip
+
+
+def encode_with_report(
+    vae: Any,
+    pixels: Any,
+    budget: Request = None,
+    strategy: str = "auto",
+    precision: str = "auto",
+    progress: Progress | None = None,
+    cancel: Any = None,
+    options: DecodeOptions | None = None,
+    moments: bool = False,
+) -> tuple[Tensor, DecodeReport]:
+    """encode(), and how it went. `options`: see DecodeOptions; those of tiles have no effect."""
+    asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), None)
+    found: Tensor
+    found, report = _carry_out(vae, pixels, asked, encode=True)
+    return found if moments else found[:, : found.shape[1] // 2].contiguous(), report
 
 
 @dataclass(frozen=True)
@@ -225,7 +243,7 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     report = make_report(job, source, budget)
     report.precision_reason = precision.reason
     return Execution(
-        job, source.detach(), budget, asked.strategy, _way_options(options), report,
+        job, source.detach(), budget, asked.strategy, way_options(options), report,
         Counter(asked.progress, asked.cancel),
         Placing(job.out_shape, job.result_dtype, asked.out, asked.sink),
         asked.making, precision.fallback,
@@ -261,7 +279,8 @@ def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
     )
 
 
-def _way_options(options: DecodeOptions) -> WayOptions:
+def way_options(options: DecodeOptions) -> WayOptions:
+    """What DecodeOptions say about ways."""
     return WayOptions(
         chunk_size=options.chunk_size,
         slice_bytes=options.slice_bytes,

@@ -9,11 +9,12 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__, units
 from hy3d_rocm.env import gpu, variables
-from hy3d_rocm.env.machine import detect
+from hy3d_rocm.env.machine import Machine, detect
 
 PACKAGES = (
     "torch", "numpy", "diffusers", "transformers", "accelerate", "triton",
@@ -21,21 +22,30 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def collect(
+    environ: Mapping[str, str] | None = None,
+    *,
+    machine: Machine | None = None,
+    torch: Mapping[str, Any] | None = None,
+    topology: Path = gpu.TOPOLOGY,
+) -> dict[str, Any]:
     """All facts, JSON-able. Never raises for a broken package: its error is the fact.
+
+    machine: None for this one. torch: what torch_facts() said already, in this process or in
+    another one; None asks it here, which starts the GPU.
 
     system, versions (None: not installed), torch (what it says of itself and its GPUs), core (the
     C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), rules (the machine
     that the rules for variables see), variables.
     """
     environ = os.environ if environ is None else environ
-    machine = detect(environ)
+    machine = detect(environ) if machine is None else machine
     return {
         "system": _system(),
         "versions": {"hy3d-rocm": __version__, **{name: _version(name) for name in PACKAGES}},
-        "torch": _torch(),
+        "torch": torch_facts() if torch is None else dict(torch),
         "core": _core(),
-        "driver": {"gpus": gpu.amd_gpus(), "rocm": gpu.rocm_version() or None},
+        "driver": {"gpus": gpu.amd_gpus(topology), "rocm": gpu.rocm_version() or None},
         "rules": machine.describe(),
         "variables": variables.relevant(environ, machine),
     }
@@ -43,21 +53,26 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 def format_text(facts: Mapping[str, Any]) -> str:
     """`collect()`'s facts for people."""
+    found = sections(facts)
+    width = max(map(len, found)) + 2
+    lines = []
+    for title, body in found.items():
+        heads = [title, *[""] * (len(body) - 1)]
+        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
+    return "\n".join(lines)
+
+
+def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """`collect()`'s facts for people: heading -> lines."""
     system, core, torch = facts["system"], facts["core"], facts["torch"]
     installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
-    sections = {
+    return {
         "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
         "packages": [", ".join(installed) or "none of those that matter"],
         "C core": _core_lines(core),
         "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
         "variables": [f"judged for: {facts['rules']}", *_variable_lines(facts["variables"])],
     }
-    width = max(map(len, sections)) + 2
-    lines = []
-    for title, body in sections.items():
-        heads = [title, *[""] * (len(body) - 1)]
-        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
-    return "\n".join(lines)
 
 
 def _system() -> dict[str, Any]:
@@ -92,7 +107,12 @@ def _core() -> dict[str, Any]:
     }
 
 
-def _torch() -> dict[str, Any]:
+def torch_facts() -> dict[str, Any]:
+    """{"version", "hip", "cuda", "miopen_or_cudnn_enabled", "threads", "gpus", "error"}.
+
+    Imports torch and starts its GPU. "error" is there where something failed; alone, where torch
+    can't be imported.
+    """
     try:
         import torch
     except Exception as error:  # noqa: BLE001  (a broken build raises anything: that is the fact)

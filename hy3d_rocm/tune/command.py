@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -86,36 +85,17 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     """The report, and the tier that computes these shapes today."""
     import torch
 
-    from hy3d_rocm.conv.choice import Setting
-    from hy3d_rocm.conv.knowledge import this_machine
-    from hy3d_rocm.conv.knowledge.store import store
-    from hy3d_rocm.conv.policy import StoreMemory
-    from hy3d_rocm.tune import shapes, tasks
-    from hy3d_rocm.tune.measure import Lab
-    from hy3d_rocm.tune.session import TuneSettings, run_tune
+    from hy3d_rocm.tune import shapes
+    from hy3d_rocm.tune.run import Asked, tune_shapes
 
-    is_rocm = torch.version.hip is not None
     tiers = _known_tiers(arguments.tiers)
     dtype = getattr(torch, _DTYPES[arguments.dtype])
     vae = shapes.load_vae(arguments.vae, dtype)
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
     found = shapes.collect(vae, latent, dtype, str(device))
-    default = tasks.comfyui_default(
-        this_machine(device).architecture,
-        is_rocm=is_rocm,
-        keeps_miopen=os.environ.get("COMFYUI_ENABLE_MIOPEN") == "1",
-    )
-    setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
-    risky = tasks.risky_tiers(tiers, is_rocm=is_rocm, asked=arguments.probe)
-    wishes = tasks.Wishes(tiers, risky, arguments.again, arguments.retry_hung)
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
-    settings = TuneSettings(
-        found, wishes, StoreMemory(device), setting, arguments.limit, _say, lab=Lab()
-    )
-    report = run_tune(settings)
-    if not store().flush():
-        _say(f"{store().path}: {store().trouble or 'the disk is slow'}; not all of it is kept")
-    return report, default
+    asked = Asked(arguments.limit, tiers, arguments.again, arguments.retry_hung, arguments.probe)
+    return tune_shapes(found, device, asked, _say)
 
 
 def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:

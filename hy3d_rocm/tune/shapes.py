@@ -113,7 +113,7 @@ def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) 
 
     def run() -> Counter[ConvSpec]:
         z = torch.empty(latent, dtype=dtype, device="meta")
-        with torch.no_grad(), _Notes(torch.device(device)) as notes:
+        with torch.no_grad(), Notes(torch.device(device)) as notes:
             vae.decode(z)
         found: Counter[ConvSpec] = notes.specs
         return found
@@ -121,12 +121,17 @@ def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) 
     # protect() and autocast of the caller belong to its thread: here the shapes meet neither.
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-tune-shapes") as worker:
         specs = worker.submit(run).result()
+    return sorted_shapes(specs)
+
+
+def sorted_shapes(specs: Counter[ConvSpec]) -> list[Shape]:
+    """The most work first."""
     shapes = [Shape(spec, count) for spec, count in specs.items()]
     return sorted(shapes, key=lambda shape: -shape.weight)
 
 
-class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts convolutions."""
+class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the convolutions in its scope."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -151,7 +151,7 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
 
     device = task.device_of(way)
     warm_up(task.dtype)
-    weights = ModuleWeights(task.dtype_of(way), device)
+    weights = ModuleWeights(task.dtype, device)
     make = task.make_backend if device.type == task.device.type else ways.torch_backend
     backend = make(weights, device)
     mover = mover_for(device) if way.resident_bytes is not None else None

@@ -93,7 +93,7 @@ def module(name: str, **attributes: Any) -> ModuleType:
 @pytest.fixture
 def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     state = Comfy()
-    names = ("Latent", "Vae", "String", "Combo", "Image", "Int")
+    names = ("Latent", "Vae", "String", "Combo", "Image", "Int", "Float", "Boolean")
     io = SimpleNamespace(
         Schema=FakeSchema, ComfyNode=FakeNode, Custom=FakeType,
         NodeOutput=lambda *values, ui=None: SimpleNamespace(values=values, ui=ui),
@@ -102,6 +102,7 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     management = module(
         "comfy.model_management",
         throw_exception_if_processing_interrupted=state.throw,
+        processing_interrupted=lambda: state.interrupted,
         InterruptProcessingException=Interrupt,
         get_torch_device=lambda: "cpu",
         load_models_gpu=lambda models: None,
@@ -120,7 +121,11 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     for made in (
         module("comfy", model_management=management, utils=utils), management, utils,
         module("comfy_api", v0_0_2=api), api,
-        module("nodes", VAEDecode=SimpleNamespace(CATEGORY="model/latent")),
+        module(
+            "nodes",
+            VAEDecode=SimpleNamespace(CATEGORY="model/latent"),
+            VAEEncode=SimpleNamespace(CATEGORY="model/latent"),
+        ),
     ):  # fmt: skip
         monkeypatch.setitem(sys.modules, made.__name__, made)
     FakeBar.seen.clear()

@@ -28,6 +28,7 @@ import torch  # noqa: E402
 from comfy_vaes_tiny import KINDS, tiny_comfy_vae  # noqa: E402
 
 from hy3d_rocm.comfy import decode as node  # noqa: E402
+from hy3d_rocm.comfy.running import Steps  # noqa: E402
 from hy3d_rocm.comfy.vaes import family_of  # noqa: E402
 from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
 
@@ -113,7 +114,7 @@ def images(vae: Any, z: Any) -> Any:
 def by_node(vae: Any, z: Any, budget: str = "200MB") -> tuple[Any, str]:
     torch.manual_seed(5)
     source = z[:, :, 0] if vae.latent_dim == 2 else z
-    return node.decode_latent(vae, {"samples": source}, budget, "auto", "auto")
+    return node.decode_latent(vae, {"samples": source}, budget, "auto", "auto")[:2]
 
 
 def nodes() -> dict[str, Any]:
@@ -190,30 +191,30 @@ def unchanged() -> dict[str, Any]:
 
 
 def _interrupted(vae: Any, z: Any) -> str:
-    tick = node._Progress.__call__
-    node._Progress.__call__ = lambda *_: management.interrupt_current_processing() or tick(*_)  # type: ignore[method-assign, assignment, func-returns-value]
+    tick = Steps.__call__
+    Steps.__call__ = lambda *_: management.interrupt_current_processing() or tick(*_)  # type: ignore[method-assign, assignment, func-returns-value]
     try:
         by_node(vae, z)
     except BaseException as error:  # noqa: BLE001  (it is one in ComfyUI 0.33)
         return type(error).__name__
     finally:
-        node._Progress.__call__ = tick  # type: ignore[method-assign]
+        Steps.__call__ = tick  # type: ignore[method-assign]
         management.interrupt_current_processing(False)
     return "nothing"
 
 
 def _failing(vae: Any, z: Any) -> str:
     """A mistake of ours in the middle: the core's own decode has to make the images."""
-    tick = node._Progress.__call__
+    tick = Steps.__call__
 
     def broken(*_: Any) -> None:
         raise KeyError("a mistake")
 
-    node._Progress.__call__ = broken  # type: ignore[method-assign, assignment]
+    Steps.__call__ = broken  # type: ignore[method-assign, assignment]
     try:
         got, report = by_node(vae, z)
     finally:
-        node._Progress.__call__ = tick  # type: ignore[method-assign]
+        Steps.__call__ = tick  # type: ignore[method-assign]
     return "own decode" if "cannot be cut into parts" in report and len(got) else report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def module(name: str, **attributes: Any) -> ModuleType:
 @pytest.fixture
 def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     """ComfyUI on the CPU. Whatever was imported of our nodes with it is forgotten afterwards."""
-    for name in ("HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD"):
+    for name in [name for name in os.environ if name.startswith("HY3D_ROCM_")]:
         monkeypatch.delenv(name, raising=False)
     state = Comfy(freed=[], bar=[], texts=[], opened=[])
 
@@ -81,6 +82,8 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
         get_torch_device=lambda: "cpu",
         unet_offload_device=lambda: "cpu",
         throw_exception_if_processing_interrupted=state.throw,
+        processing_interrupted=lambda: state.interrupt is not None,
+        load_models_gpu=lambda *args, **kwargs: None,
         get_total_memory=lambda device: 64 * 2**30,
         get_free_memory=lambda device: 32 * 2**30,
         free_memory=state.free_memory,

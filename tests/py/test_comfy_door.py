@@ -98,7 +98,7 @@ def test_an_unknown_vae_is_decoded_by_its_own_code_through_failing_convolutions(
     with inject_faults(Fault("current", "conv3d", MIOPEN_NO_ALGORITHM)):
         out = execute("Hy3DRocmVAEDecode", samples=samples, vae=PlainVae(), **AUTO)
     forget()
-    images, report = out.values
+    images, report, _ = out.values
     assert images.shape == (6, 2, 2, 3)  # the frames of both videos
     assert bool((images == 4).all())
     assert "PlainVae cannot be cut into parts" in report
@@ -122,7 +122,7 @@ def test_a_video_vae_gives_the_images_of_its_own_decode(execute: Callable[..., A
     out = execute("Hy3DRocmVAEDecode", samples={"samples": latents}, vae=vae, **AUTO)
     with torch.no_grad():
         whole = vae.decode(latents).sample
-    images, report = out.values
+    images, report, _ = out.values
     assert torch.equal(images, ((whole + 1) / 2).clamp(0, 1)[0].movedim(0, -1))
     assert "HunyuanVideo on cpu in float32: whole" in report
     assert FakeBar.seen[-1] == (1, 1)

@@ -20,6 +20,7 @@ __all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
 Execute = Callable[..., Any]
 GB = 2**30
+WIDGETS = ("Combo", "Int", "Float", "Boolean", "String")
 
 
 class TinyPipeline:
@@ -41,7 +42,7 @@ def inputs_of(node: Any) -> dict[str, Any]:
 
 
 def test_every_node_input_and_output_explains_itself(nodes: dict[str, Any]) -> None:
-    assert len(nodes) == 5
+    assert len(nodes) == 12
     for name, node in nodes.items():
         schema = node.GET_SCHEMA()
         assert schema.description, name
@@ -201,7 +202,7 @@ def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
     install = importlib.import_module("hy3d_rocm.comfy.patch.install")
     monkeypatch.setattr(install, "install_patches", broken)
     with caplog.at_level(logging.DEBUG):
-        assert len(nodes_of(door)) == 5
+        assert len(nodes_of(door)) == 12
     ours = [r.getMessage() for r in caplog.records if r.name == "hy3d_rocm"]
     assert len(ours) == 1
     assert "the patches: not in place, the nodes are not affected: RuntimeError: no such" in ours[0]
@@ -298,14 +299,15 @@ def test_the_browsers_settings_are_those_that_are_read(comfy: Comfy) -> None:
     script = settings_in_the_browser()
     patches = dict(re.findall(r'^  \["([a-z-]+)", "([^"]+)"\],?$', script, flags=re.M))
     assert tuple(patches) == settings.PATCHES
-    for name, default in (("seed_mode", "stream"), ("offload", "auto")):
+    for name, default in settings._DEFAULTS.items():
         found = re.search(
-            rf'id: "{settings.PREFIX}{name}".*?defaultValue: "(\w+)".*?options: \[(.*?)\]',
+            rf'id: "{settings.PREFIX}{name}".*?defaultValue: "(\w+)",\s*(?:options: \[(.*?)\])?',
             script, flags=re.S,
         )  # fmt: skip
         assert found is not None, name
         assert found[1] == default
-        assert tuple(re.findall(r'"(\w+)"', found[2])) == settings._CHOICES[name]
+        options = tuple(re.findall(r'"(\w+)"', found[2] or ""))
+        assert options == settings._CHOICES.get(name, ())
 
 
 def locale(language: str, file: str) -> dict[str, Any]:
@@ -329,7 +331,7 @@ def test_every_word_on_screen_is_there_in_both_languages(
         for texts in [*told[name]["inputs"].values(), *told[name]["outputs"].values()]:
             assert texts["name"], name
             assert texts["tooltip"], name
-    ids = ["seed_mode", "offload", *(f"patch.{name}" for name in settings.PATCHES)]
+    ids = [*settings.VARIABLES, *(f"patch.{name}" for name in settings.PATCHES)]
     in_file = locale(language, "settings.json")
     assert set(in_file) == {(settings.PREFIX + name).replace(".", "_") for name in ids}
     assert all(texts["name"] and texts["tooltip"] for texts in in_file.values())
@@ -375,7 +377,7 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
         schema = nodes[node["type"]].GET_SCHEMA()
         kinds = [str(output.kind).upper() for output in schema.outputs]
         assert [output["type"] for output in node["outputs"]] == kinds
-        widgets = [given for given in schema.inputs if given.kind in ("Combo", "Int", "String")]
+        widgets = [given for given in schema.inputs if given.kind in WIDGETS]
         assert len(node["widgets_values"]) == len(widgets)
         for value, given in zip(node["widgets_values"], widgets, strict=True):
             assert given.kind != "Combo" or value in given.options
@@ -385,7 +387,7 @@ def test_an_example_workflow_is_sound(path: Path, nodes: dict[str, Any]) -> None
 def test_the_settings_categories_are_those_of_the_browser(language: str) -> None:
     script = settings_in_the_browser()
     pack = re.findall(r'^const PACK = "(.+)";$', script, flags=re.M)
-    groups = re.findall(r'category: \[PACK, "([^"]+)"', script)
+    groups = re.findall(r'(?:category: \[PACK,|patchSwitches\(\s*\w+,)\s*"([^"]+)"', script)
     words = locale(language, "main.json")["settingsCategories"]
     assert set(words) == {*pack, *groups}
     assert words[pack[0]] == pack[0]  # a longer name is cut off in the side bar

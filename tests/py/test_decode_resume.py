@@ -19,8 +19,9 @@ pytest.importorskip("diffusers")
 import check_resume  # noqa: E402
 
 from hy3d_rocm.decode.frames import arrays, resume, segments  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError, sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 JOB = {"latents": "abc", "budget": "6GB"}
 PLAN = {"strategy": "streamed", "chunk": 2}

@@ -18,10 +18,11 @@ if not hasattr(executor, "decode_into"):
     pytest.skip("this executor gives whole tensors only", allow_module_level=True)
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
+from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decode.frames import video  # noqa: E402
 from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
-from hy3d_rocm.decode.frames.output import TensorSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 

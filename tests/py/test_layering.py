@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,92 @@ def test_env_and_the_door_do_not_import_torch_at_module_level() -> None:
 
 def test_prestartup_does_not_import_torch_at_all() -> None:
     assert "torch" not in set(imported_modules(ROOT / "prestartup_script.py"))
+
+
+# Imports that close a circle and stay: (from, to), and why.
+ALLOWED_CIRCLES = {
+    ("hy3d_rocm", "*"): "the door names for type checkers what it loads when it is asked for",
+    ("hy3d_rocm.decode.families.hosted", "hy3d_rocm.decode.families"): (
+        "a hosted VAE's layers are found by the same survey again, on a view of it"
+    ),
+    ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
+        "a report words its advice; advice names the report's type"
+    ),
+}
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """By module all of ours that it imports: at the top, in functions and for types alone."""
+    graph: dict[str, set[str]] = {}
+    for name, text in sources.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                parts = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {p if p in sources else node.module for p in parts.values()}
+        graph[name] = (found & sources.keys()) - {name}
+    return graph
+
+
+def without(graph: dict[str, set[str]], edges: Collection[tuple[str, str]]) -> dict[str, set[str]]:
+    return {
+        name: {m for m in more if (name, m) not in edges and (name, "*") not in edges}
+        for name, more in graph.items()
+    }
+
+
+def circle_in(graph: dict[str, set[str]]) -> list[str]:
+    """A shortest circle's modules, beginning and ending with the same; [] where there is none."""
+    left = {name: set(more) for name, more in graph.items()}
+    while leaves := [name for name, more in left.items() if not more & left.keys()]:
+        for name in leaves:
+            del left[name]
+    best: list[str] = []
+    for start in left:
+        before, queue = {start: ""}, deque([start])
+        while queue:
+            here = queue.popleft()
+            if start in left[here]:
+                path = [start]
+                while here:
+                    path.insert(0, here)
+                    here = before[here]
+                best = path if not best or len(path) < len(best) else best
+                break
+            for name in sorted(left[here] & left.keys() - before.keys()):
+                before[name] = here
+                queue.append(name)
+    return best
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Nor in functions, nor for types, but for a few that have reasons; and these are needed."""
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    assert not circle_in(without(graph, ALLOWED_CIRCLES)), circle_in(
+        without(graph, ALLOWED_CIRCLES)
+    )
+    for edge in ALLOWED_CIRCLES:
+        others = ALLOWED_CIRCLES.keys() - {edge}
+        assert circle_in(without(graph, others)), f"{edge} closes no circle: take it off the list"
+
+
+def test_a_circle_is_found_wherever_its_imports_stand() -> None:
+    sources = {
+        "a": "import b",
+        "b": "def f():\n    from c import thing",
+        "c": "if TYPE_CHECKING:\n    from a import X",
+        "d": "import a",
+    }
+    assert circle_in(import_graph(sources)) == ["a", "b", "c", "a"]
+    sources["c"] = ""
+    assert circle_in(import_graph(sources)) == []
 
 
 def test_no_mutable_statics_in_the_c_code() -> None:

@@ -29,7 +29,7 @@ def test_every_spec_has_the_name_that_settings_know(wrapper: Any) -> None:
     from hy3d_rocm.comfy import settings
     from hy3d_rocm.comfy.patches import SPECS
 
-    assert tuple(spec.name for spec in SPECS) == settings.PATCHES
+    assert tuple(spec.name for spec in SPECS) == settings.HUNYUAN3D_PATCHES
 
 
 def test_taken_back_nothing_is_left(wrapper: Any) -> None:

@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+VARIABLES = (
+    "HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD", "HY3D_ROCM_VAE", "HY3D_ROCM_VAE_BUDGET",
+    "HY3D_ROCM_PROTECT_PROMPTS",
+)  # fmt: skip
+
 
 def module(name: str, **attributes: Any) -> ModuleType:
     made = ModuleType(name)
@@ -30,7 +35,7 @@ def args(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleName
         module("comfy"), module("comfy.cli_args", args=made),
     ):  # fmt: skip
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
-    for name in ("HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD"):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     sys.modules.pop("hy3d_rocm.comfy.settings", None)
     yield made
@@ -107,6 +112,10 @@ def test_the_environment_goes_before_the_file(
         ({"hy3d_rocm.offload": 1}, "hy3d_rocm.offload is 1 and is passed over"),
         ({"hy3d_rocm.offload": ["on"]}, "hy3d_rocm.offload is ['on'] and is passed over"),
         ({"hy3d_rocm.patch.mesh": "no"}, "give one of true, false"),
+        ({"hy3d_rocm.vae": "all"}, "hy3d_rocm.vae is 'all' and is passed over; give one of off"),
+        ({"hy3d_rocm.vae_budget": "6 parsecs"}, "hy3d_rocm.vae_budget is passed over: budget"),
+        ({"hy3d_rocm.vae_budget": 6}, "hy3d_rocm.vae_budget is 6 and is passed over"),
+        ({"hy3d_rocm.protect_prompts": "yes"}, "give one of true, false"),
     ],
 )
 def test_what_is_broken_or_wrong_is_the_default_and_one_line_once(
@@ -181,3 +190,56 @@ def test_outside_of_comfyui_the_defaults_hold(
 ) -> None:
     monkeypatch.setitem(sys.modules, "folder_paths", None)
     assert settings.current() == settings.Settings("stream", "auto", frozenset())
+
+
+def test_the_variables_of_the_settings_are_those_that_this_file_clears(
+    settings: ModuleType,
+) -> None:
+    assert tuple(settings.VARIABLES.values()) == VARIABLES
+
+
+def test_the_vae_settings_come_from_the_file_and_before_it_from_the_environment(
+    settings: ModuleType, save: Save
+) -> None:
+    save({"hy3d_rocm.vae": "full", "hy3d_rocm.vae_budget": " 6GB ",
+          "hy3d_rocm.protect_prompts": True})  # fmt: skip
+    now = settings.current()
+    assert (now.vae, now.vae_budget, now.protect_prompts) == ("full", "6GB", True)
+    environ = {"HY3D_ROCM_VAE": "Off", "HY3D_ROCM_VAE_BUDGET": "80%",
+               "HY3D_ROCM_PROTECT_PROMPTS": "0"}  # fmt: skip
+    now = settings.current(environ)
+    assert (now.vae, now.vae_budget, now.protect_prompts) == ("off", "80%", False)
+    told = settings.explained(environ)
+    assert "vae_budget: 80% (HY3D_ROCM_VAE_BUDGET in the environment)" in told
+    assert "protect_prompts: off (HY3D_ROCM_PROTECT_PROMPTS in the environment)" in told
+    assert "protect_prompts: on (ComfyUI's settings)" in settings.explained()
+
+
+@pytest.mark.parametrize(("word", "meant"), [("ON", True), ("yes", True), ("false", False)])
+def test_a_switch_in_the_environment_takes_the_usual_words(
+    settings: ModuleType, word: str, meant: bool
+) -> None:
+    assert settings.current({"HY3D_ROCM_PROTECT_PROMPTS": word}).protect_prompts is meant
+
+
+def test_a_wrong_budget_in_the_environment_falls_back_to_the_file_with_one_line(
+    settings: ModuleType, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    save({"hy3d_rocm.vae_budget": "800MB"})
+    for _ in range(2):
+        assert settings.current({"HY3D_ROCM_VAE_BUDGET": "much"}).vae_budget == "800MB"
+    assert settings.current({"HY3D_ROCM_PROTECT_PROMPTS": "maybe"}).protect_prompts is False
+    assert len(caplog.records) == 2
+    assert "HY3D_ROCM_VAE_BUDGET is passed over: budget is 'much'" in caplog.text
+    assert "HY3D_ROCM_PROTECT_PROMPTS is 'maybe' and is passed over; give one of on, off" in (
+        caplog.text
+    )
+
+
+def test_a_fingerprint_knows_the_vae_settings(settings: ModuleType, save: Save) -> None:
+    names = ("vae", "vae_budget", "protect_prompts", "core-vae")
+    assert settings.fingerprint(*names) == (
+        "vae=protect,vae_budget=auto,protect_prompts=False,core-vae=on"
+    )
+    save({"hy3d_rocm.vae": "full", "hy3d_rocm.patch.core-vae": False})
+    assert settings.fingerprint("vae", "core-vae") == "vae=full,core-vae=off"

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.triton import cuda, jit
+from hy3d_rocm.conv.triton.item import Launch
 
 triton = pytest.importorskip("triton", reason="no triton in this environment")
 driver = pytest.importorskip("triton.backends.nvidia.driver", reason="no NVIDIA backend")
@@ -21,7 +22,7 @@ if not triton.__version__.startswith("3.6."):
     pytest.skip("the short way is for Triton 3.6", allow_module_level=True)
 
 BLOCKS = (([100, 64], [64, 1], [16, 32]), ([8, 192], [192, 1], [16, 32]))
-ITEM = jit.Launch(
+ITEM = Launch(
     "conv_rows", (5, 1, 2), (("rows", 0), ("weight", 8), ("bias", 0), ("out", 3)),
     (7, 2**40), (True, "ieee"), 4, 2, BLOCKS,
 )  # fmt: skip

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.triton import jit
+from hy3d_rocm.conv.triton.item import Launch
 
-ITEM = jit.Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)
+ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)
 
 
 def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
@@ -44,7 +45,7 @@ def test_equal_launches_do_not_share_kernels() -> None:
     other = dataclasses.replace(ITEM, operands=(*ITEM.operands[:2], ("sums", 0)), compiled={})
     ITEM.compiled[0, None] = object()
     assert not other.compiled
-    assert not jit.Launch("conv_rows", (1, 1, 1), ITEM.operands, (), (), 4, 2).compiled
+    assert not Launch("conv_rows", (1, 1, 1), ITEM.operands, (), (), 4, 2).compiled
     ITEM.compiled.clear()
 
 
@@ -88,9 +89,9 @@ class Launcher:
 
 
 @pytest.fixture
-def through_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jit.Launch]]:
+def through_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     """The launches that went through Triton; a process in which nothing was launched yet."""
-    found: list[jit.Launch] = []
+    found: list[Launch] = []
     monkeypatch.setattr(jit, "_direct", jit._Direct())
     monkeypatch.setattr(jit, "_first", lambda item, *_: found.append(item))
     ITEM.calls.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hy3d_rocm.comfy.patch.engine import MISSING, Change, PatchError, PatchSet
 from hy3d_rocm.comfy.patch.install import install, install_patches, installed, uninstall
+from hy3d_rocm.comfy.patch.packs import Pack, Place
 from hy3d_rocm.comfy.patch.upstream import (
     PatchSpec,
     Upstream,
@@ -21,9 +22,11 @@ from hy3d_rocm.comfy.patch.upstream import (
 __all__ = [
     "MISSING",
     "Change",
+    "Pack",
     "PatchError",
     "PatchSet",
     "PatchSpec",
+    "Place",
     "Upstream",
     "UpstreamError",
     "constants_missing",

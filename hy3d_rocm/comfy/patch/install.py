@@ -8,40 +8,40 @@ that has been done already. Nothing here raises into ComfyUI.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hy3d_rocm.comfy.patch import gate
+from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy.patch import gate, packs
 from hy3d_rocm.comfy.patch.engine import PatchError, PatchSet
-from hy3d_rocm.comfy.patch.upstream import PatchSpec, Upstream, UpstreamError, find_upstreams, is_v1
+from hy3d_rocm.comfy.patch.packs import Found, Pack, Specs
+from hy3d_rocm.comfy.patch.upstream import PatchSpec, UpstreamError
 
 logger = logging.getLogger("hy3d_rocm")
 
-Specs = Callable[[], Sequence[PatchSpec]]
 # On the server, not in this module: a reload of this package must find what it did before.
 _MARK = "_hy3d_rocm_patches"
 
 
 def install_patches() -> None:
     """Have upstream patched when ComfyUI is ready. Called once the nodes are made; never raises."""
-    install(_own_specs)
+    install(_OWN_SPECS, others=packs.PACKS)
 
 
-def _own_specs() -> Sequence[PatchSpec]:
-    # By name: the patches import this package, and are needed only where upstream is installed.
-    specs: Sequence[PatchSpec] = importlib.import_module("hy3d_rocm.comfy.patches").SPECS
-    return specs
+_OWN_SPECS = packs.specs_in("hy3d_rocm.comfy.patches")
 
 
-def install(specs: Specs, environ: Mapping[str, str] | None = None) -> Installation | None:
+def install(
+    specs: Specs, environ: Mapping[str, str] | None = None, others: Sequence[Pack] = ()
+) -> Installation | None:
     """Hook into ComfyUI's server, once; None (and nothing done) where there is none or it fails.
 
-    specs: gives the patches, asked when upstream has been found.
+    specs: gives the patches of ComfyUI-Hunyuan3DWrapper, asked when it has been found. others:
+    what else is patched.
     """
     try:
         server = _server()
@@ -53,7 +53,7 @@ def install(specs: Specs, environ: Mapping[str, str] | None = None) -> Installat
             return before
         if before is not None:
             before.uninstall()
-        installation = Installation(specs, environ)
+        installation = Installation(specs, environ, others)
         installation.hook(server)
     except Exception as error:  # noqa: BLE001  (ComfyUI must start)
         logger.warning("hy3d_rocm: nothing is patched: %s", _in_words(error))
@@ -80,9 +80,9 @@ def _server() -> Any:
 
 
 class _Copy:
-    """One loaded copy of upstream and what was done to it."""
+    """One loaded copy of somebody's code and what was done to it."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Found) -> None:
         self.upstream = upstream
         self.sets: list[PatchSet] = []
 
@@ -96,13 +96,20 @@ class _Copy:
 class Installation:
     """The hooks in one server and the patches that they have made. Thread-safe."""
 
-    def __init__(self, specs: Specs, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        specs: Specs,
+        environ: Mapping[str, str] | None = None,
+        others: Sequence[Pack] = (),
+    ) -> None:
         self.specs = specs
+        self.packs = (packs.hunyuan3d(specs), *others)
         self.lines: list[str] = []
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
         self._ended = False
-        self._permitted: bool | None = None
+        self._gate: tuple[bool, str] | None = None
+        self._refused: set[bool] = set()
         self._copies: list[_Copy] = []
         self._server: Any = None
 
@@ -134,8 +141,17 @@ class Installation:
         self.run()
         return request
 
+    def applied(self) -> dict[str, tuple[str, ...]]:
+        """What is in force now: whose code -> names of patches."""
+        with self._lock:
+            return {
+                copy.upstream.name: tuple(patches.label for patches in copy.sets)
+                for copy in self._copies
+                if copy.sets
+            }
+
     def run(self) -> None:
-        """Patch every copy of upstream that is loaded and has not been looked at."""
+        """Patch every copy that is loaded and has not been looked at."""
         with self._lock:
             if self._ended:
                 return
@@ -160,36 +176,41 @@ class Installation:
 
     def _look(self) -> None:
         mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-        found = find_upstreams(mappings)
-        gone = [c for c in self._copies if not any(c.upstream.same_as(u) for u in found)]
+        found = [(pack, upstream) for pack in self.packs for upstream in pack.find(mappings)]
+        gone = [c for c in self._copies if not any(c.upstream.same_as(u) for _, u in found)]
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
             copy.revert()
-        for upstream in found:
+        for pack, upstream in found:
             if any(copy.upstream.same_as(upstream) for copy in self._copies):
                 continue
             copy = _Copy(upstream)
             self._copies.append(copy)
-            if self._may_patch(upstream):
-                self._patch(copy)
+            if self._may_patch(pack, upstream):
+                self._patch(pack, copy)
 
-    def _may_patch(self, upstream: Upstream) -> bool:
+    def _may_patch(self, pack: Pack, upstream: Found) -> bool:
         """The gate's answer, asked once and said once if it is no."""
-        if self._permitted is None:
-            self._permitted, reason = gate.should_patch(self._environ)
-            if not self._permitted:
-                self._say(logging.INFO, "%s is left alone: %s", upstream.name, reason)
-        return self._permitted
+        if self._gate is None:
+            self._gate = gate.should_patch(self._environ)
+        permitted, reason = self._gate
+        if not permitted and pack.always_there not in self._refused:
+            self._refused.add(pack.always_there)
+            level = logging.DEBUG if pack.always_there else logging.INFO
+            self._say(level, "%s is left alone: %s", upstream.name, reason)
+        return permitted
 
-    def _patch(self, copy: _Copy) -> None:
+    def _patch(self, pack: Pack, copy: _Copy) -> None:
         """Apply each spec by itself; one summary line and one line for each that is left alone."""
         name = copy.upstream.name
-        if not any(is_v1(copy.upstream.node(node_id)) for node_id in copy.upstream.node_ids):
-            self._say(logging.WARNING, "%s is left alone: its nodes are no V1 classes", name)
+        strange = copy.upstream.strange()
+        if strange is not None:
+            self._say(logging.WARNING, "%s is left alone: %s", name, strange)
             return
-        specs = self.specs()
+        specs = pack.specs()
         text = self._environ.get(gate.VARIABLE, "")
-        choice = gate.read_choice(text, [spec.name for spec in specs])
+        known = dict.fromkeys([*(spec.name for spec in specs), *settings.PATCHES, "prompts"])
+        choice = gate.read_choice(text, known)
         if choice.problem is not None:
             self._say(logging.WARNING, "%s", choice.problem)
         applied = []
@@ -203,8 +224,8 @@ class Installation:
             self._say(level, "%s: %s is left alone: %s", name, spec.name, reason)
         if applied:
             self._say(
-                logging.INFO, "%s: %s run on the right device (%s=off leaves them alone)",
-                name, ", ".join(applied), gate.VARIABLE,
+                logging.INFO, "%s: %s %s (%s=off leaves them alone)",
+                name, ", ".join(applied), pack.done, gate.VARIABLE,
             )  # fmt: skip
 
     def _say(self, level: int, text: str, *values: object) -> None:

@@ -77,10 +77,17 @@ class Upstream:
             reason = f"{type(error).__name__}: {error}"
             raise UpstreamError(f"its module {suffix} cannot be imported ({reason})") from error
 
-    def same_as(self, other: Upstream) -> bool:
+    def strange(self) -> str | None:
+        """Why nothing of it can be patched; None where nothing speaks against."""
+        if any(is_v1(self.node(node_id)) for node_id in self.node_ids):
+            return None
+        return "its nodes are no V1 classes"
+
+    def same_as(self, other: Any) -> bool:
         """Whether both are one copy, not loaded anew in between."""
         return (
-            self.package == other.package
+            isinstance(other, Upstream)
+            and self.package == other.package
             and self._pipeline is other._pipeline
             and self._nodes.keys() == other._nodes.keys()
             and all(self._nodes[key] is other._nodes[key] for key in self._nodes)
@@ -92,15 +99,16 @@ class PatchSpec:
     """One switchable patch.
 
     name: in HY3D_ROCM_PATCH and in the settings ("delight"). title: for people.
-    expects: None if upstream is as we know it, else a sentence ("Hy3DDelightImage.process has no
-    parameter seed"). It may also raise UpstreamError, as Upstream.node and Upstream.module do.
+    expects: of an Upstream, or what else a Pack finds (packs.py): None if it is as we know it, else
+    a sentence ("Hy3DDelightImage.process has no parameter seed"). It may also raise UpstreamError,
+    as Upstream.node and Upstream.module do.
     changes: what to replace; asked only if `expects` answered None.
     """
 
     name: str
     title: str
-    expects: Callable[[Upstream], str | None]
-    changes: Callable[[Upstream], list[Any]]
+    expects: Callable[[Any], str | None]
+    changes: Callable[[Any], list[Any]]
 
 
 def is_v1(node_class: type) -> bool:

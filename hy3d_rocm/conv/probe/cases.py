@@ -29,10 +29,14 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """One tier (a name of hy3d_rocm.conv.tiers.make_tier) for one shape."""
+    """One tier (a name of hy3d_rocm.conv.tiers.make_tier) for one shape.
+
+    check: its first result is held against float64 sums, and a wrong one is an "error".
+    """
 
     tier: str
     spec: Spec
+    check: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv import call as calls
+from hy3d_rocm.conv import selfcheck
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Limits, make_tier
 
@@ -18,6 +19,10 @@ spec_from_json: Any = getattr(calls, "spec_from_json", None)
 # What the first convolution of a process may take more: the vendor library reads its kernels and
 # data bases (cuDNN's alone are half a gigabyte). That is no find.
 _LOADING_S = 2.0
+
+
+class WrongResultError(Exception):
+    """A tier's result is not what its inputs give (selfcheck.py)."""
 
 
 class RefusedError(Exception):
@@ -48,15 +53,17 @@ class Bench:
             torch.zeros(1, device=device).add_(1)
             self._synchronise(device)
 
-    def prepare(self, tier: str, spec: Any) -> tuple[Callable[[], None], Callable[[], int | None]]:
-        """(one synchronised call, peak bytes of the calls so far)."""
+    def prepare(
+        self, tier: str, spec: Any, check: bool = False
+    ) -> tuple[Callable[[], None], Callable[[], int | None]]:
+        """(one synchronised call, peak bytes of the calls so far). check: see Case."""
         conv = spec_from_json(spec)
         call = make_call(conv)
         chosen = make_tier(tier)
         refused = chosen.refusal(call, Limits())
         if refused is not None:
             raise RefusedError(refused)
-        device = conv.device
+        device, is_unchecked = conv.device, check
         self._synchronise(device)
         before = 0
         if device.type == "cuda":
@@ -65,9 +72,13 @@ class Bench:
             before = torch.cuda.memory_allocated(device)
 
         def run() -> None:
+            nonlocal is_unchecked
             with torch.inference_mode():
-                chosen.run(call)
+                result = chosen.run(call)
             self._synchronise(device)
+            if is_unchecked:
+                is_unchecked = False
+                _check(tier, call, result)
 
         def peak() -> int | None:
             if device.type != "cuda":
@@ -88,6 +99,12 @@ class Bench:
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
+
+
+def _check(tier: str, call: ConvCall, result: torch.Tensor) -> None:
+    finding = selfcheck.check(tier, call, result)
+    if finding.fault:
+        raise WrongResultError(finding.detail)
 
 
 def make_call(spec: ConvSpec) -> ConvCall:

@@ -216,7 +216,8 @@ class _Session:
         self._child.stderr.clear()
         self._limit_s, self._first_s, self._has_begun = run.case_limit(), None, False
         self._started = time.monotonic()
-        self._send({"case": run.index, "tier": case.tier, "spec": case.spec.to_json()})
+        request = {"case": run.index, "tier": case.tier, "spec": case.spec.to_json()}
+        self._send(request | ({"check": True} if case.check else {}))
         run.tell(0.0)
 
     def _listen(self, timeout_s: float) -> None:

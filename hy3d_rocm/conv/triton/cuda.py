@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.triton.jit import Launch
-
-Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
+    from hy3d_rocm.conv.triton.item import Block, Launch
 
 # A caching allocator gives the same few addresses again and again.
 _KEPT = 8

@@ -15,13 +15,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hy3d_rocm.conv.triton import cuda, seen
-from hy3d_rocm.conv.triton.cuda import Block
+from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.conv.triton.progress import Progress
 
 logger = logging.getLogger("hy3d_rocm")
@@ -68,37 +67,11 @@ class _Direct:
 
 _direct = _Direct()
 
-Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
-
-
 # Operands by number, as in Operands.addresses. "unpacked" is the weight as the call has it,
 # "weight" that which the kernels read: the same, or packed in the workspace, where "rows" and
 # "sums" are too.
 NAMES = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
 _NUMBER = {name: number for number, name in enumerate(NAMES)}
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch, but for its addresses.
-
-    kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
-    offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
-    the first two operands the tensor descriptor, if they are read through one. compiled: the
-    kernel, once it is there, by what is known of the addresses (see `known_with`) and the device.
-    calls: the same, ready to be called, by Operands.key.
-    """
-
-    kernel: str
-    grid: tuple[int, int, int]
-    operands: tuple[tuple[str, int], ...]
-    numbers: tuple[int, ...]
-    constants: tuple[Any, ...]
-    num_warps: int
-    num_stages: int
-    blocks: tuple[Block, ...] = ()
-    compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
-    calls: dict[Hashable, Call] = field(default_factory=dict, compare=False)
 
 
 class Operands:

@@ -21,6 +21,7 @@ from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
+    from hy3d_rocm.conv.triton.item import Launch
 
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -136,7 +137,7 @@ def _likely_steps(spec: ConvSpec) -> list[Steps]:
     return [make_steps(p, lies, name, spec.has_bias, target, config) for lies in layouts]
 
 
-def _kernel_name(item: jit.Launch, far: Collection[str], spec: ConvSpec) -> str:
+def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
     """What jit.launch will call the kernel of `item`."""
     dtypes = [torch.float32 if name == "sums" else spec.dtype for name, _ in item.operands]
     known = 0

@@ -21,7 +21,7 @@ import torch
 from hy3d_rocm.conv.knowledge.machine import triton_versions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.triton.jit import Launch
+    from hy3d_rocm.conv.triton.item import Launch
 
 _here: set[str] = set()
 _locks: dict[str, threading.Lock] = {}

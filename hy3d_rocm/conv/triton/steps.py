@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.conv.triton import configs, packing, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.jit import Call, Launch, is_small
+from hy3d_rocm.conv.triton.item import Call, Launch
+from hy3d_rocm.conv.triton.jit import is_small
 from hy3d_rocm.conv.triton.layout import Layout, is_points, is_rows, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem, Triple
 

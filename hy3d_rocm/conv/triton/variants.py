@@ -16,7 +16,7 @@ from typing import Any
 
 from hy3d_rocm.conv.triton import configs, packing, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.jit import Launch
+from hy3d_rocm.conv.triton.item import Launch
 from hy3d_rocm.conv.triton.layout import Layout, Strides, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem
 

@@ -17,14 +17,14 @@ from hy3d_rocm.decode.layers import Attention, Conv, Norm, Pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.engines.layerwise import LayerEngine
+    from hy3d_rocm.decode.engines.slice_engine import SliceEngine
     from hy3d_rocm.decode.engines.spill import Slice
 
 #: of scores where no fused kernel takes the attention
 SCORE_BYTES = 256 << 20
 
 
-def attend(engine: LayerEngine, x: Sliced, layer: Attention) -> Sliced:
+def attend(engine: SliceEngine, x: Sliced, layer: Attention) -> Sliced:
     """x + out(softmax(q k^T) v) of a whole video."""
     if layer.span not in ("frame", "causal", "video"):
         raise ValueError(f"the span {layer.span!r} is not known; known are frame, causal and video")
@@ -45,7 +45,7 @@ def attend(engine: LayerEngine, x: Sliced, layer: Attention) -> Sliced:
 
 
 class _Run:
-    def __init__(self, engine: LayerEngine, x: Sliced, layer: Attention) -> None:
+    def __init__(self, engine: SliceEngine, x: Sliced, layer: Attention) -> None:
         weight = engine.backend.weights.of(layer.q, "weight")
         if weight is None:
             raise ValueError(f"{type(layer.q).__name__} has no weight to attend with")

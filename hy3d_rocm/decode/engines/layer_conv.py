@@ -9,7 +9,7 @@ from hy3d_rocm.decode.engines.sliced import ConvPlan, Grain, Sliced, frames_of, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.engines.layerwise import LayerEngine
+    from hy3d_rocm.decode.engines.slice_engine import SliceEngine
     from hy3d_rocm.decode.engines.spill import Slice
     from hy3d_rocm.decode.layers import Conv
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ConvRun:
     """`layer` on x, with the residual `add`. add may be x itself."""
 
-    def __init__(self, engine: LayerEngine, x: Sliced, layer: Conv, add: Sliced | None) -> None:
+    def __init__(self, engine: SliceEngine, x: Sliced, layer: Conv, add: Sliced | None) -> None:
         weight = engine.backend.weights.of(layer.module, "weight")
         if weight is None:
             raise ValueError(f"{type(layer.module).__name__} has no weight to convolve with")

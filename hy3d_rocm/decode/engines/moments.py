@@ -131,12 +131,16 @@ def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor
         found = None if name is None else weights.of(norm.module, name)
         return None if found is None else found.reshape(-1).float()
 
+    def beside(value: Tensor) -> Tensor:
+        like = weight if bias is None else bias
+        return value.reshape(-1).to(value.device if like is None else like.device, torch.float32)
+
     weight, bias = of(norm.weight), of(norm.bias)
     if norm.scale is not None:
-        scale = 1 + norm.scale.reshape(-1).float()
+        scale = 1 + beside(norm.scale)
         weight = scale if weight is None else weight * scale
         bias = None if bias is None else bias * scale
     if norm.shift is not None:
-        shift = norm.shift.reshape(-1).float()
+        shift = beside(norm.shift)
         bias = shift if bias is None else bias + shift
     return weight, bias

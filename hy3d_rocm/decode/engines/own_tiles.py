@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.faults import Counting
     from hy3d_rocm.decode.plan import Grain
-    from hy3d_rocm.decode.planning.ways import Job, WayOptions
+    from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 
 __all__ = [
     "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_ways", "plan_own_tiles",

@@ -117,9 +117,9 @@ class PlainEngine:
         if bias is not None:
             y = y + bias
         if norm.scale is not None:
-            y = y * (1 + _channels(norm.scale))
+            y = y * (1 + _channels(norm.scale).to(y.device))
         if norm.shift is not None:
-            y = y + _channels(norm.shift)
+            y = y + _channels(norm.shift).to(y.device)
         return y.to(x.dtype)
 
     def _parameter(self, module: Any, name: str | None) -> Tensor | None:

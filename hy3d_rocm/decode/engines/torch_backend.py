@@ -2,7 +2,8 @@
 
 One tensor beside input and result: the convolution's padded input. The norm writes into it, SiLU
 works in it, up-sampling and borders are strided copies inside it. The convolution itself runs
-with padding 0, so that hy3d_rocm.protect() may take it over.
+with padding 0, so that hy3d_rocm.protect() may take it over; on the CPU oneDNN is called itself
+where nobody would and torch would build im2col (memory/onednn.py).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from hy3d_rocm.decode.layers import (
     read_frames,
 )
 from hy3d_rocm.decode.memory.hidden import conv_hidden
+from hy3d_rocm.decode.memory.onednn import instead_of_im2col, is_watched
+from hy3d_rocm.decode.memory.workspace import conv_backend
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -305,7 +308,24 @@ def _multiply(
     if weight.dim() == 4:
         planes = x.transpose(0, 1)[:: stride[0]]
         return F.conv2d(planes, weight, bias, stride[1:]).transpose(0, 1)[None]
+    if _takes_onednn(x, weight, stride):
+        zeros, ones = [0, 0, 0], [1, 1, 1]
+        dense = x[None].contiguous()
+        return torch.mkldnn_convolution(dense, weight, bias, zeros, list(stride), ones, 1)
     return F.conv3d(x[None], weight, bias, stride)
+
+
+def _takes_onednn(x: Tensor, weight: Tensor, stride: Triple) -> bool:
+    """Of x (C, T, H, W), where F.conv3d would build im2col and nobody has to see the call."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or is_watched():
+        return False
+    sizes = zip(x.shape[1:], weight.shape[2:], stride, strict=True)
+    out = (1, weight.shape[0], *((n - k) // s + 1 for n, k, s in sizes))
+    backend = conv_backend(
+        (1, *x.shape), tuple(weight.shape), x.dtype, "cpu", tuple(stride), (0, 0, 0), (1, 1, 1), 1,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
 
 
 def _hidden(

@@ -129,7 +129,7 @@ class LtxFamily(StructuredFamily):
         norm = norm_of(d.norm_out)
         embedded = _embedded(d, temb)
         if embedded is not None:
-            shift, scale = (embedded.view(2, -1) + d.scale_shift_table.detach().float()).unbind(0)
+            shift, scale = _table(d, embedded).unbind(0)
             norm = _modulated(norm, shift, scale)
         x = engine.conv(x, conv_of(d.conv_out, norm=norm, act=act_of(d.conv_act)))
         return engine.local(x, Local(_unpatched(d), same_frames))
@@ -201,12 +201,21 @@ def _embedded(block: Any, temb: Tensor | None) -> Tensor | None:
     layers = embedder.timestep_embedder
     act_of(layers.act)
     x = embedder.time_proj(temb)
-    x = F.silu(F.linear(x, *_in_float32(layers.linear_1)))
-    return F.linear(x, *_in_float32(layers.linear_2)).flatten()
+    x = F.silu(F.linear(x, *_in_float32(layers.linear_1, x)))
+    return F.linear(x, *_in_float32(layers.linear_2, x)).flatten()
 
 
-def _in_float32(linear: Any) -> tuple[Tensor, Tensor]:
-    return linear.weight.detach().float(), linear.bias.detach().float()
+def _in_float32(linear: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias beside x: a host may have put modules on several devices."""
+    weight, bias = (t.detach().to(x.device, torch.float32) for t in (linear.weight, linear.bias))
+    return weight, bias
+
+
+def _table(owner: Any, embedded: Tensor) -> Tensor:
+    """The owner's scales and shifts, with the timestep's, in float32."""
+    own = owner.scale_shift_table.detach().to(embedded.device, torch.float32)
+    result: Tensor = own + embedded.view(own.shape[0], -1)
+    return result
 
 
 class Modulation(torch.nn.Module):
@@ -229,7 +238,7 @@ def _modulated(norm: Norm, shift: Tensor, scale: Tensor) -> Norm:
 def _resnet(engine: Engine, block: Any, x: Handle, embedded: Tensor | None) -> Handle:
     if embedded is None:
         return resnet(engine, block, x)
-    table = block.scale_shift_table.detach().float() + embedded.view(4, -1)
+    table = _table(block, embedded)
     norms: list[Norm] = []
     for module, (shift, scale) in ((block.norm1, table[:2]), (block.norm2, table[2:])):
         norms.append(_modulated(norm_of(module), shift, scale))

@@ -89,7 +89,7 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
     from hy3d_rocm.decode.frames import loading, resume
-    from hy3d_rocm.decode.frames.output import sink_for
+    from hy3d_rocm.decode.frames.sinks import sink_for
 
     device = _device(arguments.device)
     files = loading.find_vae(arguments.vae)

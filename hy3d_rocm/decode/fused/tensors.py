@@ -71,8 +71,8 @@ def affine_of(norm: Norm, channels: int, weights: Weights) -> tuple[Tensor, Tens
     if norm.kind == "l2":
         factor = factor * math.sqrt(channels)
     if norm.scale is not None:
-        scale = 1 + norm.scale.reshape(-1).float()
+        scale = 1 + norm.scale.reshape(-1).to(like.device).float()
         factor, summand = factor * scale, summand * scale
     if norm.shift is not None:
-        summand = summand + norm.shift.reshape(-1).float()
+        summand = summand + norm.shift.reshape(-1).to(summand.device).float()
     return factor.expand(channels).contiguous(), summand.expand(channels).contiguous()

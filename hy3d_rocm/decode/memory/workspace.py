@@ -5,8 +5,9 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 * convolution: asked of the tier that computes it, where one is named. Else of torch's back-end for
   that very shape: oneDNN reorders input, output and weights to blocks of 16 channels (measured as
   VmHWM over the layers of tests/bench/measure_decode.py); the native path builds im2col, kernel
-  volume x Cin x output positions; a GPU library takes input and output once more. A plain result
-  that follows a blocked one does not live beside the blocked input.
+  volume x Cin x output positions, where TorchBackend does not avoid it (onednn.py); a GPU library
+  takes input and output once more. A plain result that follows a blocked one does not live beside
+  the blocked input.
 * attention: fused kernels keep no scores, on the CPU a block a thread; the composed form keeps
   scores, their softmax and scaled copies of q and k. Which of them it is, torch is asked.
 * matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.decode.memory.onednn import instead_of_im2col, is_watched
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -76,11 +78,13 @@ class OperatorWorkspace:
     """Bytes that operators take beside operands and results on `device`.
 
     tier: the tier of hy3d_rocm.conv that computes convolutions there; None: torch's own choice.
+    Made in the thread that will decode: whether a mode watches its calls (protect()) is asked here.
     """
 
     def __init__(self, device: torch.device, tier: Tier | None = None) -> None:
         self.device = device
         self.tier = tier
+        self.is_watched = is_watched()
         self.code_scale = 1.0  # shapes that each one seen stands for
         self.code_bytes = 0  # of code generated so far
         self._shapes: set[tuple[Any, ...]] = set()
@@ -89,7 +93,10 @@ class OperatorWorkspace:
     def key(self) -> tuple[Any, ...]:
         """What the rules depend on beside shapes: predictions are remembered by it."""
         name = None if self.tier is None else self.tier.name
-        return (str(self.device), name, torch.get_num_threads(), torch.backends.cudnn.enabled)
+        return (
+            str(self.device), name, torch.get_num_threads(), torch.backends.cudnn.enabled,
+            self.is_watched,
+        )  # fmt: skip
 
     def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
         """Bytes beside operands and results while `func(*args)` makes `out`."""
@@ -105,8 +112,9 @@ class OperatorWorkspace:
         """Bytes that the first call of `func` takes and that stay."""
         return BLAS_BYTES if self.device.type == "cuda" and func in _PRODUCTS else 0
 
-    def convolution(self, args: Sequence[Any], out: Tensor) -> int:
-        """Of aten.convolution(input, weight, bias, stride, padding, dilation, ...)."""
+    def convolution(self, args: Sequence[Any], out: Tensor, by_layer: bool = False) -> int:
+        """Of aten.convolution(input, weight, bias, stride, padding, dilation, ...). by_layer: as
+        TorchBackend computes it, not the VAE's own code."""
         x, weight = args[0], args[1]
         if self.tier is not None:
             need = self.tier.workspace_bytes(conv_spec(args, out, self.device))
@@ -126,7 +134,11 @@ class OperatorWorkspace:
         )
         size: int = x.element_size()
         copied: int = 0 if _is_dense(x) else int(x.nbytes)
-        if backend.startswith("Slow"):
+        avoided = by_layer and self.device.type == "cpu" and not self.is_watched
+        avoided = avoided and instead_of_im2col(
+            backend, tuple(weight.shape), tuple(out.shape), x.dtype
+        )
+        if backend.startswith("Slow") and not avoided:
             taps = math.prod(weight.shape[2:])
             positions = out.shape[0] * math.prod(out.shape[2:])
             return copied + int(taps * x.shape[1] * positions) * size

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.engines.movers import Ticket
     from hy3d_rocm.decode.plan import Grain
 
-__all__ = ["Prices", "meta_family", "plan_job"]
+__all__ = ["Prices", "ghost_run", "meta_family", "plan_job"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
@@ -124,7 +124,7 @@ class Prices:
             space = plan.factors[1] * plan.factors[2]
             frames = job.family.facts.frames(sizes[0])
             made = job.out_shape[1] * frames * sizes[1] * sizes[2] * space
-        made *= job.dtype_of(way).itemsize
+        made *= job.dtype.itemsize
         if job.device.type == "cpu":
             # A whole result is the frames themselves.
             both = result + made if is_tiled(way) or job.shape[0] > 1 else max(result, made)
@@ -145,23 +145,23 @@ class Prices:
         job = replace(self.job, shape=(*self.job.shape[:2], frames, *self.job.shape[3:]))
         predictor = Predictor(job.family.decoder, self._workspace(way))
         key = (
-            type(job.family).__name__, job.encode, job.shape, str(job.dtype_of(way)),
+            type(job.family).__name__, job.encode, job.shape, str(job.dtype),
             str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
             _places(job.family),
             tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
         )  # fmt: skip
         known: list[Tensor] = []
         if runs_own_code(job, way):
-            _check_host(job.family, job.dtype_of(way))
-            ghost = meta_family(job.family, job.dtype_of(way))
+            _check_host(job.family, job.dtype)
+            ghost = meta_family(job.family, job.dtype)
             known = tensors_of(ghost)
             job = replace(job, family=ghost)
-        found = predictor.of(key, lambda: _ghost_run(job, way), known)
+        found = predictor.of(key, lambda: ghost_run(job, way), known)
         return _with(found, self._converted_bytes(way)) if runs_own_code(self.job, way) else found
 
     def _converted_bytes(self, way: Way) -> int:
         """Of the copy of the parameters that a whole decode in another type works on."""
-        dtype = self.job.dtype_of(way)
+        dtype = self.job.dtype
         return sum(
             p.numel() * dtype.itemsize
             for p in tensors_of(self.job.family)
@@ -215,12 +215,12 @@ def _with(found: Prediction, more: int) -> Prediction:
     )
 
 
-def _ghost_run(job: Job, way: Way) -> object:
+def ghost_run(job: Job, way: Way) -> object:
     """The way on shapes, as the executor runs it: each piece of frames is copied into the result,
     which is on the host."""
     meta = torch.device("meta")
-    weights = MetaWeights(job.dtype_of(way), job.device_of(way))
-    z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype_of(way), device=meta))
+    weights = MetaWeights(job.dtype, job.device_of(way))
+    z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype, device=meta))
     make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
     tools = Tools(make(weights, meta), meta, GrainCount(), mover=_CountedMover())
     tiled = is_tiled(way)

@@ -25,12 +25,12 @@ from hy3d_rocm.decode.engines.own_tiles import (
 )
 from hy3d_rocm.decode.memory.live import modelled
 from hy3d_rocm.decode.memory.predict import CountingBackend
+from hy3d_rocm.decode.planning.jobs import Job, MakeBackend, WayOptions
 from hy3d_rocm.decode.planning.planner import Way
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.conv.tiers.base import Tier
     from hy3d_rocm.decode.engines.movers import Mover
     from hy3d_rocm.decode.engines.tiles import TiledRun, TilePlan
     from hy3d_rocm.decode.faults import Counting
@@ -42,88 +42,11 @@ __all__ = [
     "torch_backend",
 ]  # fmt: skip
 
-Shape = tuple[int, ...]  # (B, C, T, H, W)
-MakeBackend = Callable[["Weights", torch.device], "Backend"]
-
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
 # A level of tiles is offered if its area is at most this share of the one before.
 _SMALLER = 0.85
-
-
-@dataclass(frozen=True)
-class WayOptions:
-    """What may be chosen about ways. Sizes in bytes or latent frames.
-
-    chunk_size: latent frames that go through all layers at a time, where norms are per position;
-    None: one, of small pictures more on a GPU. slice_bytes: see LayerEngine. cpu_offload: whether
-    activations may be spilled to the host. precision: a narrower type that the last resort may
-    take, or None.
-    halo_pixels, overlap_pixels, min_tile_pixels, statistic_passes: see tiles.py.
-    """
-
-    chunk_size: int | None = None
-    slice_bytes: int | None = None
-    cpu_offload: bool = True
-    precision: torch.dtype | None = None
-    halo_pixels: int | None = 32
-    overlap_pixels: int = 16
-    min_tile_pixels: int = 32
-    statistic_passes: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("chunk_size", "slice_bytes"):
-            value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise ValueError(
-                    f'{name} is {value!r}; give a whole number of 1 or more, or "auto"'
-                )
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """What is to be decoded: a latent of `shape` (B, C, T, H, W) by `family` on `device`.
-
-    device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
-    of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
-    all frames are kept in host memory (False: they go to a file as they come).
-    make_backend: (weights, device) -> Backend, also for the device "meta", where it stands for
-    `device`; tier: of hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for
-    torch's own. is_fused: whether make_backend's computes layers fused, which is faster than the
-    VAE's own code as well as smaller: then "auto" begins with it.
-    """
-
-    family: Any
-    shape: Shape
-    device: torch.device
-    dtype: torch.dtype
-    result_dtype: torch.dtype
-    make_backend: MakeBackend
-    encode: bool = False
-    keeps_result: bool = True
-    tier: Tier | None = None
-    is_fused: bool = False
-
-    @property
-    def out_shape(self) -> Shape:
-        """Of the result of all samples."""
-        family = self.family
-        shape: Shape = (
-            family.moments_shape(self.shape) if self.encode else family.out_shape(self.shape)
-        )
-        return shape
-
-    def device_of(self, way: Way) -> torch.device:
-        """Where the way computes."""
-        return torch.device("cpu") if way.strategy == "cpu" else self.device
-
-    def dtype_of(self, way: Way) -> torch.dtype:
-        """The type that it computes in."""
-        dtype: torch.dtype = way.parameters.get("dtype", self.dtype)
-        return dtype
 
 
 @dataclass
@@ -218,8 +141,7 @@ def _chunks(job: Job, on_cpu: bool) -> list[int]:
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
-    """Tiles from large to small; at last once more with the smallest that can be, in the narrower
-    type where one is given."""
+    """Tiles from large to small; at last once more with the smallest that can be."""
     given: dict[str, Any] = {
         "engine": "tiles",
         "chunk": options.chunk_size or 1,
@@ -231,8 +153,6 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
     }
     yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
     last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
-    if options.precision is not None:
-        last["dtype"] = options.precision
     yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
 
 
@@ -252,7 +172,7 @@ def tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
     """The tiles of a way with these parameters."""
     from hy3d_rocm.decode.engines.tiles import plan_tiles
 
-    named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
+    named = {k: v for k, v in parameters.items() if k != "engine"}
     return plan_tiles(job.family, job.shape, **named)
 
 
@@ -265,8 +185,6 @@ def _tile_way(
     rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
     count = len(plan.spatial.grains)
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
-    if "dtype" in parameters:
-        what += f" in {str(parameters['dtype']).removeprefix('torch.')}"
     return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
 
 
@@ -302,7 +220,7 @@ def run(
     if engine is None:
         whole = job.family.whole_encode if job.encode else job.family.whole
         with torch.no_grad():
-            yield 0, whole(z.to(tools.device, job.dtype_of(way)))
+            yield 0, whole(z.to(tools.device, job.dtype))
     elif engine == "layers":
         function = job.family.encode if job.encode else job.family.decode
         yield from _by_layers(job, way, function, z, tools, sample)
@@ -325,13 +243,13 @@ def tiled_run(
     if way.parameters["engine"] == ENGINE:
         plan = plan_own_tiles(job.family, job.shape, way.parameters)
         return OwnTiles(
-            job.family, plan, tools.device, job.dtype_of(way), counter=tools.counter,
+            job.family, plan, tools.device, job.dtype, counter=tools.counter,
             on_pressure=tools.on_pressure, sample=sample,
         )  # fmt: skip
     kind = kind or TiledRun
     slice_bytes = way.parameters["slice_bytes"] or _slice_bytes(modelled(tools.device))
     return kind(
-        Placed(job.family, tools.device, job.dtype_of(way)),
+        Placed(job.family, tools.device, job.dtype),
         tools.backend,
         tile_plan(job, way.parameters),
         counter=tools.counter,
@@ -376,7 +294,7 @@ def _by_layers(
         sample=sample,
     )
     with torch.no_grad():
-        entered = engine.enter(z.to(tools.device, job.dtype_of(way)))
+        entered = engine.enter(z.to(tools.device, job.dtype))
         yield from engine.leave(function(engine, entered))
 
 
@@ -387,7 +305,7 @@ def _by_chunks(
     from hy3d_rocm.decode.engines.restart import chunks_from
 
     engine = ChunkEngine(tools.backend, tools.counter, on_pressure=tools.on_pressure)
-    chunk, dtype = way.parameters["chunk"], job.dtype_of(way)
+    chunk, dtype = way.parameters["chunk"], job.dtype
     if wanted and not job.encode:
         yield from chunks_from(engine, job.family, z, chunk, wanted, tools.device, dtype)
     else:

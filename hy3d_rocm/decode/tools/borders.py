@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
+from hy3d_rocm.decode.engines.own_tiles import plan_own_tiles
+
 
 @dataclass(frozen=True)
 class Borders:
@@ -22,12 +25,15 @@ def borders_of(family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any
     A tile's blend with its neighbour begins at one's start and ends at the other's stop; those two
     and the middle between them are where a seam can show.
     """
+    if parameters.get("engine") == OWN_TILES:
+        own = list(plan_own_tiles(family, shape, parameters).grains)
+        return Borders(_places(own, 1), _places(own, 2), _places(own, 0))
     frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
     from hy3d_rocm.decode.engines.tiles import plan_tiles
 
-    named = {k: v for k, v in parameters.items() if k not in ("engine", "dtype")}
+    named = {k: v for k, v in parameters.items() if k != "engine"}
     grains = list(plan_tiles(family, shape, **named).spatial.grains)
     rows, columns = (_places(grains, axis) for axis in (1, 2))
     return Borders(rows, columns, frames)

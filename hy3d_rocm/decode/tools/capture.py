@@ -228,22 +228,30 @@ def fingerprint(module: Any) -> str:
     return digest.hexdigest() if state else ""
 
 
-def write_capture(folder: Path, source: Tensor, facts: dict[str, Any]) -> Path:
-    """Both files in `folder`; the path of the JSON. OSError, or CaptureError for too large ones."""
+def write_capture(
+    folder: Path, source: Tensor, facts: dict[str, Any], frames: Tensor | None = None
+) -> Path:
+    """Both files in `folder`; the path of the JSON. OSError, or CaptureError for too large ones.
+
+    frames: what a decode made, stored beside the latents and read back by nobody but people.
+    """
     from safetensors.torch import save_file
 
-    size = source.numel() * source.element_size()
-    if size > LARGEST_BYTES:
-        raise CaptureError(
-            f"the input takes {size_text(size)}, more than the {size_text(LARGEST_BYTES)} that a "
-            "capture may: capture a shorter one that fails, too"
-        )
+    stored = {"latents": source, **({} if frames is None else {"frames": frames})}
+    for name, tensor in stored.items():
+        size = tensor.numel() * tensor.element_size()
+        if size > LARGEST_BYTES:
+            what = "input takes" if tensor is source else f"{name} take"
+            raise CaptureError(
+                f"the {what} {size_text(size)}, more than the {size_text(LARGEST_BYTES)} that a "
+                "capture may: capture a shorter one that fails, too"
+            )
     name = re.sub(r"[^\w.-]+", "-", facts["vae"]["family"]).strip("-") or "vae"
     stem = f"{name}_{facts['kind']}"
     path = stamped(folder, stem, ".json")
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
-    save_file({"latents": source.detach().to("cpu").contiguous()}, tensors)
+    save_file({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
     write_json(path, facts)
     return path
 

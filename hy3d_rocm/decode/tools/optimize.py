@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.progress import ProgressLine
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
 from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ def settings_for(
     precisions: None for the VAE's own, and on a GPU bf16 and fp16, too. quarter: the budget that
     tiles are cut for where none is given.
     """
-    family, device = family_for(subject.vae), subject.device
+    family, device = subject.family, subject.device
+    strategies = strategies_for(subject, strategies)
     names = precisions or (("auto", "bf16", "fp16") if device.type == "cuda" else ("auto",))
     own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     is_own = own.get(str(family.dtype).removeprefix("torch."), "")
@@ -135,7 +135,7 @@ def optimize(
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
-        str(family_for(subject.vae).dtype).removeprefix("torch."), _text_of(exact),
+        str(subject.family.dtype).removeprefix("torch."), _text_of(exact),
         is_random=subject.is_random,
     )  # fmt: skip
     say(sweep.reference)

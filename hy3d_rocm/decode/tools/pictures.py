@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,8 +35,9 @@ class Panel:
     columns: tuple[int, ...] = ()
 
 
-def draw_heat_map(path: Path, panels: Sequence[Panel], heading: str) -> str:
-    """Writes `path` (PNG), one scale for all panels, logarithmic; returns what drew it."""
+def draw_heat_map(path: Path | IO[bytes], panels: Sequence[Panel], heading: str) -> str:
+    """Writes `path` (PNG, or an open file), one scale for all panels, logarithmic; returns what
+    drew it. Nothing of matplotlib's own state is touched: this runs in other people's programs."""
     low, high = _limits(panels)
     try:
         import matplotlib  # noqa: F401
@@ -59,18 +60,17 @@ def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _by_matplotlib(
-    path: Path, panels: Sequence[Panel], heading: str, low: float, high: float
+    path: Path | IO[bytes], panels: Sequence[Panel], heading: str, low: float, high: float
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import colors, pyplot
+    from matplotlib import colors
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     height, width = panels[0].values.shape
     size = (3.6 * len(panels) + 1.2, 3.4 * height / width + 1.4)
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=size, layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)
     scale: Any = colors.LogNorm(low, high)
     shades = colors.LinearSegmentedColormap.from_list("hy3d", [tuple(a / 255) for a in _ANCHORS])
     for axis, panel in zip(axes[0], panels, strict=True):
@@ -83,11 +83,12 @@ def _by_matplotlib(
     bar = figure.colorbar(shown, ax=axes[0].tolist(), shrink=0.85)
     bar.set_label("mean absolute error, of the range", fontsize=8)
     figure.suptitle(heading, fontsize=10, x=0.01, ha="left")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    figure.savefig(path, dpi=110, format="png")
 
 
-def _by_pillow(path: Path, panels: Sequence[Panel], heading: str, low: float, high: float) -> None:
+def _by_pillow(
+    path: Path | IO[bytes], panels: Sequence[Panel], heading: str, low: float, high: float
+) -> None:
     from PIL import Image, ImageDraw, ImageFont
 
     height, width = panels[0].values.shape
@@ -112,7 +113,7 @@ def _by_pillow(path: Path, panels: Sequence[Panel], heading: str, low: float, hi
             x = left + round(column * _CELL / width)
             draw.line((x, top + tall, x, top + tall + 5), fill=(180, 83, 9))
     _bar(draw, font, sheet.width - _BAR + _MARGIN, top, tall, low, high)
-    sheet.save(path)
+    sheet.save(path, format="PNG")
 
 
 def _bar(draw: Any, font: Any, left: int, top: int, tall: int, low: float, high: float) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.planning import planner
 from hy3d_rocm.decode.planning.prices import Prices
-from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.planning.ways import Job, best_backend, is_opaque, list_ways, torch_backend
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Plan
@@ -18,11 +17,12 @@ if TYPE_CHECKING:
 
 def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "auto") -> Plan:
     """The plan that decode() would make now. ValueError (a sentence) where nothing fits."""
-    family = family_for(subject.vae)
-    device = subject.device
-    backend = best_backend(device, family.dtype)
+    family, device = subject.family, subject.device
+    opaque = is_opaque(family)
+    backend = torch_backend if opaque else best_backend(device, family.dtype)
+    made = family.result_dtype if opaque else family.dtype
     job = Job(
-        family, tuple(subject.latents.shape), device, family.dtype, family.dtype, backend,
+        family, tuple(subject.latents.shape), device, family.dtype, made, backend,
         is_fused=backend is not torch_backend,
     )  # fmt: skip
     room = make_budget(budget, meter.machine_of(device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 import torch
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.report import Step
 
 _SECONDS = 0.2
+
+
+class Watched(Protocol):
+    """decode()'s `progress` over several decodes, told of each before it begins."""
+
+    def begin(self, label: str) -> None:
+        """Another decode begins."""
+
+    def __call__(self, done: int, total: int, step: Step, /) -> None:
+        """A grain of it is done."""
 
 
 class ProgressLine:

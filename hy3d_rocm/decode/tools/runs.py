@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.engines.own_tiles import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.meter import PeakMeter
@@ -49,7 +50,8 @@ class Setting:
 @dataclass
 class Outcome:
     """How one decode went. Seconds without planning; bytes above what was in use, on the device
-    (on the CPU with the result). error: None where it ended; frames only where they were kept."""
+    (on the CPU with the result). error: None where it ended; frames only where they were kept.
+    smallest_bytes: the least budget that would do, where one was refused; else 0."""
 
     setting: Setting
     seconds: float = 0.0
@@ -61,6 +63,7 @@ class Outcome:
     dtype: str = ""
     error: str | None = None
     kind: str = "done"  # "refused", "out of memory", "failed", "cancelled"
+    smallest_bytes: int = 0
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
@@ -89,6 +92,7 @@ def run_once(
             outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
         outcome.error, outcome.kind = first_line(error), _kind(error)
+        outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
         frames = None
     else:
         _fill(outcome, report, meter)
@@ -108,9 +112,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 
 def _room_for(subject: Subject) -> Tensor:
-    from hy3d_rocm.decode.families import family_for
-
-    shape = family_for(subject.vae).out_shape(tuple(subject.latents.shape))
+    shape = subject.family.out_shape(tuple(subject.latents.shape))
     return torch.empty(shape, dtype=torch.float32)
 
 
@@ -122,16 +124,35 @@ def _kind(error: Exception) -> str:
     return "out of memory" if is_out_of_memory(error) else "failed"
 
 
+def strategies_for(subject: Subject, asked: Sequence[str]) -> tuple[str, ...]:
+    """Those of `asked` that decode() has for this VAE: where its layers are not known only "whole"
+    and "tiled". ValueError (a sentence) where none is left."""
+    if not is_opaque(subject.family):
+        return tuple(asked)
+    left = tuple(name for name in asked if name in ("whole", "tiled"))
+    if not left:
+        raise ValueError(
+            f"{', '.join(asked)}: {subject.family.why}, so there are whole and tiled only"
+        )
+    return left
+
+
 def exact_frames(
-    subject: Subject, progress: Progress | None = None, budget: int | str | None = None
+    subject: Subject,
+    progress: Progress | None = None,
+    budget: int | str | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
     """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
-    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends."""
+    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends,
+    DecodeCancelled where `cancel` asked for it."""
     failed: list[str] = []
     for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
-        outcome = run_once(subject, setting, progress=progress, wide=True)
+        outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
             return outcome
+        if outcome.kind == "cancelled" or (cancel is not None and cancel()):
+            raise DecodeCancelled("cancelled before the exact frames were there")
         failed.append(f"{setting.name}: {outcome.error}")
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")

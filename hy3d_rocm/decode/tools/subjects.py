@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.bench.models import BenchError, seeded_on
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.families import family_for, family_or_unknown
 from hy3d_rocm.decode.tools.capture import Captured, fingerprint, read_capture
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class SubjectError(BenchError):
 
 @dataclass
 class Subject:
-    """vae: on the device, in its type. latents: (B, C, T, H, W), on the host. text: a line on what
-    it is. is_random: whether the weights mean nothing (time and memory do). notes: sentences."""
+    """vae: on the device, in its type, or a family. latents: (B, C, T, H, W), on the host. text: a
+    line on what it is. is_random: whether the weights mean nothing (time and memory do). notes:
+    sentences."""
 
     vae: Any
     latents: Tensor
@@ -36,10 +38,19 @@ class Subject:
     is_random: bool
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def family(self) -> Any:
+        """As decode() takes the VAE: by its layers, or where they are not known by its own
+        decode(); or what was given as a family (ComfyUI's VAEs are, with their host). TypeError (a
+        sentence) where it is none of these."""
+        if hasattr(self.vae, "has_global_norms"):
+            return self.vae
+        return family_or_unknown(self.vae, self.latents)
+
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = family_for(self.vae).device
+        """Where the weights are, or their host computes."""
+        device: torch.device = self.family.device
         return device
 
 
@@ -132,11 +143,35 @@ def _diffusers() -> Any:
 
 def random_latents(vae: Any, frames: int, height: int, width: int, seed: int = 1) -> Tensor:
     """Normal latents (1, C, T, H, W) that make at least so many frames of at least that size."""
-    family = family_for(vae)
+    family = _asked_family(vae)
     time, space = family.factor
     steps = 1 if family.is_image else math.ceil((frames - 1) / time) + 1
     shape = (1, family.latent_channels, steps, math.ceil(height / space), math.ceil(width / space))
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _asked_family(vae: Any) -> Any:
+    """Of a VAE whose layers are not known too, which is asked what small latents make of it."""
+    from hy3d_rocm.decode.frames import loading
+
+    try:
+        return family_for(vae)
+    except TypeError:
+        pass
+    try:
+        channels = loading.latent_channels(vae)
+    except (loading.LoadingError, AttributeError) as error:
+        raise SubjectError(
+            f"{type(vae).__name__} does not tell its latents' channels ({error}): give a capture "
+            "in place of --size"
+        ) from error
+    with torch.inference_mode():
+        family: Any = family_or_unknown(vae, torch.zeros(1, channels, 1, 4, 8))
+        if not family.facts.is_regular:
+            raise SubjectError(
+                f"{family.why}, and {family.facts.note}: give a capture in place of --size"
+            )
+    return family
 
 
 def filmed_latents(vae: Any, frames: int, height: int, width: int) -> Tensor:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.progress import ProgressLine
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.decode.tools.progress import Watched
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Validation:
     @property
     def holds(self) -> bool:
         """Whether all promises held, and there was something to judge."""
-        return bool(self.rows) and all(good for good, _ in self.verdicts)
+        ended = any(row.outcome.error is None for row in self.rows)
+        return ended and all(good for good, _ in self.verdicts)
 
 
 def validate(
@@ -96,14 +97,18 @@ def validate(
     share: float = 0.25,
     budget: int | str | None = None,
     options: DecodeOptions | None = None,
-    line: ProgressLine | None = None,
+    line: Watched | None = None,
     say: Callable[[str], None] = lambda _: None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Validation:
-    """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C ends it
-    with the rows so far. RuntimeError where not even the reference can be decoded."""
+    """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C and
+    `cancel` end it with the rows so far. A share that is too small for tiles is raised to what they
+    need at least. RuntimeError where not even the reference can be decoded,
+    DecodeCancelled where it was cancelled before that."""
+    strategies = strategies_for(subject, strategies)
     if line is not None:
         line.begin("exact")
-    exact = exact_frames(subject, line)
+    exact = exact_frames(subject, line, cancel=cancel)
     say(f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s")
     assert exact.frames is not None
     found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
@@ -114,7 +119,14 @@ def validate(
             setting = Setting(name, name, "auto", room, options or DecodeOptions())
             if line is not None:
                 line.begin(name)
-            row = Row(run_once(subject, setting, progress=line))
+            row = Row(run_once(subject, setting, progress=line, cancel=cancel))
+            least = row.outcome.smallest_bytes
+            if name == "tiled" and budget is None and least:  # the share is ours, not the user's
+                setting = replace(setting, budget=least)
+                row = Row(run_once(subject, setting, progress=line, cancel=cancel))
+            if row.outcome.kind == "cancelled" or (cancel is not None and cancel()):
+                found.interrupted = True
+                break
             _measure(row, subject, exact.frames)
             found.rows.append(row)
             say(f"{name}: {row.outcome.error or _figures(row)}")
@@ -136,9 +148,8 @@ def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
     row.psnr, row.ssim = metrics.psnr(frames, exact), metrics.ssim(frames, exact)
     row.largest = metrics.largest_error(frames, exact)
     row.map = metrics.error_map(frames, exact)
-    family = family_for(subject.vae)
     parameters = outcome.report.plan.get("parameters", {})
-    row.borders = borders_of(family, tuple(subject.latents.shape), parameters)
+    row.borders = borders_of(subject.family, tuple(subject.latents.shape), parameters)
 
 
 def _complete(found: Validation, exact: Tensor) -> None:
@@ -160,10 +171,12 @@ def _complete(found: Validation, exact: Tensor) -> None:
 
 def _judged(row: Row) -> list[tuple[bool, str]]:
     name, outcome = row.outcome.setting.name, row.outcome
+    if outcome.kind == "refused":
+        return []  # nothing was decoded: the budget, or a VAE whose own code can't be priced
     if outcome.error is not None:
         return [(False, f"{name} did not end: {outcome.error}")]
     engine = (outcome.report.plan.get("parameters") or {}).get("engine") if outcome.report else ""
-    if engine != "tiles":
+    if engine not in ("tiles", OWN_TILES):
         if outcome.dtype != "float32":
             return []  # what the type itself costs is no fault of the strategy
         text = f"{name}: largest error {row.largest:.1e} of the range, at most {EXACT_ERROR:g}"
@@ -191,6 +204,8 @@ def validation_text(found: Validation) -> str:
     for row in found.rows:
         if row.outcome.report is not None:
             lines += [f"{row.outcome.setting.name}: {row.outcome.way}"]
+        elif row.outcome.kind == "refused":
+            lines += [f"{row.outcome.setting.name} was not run: {row.outcome.error}"]
     if found.interrupted:
         lines.append("Interrupted: these are the figures so far.")
     return "\n".join(lines) + "\n"
@@ -236,7 +251,7 @@ def validation_dict(found: Validation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(found: Validation, path: Path) -> str | None:
+def draw(found: Validation, path: Path | IO[bytes]) -> str | None:
     """The heat map of all rows that ended; what drew it, None where there is nothing to draw."""
     panels = [
         Panel(

@@ -1,0 +1,54 @@
+"""Reports of decodes and encodes as lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.units import size_text
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.report import DecodeReport
+
+__all__ = ["report_lines", "report_text"]
+
+
+def report_text(
+    report: DecodeReport, given: Any, made: Any, seconds: float, table: str, kind: str = "latents"
+) -> str:
+    """All of it. given, made: tensors; kind: what `given` is. seconds: of the node's work. table:
+    of the convolutions."""
+    other = "latents" if kind == "pixels" else "images"
+    lines = [
+        f"{kind} {tuple(given.shape)} -> {other} {tuple(made.shape)} in {seconds:.2f} s",
+        *report_lines(report),
+        table,
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def report_lines(report: DecodeReport) -> list[str]:
+    """What was planned, done and met."""
+    if report.strategy == "own":
+        return [
+            f"{report.vae} cannot be cut into parts here: ComfyUI's own code was run with failing "
+            f"convolutions caught; budget, strategy and precision had no effect ({report.reason})"
+        ]
+    sizes = {
+        "budget": report.budget_bytes,
+        "planned peak": report.predicted_peak_bytes,
+        "measured peak": report.measured_peak_bytes,
+    }
+    way = report.plan.get("way", report.strategy)
+    told = [f"{name} {size_text(size, 2)}" for name, size in sizes.items() if size]
+    lines = [
+        f"{report.vae} on {report.device} in {report.dtype}: {way}",
+        report.reason,
+        ", ".join(told),
+        f"budget: {report.budget_rule}; {report.steps} grains",
+    ]
+    if report.estimate_error is not None:
+        lines.append(f"norms' statistics in tiles were off by {report.estimate_error:.2g}")
+    for event in report.events:
+        then = event.get("next_way") or event.get("next_dtype") or ""
+        lines.append(f"{event['event']} in {event['way']}" + (f", then {then}" if then else ""))
+    return [line for line in lines if line]

@@ -1,0 +1,134 @@
+"""What decode and encode run in: protection, a cancel that is seen, a progress bar, a record."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import comfy.model_management as management
+import comfy.utils
+import torch
+
+from hy3d_rocm.comfy.watching import Watcher
+from hy3d_rocm.decode.memory.meter import PeakMeter
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.router import Guard
+    from hy3d_rocm.decode.memory.budget import Request
+    from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
+
+__all__ = ["Asked", "Run", "Steps", "current_device", "own_report", "running", "said"]
+
+logger = logging.getLogger("hy3d_rocm")
+
+# Memory is looked at this often. As decode() itself does.
+SAMPLE_S = 0.02
+# Steps nearer to each other are one mark in a picture anyway.
+_NEAR_S = 0.01
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a node or a patch asks of a decode or encode. budget: see parse_budget."""
+
+    budget: Request
+    strategy: str
+    precision: str
+    options: DecodeOptions
+
+
+class Steps:
+    """`progress` of a decode: a bar in the browser, and when which step was done.
+
+    seen: (seconds since the start, kind of step); steps of a kind that are close together once.
+    again: seconds at which it began anew.
+    """
+
+    def __init__(self) -> None:
+        self.bar = comfy.utils.ProgressBar(1)
+        self.seen: list[tuple[float, str]] = []
+        self.again: list[float] = []
+        self._began = time.perf_counter()
+        self._done = 0
+
+    def start(self) -> None:
+        """The clock's zero."""
+        self._began = time.perf_counter()
+
+    def __call__(self, done: int, total: int, step: Any) -> None:
+        now = time.perf_counter() - self._began
+        if done <= self._done:
+            self.again.append(now)
+        self._done = done
+        kind = str(getattr(step, "kind", step))
+        if not self.seen or kind != self.seen[-1][1] or now - self.seen[-1][0] >= _NEAR_S:
+            self.seen.append((now, kind))
+        self.bar.update_absolute(done, total or done + 1)
+
+
+@dataclass
+class Run:
+    """One node's work. meters: of the device, and of the host where that is another."""
+
+    guard: Guard
+    watcher: Watcher
+    steps: Steps
+    meters: list[PeakMeter] = field(default_factory=list)
+
+    @contextmanager
+    def metered(self, device: torch.device) -> Iterator[None]:
+        """Memory above what is in use now, over time."""
+        host = [] if device.type == "cpu" else [torch.device("cpu")]
+        self.meters = [PeakMeter(d, SAMPLE_S, exact=False) for d in (device, *host)]
+        self.steps.start()
+        with self.meters[0], self.meters[1] if host else nullcontext():
+            yield
+
+
+@contextmanager
+def running(check_finite: bool = False) -> Iterator[Run]:
+    """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
+    running grain with ComfyUI's own exception. check_finite: see protect()."""
+    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.triton import jit
+
+    jit.on_compile = _before_compiling
+    with (
+        Watcher() as watcher,
+        protect(on_event=watcher.throw, cancel=watcher.flag, check_finite=check_finite) as guard,
+    ):
+        yield Run(guard, watcher, Steps())
+
+
+def current_device(device: torch.device) -> Any:
+    """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
+    context = getattr(management, "cuda_device_context", None)
+    return nullcontext() if context is None else context(device)
+
+
+def said(error: BaseException) -> str:
+    """The first line of an error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def own_report(
+    vae: Any, given: tuple[int, ...], made: tuple[int, ...], why: str, seconds: float
+) -> DecodeReport:
+    """Of ComfyUI's own decode or encode, which was run because of `why`."""
+    from hy3d_rocm.decode.report import DecodeReport
+
+    inner = getattr(vae, "first_stage_model", vae)
+    return DecodeReport(
+        type(inner).__name__, given, made, str(getattr(vae, "device", "its device")),
+        str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
+        strategy="own", reason=why, seconds=seconds,
+    )  # fmt: skip
+
+
+def _before_compiling(kernel: str, number: int) -> None:
+    """A first decode compiles for some seconds: a cancel need not wait for the end of that."""
+    management.throw_exception_if_processing_interrupted()

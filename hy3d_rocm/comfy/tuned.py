@@ -1,0 +1,163 @@
+"""What the tune node does: measures the convolutions of a VAE's decode ahead, as `hy3d-rocm tune`.
+
+The VAE's own shapes are measured: those of the way that decode() would take for this size.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import comfy.utils
+import torch
+
+from hy3d_rocm.comfy import memory, vae_memory, vaes
+from hy3d_rocm.comfy.option_values import decode_options
+from hy3d_rocm.comfy.running import current_device, said
+from hy3d_rocm.comfy.sizes import Wanted, latent_shape
+from hy3d_rocm.comfy.watching import Watcher
+from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.decode.planning.prices import plan_job
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.policy import Memory
+    from hy3d_rocm.decode.planning.planner import Way
+    from hy3d_rocm.decode.planning.ways import Job
+    from hy3d_rocm.tune.measure import Measured
+    from hy3d_rocm.tune.session import Measuring, Probe
+    from hy3d_rocm.tune.shapes import Shape
+
+__all__ = ["Wanted", "convolutions", "measure", "tune"]
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+def tune(
+    vae: Any, wanted: Wanted, seconds: float, *, again: bool = False, retry_hung: bool = False
+) -> str:
+    """A report in lines. Cancel goes through; what was measured by then is kept.
+
+    ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
+    """
+    job, way = _decode_of(vae, wanted)
+    if job.device.type == "cpu":
+        return (
+            "Nothing was measured: ComfyUI computes this VAE on the CPU, where PyTorch's own "
+            "convolution is left as it is until it fails. Tuning is for GPUs."
+        )
+    freed = memory.free_everything().splitlines()[-1]
+    shapes, whose = convolutions(job, way)
+    report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
+    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}"
+
+
+def convolutions(job: Job, way: Way | None) -> tuple[list[Shape], str]:
+    """See tune.decodes.collect_decode()."""
+    from hy3d_rocm.tune.decodes import collect_decode
+
+    return collect_decode(job, way)
+
+
+def measure(
+    shapes: Sequence[Shape],
+    device: torch.device,
+    seconds: float,
+    *,
+    again: bool = False,
+    retry_hung: bool = False,
+    lab: Measuring | None = None,
+    probe: Probe = probing.probe,
+    known: Memory | None = None,
+) -> str:
+    """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
+    from hy3d_rocm.tune.measure import Lab
+    from hy3d_rocm.tune.report import tune_text
+    from hy3d_rocm.tune.run import Asked, tune_shapes
+
+    asked = Asked(float(seconds), again=again, retry_hung=retry_hung)
+    # Tensors that inference mode makes are none that every operator takes.
+    with Watcher() as watcher, torch.inference_mode(False), current_device(device):
+        clock = _Clock(float(seconds), watcher)
+        report, default = tune_shapes(
+            shapes,
+            device,
+            asked,
+            clock.heard,
+            lab=_Watched(lab or Lab(), clock.look),
+            probe=functools.partial(probe, cancel=clock.look),
+            memory=known,
+        )
+        clock.end()
+    return tune_text(report, default)
+
+
+def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Way | None]:
+    """What would be decoded, and how it would be, with all of the device's memory."""
+    try:
+        family = vaes.family_of(vae)
+    except TypeError as error:
+        raise ValueError(
+            f"{said(error)}. Its convolutions can't be listed without a decode, so there is "
+            "nothing to measure ahead; what they take is noted while it decodes"
+        ) from error
+    options = decode_options({})
+    with current_device(vaes.place_of(family)), torch.no_grad():
+        job = vae_memory.job_of(family, latent_shape(family, wanted), family.dtype)
+        if job.device.type == "cpu":
+            return job, None
+        try:
+            budget = vae_memory.largest(vae, job.device, None, options)
+            return job, plan_job(job, budget).way
+        except ValueError:
+            return job, None
+
+
+class _Clock:
+    """The bar in the browser goes by the time that was given; a cancel is looked at with it."""
+
+    def __init__(self, seconds: float, watcher: Watcher) -> None:
+        self.seconds, self.watcher = max(int(seconds), 1), watcher
+        self.bar = comfy.utils.ProgressBar(self.seconds)
+        self._began = time.monotonic()
+        self._shown = -1
+
+    def look(self) -> None:
+        """Raises ComfyUI's exception after a cancel."""
+        self.watcher.throw()
+        now = min(int(time.monotonic() - self._began), self.seconds)
+        if now != self._shown:
+            self._shown = now
+            self.bar.update_absolute(now, self.seconds)
+
+    def heard(self, line: str) -> None:
+        """After each outcome."""
+        logger.info("[Tune VAE] %s", line)
+        self.look()
+
+    def end(self) -> None:
+        """All is done, if sooner than it might have taken."""
+        self.bar.update_absolute(self.seconds, self.seconds)
+
+
+class _Watched:
+    """A lab that looks for a cancel before each shape."""
+
+    def __init__(self, lab: Measuring, look: Callable[[], None]) -> None:
+        self._lab, self._look = lab, look
+
+    @property
+    def running(self) -> str:
+        """See session.Measuring."""
+        return self._lab.running
+
+    @running.setter
+    def running(self, name: str) -> None:
+        self._lab.running = name
+
+    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
+        """See session.Measuring."""
+        self._look()
+        return self._lab.measure(spec, tiers)

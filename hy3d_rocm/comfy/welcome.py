@@ -1,0 +1,119 @@
+"""A few lines in the log once ComfyUI has started, by which an installation can be verified:
+what is corrected in place, the cap on memory, MIOpen's state, FramePack's preserved memory.
+
+Each line is made by itself; one that cannot be made says so and costs nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from hy3d_rocm import __version__
+from hy3d_rocm.units import short_text, size_text
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+def arrange() -> None:
+    """Has the lines logged once all packs are loaded and corrected. To be called after the
+    patches' hook, whose work is looked at. Nothing where ComfyUI is used without its server."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    startup = getattr(getattr(server, "app", None), "on_startup", None)
+    if startup is None:
+        return
+    try:
+        startup.append(_on_startup)
+    except RuntimeError:  # the list is frozen: it has started
+        say()
+
+
+async def _on_startup(_app: object) -> None:
+    say()
+
+
+def say(environ: Mapping[str, str] | None = None) -> str:
+    """Logs the lines as one entry, and returns them."""
+    text = "\n".join(lines(os.environ if environ is None else environ))
+    logger.info("%s", text)
+    return text
+
+
+def lines(environ: Mapping[str, str]) -> list[str]:
+    """The lines: a head, then one a subject."""
+    subjects: tuple[tuple[str, Callable[[Mapping[str, str]], str]], ...] = (
+        ("corrected in place", _corrected),
+        ("memory", _memory),
+        ("MIOpen", _miopen),
+        ("FramePack", _framepack),
+    )
+    return [
+        f"hy3d_rocm {__version__}:",
+        *(f"  {title}: {_made(make, environ)}" for title, make in subjects),
+    ]
+
+
+def _made(make: Callable[[Mapping[str, str]], str], environ: Mapping[str, str]) -> str:
+    try:
+        return make(environ)
+    except Exception as error:  # noqa: BLE001  (a line must not cost ComfyUI's start)
+        return f"cannot be told ({type(error).__name__}: {error})"
+
+
+def _corrected(environ: Mapping[str, str]) -> str:
+    from hy3d_rocm.comfy.patch import gate, installed
+
+    found = installed()
+    applied = {} if found is None else found.applied()
+    if applied:
+        return "; ".join(f"{name} ({', '.join(names)})" for name, names in applied.items())
+    permitted, reason = gate.should_patch(environ)
+    return "nothing that is known is loaded" if permitted else f"nothing: {reason}"
+
+
+def _memory(_environ: Mapping[str, str]) -> str:
+    from hy3d_rocm.comfy import memory
+    from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE
+
+    now = memory.usage()
+    where = f"{size_text(max(now.free, 0))} free on {now.device}"
+    if now.kind == "limit":
+        return f"{where}, VRAM limit {short_text(now.limit)}"
+    return f"{where}, no VRAM limit ({CAP_GB}, {CAP_SHARE})"
+
+
+def _miopen(environ: Mapping[str, str]) -> str:
+    import torch
+
+    if not getattr(torch.version, "hip", None):
+        return "not used by this torch"
+    mode = environ.get("MIOPEN_FIND_MODE", "").strip() or "its default"
+    return f"find mode {mode}, {_database(environ)}; convolutions that fail go another way"
+
+
+def _database(environ: Mapping[str, str]) -> str:
+    contents: Any = import_module("hy3d_rocm.doctor.miopen.contents")
+    facts = contents.collect(environ)
+    found, size = facts["find_entries"], facts["bytes"]
+    if not size:
+        return "its database is empty, so the first decode takes longer"
+    entries = "results" if found is None else f"{found} results"
+    return f"{entries} of earlier searches, {size_text(size)} on disk"
+
+
+def _framepack(_environ: Mapping[str, str]) -> str:
+    from hy3d_rocm.comfy import memory, settings
+    from hy3d_rocm.decode.memory.meter import host_free_bytes
+    from hy3d_rocm.framepack.recommend import recommend
+
+    device = memory.comfy_device()
+    if device.type != "cuda":
+        return f"computes on {device}, nothing is preserved"
+    if "framepack-memory" in settings.current().patches_off:
+        return "gpu_memory_preservation is upstream's (switched off in the settings)"
+    free, total = memory.free_and_total(device)
+    return recommend(free, total, host_free_bytes()).text()

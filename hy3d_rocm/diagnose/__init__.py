@@ -1,0 +1,11 @@
+"""What a log says went wrong: `hy3d-rocm diagnose`. Works without torch.
+
+`diagnose(text)` gives the causes that are known, first cause first; `examine(lines)` also says what
+no rule knows. The rules are tables (`rules.py`), the order of events is read by `stages.py`.
+"""
+
+from __future__ import annotations
+
+from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination, diagnose, examine
+
+__all__ = ["Diagnosis", "Evidence", "Examination", "diagnose", "examine"]

@@ -1,0 +1,143 @@
+"""An examination as text for 100 columns and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination
+
+WIDTH = 100
+FINE, FOUND, UNKNOWN = 0, 1, 3
+_LINE_CHARS = 2 * WIDTH
+_WHAT_TO_SEND = (
+    "No rule knows what went wrong here. To have it looked at, send the whole log from the start of"
+    " the program (not only its end), what `hy3d-rocm doctor --json` prints, the workflow, and"
+    " whether the program ended, stood still or went on."
+)
+
+
+def exit_code(found: Examination) -> int:
+    """0: nothing wrong is known (harmless notices count as that); 1: a cause was found; 3: there
+    are errors and no rule knows one of them."""
+    if found.causes:
+        return FOUND
+    return UNKNOWN if found.unknown_count else FINE
+
+
+def text_of(found: Examination, source: str) -> str:
+    head = f"{source}: {_count(found.lines, 'line')}. {_summary(found)}"
+    blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
+    for number, diagnosis in enumerate(found.causes, 1):
+        blocks.append(_cause(diagnosis, number))
+    if found.unknown_count:
+        blocks.append(_unknown(found))
+    if found.notices:
+        blocks.append("Harmless:\n" + "\n".join(_notice(notice) for notice in found.notices))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _summary(found: Examination) -> str:
+    causes = len(found.causes)
+    if causes:
+        return "1 cause found." if causes == 1 else f"{causes} causes found, the first one first."
+    if found.unknown_count:
+        return "Errors, but none that is known."
+    return "Nothing wrong that is known."
+
+
+def _wrapped(label: str, text: str, indent: int = 3) -> str:
+    head = " " * indent + f"{label:<9}"
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _evidence(lines: tuple[Evidence, ...], count: int, indent: int = 3) -> list[str]:
+    rows = []
+    for place, evidence in enumerate(lines):
+        if place and place == len(lines) - 1 and count > len(lines):
+            rows.append(" " * (indent + 9) + f"... {count - len(lines)} more ...")
+        shown = evidence.text[:_LINE_CHARS]
+        rows.append(_wrapped("line", f"{evidence.line}: {shown}", indent))
+    return rows
+
+
+def _cause(diagnosis: Diagnosis, number: int) -> str:
+    where = f" ({diagnosis.where})" if diagnosis.where else ""
+    head = f"{number}. {diagnosis.symptom.rstrip('.')}{where}. [{diagnosis.rule}]"
+    rows = [textwrap.fill(head, WIDTH, subsequent_indent="   ", break_on_hyphens=False)]
+    rows += _evidence(diagnosis.evidence, diagnosis.count)
+    rows.append(_wrapped("cause", f"{diagnosis.cause} ({diagnosis.confidence})"))
+    if diagnosis.note:
+        rows.append(_wrapped("figures", diagnosis.note))
+    rows.append(_wrapped("do", diagnosis.here))
+    rows.append(_wrapped("else", diagnosis.otherwise))
+    for other in diagnosis.follow_ups:
+        first = other.evidence[0]
+        text = f"{other.symptom} [{other.rule}] line {first.line}"
+        rows.append(_wrapped("followed", text + (f" and {other.count - 1} more"
+                                                 if other.count > 1 else "")))  # fmt: skip
+        if other.note and not diagnosis.note:
+            rows.append(_wrapped("figures", other.note))
+    rows.append(_wrapped("source", diagnosis.source))
+    return "\n".join(rows)
+
+
+def _notice(notice: Diagnosis) -> str:
+    times = "once" if notice.count == 1 else f"{notice.count} times"
+    text = f"{notice.symptom} {notice.cause} (line {notice.evidence[0].line}, {times})"
+    return textwrap.fill(text, WIDTH, initial_indent=" - ", subsequent_indent="   ")
+
+
+def _unknown(found: Examination) -> str:
+    also = "Also in the log, and known to no rule:" if found.causes else "Known to no rule:"
+    rows = [also]
+    hidden = found.unknown_count - len(found.unknown)
+    if hidden > 0:
+        rows.append(f"   ({_count(hidden, 'line')} before these)")
+    rows += [_wrapped("line", f"{row.line}: {row.text[:_LINE_CHARS]}") for row in found.unknown]
+    if not found.causes:
+        rows.append(textwrap.fill(_WHAT_TO_SEND, WIDTH))
+    return "\n".join(rows)
+
+
+def as_dict(found: Examination, source: str) -> dict[str, Any]:
+    """The same for JSON. `version` changes when a key changes its meaning or goes."""
+    return {
+        "version": 1,
+        "source": source,
+        "lines": found.lines,
+        "exit_code": exit_code(found),
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in found.diagnoses],
+        "unknown": [{"line": row.line, "text": row.text} for row in found.unknown],
+        "unknown_count": found.unknown_count,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "rule": diagnosis.rule,
+        "severity": diagnosis.severity,
+        "symptom": diagnosis.symptom,
+        "where": diagnosis.where,
+        "cause": diagnosis.cause,
+        "note": diagnosis.note,
+        "confidence": diagnosis.confidence,
+        "here": diagnosis.here,
+        "otherwise": diagnosis.otherwise,
+        "remedy": diagnosis.remedy,
+        "evidence": [{"line": row.line, "text": row.text} for row in diagnosis.evidence],
+        "count": diagnosis.count,
+        "source": diagnosis.source,
+        "follow_ups": [_diagnosis(other) for other in diagnosis.follow_ups],
+    }

@@ -1,0 +1,176 @@
+"""What MIOpen and cuDNN print. Texts: public threads (tests/data/log_excerpts.json) and sources."""
+
+from __future__ import annotations
+
+from hy3d_rocm.diagnose.rule import Rule
+
+_ISSUES = "https://github.com/ROCm/"
+_ANY_MIOPEN_CAUSE = ("miopen-compile", "miopen-database", "miopen-setting")
+_ROUTED = (
+    'Under protect(), in the node "VAE Decode (ROCm, bounded memory)" and in the corrected VAE'
+    " nodes such a convolution is computed in another way and the decode goes on."
+)  # fmt: skip
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="miopen-no-algorithm",
+        symptom="MIOpen found no algorithm for a convolution.",
+        cause="No solver of this MIOpen takes that convolution, mostly a 3D one of a video VAE:"
+        " on RDNA cards few exist, and those that want more workspace than there is are left out.",
+        here=_ROUTED,
+        otherwise="Without this package: a newer ROCm, or torch.backends.cudnn.enabled = False for"
+        " the decode; PyTorch's own operators then want more memory.",
+        source=_ISSUES + "TheRock/issues/724",
+        words=("algorithm",),
+        patterns=(
+            r"No suitable algorithm was found to execute the required convolution",
+            r"Unable to find a (?:suitable|valid cuDNN) algorithm",
+        ),
+        follows=_ANY_MIOPEN_CAUSE,
+    ),
+    Rule(
+        id="miopen-compile",
+        symptom="MIOpen could not build one of its kernels.",
+        cause="MIOpen compiles kernels on the machine when they are first used. The compiler"
+        " failed: it or its headers are missing, this card is not known to it, or it can't write"
+        " its temporary files.",
+        here=_ROUTED,
+        otherwise="Look at the first compiler message below that line. Check that the temporary"
+        " folder has room and may run programs, that the ROCm libraries are all of one version,"
+        " and that HSA_OVERRIDE_GFX_VERSION does not claim another card.",
+        source=_ISSUES + "MIOpen/issues/1204",
+        words=("miopen", "hiprtc", "comgr", "code object build failed", "x-amdgcn-asm"),
+        patterns=(
+            r"HIPRTC_ERROR_COMPILATION",
+            r"MIOpen\(HIP\): Error \[(?:Compile|Build\w*|SetIsaName|Do)\]",
+            r"Code object build failed",
+            r"X-AMDGCN-ASM",
+            r"Can't execute cd \S*miopen",
+        ),
+        unless=(r"migraphx",),
+    ),
+    Rule(
+        id="miopen-database",
+        symptom="MIOpen could not use its database on disk.",
+        cause="MIOpen keeps kernels in ~/.cache/miopen and find results in ~/.config/miopen"
+        " (Windows: %USERPROFILE%\\.miopen). One of them can't be written, is broken or locked, or"
+        " lies on a network file system.",
+        here="`hy3d-rocm miopen info` shows both folders and `hy3d-rocm miopen clear` clears them"
+        " after a backup. " + _ROUTED,
+        otherwise="Set MIOPEN_USER_DB_PATH and MIOPEN_CUSTOM_CACHE_DIR to folders on a local disk"
+        " that you may write to.",
+        source=_ISSUES + "MIOpen/issues/2214",
+        words=("sqlite", "miopen"),
+        patterns=(
+            r"Internal error while accessing SQLite database",
+            r"sqlite_db\.cpp:\d+: ",
+            r"boost::filesystem.{0,200}[\\/]\.?miopen[\\/]",
+            r"miopen.{0,80}(?:database is locked|database disk image is malformed"
+            r"|attempt to write a readonly database)",
+        ),
+    ),
+    Rule(
+        id="miopen-naive-kernel",
+        symptom="MIOpen computes a convolution with its naive kernel.",
+        cause="Nothing faster takes this shape here, or the find step did not try it. The naive"
+        " kernel is 10 to 100 times slower than it should be, minutes a layer for a video VAE,"
+        " and on Windows long enough for the driver to be reset.",
+        here=_ROUTED + " `hy3d-rocm tune` measures ahead what is fastest on this card.",
+        otherwise="MIOPEN_FIND_MODE=FAST, set before torch is imported, keeps the find step from"
+        " timing the naive kernel.",
+        source=_ISSUES + "TheRock/issues/1899",
+        words=("naive",),
+        patterns=(
+            r"Selected: ConvDirectNaiveConv",
+            r"ConvDirectNaiveConv\w* registered as find 1\.0 best",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="miopen-setting",
+        symptom="A variable of MIOpen has a value that MIOpen throws on.",
+        cause="DYNAMIC is no find mode and DB_ONLY no way of enforcing one, although guides name"
+        " them. MIOpen throws at the first convolution, which PyTorch shows as"
+        " miopenStatusUnknownError.",
+        here="In ComfyUI this package leaves such a value out before torch is imported.",
+        otherwise="MIOPEN_FIND_MODE is one of NORMAL, FAST, HYBRID, DYNAMIC_HYBRID; leave"
+        " MIOPEN_FIND_ENFORCE unset.",
+        source="https://github.com/ROCm/MIOpen/blob/develop/src/find_controls.cpp",
+        words=("miopen_find_",),
+        patterns=(
+            r"MIOPEN_FIND_MODE\W{1,6}DYNAMIC\b(?!_)",
+            r"MIOPEN_FIND_ENFORCE\W{1,6}DB_ONLY\b",
+        ),
+        unless=(r"hy3d_rocm: ",),
+    ),
+    Rule(
+        id="miopen-failed",
+        symptom="MIOpen ended a call with an error.",
+        cause="The status that PyTorch shows only says that MIOpen failed; its reason is in the"
+        " line 'MIOpen Error: ...', which some start scripts hide.",
+        here=_ROUTED,
+        otherwise="Send the lines with 'MIOpen'; with MIOPEN_LOG_LEVEL=5 there are more of them.",
+        source=_ISSUES + "MIOpen/issues/3726",
+        words=("miopenstatus", "miopen error"),
+        patterns=(r"\bmiopenStatus(?!Success|_t)\w+", r"MIOpen Error: "),
+        unless=(r"status == miopenStatusSuccess \(0",),
+        follows=("miopen-no-algorithm", "miopen-naive-kernel", *_ANY_MIOPEN_CAUSE),
+        confidence="likely",
+    ),
+    Rule(
+        id="cudnn-no-engine",
+        symptom="The convolution library found no engine for a convolution.",
+        cause="PyTorch's cuDNN front end asked for a way to compute it and got none. Under ZLUDA"
+        " MIOpen stands behind that, with the card's missing solvers.",
+        here=_ROUTED,
+        otherwise="Without this package: torch.backends.cudnn.enabled = False for the decode, or"
+        " the VAE in its own type (bf16 is what is most often refused).",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/10075",
+        words=("unable to find an engine",),
+        patterns=(r"(?:GET|FIND) was unable to find an engine to execute this computation",),
+    ),
+    Rule(
+        id="miopen-workspace-warning",
+        symptom="[IsEnoughWorkspace] warnings of MIOpen.",
+        cause="MIOpen's way of asking which solvers fit into the workspace; it takes another one.",
+        here="Nothing has to be done.",
+        otherwise="MIOPEN_LOG_LEVEL=3 hides them.",
+        source=_ISSUES + "rocm-libraries/pull/4100",
+        words=("isenoughworkspace",),
+        patterns=(r"Warning \[IsEnoughWorkspace\]",),
+        severity="notice",
+    ),
+    Rule(
+        id="miopen-system-database",
+        symptom="MIOpen has no database that came with it for this card.",
+        cause="Kernels for this card and number of compute units were not installed, so they are"
+        " compiled at first use: slower once, then kept.",
+        here="Nothing has to be done.",
+        otherwise="The MIOpen kernels package of your ROCm version has them for some cards.",
+        source=_ISSUES + "MIOpen/issues/2123",
+        words=("system database", "parseandloaddb"),
+        patterns=(
+            r"(?:Missing|Unable to read) system database",
+            r"\[ParseAndLoadDb\] File is unreadable: .{0,300}miopen/db/",
+        ),
+        severity="notice",
+    ),
+    Rule(
+        id="miopen-variable-unknown",
+        symptom="A variable is set that MIOpen does not know.",
+        cause="MIOPEN_FIND_TIME_LIMIT and MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES do nothing"
+        " in today's MIOpen: no variable bounds its find step.",
+        here="Where MIOpen has to be tried, this package tries it in a child process with a time"
+        " limit.",
+        otherwise="Remove them.",
+        source=""
+        "https://rocm.docs.amd.com/projects/MIOpen/en/docs-10.1.0/reference/env_variables.html",
+        words=("miopen_find_time_limit", "miopen_debug_amd_rocm_precompiled"),
+        patterns=(
+            r"MIOPEN_FIND_TIME_LIMIT\W{1,6}\d",
+            r"MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES\W{1,6}\d",
+        ),
+        unless=(r"hy3d_rocm: ",),
+        severity="notice",
+    ),
+)

@@ -1,0 +1,117 @@
+"""The order of events in a log: what ran, where it failed, whether it ends inside a decode.
+
+The decision tree of FramePack's AMD documents (specification 002 and 003): where does it fail,
+while the transformer is loaded, in the VAE decode or after it; is it an error or a hang.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hy3d_rocm.diagnose.read import Line
+
+Stage = Literal["", "load", "sampling", "decode", "after"]
+STAGE_WORDS: dict[Stage, str] = {
+    "": "",
+    "load": "while a model was loaded",
+    "sampling": "while sampling",
+    "decode": "in the VAE decode",
+    "after": "after the VAE decode",
+}
+TRACEBACK_LINES = 120  # how far below an exception's text its traceback may name the place
+
+_WORDS = (
+    "vae",
+    "autoenc",
+    "decod",
+    "prompt",
+    "%|",
+    "dynamicswap",
+    "requested to load",
+    "interrupt",
+)
+_OWN_START = re.compile(r"\[VAE Decode\] (?:Starting|Attempting)")
+_DONE = re.compile(
+    r"\[VAE Decode\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape|Unloaded AutoencoderKL"
+    r"|Prompt executed in|Processing interrupted|Interrupted by user"
+)
+_OFFLOAD = re.compile(r"Offloading DynamicSwap_\w*Transformer\w* from \S+ to preserve memory", re.I)
+_VAE_LOADED = re.compile(
+    r"Loaded AutoencoderKL\w* to"
+    r"|Requested to load (?:\w*VAE\w*|AutoencoderKL\w*|AutoencodingEngine)"
+)
+_MODEL_LOADED = re.compile(r"Moving DynamicSwap_|Loaded \w+ to |Requested to load \w+")
+_FRAMES = re.compile(
+    r"\bvae_decode\(|\bvae\.decode(?:_tiled)?\(|first_stage_model\.decode|\bdecode_tiled_?\("
+    r"|Node Type:\W{0,4}\s?VAEDecode|executing VAEDecode|\bin decode_first_stage"
+)
+_BAR = re.compile(r"(\d{1,3})%\|")
+
+
+@dataclass
+class Stages:
+    """Feed it every line; `stage` is where the log is now."""
+
+    stage: Stage = ""
+    begun: Line | None = None  # the decode that has begun and not ended
+    own_lines: bool = False  # it was begun by "[VAE Decode] ..." lines
+    last: Line | None = None
+    offloaded: Line | None = None  # a transformer that was only partly moved away
+    sampled: bool = field(default=False)
+
+    def feed(self, line: Line, low: str) -> None:
+        """`low`: the line's text in lower case."""
+        self.last = line
+        if not any(word in low for word in _WORDS):
+            return
+        if _DONE.search(line.text):
+            self._ended("after" if self.begun else self.stage)
+            self.offloaded = None
+        elif _OWN_START.search(line.text):
+            self._begins(line, own=True)
+        elif _OFFLOAD.search(line.text):
+            self.offloaded = line
+        elif _VAE_LOADED.search(line.text):
+            # Before sampling the same line belongs to an encode.
+            if self.sampled or self.offloaded:
+                self._begins(line, own=False)
+            else:
+                self.stage = "load"
+        elif _MODEL_LOADED.search(line.text):
+            self._ended("load")
+        else:
+            self._progress(line)
+
+    def _progress(self, line: Line) -> None:
+        bar = _BAR.search(line.text)
+        if bar is not None and self.begun is None:
+            self.stage = "sampling"
+            self.sampled = self.sampled or bar[1] == "100"
+        elif line.text.endswith("got prompt"):
+            self.sampled = False
+
+    def _begins(self, line: Line, own: bool) -> None:
+        if self.begun is None or own:
+            self.begun, self.own_lines = line, own
+        self.stage = "decode"
+
+    def _ended(self, stage: Stage) -> None:
+        self.begun, self.own_lines, self.stage = None, False, stage
+        if stage != "after":
+            self.sampled = self.sampled and stage == "load"
+
+    def failed(self) -> Line | None:
+        """An error was read. Returns the line of a partial offload if the decode beside it failed;
+        that is told once."""
+        beside = self.offloaded if self.begun is not None else None
+        self.begun = None
+        if beside is not None:
+            self.offloaded = None
+        return beside
+
+
+def names_a_decode(text: str) -> bool:
+    """Whether a line of a traceback or of an error report lies in a VAE's decode."""
+    return _FRAMES.search(text) is not None

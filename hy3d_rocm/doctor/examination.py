@@ -1,0 +1,226 @@
+"""`examine()`: facts, and what they mean, worst first. Never raises for a broken machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.doctor import selftest
+from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
+from hy3d_rocm.doctor.finding import Facts, Finding, Rule, Severity
+from hy3d_rocm.doctor.miopen import contents
+from hy3d_rocm.doctor.page import as_html
+from hy3d_rocm.doctor.text import as_text
+from hy3d_rocm.env import doctor as env_doctor
+from hy3d_rocm.env import gpu, rules
+from hy3d_rocm.env.machine import Machine, detect
+from hy3d_rocm.env.rule import printable
+
+logger = logging.getLogger("hy3d_rocm")
+
+DEFAULT_SECONDS = 60.0
+_TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
+# What a program that this one runs in knows of itself; set by comfy/routes.py.
+host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """facts: JSON-able, by section. findings: the worst first."""
+
+    facts: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """2 with an error among the findings, 1 with a warning, else 0."""
+        found = {finding.severity for finding in self.findings}
+        return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: "findings", "facts", "exit_code"."""
+        return {
+            "exit_code": self.exit_code,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "facts": dict(self.facts),
+        }
+
+    def text(self) -> str:
+        """For a console."""
+        return as_text(self)
+
+    def html(self) -> str:
+        """One page that needs no other file."""
+        return as_html(self)
+
+
+def examine(
+    environ: Mapping[str, str] | None = None,
+    self_test: bool = True,
+    seconds: float = DEFAULT_SECONDS,
+    *,
+    tell: Callable[[str], None] | None = None,
+    cancel: Callable[[], None] | None = None,
+) -> Examination:
+    """Looks at this machine, at most about `seconds` (5 and more) long, and at what that means.
+
+    self_test: each way to compute a convolution is tried in a child process. tell(text) says what
+    is being done, cancel() is called often while children run; what it raises goes through.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    until = time.monotonic() + seconds
+    share = seconds * _TORCH_SHARE if self_test else seconds
+    facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
+    if self_test:
+        if tell is not None:
+            tell("trying each way to compute a convolution")
+        share = max(until - time.monotonic(), 3.0)
+        facts["self_test"] = _guarded(
+            lambda: selftest.run(facts["torch"], share, tell=tell, cancel=cancel)
+        )
+    shown = without_home(facts, environ)
+    return Examination(shown, tuple(judge(shown)))
+
+
+def collect(
+    environ: Mapping[str, str],
+    *,
+    torch_seconds: float = DEFAULT_SECONDS,
+    root: Path = driver.ROOT,
+    machine: Machine | None = None,
+    torch: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """All facts but the self-test's. A section that fails is {"error": ...}.
+
+    root, machine, torch: in place of this machine's (tests).
+    """
+    topology = root / gpu.TOPOLOGY.relative_to("/")
+    if machine is None:
+        machine = _detected(environ, topology)
+    if torch is None:
+        if tell is not None:
+            tell("asking PyTorch")
+        torch = _guarded(lambda: torch_side.collect(torch_seconds))
+    said, found = torch, machine
+    facts = _guarded(
+        lambda: env_doctor.collect(environ, machine=found, torch=said, topology=topology)
+    )
+    facts.setdefault("torch", dict(said))
+    facts["machine"] = _machine(found)
+    facts["judged"] = _judged(environ, found)
+    facts["kernel"] = _guarded(lambda: driver.collect(root))
+    facts["memory"] = _guarded(lambda: memory.collect(root))
+    facts["miopen"] = _guarded(lambda: contents.collect(environ))
+    facts.update(_guarded(lambda: disks.collect(environ)))
+    for name, function in host_facts.items():
+        facts[name] = _guarded(partial(_called, function))
+    facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
+    return facts
+
+
+def judge(facts: Mapping[str, Any]) -> list[Finding]:
+    """What all rules say of these facts, worst first; in the order of the table within that."""
+    seen = Facts(facts)
+    findings: list[Finding] = []
+    for rule in table():
+        try:
+            findings += rule.findings(seen)
+        except Exception as error:  # facts of a kind no rule thought of
+            logger.debug("hy3d_rocm: the doctor's rule %s failed", rule.id, exc_info=True)
+            findings.append(_failed(rule, error))
+    return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def table() -> tuple[Rule, ...]:
+    """All rules."""
+    from hy3d_rocm.doctor import rules_memory, rules_miopen, rules_pack, rules_torch, rules_versions
+
+    return (
+        *rules_torch.RULES, *rules_versions.RULES, *rules_pack.RULES, *rules_memory.RULES,
+        *rules_miopen.RULES,
+    )  # fmt: skip
+
+
+def without_home(value: Any, environ: Mapping[str, str]) -> Any:
+    """The user's folder as "~" in all texts: reports are shown to others."""
+    home = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME", "").rstrip("/\\")
+    if len(home) < 4:  # none, or "/"
+        return value
+    return _replaced(value, home)
+
+
+def _replaced(value: Any, home: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(home, "~")
+    if isinstance(value, Mapping):
+        return {key: _replaced(one, home) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(one, home) for one in value]
+    return value
+
+
+def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
+    try:
+        return detect(environ, topology=topology)
+    except Exception as error:  # noqa: BLE001  (nothing is known of it then)
+        logger.debug("hy3d_rocm: the machine can't be told: %s", error)
+        return Machine()
+
+
+def _called(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return dict(function())
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    return {
+        "architectures": list(machine.architectures),
+        "torch": list(machine.torch),
+        "torch_is_rocm": machine.torch_is_rocm,
+        "rocm": list(machine.rocm),
+        "zluda": machine.zluda,
+        "system": machine.system,
+        "runs_on_amd": machine.runs_on_amd,
+    }
+
+
+def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
+    """What the table of variables says, where it is about this machine."""
+    found = []
+    for finding in rules.judge(environ, machine):
+        if machine.has_rocm_libraries or finding.name.startswith("HY3D_"):
+            found.append({
+                "name": finding.name,
+                "value": printable(finding.value),
+                "verdict": str(finding.rule.verdict),
+                "rule": finding.rule.name,
+                "effect": finding.text.removesuffix(f"; {finding.rule.remedy}"),
+                "remedy": finding.rule.remedy,
+                "source": finding.rule.source,
+            })  # fmt: skip
+    return found
+
+
+def _failed(rule: Rule, error: Exception) -> Finding:
+    return Finding(
+        "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
+        f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
+    )  # fmt: skip
+
+
+def _guarded(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return function()
+    except Exception as error:  # that it failed is the fact
+        from hy3d_rocm.conv.cancels import is_cancel
+
+        if is_cancel(error):
+            raise
+        return {"error": f"{type(error).__name__}: {error}"}

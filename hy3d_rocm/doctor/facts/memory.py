@@ -1,0 +1,123 @@
+"""Memory of host and cards, and which processes hold a card's (Linux, amdgpu).
+
+A process' share is what its files in /dev/dri say (fdinfo, the kernel's drm-usage-stats.rst) or
+what the compute driver counts for it (/sys/class/kfd/kfd/proc), whichever is more: compute memory
+is in both. Other users' processes are seen only by the second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.doctor.facts.driver import ROOT
+from hy3d_rocm.doctor.facts.files import entries, number, text
+from hy3d_rocm.doctor.miopen.users import name_of
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SHOWN_HOLDERS = 12
+
+
+def collect(root: Path = ROOT) -> dict[str, Any]:
+    """{"host": {...}, "holders": [...]}, the largest holder first."""
+    return {"host": host(root), "holders": holders(root)[:_SHOWN_HOLDERS]}
+
+
+def host(root: Path = ROOT) -> dict[str, int | None]:
+    """total_bytes, available_bytes, swap_free_bytes; None where the system does not say."""
+    if sys.platform != "linux":
+        return _host_elsewhere()
+    lines = dict(
+        line.split(":", 1) for line in text(root / "proc/meminfo").splitlines() if ":" in line
+    )
+    names = {"total": "MemTotal", "available": "MemAvailable", "swap_free": "SwapFree"}
+    return {f"{key}_bytes": _size(lines.get(name, "")) for key, name in names.items()}
+
+
+def _host_elsewhere() -> dict[str, int | None]:
+    try:
+        import psutil
+
+        memory = psutil.virtual_memory()
+        return {
+            "total_bytes": int(memory.total), "available_bytes": int(memory.available),
+            "swap_free_bytes": int(psutil.swap_memory().free),
+        }  # fmt: skip
+    except (ImportError, OSError, RuntimeError):
+        return {"total_bytes": None, "available_bytes": None, "swap_free_bytes": None}
+
+
+def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
+    """[{"pid", "name", "own", "vram_bytes", "gtt_bytes"}] of all that hold some."""
+    if sys.platform != "linux":
+        return []
+    own = os.getpid() if own is None else own
+    shares = {pid: share for pid in _pids(root) if any(share := _by_files(root, pid))}
+    for pid, held in _by_compute_driver(root).items():
+        vram, gtt = shares.get(pid, (0, 0))
+        shares[pid] = max(vram, held), gtt
+    found = [
+        {
+            "pid": pid, "name": name_of(root / "proc" / str(pid)), "own": pid == own,
+            "vram_bytes": vram, "gtt_bytes": gtt,
+        }
+        for pid, (vram, gtt) in shares.items()
+    ]  # fmt: skip
+    return sorted(found, key=lambda holder: (-holder["vram_bytes"], -holder["gtt_bytes"]))
+
+
+def _pids(root: Path) -> list[int]:
+    return [int(path.name) for path in entries(root / "proc") if path.name.isdigit()]
+
+
+def _by_files(root: Path, pid: int) -> tuple[int, int]:
+    """VRAM and GTT of a process; a client that it has open twice counts once."""
+    process = root / "proc" / str(pid)
+    clients: dict[tuple[str, str], tuple[int, int]] = {}
+    for descriptor in entries(process / "fd"):
+        try:
+            target = os.readlink(descriptor)
+        except OSError:
+            continue
+        if "/dev/dri/" not in target and "/dev/kfd" not in target:
+            continue
+        fields = _fields(text(process / "fdinfo" / descriptor.name))
+        if fields.get("drm-driver") == "amdgpu":
+            client = fields.get("drm-pdev", ""), fields.get("drm-client-id", descriptor.name)
+            clients[client] = _resident(fields, "vram"), _resident(fields, "gtt")
+    return sum(vram for vram, _ in clients.values()), sum(gtt for _, gtt in clients.values())
+
+
+def _fields(content: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in content.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _resident(fields: dict[str, str], region: str) -> int:
+    """drm-resident-* of newer kernels, drm-memory-* of older ones."""
+    for name in (f"drm-resident-{region}", f"drm-memory-{region}"):
+        if name in fields:
+            return _size(fields[name]) or 0
+    return 0
+
+
+def _by_compute_driver(root: Path) -> dict[int, int]:
+    found = {}
+    for folder in entries(root / "sys/class/kfd/kfd/proc"):
+        if folder.name.isdigit():
+            parts = [p for p in entries(folder) if p.name.startswith("vram_")]
+            held = sum(number(part) or 0 for part in parts)
+            if held:
+                found[int(folder.name)] = held
+    return found
+
+
+def _size(value: str) -> int | None:
+    """ "22528 KiB", "10 kB" of meminfo, or a plain number of bytes."""
+    words = value.split()
+    if not words or not words[0].isdigit():
+        return None
+    unit = words[1].replace("kB", "KiB") if len(words) > 1 else ""
+    return int(words[0]) * _UNITS[unit] if unit in _UNITS else None

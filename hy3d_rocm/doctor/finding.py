@@ -1,0 +1,149 @@
+"""What a finding is, what a rule is made of, and how rules look at facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+
+class Severity(StrEnum):
+    """The worst first. Advice and what is fine do not change the exit code."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    ADVICE = "advice"
+    FINE = "fine"
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+class Examined(Protocol):
+    """What those who write an examination down read of it."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the facts say. evidence: the values that say it; remedy: one thing to do.
+
+    source: where it was read, as addresses; "" where the evidence says all.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    evidence: str
+    remedy: str = ""
+    source: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return {**asdict(self), "severity": str(self.severity)}
+
+
+class Said(NamedTuple):
+    """What a rule's check says; severity, id and source where they differ from the rule's."""
+
+    title: str
+    evidence: str
+    remedy: str = ""
+    severity: Severity | None = None
+    id: str = ""
+    source: str = ""
+
+
+Check = Callable[["Facts"], Iterable[Said]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of a table of rules."""
+
+    id: str
+    severity: Severity
+    check: Check
+    source: str = ""
+
+    def findings(self, facts: Facts) -> Iterator[Finding]:
+        for said in self.check(facts):
+            yield Finding(
+                said.id or self.id, said.severity or self.severity, said.title, said.evidence,
+                said.remedy, said.source or self.source,
+            )  # fmt: skip
+
+
+class Facts:
+    """Facts of which any part may be missing, because it could not be read."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.all = facts
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at "memory.host.total_bytes"; `default` where it is missing or None."""
+        value: Any = self.all
+        for name in path.split("."):
+            if not isinstance(value, Mapping):
+                return default
+            value = value.get(name)
+        return default if value is None else value
+
+    def rows(self, path: str) -> list[Mapping[str, Any]]:
+        """The tables in a list; [] where there is none."""
+        value = self.get(path, [])
+        return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+    def number(self, path: str) -> int:
+        """A number, 0 where it isn't known."""
+        value = self.get(path, 0)
+        return int(value) if isinstance(value, int | float) else 0
+
+    @property
+    def is_amd(self) -> bool:
+        """An AMD GPU is, or may be, what torch computes on, or is there and can't be used."""
+        return bool(self.get("machine.runs_on_amd")) or self.has_amd_card
+
+    @property
+    def computes_elsewhere(self) -> bool:
+        """On a card of NVIDIA's: an AMD one beside it, mostly a processor's, is of no concern."""
+        is_cuda = self.get("torch.cuda") and not self.get("torch.hip")
+        return bool(is_cuda and self.rows("torch.gpus") and not self.get("machine.zluda"))
+
+    @property
+    def has_amd_card(self) -> bool:
+        return bool(self.amd_cards or (self.rows("driver.gpus") and not self.computes_elsewhere))
+
+    @property
+    def amd_cards(self) -> list[Mapping[str, Any]]:
+        """The display adapters of AMD's on the bus, where they are what is computed on."""
+        return [] if self.computes_elsewhere else self.rows("kernel.cards")
+
+    @property
+    def architectures(self) -> list[str]:
+        """Of the AMD GPUs: "gfx1100"; as torch names them where the driver lists none."""
+        if self.computes_elsewhere:
+            return []
+        listed = self.get("machine.architectures", [])
+        return [a for a in listed if a.startswith("gfx")] or self.visible
+
+    @property
+    def visible(self) -> list[str]:
+        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them."""
+        named = [str(gpu.get("architecture", "")) for gpu in self.rows("torch.gpus")]
+        return [a.partition(":")[0] for a in named if a.startswith("gfx")]
+
+    @property
+    def is_linux(self) -> bool:
+        return bool(self.get("machine.system") == "linux")
+
+    def version(self, path: str) -> tuple[int, ...]:
+        """A version that facts hold as a list of numbers; () where it isn't known."""
+        value = self.get(path, [])
+        return tuple(value) if isinstance(value, list | tuple) else ()

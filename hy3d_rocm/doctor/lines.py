@@ -1,0 +1,122 @@
+"""The facts as short lines for people, by section: what console and page have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hy3d_rocm.doctor.finding import Facts, Severity
+from hy3d_rocm.doctor.selftest import tier_name
+from hy3d_rocm.env.doctor import sections as basic_sections
+from hy3d_rocm.units import size_text
+
+_SEVERITIES = {
+    Severity.ERROR: ("error", "errors"), Severity.WARNING: ("warning", "warnings"),
+    Severity.ADVICE: ("piece of advice", "pieces of advice"),
+}  # fmt: skip
+
+
+def summary(counts: Mapping[Severity, int]) -> str:
+    """ "1 error, 2 warnings"; "nothing is wrong" where there is neither."""
+    parts = [
+        f"{count} {one if count == 1 else many}"
+        for severity, (one, many) in _SEVERITIES.items()
+        if (count := counts.get(severity, 0))
+    ]
+    return ", ".join(parts) or "nothing is wrong"
+
+
+def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Heading -> lines. A section that could not be read says so."""
+    seen = Facts(facts)
+    try:
+        found = basic_sections(facts)
+    except (KeyError, TypeError, AttributeError) as error:
+        found = {"system": [f"can't be shown: {error!r}"]}
+    found["kernel driver"] = _kernel(seen)
+    found["memory"] = _memory(seen)
+    found["MIOpen"] = _miopen(seen)
+    found["disks"] = [
+        f"{size_text(disk.get('free_bytes'))} of {size_text(disk.get('total_bytes'))} free for "
+        + ", ".join(disk.get("uses") or ())
+        for disk in seen.rows("disks")
+    ]
+    found["self-test"] = _self_test(seen)
+    if seen.get("comfyui"):
+        found["ComfyUI"] = _comfyui(seen)
+    return {title: lines for title, lines in found.items() if lines}
+
+
+def _kernel(facts: Facts) -> list[str]:
+    if facts.get("kernel.error"):
+        return [str(facts.get("kernel.error"))]
+    driver = str(facts.get("kernel.driver") or "no amdgpu")
+    driver = "the kernel's own amdgpu" if driver.startswith("kernel ") else driver
+    lines = [f"{facts.get('kernel.release', '')}, {driver}"]
+    for device in facts.rows("kernel.devices"):
+        if device.get("exists"):
+            may = "usable" if device.get("usable") else "not usable"
+            lines.append(f"{device.get('path')}: {device.get('mode')} {device.get('group')}, {may}")
+    options = facts.get("kernel.boot_options", [])
+    return [*lines, *([f"booted with {' '.join(options)}"] if options else [])]
+
+
+def _memory(facts: Facts) -> list[str]:
+    free, total = (facts.get(f"memory.host.{n}_bytes") for n in ("available", "total"))
+    lines = [f"host: {size_text(free)} of {size_text(total)} available"]
+    for card in facts.rows("kernel.cards"):
+        if card.get("vram_total_bytes"):
+            used, whole = card.get("vram_used_bytes"), card.get("vram_total_bytes")
+            gtt = card.get("gtt_total_bytes")
+            lines.append(f"{card.get('pci')}: {size_text(used)} of {size_text(whole)} used, and "
+                         f"up to {size_text(gtt)} of the host's")  # fmt: skip
+    for gpu in facts.rows("torch.gpus"):
+        if gpu.get("total_bytes"):
+            free, total = gpu.get("free_bytes"), gpu.get("total_bytes")
+            held = (f"; this process holds {size_text(gpu.get('reserved_bytes'))}, "
+                    f"{size_text(gpu.get('allocated_bytes'))} of it in use")  # fmt: skip
+            held = held if facts.get("torch.in_this_process") else ""
+            lines.append(f"{gpu.get('name')}: {size_text(free)} of {size_text(total)} free{held}")
+    for holder in facts.rows("memory.holders"):
+        own = ", this process" if holder.get("own") else ""
+        lines.append(f"held by {holder.get('name')} (process {holder.get('pid')}{own}): "
+                     f"{size_text(holder.get('vram_bytes'))}, "
+                     f"{size_text(holder.get('gtt_bytes'))} of the host's")  # fmt: skip
+    return lines
+
+
+def _miopen(facts: Facts) -> list[str]:
+    lines = []
+    for place in facts.rows("miopen.places"):
+        state = f"{place.get('count', 0)} files, {size_text(place.get('bytes'))}"
+        state = state if place.get("exists") else "not there"
+        lines.append(f"{place.get('kind')}: {place.get('path')}, {place.get('error') or state}")
+    if lines:
+        lines.append(f"find results for {facts.number('miopen.find_entries')} convolutions, "
+                     f"{facts.number('miopen.compiled_entries')} compiled kernels")  # fmt: skip
+    return lines
+
+
+def _self_test(facts: Facts) -> list[str]:
+    if not facts.get("self_test"):
+        return ["not asked for"]
+    is_amd = bool(facts.get("torch.hip"))
+    lines = []
+    for result in facts.rows("self_test.results"):
+        seconds = result.get("first_seconds")
+        time = f", first call {seconds:.2f} s" if isinstance(seconds, float) else ""
+        detail = f": {result['detail']}" if result.get("detail") else ""
+        name = tier_name(str(result.get("tier")), is_amd)
+        lines.append(f"{result.get('device')}, {name}: {result.get('verdict')}{time}{detail}")
+    return lines or [str(facts.get("self_test.why") or facts.get("self_test.error") or "no result")]
+
+
+def _comfyui(facts: Facts) -> list[str]:
+    if facts.get("comfyui.error"):
+        return [str(facts.get("comfyui.error"))]
+    lines = [f"ComfyUI {facts.get('comfyui.version', '')} computes on "
+             f"{facts.get('comfyui.device', '')}"]  # fmt: skip
+    for model in facts.rows("comfyui.models"):
+        lines.append(f"{model.get('name')}: {size_text(model.get('bytes'))} on "
+                     f"{model.get('device')}")  # fmt: skip
+    return [*lines, *facts.get("comfyui.settings", []), *facts.get("comfyui.patches", [])]

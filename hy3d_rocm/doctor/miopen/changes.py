@@ -1,0 +1,168 @@
+"""Clearing and restoring MIOpen's files: a backup first, so that nothing is lost at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from hy3d_rocm.doctor.miopen.archive import (
+    BROKEN,
+    Archive,
+    ArchiveError,
+    Backup,
+    Saved,
+    open_archive,
+    read_backup,
+    write_backup,
+)
+from hy3d_rocm.doctor.miopen.places import Place, files_of
+from hy3d_rocm.units import size_text
+
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Done:
+    """What was changed. backup: None where nothing was there. left: (path, why) not changed."""
+
+    backup: Backup | None
+    count: int = 0
+    bytes: int = 0
+    left: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def save_first(places: list[Place], target: Callable[[], Path]) -> Backup | None:
+    """A backup of what is there, None where nothing is. ArchiveError where it can't be made."""
+    try:
+        is_empty = all(next(files_of(place), None) is None for place in places)
+    except OSError as error:
+        raise ArchiveError(f"{error}; nothing was changed") from error
+    return None if is_empty else write_backup(places, target())
+
+
+def clear(places: list[Place], target: Callable[[], Path]) -> Done:
+    """Deletes MIOpen's files once they are all in a backup; ArchiveError: nothing was deleted.
+
+    Only what is in the backup as it is now goes: a file that was made or changed since stays.
+    """
+    done = Done(save_first(places, target))
+    if done.backup is None:
+        return done
+    for path, saved in done.backup.files.items():
+        try:
+            stat = path.stat(follow_symlinks=False)
+            if (stat.st_size, stat.st_mtime_ns) != (saved.size, saved.modified):
+                done.left.append((path, "was written to meanwhile"))
+                continue
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            done.left.append((path, error.strerror or str(error)))
+            continue
+        done.count, done.bytes = done.count + 1, done.bytes + saved.size
+    for place in places:
+        _remove_empty_folders(place, done.backup.files)
+    return done
+
+
+def _remove_empty_folders(place: Place, files: Mapping[Path, Saved]) -> None:
+    """Those that held files of the backup; the place itself stays."""
+    folders = {folder for path in files for folder in path.parents if place.path in folder.parents}
+    for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+        with contextlib.suppress(OSError):  # not empty: somebody else's
+            folder.rmdir()
+
+
+def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> Done:
+    """Puts a backup's files back; those of now that are overwritten are in a backup before.
+
+    All of the archive is read and checked before the first file is written, each file is written
+    beside its place and renamed. Files that are not in the archive stay. ArchiveError: nothing
+    was changed, or the sentence says what was.
+    """
+    wanted = read_backup(archive)
+    goals = _goals(wanted, places, archive)
+    _check_room(wanted, places)
+    done = Done(save_first(places, target))
+    try:
+        with open_archive(archive) as opened:
+            for saved in wanted:
+                _put_back(opened, saved, goals[saved.name])
+                done.count, done.bytes = done.count + 1, done.bytes + saved.size
+    except BROKEN as error:
+        before = f"what was there before is in {done.backup.path}" if done.backup else \
+            "nothing was there before"  # fmt: skip
+        raise ArchiveError(
+            f"{done.count} of {len(wanted)} files were put back, then: {error}; {before}"
+        ) from error
+    return done
+
+
+def _goals(wanted: list[Saved], places: list[Place], archive: Path) -> dict[str, Path]:
+    """Where each file belongs; ArchiveError for two at one path, or a way through a link."""
+    by_kind = {place.kind: place.path for place in places}
+    first = places[0].path
+    goals: dict[str, Path] = {}
+    taken: set[str] = set()
+    for saved in wanted:
+        kind, _, relative = saved.name.partition("/")
+        root = by_kind.get(kind, first)  # both kinds in one folder
+        goal = root.joinpath(*relative.split("/"))
+        key = os.path.normcase(str(goal)).lower()
+        if key in taken:
+            raise ArchiveError(f"{archive}: two of its files belong to {goal}")
+        if os.path.realpath(goal.parent) != os.path.join(
+            os.path.realpath(root), *relative.split("/")[:-1]
+        ).rstrip(os.sep):
+            raise ArchiveError(f"{goal.parent} is or has a link; remove it, nothing was changed")
+        taken.add(key)
+        goals[saved.name] = goal
+    return goals
+
+
+def _check_room(wanted: list[Saved], places: list[Place]) -> None:
+    needed = sum(saved.size for saved in wanted)
+    for place in places:
+        folder = place.path
+        while not folder.is_dir() and folder != folder.parent:
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise ArchiveError(
+                f"{size_text(needed)} are to be put back, and {size_text(free)} are free on the "
+                f"disk of {place.path}; nothing was changed"
+            )
+
+
+def _put_back(archive: Archive, saved: Saved, goal: Path) -> None:
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=goal.parent, prefix=".miopen-", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file, archive.open(saved.name) as source:
+            if _copy(source, file) != saved.sha256:
+                raise OSError(f"{saved.name} has changed since it was checked")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, 0o644)
+        os.replace(part, goal)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _copy(source: IO[bytes], file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while data := source.read(_CHUNK):
+        digest.update(data)
+        file.write(data)
+    return digest.hexdigest()

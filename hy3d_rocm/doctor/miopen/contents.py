@@ -1,0 +1,161 @@
+"""What is in MIOpen's folders: versions, architectures, entries, sizes, when last written."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.doctor.miopen.places import Place, files_of, network_disk, places
+
+FIND, PERFORMANCE, COMPILED, OTHER = "find", "performance", "compiled", "other"
+_KINDS = (
+    (".ufdb.txt", FIND), (".updb.txt", PERFORMANCE), (".udb.txt", PERFORMANCE),
+    (".udb", PERFORMANCE), (".ukdb", COMPILED),
+)  # fmt: skip
+_TABLES = {".udb": "perf_db", ".ukdb": "kern_db"}
+_LONGEST_TEXT_BYTES = 64 << 20
+_PATIENCE_S = 0.5
+_MOST_LISTED = 100
+
+
+def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """{"places": [...], "find_entries", "compiled_entries", "bytes"}; JSON-able, never raises.
+
+    A folder that can't be read has an "error"; entries that can't be counted are None.
+    """
+    found = [describe(place) for place in places(environ)]
+    files = [file for place in found for file in place["files"]]
+    return {
+        "places": found,
+        "find_entries": _total(files, FIND),
+        "compiled_entries": _total(files, COMPILED),
+        "bytes": sum(place["bytes"] for place in found),
+    }
+
+
+def describe(place: Place) -> dict[str, Any]:
+    """One place: its databases, bytes by version, and whether MIOpen can write there."""
+    facts: dict[str, Any] = {
+        "kind": place.kind,
+        "path": str(place.path),
+        "chosen_by": place.chosen_by,
+        "exists": os.path.isdir(place.path),
+        "writable": _is_writable(place.path),
+        "network_disk": network_disk(place.path),
+        "error": "",
+    }
+    files: list[dict[str, Any]] = []
+    try:
+        files += (_file(path, place.path) for path in files_of(place))
+    except OSError as error:
+        facts["error"] = f"{error.strerror or error}"
+    # Of single kernels there may be thousands.
+    facts["files"] = [file for file in files if file["holds"] != OTHER][:_MOST_LISTED]
+    facts["count"] = len(files)
+    facts["bytes"] = sum(file["bytes"] for file in files)
+    facts["last_written"] = max((file["modified"] for file in files), default=None)
+    facts["versions"] = _by_version(files)
+    return facts
+
+
+def kind_of(name: str) -> str:
+    """FIND, PERFORMANCE, COMPILED or OTHER, by the file's name."""
+    lower = re.sub(r"-(wal|shm|journal)$", "", name.lower())
+    return next((kind for ending, kind in _KINDS if lower.endswith(ending)), OTHER)
+
+
+def version_of(relative: str) -> str:
+    """MIOpen's version by a file's path in its place, "" where it is not in it.
+
+    "gfx1100_48.HIP.3_3_0_a85ca8a54.ufdb.txt" and "3.3.0.a85ca8a54/gfx1100_48.ukdb" are "3.3.0".
+    """
+    found = re.search(r"\.(?:HIP|OCL|OpenCL)\.(\d+)_(\d+)_(\d+)", relative)
+    found = found or re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.\w*)?[/\\]", relative)
+    return ".".join(found.groups()) if found else ""
+
+
+def architecture_of(name: str) -> str:
+    """The architecture in a database's name: "gfx90a68.ukdb" is gfx90a, "gfx1100_48..." gfx1100.
+
+    Without an underscore the number of compute units follows in hexadecimal.
+    """
+    found = re.match(r"(gfx(?:9[0-9a-f]{2}|1[0-9a-f]{3}|[78][0-9a-f]{2}))", name)
+    return found[1] if found else ""
+
+
+def _file(path: Path, root: Path) -> dict[str, Any]:
+    relative = path.relative_to(root).as_posix()
+    try:
+        stat = path.stat()
+        size, modified = stat.st_size, stat.st_mtime
+    except OSError:  # gone since it was listed
+        size, modified = 0, 0.0
+    return {
+        "path": relative,
+        "holds": kind_of(path.name),
+        "version": version_of(relative),
+        "architecture": architecture_of(path.name),
+        "bytes": size,
+        "modified": modified,
+        "entries": entries_in(path),
+    }
+
+
+def entries_in(path: Path) -> int | None:
+    """How many problems or kernels a database holds; None for what is none or can't be read."""
+    name = path.name.lower()
+    table = _TABLES.get(path.suffix.lower())
+    try:
+        if table is not None:
+            return _rows(path, table)
+        if name.endswith(".txt") and kind_of(name) != OTHER:
+            return _lines(path)
+    except (OSError, sqlite3.Error):
+        return None
+    return None
+
+
+def _lines(path: Path) -> int | None:
+    """Each entry is a line "key=values" (src/db.cpp)."""
+    if path.stat().st_size > _LONGEST_TEXT_BYTES:
+        return None
+    with open(path, "rb") as file:
+        return sum(b"=" in line for line in file)
+
+
+def _rows(path: Path, table: str) -> int:
+    """Read-only: a reader must not make files beside a database that MIOpen may be using."""
+    if path.stat().st_size == 0:
+        return 0
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE_S)) as database:
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be made there, or the folder itself where it isn't there yet."""
+    folder = path
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _by_version(files: list[dict[str, Any]]) -> dict[str, int]:
+    """Bytes by version, the newest version last; files without one under ""."""
+    found: dict[str, int] = {}
+    for file in files:
+        found[file["version"]] = found.get(file["version"], 0) + file["bytes"]
+    return dict(sorted(found.items(), key=lambda item: _numbers(item[0])))
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".") if number]
+
+
+def _total(files: list[dict[str, Any]], holds: str) -> int:
+    return sum(file["entries"] or 0 for file in files if file["holds"] == holds)

@@ -1,0 +1,131 @@
+"""Where MIOpen keeps what it has compiled and found out, and which files there are its own.
+
+Read in ROCm/MIOpen 2d1fd99 (3.3.0): CMakeLists.txt (the defaults), src/db_path.cpp.in and
+src/binary_cache.cpp (the variables; a home folder on a network disk is not used),
+src/include/miopen/execution_context.hpp and src/find_db.cpp (the files' names).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hy3d_rocm.conv.knowledge import place as disks
+
+KERNELS, DATABASES = "kernels", "databases"
+VARIABLES = {DATABASES: "MIOPEN_USER_DB_PATH", KERNELS: "MIOPEN_CUSTOM_CACHE_DIR"}
+_DEFAULTS = {
+    False: {DATABASES: (".config", "miopen"), KERNELS: (".cache", "miopen")},
+    True: {DATABASES: (".miopen", "db"), KERNELS: (".miopen", "cache")},
+}
+# What statfs() must say for MIOpen to leave the home folder alone (src/expanduser.cpp).
+NETWORK_DISKS = frozenset("nfs nfs4 smb smb2 smb3 smbfs cifs coda ocfs2 afs lustre ceph".split())
+_OWN_NAME = re.compile(
+    r".*\.(?:ufdb\.txt|udb\.txt|updb\.txt|udb|ukdb)(?:-wal|-shm|-journal)?", re.IGNORECASE
+)
+_OBJECT_FOLDER = re.compile(r"[0-9a-f]{32}")
+_MOST_FILES = 200_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of MIOpen's.
+
+    kind: DATABASES or KERNELS. chosen_by: the variable that names it, "default", or
+    "network" (MIOpen takes the temporary folder, since the home folder is on a network disk).
+    is_shared: other programs may keep files there, so only those with MIOpen's names are its own.
+    """
+
+    kind: str
+    path: Path
+    chosen_by: str
+
+    @property
+    def is_shared(self) -> bool:
+        return self.chosen_by != "default"
+
+
+def places(environ: Mapping[str, str] | None = None, *, windows: bool | None = None) -> list[Place]:
+    """The folders that MIOpen uses in this environment, whether they exist or not.
+
+    One place each for databases and kernels, one alone where both are the same folder.
+    """
+    environ = os.environ if environ is None else environ
+    windows = sys.platform == "win32" if windows is None else windows
+    found: list[Place] = []
+    for kind, variable in VARIABLES.items():
+        place = _place(kind, variable, environ, windows)
+        if all(_real(place.path) != _real(other.path) for other in found):
+            found.append(place)
+    return found
+
+
+def home_of(environ: Mapping[str, str], windows: bool) -> Path:
+    """The user's folder as MIOpen looks it up."""
+    home = environ.get("USERPROFILE" if windows else "HOME", "")
+    return Path(home) if home else Path(os.path.expanduser("~"))
+
+
+def _place(kind: str, variable: str, environ: Mapping[str, str], windows: bool) -> Place:
+    home = home_of(environ, windows)
+    chosen = environ.get(variable, "")
+    if chosen:
+        path = home / chosen[2:] if chosen.startswith("~/") else Path(chosen)
+        return Place(kind, Path(os.path.abspath(path)), variable)
+    path = home.joinpath(*_DEFAULTS[windows][kind])
+    if not windows and network_disk(path):
+        return Place(kind, Path(tempfile.gettempdir()), "network")
+    return Place(kind, path, "default")
+
+
+def network_disk(path: Path) -> str:
+    """The kind of network disk for which MIOpen does not use this folder, "" for any other."""
+    folder = path
+    while not os.path.isdir(folder) and folder != folder.parent:
+        folder = folder.parent
+    kind = disks.network_disk(folder)
+    return kind if kind in NETWORK_DISKS else ""
+
+
+def files_of(place: Place) -> Iterator[Path]:
+    """MIOpen's regular files in a place, in a fixed order; links are neither given nor followed.
+
+    OSError where a folder can't be listed: who saves or deletes must know of it.
+    """
+    if not os.path.lexists(place.path):
+        return
+    found = _shared_files(place.path) if place.is_shared else _all_files(place.path)
+    for count, path in enumerate(found):
+        if count >= _MOST_FILES:
+            raise OSError(f"{place.path} has more than {_MOST_FILES} files")
+        yield path
+
+
+def _all_files(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _all_files(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
+
+
+def _shared_files(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            if _OBJECT_FOLDER.fullmatch(entry.name):
+                yield from _all_files(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False) and _OWN_NAME.fullmatch(entry.name):
+            yield Path(entry.path)
+
+
+def _real(path: Path) -> str:
+    return os.path.normcase(os.path.realpath(path))

@@ -1,0 +1,264 @@
+"""Pictures of the example workflows and help pages, in a real browser with the real front end.
+
+    python tests/comfyui/screenshots.py --comfyui DIR --wrapper DIR --front-end DIR
+        [--python PYTHON] [--browser chromium] [--only WORKFLOW] [--help-pages DIR]
+        [--out docs/images/workflows] [--folder /ComfyUI]
+
+DIR of --front-end is the folder "static" of the package comfyui-frontend-package. Each workflow is
+opened as a user does it, run (but for those of upstream's nodes, which need real models) and
+photographed; the demo's VAE stands in for HunyuanVideo's. Checked are: no unknown node, nothing
+that overlaps, no error, no line about this pack in the browser's console. Needs aiohttp and Pillow,
+which ComfyUI brings. Exit code 1 if a check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from browser.page import Page, PageError  # noqa: E402
+from comfy_harness.layout import copy_pack, make_base  # noqa: E402
+from comfy_harness.report import Report  # noqa: E402
+from comfy_harness.server import Server  # noqa: E402
+
+PACK = HERE.parents[1]
+OURS = "hy3d-rocm"
+NOT_RUN = ("delight_and_multiview", "split_a_batch_over_two_nodes")
+SIZE = (2300, 1500)  # of the window; workflows are smaller
+ORIGIN = (120, 120)  # where a workflow's corner is put: clear of the front end's bars
+MARGIN = 8
+SCALE = 0.8
+COLOURS = 160  # of the palette; more only makes files larger
+RUN_S = 480
+LARGEST_BYTES = 150_000
+SETTINGS = {
+    "Comfy.Locale": "en",
+    "Comfy.Minimap.Visible": False,
+    "Comfy.TutorialCompleted": True,
+    "Comfy.InstalledVersion": "99.0.0",
+    "Comfy.Workflow.ShowMissingModelsWarning": False,
+    "Comfy.Workflow.ShowMissingNodesWarning": True,
+    "Comfy.Graph.CanvasInfo": False,
+    "Comfy.Validation.Workflows": True,
+}
+UP = "window.app && app.graph && app.extensionManager && document.querySelector('canvas')"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, text in (
+        ("--comfyui", "a checkout of ComfyUI"),
+        ("--wrapper", "one of ComfyUI-Hunyuan3DWrapper"),
+        ("--front-end", "the folder static of comfyui-frontend-package"),
+    ):
+        parser.add_argument(name, type=Path, required=True, metavar="DIR", help=text)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--browser", default="chromium")
+    parser.add_argument("--only", action="append", metavar="WORKFLOW", help="may be repeated")
+    parser.add_argument("--out", type=Path, default=PACK / "docs" / "images" / "workflows")
+    folder = "ComfyUI's base directory while this runs, which must be new: some reports name it"
+    parser.add_argument("--folder", type=Path, metavar="DIR", help=folder)
+    parser.add_argument("--help-pages", type=Path, metavar="DIR", help="also open these, to DIR")
+    return parser.parse_args()
+
+
+class PictureServer(Server):
+    """Without what the harness puts into the environment, which reports would show."""
+
+    def _environment(self) -> dict[str, str]:
+        kept = super()._environment().items()
+        return {k: v for k, v in kept if k != "PYTHONPATH" and not k.startswith("HY3D_HARNESS")}
+
+
+def make_folders(given: argparse.Namespace, work: Path) -> Path:
+    """A base directory with the front end, upstream's pack, a copy of ours and the demo's VAE."""
+    packs = {
+        "demo-vae": HERE / "demo_vae",
+        "ComfyUI-Hunyuan3DWrapper": given.wrapper.resolve(),
+    }
+    base = make_base(work, packs, work / "no models")
+    copy_pack(PACK, base / "custom_nodes" / OURS)
+    shutil.rmtree(base / "web")
+    (base / "web").symlink_to(given.front_end.resolve())
+    shutil.copy(given.comfyui / "input" / "example.png", base / "input")
+    (base / "input" / "3d").mkdir()
+    (base / "input" / "3d" / "mesh.glb").touch()  # is listed; nothing is loaded
+    (base / "user" / "default" / "comfy.settings.json").write_text(json.dumps(SETTINGS))
+    return base
+
+
+async def open_front_end(page: Page, port: int) -> None:
+    await page.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+    await page.wait(UP, 180, "for the front end to start")
+    await asyncio.sleep(3)
+
+
+async def show(page: Page, name: str) -> tuple[float, float, float, float]:
+    """Opens a workflow from the templates' list; where it lies in the window."""
+    await page.run(f"""(async () => {{
+        const answer = await fetch('/api/workflow_templates/{OURS}/{name}.json');
+        await app.loadGraphData(await answer.json());
+    }})()""")
+    await asyncio.sleep(2)
+    box = await page.run(f"""(() => {{
+        const boxes = [
+            ...app.graph._groups.map(g => [...g.pos, ...g.size]),
+            ...app.graph._nodes.map(n => [n.pos[0], n.pos[1] - 30, n.size[0], n.size[1] + 30])];
+        const left = Math.min(...boxes.map(b => b[0])), top = Math.min(...boxes.map(b => b[1]));
+        const right = Math.max(...boxes.map(b => b[0] + b[2]));
+        const bottom = Math.max(...boxes.map(b => b[1] + b[3]));
+        const view = app.canvas.ds;
+        view.scale = {SCALE};
+        const place = app.canvas.canvas.getBoundingClientRect();
+        view.offset[0] = ({ORIGIN[0]} - place.left) / {SCALE} - left;
+        view.offset[1] = ({ORIGIN[1]} - place.top) / {SCALE} - top;
+        app.canvas.setDirty(true, true);
+        return [right - left, bottom - top];
+    }})()""")
+    width, height = (side * SCALE + 2 * MARGIN for side in box)
+    return ORIGIN[0] - MARGIN, ORIGIN[1] - MARGIN, width, height
+
+
+async def execute(page: Page, server: Server) -> str:
+    """Queues what is open, by the front end, and waits; "success" or what became of it."""
+    before = set(server.ask("/history"))
+    await page.run("app.queuePrompt(0, 1)")
+    for _ in range(RUN_S * 2):
+        await asyncio.sleep(0.5)
+        await page.run("1")  # events are taken in
+        for entry in (v for k, v in server.ask("/history").items() if k not in before):
+            status = entry["status"]
+            failed = [m[1] for m in status["messages"] if "error" in m[0]]
+            return str(status["status_str"]) + "".join(str(f)[:600] for f in failed)
+    return "did not end in time"
+
+
+STATE = """(() => {
+    const nodes = app.graph._nodes.map(n => ({
+        type: n.type, title: n.title, known: n.type in LiteGraph.registered_node_types,
+        errors: !!n.has_errors, box: [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0],
+                                      n.pos[1] + n.size[1]]}));
+    return {nodes, dialogs: document.querySelectorAll('.p-dialog').length};
+})()"""
+
+
+def overlapping(nodes: list[dict[str, Any]]) -> list[str]:
+    found = []
+    for i, one in enumerate(nodes):
+        for other in nodes[i + 1 :]:
+            a, b = one["box"], other["box"]
+            if not (a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]):
+                found.append(f"{one['title']} / {other['title']}")
+    return found
+
+
+def smaller(png: bytes) -> bytes:
+    """With a palette, so that pages load quickly."""
+    from PIL import Image
+
+    made = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        flat = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        flat.save(made, format="PNG", optimize=True)
+    return made.getvalue()
+
+
+async def photograph(page: Page, server: Server, name: str, out: Path, report: Report) -> None:
+    box = await show(page, name)
+    if name not in NOT_RUN:
+        result = await execute(page, server)
+        report.check(f"{name} runs", result == "success", result)
+        await asyncio.sleep(3)
+    state = await page.run(STATE)
+    unknown = [n["type"] for n in state["nodes"] if not n["known"]]
+    wrong = [n["type"] for n in state["nodes"] if n["errors"]]
+    report.check(f"{name}: the front end knows every node", not unknown, unknown)
+    report.check(f"{name}: no node is marked as wrong", not wrong or name in NOT_RUN, wrong)
+    report.check(f"{name}: no dialog", state["dialogs"] == 0, state["dialogs"])
+    crossing = overlapping(state["nodes"])
+    report.check(f"{name}: no node over another", not crossing, crossing)
+    png = smaller(await page.picture(box))
+    report.check(f"{name}: small enough", len(png) < LARGEST_BYTES, len(png))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.png").write_bytes(png)
+
+
+async def help_pages(page: Page, server: Server, out: Path, report: Report) -> None:
+    """Each node's help, opened as a user does it, in both languages."""
+    out.mkdir(parents=True, exist_ok=True)
+    ours = sorted(k for k in server.ask("/object_info") if k.startswith("Hy3DRocm"))
+    for language in ("en", "zh"):
+        titles = json.loads((PACK / "locales" / language / "nodeDefs.json").read_text("utf-8"))
+        await page.run(f"app.extensionManager.setting.set('Comfy.Locale', '{language}')")
+        await asyncio.sleep(2)
+        for name in ours:
+            try:
+                await page.run(_OPEN_HELP % name)
+                title = json.dumps(titles[name]["display_name"])
+                seen = f"[...document.querySelectorAll('h1')].some(h => h.innerText === {title})"
+                await page.wait(seen, 20, "to open the page")
+            except PageError as error:
+                report.failed(f"help of {name} in {language}", error)
+            else:
+                report.check(f"help of {name} in {language}", True)
+            (out / f"{name}.{language}.png").write_bytes(await page.picture((0, 0, 1100, 1000)))
+
+
+_OPEN_HELP = """(async () => {
+    app.graph.clear();
+    const node = LiteGraph.createNode('%s');
+    node.pos = [900, 200];
+    app.graph.add(node);
+    app.canvas.selectNode(node);
+    app.canvas.setDirty(true, true);
+    for (let i = 0; i < 40; i++) {
+        const button = document.querySelector('[data-testid="info-button"]')
+            || [...document.querySelectorAll('button')].find(b => /info/.test(b.innerHTML)
+                && b.closest('[class*=toolbox]'));
+        if (button) { button.click(); return; }
+        await new Promise(r => setTimeout(r, 250));
+    }
+    throw new Error('no button for the help');
+})()"""
+
+
+async def all_pictures(given: argparse.Namespace, server: Server, report: Report) -> None:
+    names = given.only or sorted(p.stem for p in (PACK / "example_workflows").glob("*.json"))
+    async with Page(given.browser, *SIZE) as page:
+        await open_front_end(page, server.port)
+        for name in names:
+            await photograph(page, server, name, given.out, report)
+        if given.help_pages:
+            await help_pages(page, server, given.help_pages, report)
+        ours = [line for line in page.logs if "hy3d" in line.lower() and '"error"' in line]
+        report.check("no error of the pack in the browser's console", not ours, ours[:3])
+
+
+def main() -> int:
+    given = arguments()
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="hy3d-pictures-") as temporary:
+        folder = given.folder or Path(temporary) / "ComfyUI"
+        base = make_folders(given, folder)
+        environ = {"HY3D_ROCM_PATCH": "on"}
+        with PictureServer(given.comfyui.resolve(), base, given.python, environ) as server:
+            asyncio.run(all_pictures(given, server, report))
+        shutil.rmtree(folder)
+    for failure in report.failures:
+        print(f"failed: {failure}")
+    print(report.summary())
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""`hy3d-rocm diagnose`: the public excerpts, the decision tree, and the table itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED, Case, all_cases
+from diagnose_cases import excerpts as read_excerpts
+
+from hy3d_rocm.diagnose import diagnose, examine
+from hy3d_rocm.diagnose.examine import Examination
+from hy3d_rocm.diagnose.read import lines_of_text
+from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rules import BY_ID, RULES
+
+CASES = all_cases()
+EXCERPTS = read_excerpts()
+
+
+def ids(text: str, rules: tuple[Rule, ...] = RULES) -> tuple[str, ...]:
+    return tuple(found.rule for found in examine(lines_of_text(text), rules).diagnoses)
+
+
+def examined(text: str) -> Examination:
+    return examine(lines_of_text(text))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.source[-44:])
+def test_each_log_gets_its_causes_in_order_and_no_other(case: Case) -> None:
+    assert ids(case.text) == case.expected
+
+
+def test_the_excerpts_are_many_short_linked_and_known_by_the_table() -> None:
+    assert len(EXCERPTS) >= 70
+    assert sum(not found["expected"] for found in EXCERPTS) >= 12
+    assert len({found["link"] for found in EXCERPTS}) == len(EXCERPTS)
+    for found in EXCERPTS:
+        assert found["link"].startswith("https://github.com/")
+        assert 1 <= len(found["lines"]) <= 8
+        assert set(found["expected"]) <= set(BY_ID), found["link"]
+
+
+def test_the_set_aside_excerpts_are_those_of_the_smallest_hashes() -> None:
+    first = [found for found in EXCERPTS if not found.get("later")]
+    order = sorted(first, key=lambda found: hashlib.sha256(found["link"].encode()).hexdigest())
+    assert [found["held_out"] for found in order] == [True] * 20 + [False] * (len(first) - 20)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_removing_a_rule_is_noticed(rule: Rule) -> None:
+    rest = tuple(other for other in RULES if other is not rule)
+    assert any(ids(case.text, rest) != case.expected for case in CASES if rule.id in case.expected)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.patterns], ids=lambda r: r.id)
+def test_each_pattern_is_needed_by_a_line_that_it_alone_matches(rule: Rule) -> None:
+    texts = [
+        " ".join(part.split())
+        for case in CASES
+        if rule.id in case.expected
+        for part in (*case.text.split("\n"), case.text)
+    ]
+    for pattern in rule.patterns:
+        mine = re.compile(pattern, re.IGNORECASE)
+        others = [re.compile(other, re.I) for other in rule.patterns if other != pattern]
+        assert any(
+            mine.search(text) and not any(other.search(text) for other in others) for text in texts
+        ), f"{pattern!r} is matched by no case of its own"
+
+
+def test_the_table_is_complete_and_its_words_are_in_its_patterns_lines() -> None:
+    assert len(BY_ID) == len(RULES)
+    for rule in RULES:
+        assert all((rule.symptom, rule.cause, rule.here, rule.otherwise, rule.source)), rule.id
+        assert all(text.endswith(".") for text in (rule.cause, rule.here, rule.otherwise)), rule.id
+        assert all(word == word.lower() for word in rule.words), rule.id
+        assert set(rule.follows) <= set(BY_ID) - {rule.id}, rule.id
+        assert bool(rule.words) == bool(rule.patterns), rule.id
+
+
+def test_a_partial_offload_is_the_cause_and_the_block_allocator_follows() -> None:
+    (found,) = diagnose(FRAMEPACK_START + OFFLOADED + VAE_LOADED + OURS + BLOCKS * 9)
+    assert found.evidence[0].line == 3
+    assert [(other.rule, other.count) for other in found.follow_ups] == [("block-allocator", 9)]
+    assert found.where == "in the VAE decode"
+
+
+def test_a_hang_is_surer_with_our_own_lines_and_names_where_it_stood() -> None:
+    (ours,) = diagnose(FRAMEPACK_START + VAE_LOADED + OURS)
+    (theirs,) = diagnose(FRAMEPACK_START + VAE_LOADED)
+    assert (ours.confidence, theirs.confidence) == ("likely", "possible")
+    assert ours.evidence[-1].text.startswith("[VAE Decode] Attempting")
+
+
+@pytest.mark.parametrize(
+    ("before", "where"),
+    [
+        ("", ""),
+        ("got prompt\nRequested to load WAN21\n", "while a model was loaded"),
+        ("got prompt\nRequested to load WAN21\n 50%|###  | 10/20 [00:30]\n", "while sampling"),
+        (FRAMEPACK_START + VAE_LOADED + OURS, "in the VAE decode"),
+        (
+            FRAMEPACK_START + VAE_LOADED + OURS + "[VAE Decode] GPU SUCCESS\n",
+            "after the VAE decode",
+        ),
+    ],
+)
+def test_where_it_failed_is_read_from_what_came_before(before: str, where: str) -> None:
+    (found,) = diagnose(before + "RuntimeError: HIP out of memory\n")
+    assert found.where == where
+
+
+def test_where_it_failed_is_read_from_the_traceback_below() -> None:
+    text = (
+        "!!! Exception during processing !!! HIP out of memory. Tried to allocate 2.25 GiB.\n"
+        "Traceback (most recent call last):\n"
+        '  File "nodes.py", line 295, in decode\n    images = vae.decode(samples["samples"])\n'
+    )
+    (found,) = diagnose(text)
+    assert found.where == "in the VAE decode"
+
+
+def test_figures_are_read_out_of_the_sentence() -> None:
+    text = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 20.00 GiB"
+    text += " of which {} GiB is free. Of the allocated memory 5 GiB is allocated by PyTorch, and"
+    text += " {} GiB is reserved by PyTorch but unallocated."
+    notes = [
+        diagnose(text.format(*figures))[0].note
+        for figures in ((35, 13, 1), (1, 13, 1), (4, 1, 9), (4, 1, 1))
+    ]
+    assert [note.split()[:3] for note in notes] == [
+        ["One", "request", "was"], ["More", "was", "free"], ["PyTorch", "holds", "as"], [],
+    ]  # fmt: skip
+
+
+def test_an_error_that_no_rule_knows_is_said_to_be_unknown() -> None:
+    found = examined("Traceback (most recent call last):\n  x\nKeyError: 'images'\n")
+    assert not found.diagnoses
+    assert [(row.line, row.text) for row in found.unknown] == [(3, "KeyError: 'images'")]
+
+
+def test_how_a_process_ends_is_no_error_of_its_own() -> None:
+    fault = "Memory access fault by GPU node-1 on address 0x7. Reason: Page not present.\n"
+    assert examined(fault + "Aborted (core dumped)\n").unknown_count == 0
+    assert examined("Aborted (core dumped)\n").unknown_count == 1
+
+
+def test_the_package_reads_logs_without_torch_or_numpy() -> None:
+    code = "import sys, hy3d_rocm.diagnose; print({'torch', 'numpy'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,217 @@
+"""The stand-alone FramePack, run by examples/framepack_rocm.py: tried on a tiny double of it.
+
+The double has FramePack's names and the order of its calls; docs/framepack.md says what was tried
+with the real one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hy3d_rocm.framepack import known, standalone, standalone_memory
+from hy3d_rocm.framepack.after_import import AfterImport
+from hy3d_rocm.units import GB, MB
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).parent / "framepack_program"
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU here")
+
+
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "examples/framepack_rocm.py"), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+@NO_GPU
+def test_a_program_that_needs_cuda_to_be_imported_runs_without_a_gpu() -> None:
+    plain = subprocess.run(
+        [sys.executable, "demo_gradio.py", "2"], cwd=PROGRAM, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert plain.returncode != 0
+    done = launched(str(PROGRAM), "2")
+    assert done.returncode == 0, done.stderr
+    assert "free True" in done.stdout
+    assert "sum" in done.stdout
+    assert "Offloading" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("what", ["an empty folder", "no folder", "another script"])
+def test_a_folder_that_is_not_framepack_ends_with_a_sentence(what: str, tmp_path: Path) -> None:
+    arguments = {
+        "an empty folder": [str(tmp_path)],
+        "no folder": [str(tmp_path / "absent")],
+        "another script": [str(PROGRAM), "--script", "demo_other.py"],
+    }[what]
+    done = launched(*arguments)
+    assert done.returncode == 2
+    missing = "demo_other.py" if what == "another script" else "demo_gradio.py"
+    assert f"is not FramePack: it has no {missing}; give the folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_changed_upstream_is_left_alone_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    module = ModuleType("diffusers_helper.hunyuan")
+    module.__dict__.update(vae_decode=len, vae_encode=len)
+    standalone.changes()["diffusers_helper.hunyuan"](module)
+    assert module.vae_decode is len
+    assert [r.getMessage() for r in caplog.records] == [
+        "hy3d_rocm: diffusers_helper.hunyuan is left alone: it has no encode_prompt_conds"
+    ]
+
+
+def test_the_double_has_all_names_that_are_replaced(program: ModuleType) -> None:
+    for name, functions in standalone.REPLACED.items():
+        assert all(hasattr(sys.modules[name], function) for function in functions)
+
+
+class Card:
+    """24 GB; a section takes 4 GB, a decode 2 GB, a weight of the transformer is a GB."""
+
+    def __init__(self) -> None:
+        self.needs = {"section": 4 * GB, "decode": 2 * GB}
+        self.now = "section"
+        self.emptied = 0
+
+    def free(self) -> int:
+        return 24 * GB
+
+    def empty(self) -> None:
+        self.emptied += 1
+
+    def start(self) -> None:
+        pass
+
+    def need(self) -> int:
+        return self.needs[self.now]
+
+    def retries(self) -> int:
+        return 0
+
+
+@pytest.fixture(name="card")
+def a_card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """Memory believes that its device, the CPU, is a card."""
+    made = Card()
+
+    def begin(self: standalone_memory.Memory, device: torch.device) -> None:
+        self.device, self.card, self.limit_bytes = torch.device("cpu"), made, 24 * GB
+
+    monkeypatch.setattr(standalone_memory.Memory, "begin", begin)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 1 * MB)
+    known.forget()
+    return made
+
+
+@pytest.fixture(name="program")
+def the_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """demo_gradio of the double, imported as the launcher has it imported."""
+    monkeypatch.syspath_prepend(str(PROGRAM))
+    monkeypatch.setattr(sys, "argv", ["demo_gradio.py"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setenv("HF_HOME", os.environ.get("HF_HOME", ""))
+    with AfterImport(standalone.changes()):
+        made: Any = importlib.import_module("demo_gradio")
+        made.gpu = torch.device("cpu")
+        yield made
+    for name in [n for n in sys.modules if n.startswith(("demo_gradio", "diffusers_helper"))]:
+        del sys.modules[name]
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [m for m in caplog.messages if m.startswith(("Unloading", "[Before"))]
+
+
+def heads(lines: list[str]) -> list[str]:
+    return [line.split("]")[0] + "]" if line.startswith("[") else line for line in lines]
+
+
+@pytest.fixture(name="free_query", autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (20 * GB, 24 * GB))
+
+
+def test_everything_leaves_whole_and_in_the_specifications_order(
+    card: Card, program: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card.needs["decode"] = 30 * GB  # so that no weight may ever stay
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    program.main(1)
+    lines = heads(events(caplog))
+    start = lines.index("[Before CLIPTextModel Load]")
+    assert lines[start:] == [
+        "[Before CLIPTextModel Load]",
+        "Unloading LlamaModel completely",
+        "Unloading CLIPTextModel completely",
+        "[Before VAE Load]",
+        "Unloading AutoencoderKLHunyuanVideo completely",
+        "[Before SiglipVisionModel Load]",
+        "Unloading SiglipVisionModel completely",
+        "Unloading HunyuanVideoTransformer3DModelPacked completely",
+        "[Before VAE Load]",
+        "[Before VAE Decode]",
+        "Unloading AutoencoderKLHunyuanVideo completely",
+    ]
+    assert "Offloading" not in capsys.readouterr().out
+    # Once for each of the five times that something left in here, once at the start, and once more
+    # since on this card, which is the CPU, the transformer's weights are never seen to be gone.
+    assert card.emptied == 7
+
+
+def test_the_line_has_the_specifications_form(
+    card: Card, program: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    program.main(1)
+    assert (
+        "[Before VAE Load] Free: 24.0 GB | Allocated: 0.0 GB (0.0% of 24GB limit)"
+        in caplog.messages
+    )
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_a_section_that_runs_out_is_made_again_and_the_video_is_the_same(
+    at: int, card: Card, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = program.main(2)
+    known.forget()
+    monkeypatch.setattr(sys, "argv", ["demo_gradio.py", "2", str(at)])
+    assert torch.equal(program.main(2), alone)
+
+
+def test_the_slider_at_its_default_is_computed_and_another_value_is_kept(
+    card: Card, program: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    program.main(1)
+    known.forget()
+    program.main(1, preserved=9)
+    kept = [m.split(";")[0] for m in caplog.messages if m.startswith("FramePack keeps")]
+    kept = [line for line in kept if "decode" not in line]
+    assert kept[0].startswith("FramePack keeps 18.0 GB free: ")
+    assert "FramePack keeps 9.0 GB free: the node's own value" in kept
+
+
+def test_weights_stay_through_the_decode_once_a_decode_has_left_room_for_them(
+    card: Card, program: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    program.main(3)
+    gone = [m for m in caplog.messages if m.startswith("Unloading HunyuanVideoTransformer")]
+    assert len(gone) == 2  # when the video begins, and before the first decode
