@@ -3,9 +3,9 @@
     PYTHON tests/bench/bench_prompt.py --comfyui DIR [--rounds 40] [--json]
 
 PYTHON has ComfyUI's packages; the CPU is used. Rounds with the setting off and on alternate, and
-the fastest of each are compared, so that other load on the machine counts little. Four nodes: one that does
-nothing (the price of a node), one of 1000 small functions of torch (the price of the mode for
-everything that is no convolution), one of 200 convolutions of one element (the price of a
+the fastest of each are compared, so that other load on the machine counts little. Four nodes: one
+that does nothing (the price of a node), one of 1000 small functions of torch (the price of the mode
+for everything that is no convolution), one of 200 convolutions of one element (the price of a
 convolution), and an up-scaler of eight convolutions (64 channels, 96x96).
 """
 
