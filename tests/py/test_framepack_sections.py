@@ -66,6 +66,19 @@ def test_a_part_is_moved_alone_and_keeps_its_parameters() -> None:
     assert is_on(part, CPU)
 
 
+def test_a_part_is_moved_inside_of_inference_mode_as_a_prompt_is_run() -> None:
+    """To another storage, as between devices; the parameter stays the one that others hold."""
+    model = Transformer()
+    before, values = model.x_embedder.weight, model.x_embedder.weight.detach().clone()
+    (part,) = [p for p in parts_of(model) if p.name == "x_embedder"]
+    with torch.inference_mode():
+        for kind in (torch.float64, torch.float32):
+            apply = part.module._apply
+            apply(lambda tensor, kind=kind: tensor.to(kind), recurse=False)
+    assert model.x_embedder.weight is before
+    assert torch.equal(before, values)
+
+
 @given(sizes=st.lists(st.integers(1, 50), max_size=20), room=st.integers(-5, 500))
 def test_more_room_keeps_the_same_parts_and_more(sizes: list[int], room: int) -> None:
     count = choose(sizes, room)
