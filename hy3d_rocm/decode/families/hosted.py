@@ -194,7 +194,8 @@ def _takes_latents_only(decode: Any) -> bool:
 def inner_vae(vae: Any) -> Any:
     """The module with encoder and decoder of a VAE that only scales around it."""
     model = getattr(vae, "model", None)
-    if not hasattr(vae, "decoder") and hasattr(model, "decoder") and hasattr(vae, "scale"):
+    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
+    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
         return model
     return vae
 

@@ -6,13 +6,21 @@ from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, Har
 from .framepack import HarnessImageEncoder, HarnessLatent, HarnessTextEncoder
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
 from .narrow import let_the_core_load_them
-from .probes import HarnessHash, HarnessKind, HarnessMemory, HarnessRandomStates, HarnessText
+from .probes import (
+    HarnessAttributes,
+    HarnessHash,
+    HarnessKind,
+    HarnessMemory,
+    HarnessRandomStates,
+    HarnessText,
+)
 from .shelf import HarnessFresh, HarnessShelf
 from .stand_ins import HarnessStandIn
 from .vaes import HarnessVae, HarnessVaeCheck, HarnessVaeEncodeCheck
 from .wrappers import HarnessHunyuanWrapperVae, HarnessWanWrapperVae
 
 _NODES = (
+    HarnessAttributes,
     HarnessBox,
     HarnessBroken,
     HarnessFaults,
