@@ -240,7 +240,9 @@ async def all_pictures(given: argparse.Namespace, server: Server, report: Report
             await photograph(page, server, name, given.out, report)
         if given.help_pages:
             await help_pages(page, server, given.help_pages, report)
-        ours = [line for line in page.logs if "hy3d" in line.lower() and '"error"' in line]
+        # The front end looks for docs/NODE/en.md before it takes docs/NODE.md.
+        found = [line for line in page.logs if "hy3d" in line.lower() and '"error"' in line]
+        ours = [line for line in found if "/en.md" not in line]
         report.check("no error of the pack in the browser's console", not ours, ours[:3])
 
 

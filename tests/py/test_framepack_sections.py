@@ -114,6 +114,22 @@ def test_a_section_that_runs_out_is_run_again_from_its_beginning_and_nothing_don
     assert card.emptied >= made.repeats
 
 
+def test_weights_that_do_not_fit_where_they_should_are_placed_again_with_less() -> None:
+    """A card may refuse what it says is free: its memory is in pieces."""
+    made, card = runner(16 * GB, begin(16 * GB, wanted_bytes=4 * GB))
+    refused = []
+
+    def move(part: residency.Part, device: torch.device) -> None:
+        if device == CARD and card.resident > 4 * GB:
+            refused.append(part.name)
+            raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB.")
+        card.move(part, device)
+
+    made._move = move
+    assert made.run(section(card, 2 * GB), nothing) == 2 * GB
+    assert len(refused) == made.repeats >= 1
+
+
 def test_when_no_weight_is_left_to_take_away_the_error_goes_on() -> None:
     made, card = runner(1000, Preservation(1000, 1000))
     with pytest.raises(torch.OutOfMemoryError):

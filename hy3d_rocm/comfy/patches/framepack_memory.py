@@ -86,8 +86,7 @@ def _moving(original: Callable[..., Any]) -> Callable[..., Any]:
         held = sum(part.size_bytes for part in parts if is_on(part, device))
         state = begin(card.free() + held, now.wanted_bytes, known.recall(now.key))
         now.runner = SectionRunner(parts, device, _waiting(device), card, state)
-        now.runner.place()
-        return None
+        return None  # the first section places them
 
     return move
 
