@@ -184,7 +184,7 @@ def is_proven(family: StructuredFamily) -> bool:
 
 def encodes_as_told(family: StructuredFamily) -> bool:
     """The same of its encoder, with one small image."""
-    if not isinstance(family, HostedFamily):
+    if getattr(family, "encoder", None) is None:
         return False
     if family.encoder not in _PROVEN:
         _PROVEN[family.encoder] = proof.encodes_as_told(family)

@@ -270,6 +270,21 @@ def test_what_is_no_image_is_a_sentence(execute: Execute) -> None:
         execute("Hy3DRocmVAEEncode", pixels="a", vae=video_vae(), **AUTO)
 
 
+def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
+    from hy3d_rocm.comfy.reports import report_lines
+    from hy3d_rocm.decode.report import DecodeReport
+
+    report = DecodeReport(
+        "Wan", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cpu", "float32", 2**30, "as given",
+        strategy="tiled", reason="because.", plan={"way": "tiled in 4 tiles"}, steps=4,
+        events=[{"event": "out of memory", "way": "whole", "next_way": "tiled in 4 tiles"}],
+    )  # fmt: skip
+    lines = report_lines(report)
+    assert lines[0] == "Wan on cpu in float32: tiled in 4 tiles"
+    assert "out of memory in whole, then tiled in 4 tiles" in lines
+    assert any(line.startswith("next time: Memory ran out although") for line in lines)
+
+
 # The timeline
 
 

@@ -30,6 +30,7 @@ class Listener:
 
     def __init__(self, port: int) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.times: list[float] = []  # time.monotonic() of each
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._rest = b""
         self._handshake(port)
@@ -52,6 +53,15 @@ class Listener:
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The data of all events of one type so far."""
         return [data for name, data in list(self.events) if name == kind]
+
+    def ticks(self, node: str) -> list[float]:
+        """When the node's bar moved."""
+        moments = zip(list(self.events), self.times, strict=False)
+        return [
+            when
+            for (kind, data), when in moments
+            if kind == "progress" and data.get("node") == node
+        ]
 
     def settle(self, done: Callable[[], bool], seconds: float = 5.0) -> bool:
         """Waits until `done`; events come a moment after the prompt's end."""
@@ -121,9 +131,13 @@ class Listener:
     def _event(self, kind: int, message: bytes) -> None:
         if kind == TEXT:
             event = json.loads(message)
-            self.events.append((str(event["type"]), event["data"]))
+            self._heard(str(event["type"]), event["data"])
             return
         event_type, length = struct.unpack(">II", message[:8].ljust(8, b"\0"))
         if event_type == TEXT_EVENT:
             node, text = message[8 : 8 + length].decode(), message[8 + length :].decode()
-            self.events.append(("text", {"node": node, "text": text}))
+            self._heard("text", {"node": node, "text": text})
+
+    def _heard(self, kind: str, data: dict[str, Any]) -> None:
+        self.times.append(time.monotonic())
+        self.events.append((kind, data))

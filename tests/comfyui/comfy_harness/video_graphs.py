@@ -124,9 +124,10 @@ WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 
 
 def latent(kind: str, *, batch: int = 1, seed: int = 5) -> dict[str, Any]:
-    channels, frames, height, width = SIZES[kind]
+    channels, frames, height, width = SIZES["wan21" if kind in WRAPPERS else kind]
+    its = {} if kind in WRAPPERS else {"vae": ["vae", 0]}
     return node(
-        "HarnessLatent", batch=batch, channels=channels, frames=frames, height=height, width=width,
+        "HarnessLatent", **its, batch=batch, channels=channels, frames=frames, height=height, width=width,
         seed=seed,
     )  # fmt: skip
 
@@ -145,7 +146,7 @@ def through_vae(
     first = node("HarnessFresh") if first is None else first
     prompt: Prompt = {
         "vae": vae(kind) if loader is None else loader,
-        "latent": latent("wan21" if kind in WRAPPERS else kind),
+        "latent": latent(kind),
         "pixels": {**images(frames, seed=5), "inputs": {**images(frames)["inputs"], "size": SIDE}},
         "samples": {**first, "inputs": {**first["inputs"], "value": ["latent", 0]}},
         "fresh": node("HarnessFresh", value=["pixels", 0]),

@@ -105,7 +105,10 @@ def _random(model: Any, seed: int) -> None:
 
 
 class HarnessLatent:
-    """LATENT of random numbers, (batch, channels, frames, height, width); no frames if 0."""
+    """LATENT of random numbers, (batch, channels, frames, height, width); no frames if 0.
+
+    vae: how many channels it says instead. HunyuanVideo 1.5 has 32, in 2025-10 two frames in 64.
+    """
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "make"
@@ -115,11 +118,13 @@ class HarnessLatent:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         number = ("INT", {"default": 1, "min": 0})
         names = ("batch", "channels", "frames", "height", "width", "seed")
-        return {"required": dict.fromkeys(names, number)}
+        return {"required": dict.fromkeys(names, number), "optional": {"vae": ("VAE",)}}
 
     def make(
-        self, batch: int, channels: int, frames: int, height: int, width: int, seed: int
-    ) -> tuple[Any]:
+        self, batch: int, channels: int, frames: int, height: int, width: int, seed: int,
+        vae: Any = None,
+    ) -> tuple[Any]:  # fmt: skip
+        channels = channels if vae is None else vae.latent_channels
         size = (batch, channels, *((frames,) if frames else ()), height, width)
         generator = torch.Generator().manual_seed(seed)
         return ({"samples": torch.randn(size, generator=generator)},)

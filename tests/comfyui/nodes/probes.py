@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,3 +159,45 @@ class HarnessText(Probe):
 
     def look(self, value: Any) -> dict[str, Any]:
         return {"ui": {"text": [str(value)]}}
+
+
+class HarnessAttributes(Probe):
+    """Where the code of what our pack may correct lies: file and line of each method.
+
+    Of kijai's packs what is loaded.
+    """
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    @classmethod
+    def IS_CHANGED(cls) -> float:
+        return float("nan")
+
+    def look(self) -> dict[str, Any]:
+        import comfy.clip_vision
+        import comfy.sd
+        import execution
+
+        import nodes
+
+        places = [comfy.sd.VAE, comfy.clip_vision.ClipVisionModel, execution.PromptExecutor]
+        names = ("FramePackSampler", "FramePackSingleFrameSampler", "LoadFramePackModel")
+        places += [nodes.NODE_CLASS_MAPPINGS[n] for n in names if n in nodes.NODE_CLASS_MAPPINGS]
+        ends = ("wan_video_vae", "autoencoder_kl_causal_3d", "diffusers_helper.memory")
+        modules = [m for name, m in list(sys.modules.items()) if name.endswith(ends)]
+        places += [
+            kind
+            for module in modules
+            for kind in (module, *vars(module).values())
+            if kind is module or getattr(kind, "__module__", "") == module.__name__
+        ]
+        found = {}
+        for place in places:
+            for name, value in sorted(vars(place).items() if hasattr(place, "__dict__") else ()):
+                code = getattr(value, "__code__", None)
+                if code is not None:
+                    where = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+                    found[f"{place.__name__.rpartition('.')[2]}.{name}"] = where
+        return {"ui": {"attributes": [found]}}

@@ -16,16 +16,25 @@ import nodes as comfy_nodes
 from .narrow import CHANNELS, DIM, randomize
 
 
-class HarnessWanWrapperVae:
-    """WANVAE: what WanVideoVAELoader makes, in float32."""
+class _Loader:
+    """Never cached: upstream's nodes write to a VAE (HyVideoDecode switches its tiling on)."""
 
-    RETURN_TYPES = ("WANVAE",)
     FUNCTION = "make"
     CATEGORY = "harness"
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {"seed": ("INT", {"default": 0})}}
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return float("nan")
+
+
+class HarnessWanWrapperVae(_Loader):
+    """WANVAE: what WanVideoVAELoader makes, in float32."""
+
+    RETURN_TYPES = ("WANVAE",)
 
     def make(self, seed: int) -> tuple[Any]:
         home = _module("WanVideoDecode", "wanvideo.wan_video_vae")
@@ -39,16 +48,10 @@ class HarnessWanWrapperVae:
         return (_random(vae, seed),)
 
 
-class HarnessHunyuanWrapperVae:
+class HarnessHunyuanWrapperVae(_Loader):
     """VAE: what HyVideoVAELoader makes, in float32."""
 
     RETURN_TYPES = ("VAE",)
-    FUNCTION = "make"
-    CATEGORY = "harness"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"seed": ("INT", {"default": 0})}}
 
     def make(self, seed: int) -> tuple[Any]:
         home = _module("HyVideoDecode", "hyvideo.vae.autoencoder_kl_causal_3d")

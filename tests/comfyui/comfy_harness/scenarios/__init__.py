@@ -7,6 +7,7 @@ from collections.abc import Callable
 from comfy_harness.context import Context
 from comfy_harness.scenarios import (
     baseline,
+    cancel,
     changed,
     decode,
     devices,
@@ -16,6 +17,7 @@ from comfy_harness.scenarios import (
     gpu_errors,
     gpu_kinds,
     gpu_offload,
+    growth,
     loading,
     modes,
     removal,
@@ -24,6 +26,7 @@ from comfy_harness.scenarios import (
     vae_nodes,
     vaes,
     workflows,
+    wrapper_vaes,
 )
 
 SCENARIOS: dict[str, Callable[[Context], None]] = {
@@ -41,10 +44,15 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "vaes": vaes.run,
     "vae_faults": vae_faults.run,
     "vae_nodes": vae_nodes.run,
+    "wrapper_vaes": wrapper_vaes.run,
+    "cancel": cancel.run,
+    "growth": growth.run,
 }
 # Checkouts that a scenario needs besides the wrapper's, by run.py's options.
 NEEDS: dict[str, tuple[str, ...]] = {
     "framepack": ("framepack",),
+    "growth": ("framepack",),
+    "wrapper_vaes": ("wan", "hunyuanvideo"),
 }
 # On a GPU: what the CPU cannot show, and the workflows once more.
 GPU_SCENARIOS: dict[str, Callable[[Context], None]] = {

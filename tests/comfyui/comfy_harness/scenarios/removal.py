@@ -9,6 +9,7 @@ from comfy_harness import graphs
 from comfy_harness.context import OURS, PATCHED, UPSTREAM, Context
 from comfy_harness.graphs import DELIGHT, PAINT, harness_pipe, node, upstream_pipe
 from comfy_harness.layout import copy_pack, new_files, snapshot
+from comfy_harness.scenarios import video_removal
 from comfy_harness.server import Prompt
 
 INSIDE = f"custom_nodes/{OURS}/"
@@ -35,6 +36,7 @@ def run(context: Context) -> None:
         bad = [line for line in server.lines() if line.is_bad and "hy3d_rocm" in line.message]
         report.check("removed: nothing in the log asks for the pack", not bad, bad)
     shutil.rmtree(base)
+    video_removal.run(context)
 
 
 def _files_without(context: Context) -> list[str]:
