@@ -127,8 +127,8 @@ def latent(kind: str, *, batch: int = 1, seed: int = 5) -> dict[str, Any]:
     channels, frames, height, width = SIZES["wan21" if kind in WRAPPERS else kind]
     its = {} if kind in WRAPPERS else {"vae": ["vae", 0]}
     return node(
-        "HarnessLatent", **its, batch=batch, channels=channels, frames=frames, height=height, width=width,
-        seed=seed,
+        "HarnessLatent", **its, batch=batch, channels=channels, frames=frames, height=height,
+        width=width, seed=seed,
     )  # fmt: skip
 
 
