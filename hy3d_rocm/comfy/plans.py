@@ -63,9 +63,10 @@ def plan(
     except TypeError as error:
         return _of_unknown(vae, said(error), budget)
     shape = latent_shape(family, wanted)
-    with Watcher() as watcher, current_device(vaes.place_of(family)), torch.no_grad():
-        dtype = vae_memory.precision_of(family, precision, chosen).dtype
-        job = vae_memory.job_of(family, shape, dtype)
+    place = vaes.place_of(family)
+    with Watcher() as watcher, current_device(place), torch.no_grad():
+        dtype = vae_memory.precision_of(family, precision, chosen, place).dtype
+        job = vae_memory.job_of(family, shape, dtype, device=place)
         room = _budget(vae, job.device, request, chosen)
         ways = way_options(chosen)
         found = _planned(job, room, strategy, ways, watcher)

@@ -51,4 +51,5 @@ def report_lines(report: DecodeReport) -> list[str]:
     for event in report.events:
         then = event.get("next_way") or event.get("next_dtype") or ""
         lines.append(f"{event['event']} in {event['way']}" + (f", then {then}" if then else ""))
+    lines += [f"next time: {sentence}" for sentence in report.recommendations]
     return [line for line in lines if line]

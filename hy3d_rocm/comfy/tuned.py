@@ -104,8 +104,10 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Way | None]:
             "nothing to measure ahead; what they take is noted while it decodes"
         ) from error
     options = decode_options({})
-    with current_device(vaes.place_of(family)), torch.no_grad():
-        job = vae_memory.job_of(family, latent_shape(family, wanted), family.dtype)
+    place = vaes.place_of(family)
+    with current_device(place), torch.no_grad():
+        shape = latent_shape(family, wanted)
+        job = vae_memory.job_of(family, shape, family.dtype, device=place)
         if job.device.type == "cpu":
             return job, None
         try:

@@ -105,9 +105,10 @@ def _until(cancel: Any, ways: Iterable[Way]) -> Iterator[Way]:
         yield way
 
 
-def precision_of(family: Any, precision: str, options: DecodeOptions) -> Precision:
-    """The type that a decode of this family would compute in."""
-    device = torch.device(family.device)
+def precision_of(
+    family: Any, precision: str, options: DecodeOptions, device: torch.device
+) -> Precision:
+    """The type that a decode of this family would compute in there."""
     architecture = ""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -115,11 +116,16 @@ def precision_of(family: Any, precision: str, options: DecodeOptions) -> Precisi
     return choose_precision(precision, family.dtype, architecture, options.fallback_precision)
 
 
-def job_of(family: Any, shape: tuple[int, ...], dtype: torch.dtype, encode: bool = False) -> Job:
-    """A decode (or encode) that is only to be planned: the VAE's parameters on "meta"."""
-    make_backend = best_backend(family.device, dtype)
+def job_of(
+    family: Any, shape: tuple[int, ...], dtype: torch.dtype, encode: bool = False,
+    device: torch.device | None = None,
+) -> Job:  # fmt: skip
+    """A decode (or encode) that is only to be planned: the VAE's parameters on "meta". device:
+    where it would compute, None for where the family says."""
+    place = family.device if device is None else device
+    make_backend = best_backend(place, dtype)
     return Job(
-        meta_family(family, dtype), shape, family.device, dtype, dtype, make_backend,
+        meta_family(family, dtype), shape, place, dtype, dtype, make_backend,
         encode=encode, is_fused=make_backend is not torch_backend,
     )  # fmt: skip
 

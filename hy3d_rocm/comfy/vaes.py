@@ -12,6 +12,7 @@ import torch
 
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import proof, unproven_family
+from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 
@@ -89,7 +90,13 @@ def is_managed(vae: Any) -> bool:
 def family_of(vae: Any) -> StructuredFamily:
     """The family of ComfyUI's VAE object, or of a wrapper's VAE. TypeError (a sentence) where its
     layers are not known. Nothing is run: ask is_proven() when the weights are in place."""
-    family = unproven_family(getattr(vae, "first_stage_model", vae))
+    module = getattr(vae, "first_stage_model", vae)
+    try:
+        family = unproven_family(module)
+    except TypeError:
+        raise
+    except CALL_ERRORS as error:  # of code that looked for parts of another kind
+        raise TypeError(f"the layers of {type(module).__name__} are not known") from error
     if is_managed(vae):
         if isinstance(family, HostedFamily):
             family.host = Host(torch.device(vae.device), vae.vae_dtype, ComfyWeights)
@@ -177,7 +184,7 @@ def is_proven(family: StructuredFamily) -> bool:
 
 def encodes_as_told(family: StructuredFamily) -> bool:
     """The same of its encoder, with one small image."""
-    if not isinstance(family, HostedFamily):
+    if getattr(family, "encoder", None) is None:
         return False
     if family.encoder not in _PROVEN:
         _PROVEN[family.encoder] = proof.encodes_as_told(family)

@@ -170,7 +170,7 @@ def free_memory_gb(query: Callable[..., float], default: Callable[[], Any]) -> C
 
         asked = torch.device(default() if device is None else device)
         if asked.type == "cuda":
-            return query(device)
+            return query(asked)
         return free_bytes(torch.device("cpu")) / GB
 
     return get_cuda_free_memory_gb

@@ -81,25 +81,26 @@ class SectionRunner:
         """What `section` answers; again after `restore` while it runs out of memory and there is
         more to give. Any other error, and the last of these, goes on."""
         while True:
-            self.place()
-            self.card.start()
-            failure = ""
+            failure, measured = "", False
             try:
+                self.place()
+                self.card.start()
+                measured = True
                 answer = section()
             except Exception as error:
                 if self.state.exhausted or not is_out_of_memory(error):
                     raise
                 failure = first_line(error)
             # Not in the except block: there the error holds the tensors of the failed section.
+            need = self.card.need() if measured else 0
             if not failure:
                 self.sections += 1
-                self.state = after(self.state, Section(self.card.need(), self.card.retries()))
+                self.state = after(self.state, Section(need, self.card.retries()))
                 return answer
-            self._again(failure)
+            self._again(failure, need)
             restore()
 
-    def _again(self, failure: str) -> None:
-        need = self.card.need()
+    def _again(self, failure: str, need: int) -> None:
         self.card.empty()
         self.repeats += 1
         self.state = after(self.state, Section(need, out_of_memory=True))

@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 Function = Callable[..., Any]
 CPU = torch.device("cpu")
+_ALIKE = 1.25  # a decode of up to so many times the frames is taken for one like those before
 
 
 class Memory:
@@ -48,6 +50,7 @@ class Memory:
         self.decodes: SectionRunner | None = None
         self.shape: tuple[Any, ...] = ()
         self.vae_bytes = 0
+        self.decoded_frames = 0
 
     def begin(self, device: torch.device) -> None:
         """FramePack computes on `device`: the cap is put into force."""
@@ -189,9 +192,18 @@ class Memory:
             self._line("Before VAE Decode")
             if self.decodes is None:
                 return protected()
+            self._longer(args[0] if args else kwargs.get("latents"))
             return self.decodes.run(protected, lambda: None)
 
         return decode
+
+    def _longer(self, latents: Any) -> None:
+        """What was measured says nothing of a longer decode: the second is of twice the frames."""
+        frames = int(latents.shape[2]) if getattr(latents, "ndim", 0) == 5 else 0
+        if self.decodes is not None and frames > _ALIKE * self.decoded_frames:
+            state = self.decodes.state
+            self.decodes.state = replace(state, preserved_bytes=state.limit_bytes)
+        self.decoded_frames = max(self.decoded_frames, frames)
 
     def sample_hunyuan(self, original: Function) -> Function:
         """One section: weights placed, measured, made again if memory runs out."""

@@ -75,13 +75,18 @@ def test_switched_on_a_failing_convolution_of_any_node_ends_in_the_same_result(
 
 
 def test_a_vae_in_a_protected_node_is_still_looked_after(
-    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     vae = core.VAE(Model())
-    with core_patched():
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    forget()
+    with core_patched(), inject_faults(Fault("current")):
         run_node(core, Decoding(vae))
+        run_node(core, Upscaler())
     assert vae.first_stage_model.modes == [2]
+    lines = [r.getMessage() for r in caplog.records if "another way" in r.getMessage()]
+    assert [line.split(":")[1] for line in lines] == [" VAE.decode", " Upscaler"]  # each once
 
 
 def test_a_node_that_may_stand_still_is_left_alone(

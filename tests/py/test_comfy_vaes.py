@@ -19,9 +19,10 @@ from comfy_doubles import comfy, module  # noqa: E402, F401
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
 
-from hy3d_rocm.decode.executor import decode  # noqa: E402
+from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily  # noqa: E402
+from hy3d_rocm.decode.families.proof import encodes_as_told  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,69 @@ def test_a_wrappers_scale_and_clamp_are_applied() -> None:
         got = decode(vae, z, strategy=strategy)
         assert relative_error(got, wanted) <= 1e-5, strategy
     assert float(wanted.abs().max()) == 1.0
+
+
+class Inside(torch.nn.Module):
+    """As the WanVideoWrapper's model of 2026: it scales, by what it holds, and keeps a cache."""
+
+    def __init__(self, vae: Any, mean: Any, inv_std: Any) -> None:
+        super().__init__()
+        tree = wan_original(vae)
+        self.encoder, self.decoder = tree.encoder, tree.decoder
+        self.conv1, self.conv2 = tree.conv1, tree.conv2
+        self.mean, self.inv_std, self._outer = mean, inv_std, [tree, vae]
+
+    def clear_cache(self) -> None:
+        self.cache: list[Any] = []
+
+    def decode(self, z: Any, pbar: bool = True) -> Any:
+        self.cache.append(z)
+        return self._outer[0].decode(z / self.inv_std + self.mean)
+
+    def encode(self, x: Any, pbar: bool = True, sample: bool = False) -> Any:
+        self.cache.append(x)
+        return (self._outer[1].encode(x).latent_dist.mean - self.mean) * self.inv_std
+
+
+class Wrapper2026(torch.nn.Module):
+    """As the WanVideoWrapper's of 2026: frames are not clamped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        vae = Wrapper().vae
+        channels = int(vae.config["z_dim"])
+        self.mean = torch.linspace(-1, 1, channels).view(1, -1, 1, 1, 1)
+        self.inv_std = 1 / torch.linspace(0.5, 2, channels).view(1, -1, 1, 1, 1)
+        self.model = Inside(vae, self.mean, self.inv_std)
+
+    def decode(self, latents: Any, device: Any, tiled: bool = False) -> list[Any]:
+        self.model.clear_cache()
+        return [self.model.decode(one[None].to(device))[0] for one in latents]
+
+    def encode(self, videos: Any, device: Any, tiled: bool = False) -> Any:
+        self.model.clear_cache()
+        return torch.stack([self.model.encode(one[None].to(device))[0] for one in videos])
+
+
+def test_a_wrapper_whose_model_scales_is_decoded_and_encoded_as_by_itself() -> None:
+    vae = Wrapper2026()
+    family = family_for(vae)
+    assert isinstance(family, HostedFamily)
+    z = tiny_latents(vae.model, 3, 2, 3)
+    with torch.no_grad():
+        wanted = torch.stack(vae.decode(z, "cpu"))
+    mean, inv_std, cache = vae.model.mean, vae.model.inv_std, vae.model.cache
+    for strategy in ("whole", "streamed"):
+        assert relative_error(decode(vae, z, strategy=strategy), wanted) <= 1e-5, strategy
+    assert float(wanted.abs().max()) > 1.0
+    assert vae.model.mean is mean
+    assert vae.model.inv_std is inv_std
+    assert vae.model.cache is cache
+    assert encodes_as_told(family)
+    assert len(cache) == 1  # ours has another
+    pixels = torch.rand(1, 3, 5, 16, 16) * 2 - 1
+    with torch.no_grad():
+        assert relative_error(encode(vae, pixels), vae.encode(pixels, "cpu")) <= 1e-5
 
 
 def packed_image_vae() -> Any:

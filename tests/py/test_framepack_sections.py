@@ -66,6 +66,19 @@ def test_a_part_is_moved_alone_and_keeps_its_parameters() -> None:
     assert is_on(part, CPU)
 
 
+def test_a_part_is_moved_inside_of_inference_mode_as_a_prompt_is_run() -> None:
+    """To another storage, as between devices; the parameter stays the one that others hold."""
+    model = Transformer()
+    before, values = model.x_embedder.weight, model.x_embedder.weight.detach().clone()
+    (part,) = [p for p in parts_of(model) if p.name == "x_embedder"]
+    with torch.inference_mode():
+        for kind in (torch.float64, torch.float32):
+            apply = part.module._apply
+            apply(lambda tensor, kind=kind: tensor.to(kind), recurse=False)
+    assert model.x_embedder.weight is before
+    assert torch.equal(before, values)
+
+
 @given(sizes=st.lists(st.integers(1, 50), max_size=20), room=st.integers(-5, 500))
 def test_more_room_keeps_the_same_parts_and_more(sizes: list[int], room: int) -> None:
     count = choose(sizes, room)
@@ -99,6 +112,22 @@ def test_a_section_that_runs_out_is_run_again_from_its_beginning_and_nothing_don
     assert restored[0] == weights  # put back before weights are moved for the next attempt
     assert 0 < card.free() - 15 * GB < weights
     assert card.emptied >= made.repeats
+
+
+def test_weights_that_do_not_fit_where_they_should_are_placed_again_with_less() -> None:
+    """A card may refuse what it says is free: its memory is in pieces."""
+    made, card = runner(16 * GB, begin(16 * GB, wanted_bytes=4 * GB))
+    refused = []
+
+    def move(part: residency.Part, device: torch.device) -> None:
+        if device == CARD and card.resident > 4 * GB:
+            refused.append(part.name)
+            raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB.")
+        card.move(part, device)
+
+    made._move = move
+    assert made.run(section(card, 2 * GB), nothing) == 2 * GB
+    assert len(refused) == made.repeats >= 1
 
 
 def test_when_no_weight_is_left_to_take_away_the_error_goes_on() -> None:

@@ -21,6 +21,8 @@ import torch
 
 from hy3d_rocm.framepack import known, standalone, standalone_memory
 from hy3d_rocm.framepack.after_import import AfterImport
+from hy3d_rocm.framepack.preservation import Preservation
+from hy3d_rocm.framepack.sections import SectionRunner
 from hy3d_rocm.units import GB, MB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,3 +217,43 @@ def test_weights_stay_through_the_decode_once_a_decode_has_left_room_for_them(
     program.main(3)
     gone = [m for m in caplog.messages if m.startswith("Unloading HunyuanVideoTransformer")]
     assert len(gone) == 2  # when the video begins, and before the first decode
+
+
+def test_a_longer_decode_begins_without_weights_on_the_card() -> None:
+    memory = standalone_memory.Memory()
+    state = Preservation(3 * GB, 20 * GB, need_bytes=2 * GB)
+    memory.decodes = SectionRunner([], torch.device("cpu"), torch.device("cpu"), Card(), state)
+    memory.decoded_frames = 9
+    for frames, kept in ((9, 3 * GB), (11, 3 * GB), (18, 20 * GB)):
+        memory._longer(torch.zeros(1, 16, frames, 1, 1))
+        assert memory.decodes.state.preserved_bytes == kept, frames
+
+
+@pytest.mark.parametrize("image_mode", [False, True])
+def test_the_vae_in_parts_gives_the_frames_of_the_unsplit_decode(
+    image_mode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the bound that streamed decodes are tested with: 1e-4 of the range."""
+    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    monkeypatch.setenv("HY3D_ROCM_VAE_BUDGET", "500MB")
+    from decode_doubles import _hunyuan
+
+    torch.manual_seed(0)
+    vae = _hunyuan().eval()
+    vae.use_framewise_decoding = False
+    latents = torch.randn(
+        (1, vae.config.latent_channels, 3, 4, 4), generator=torch.Generator().manual_seed(2)
+    )
+
+    def upstreams(latents: torch.Tensor, vae: Any, image_mode: bool = False) -> torch.Tensor:
+        scaled = latents / vae.config.scaling_factor
+        parts = [p.unsqueeze(2) for p in scaled.unbind(2)] if image_mode else [scaled]
+        return torch.cat([vae.decode(part).sample for part in parts], dim=2)
+
+    ours = standalone_memory.Memory().vae_decode(upstreams)
+    with torch.no_grad():
+        expected = upstreams(latents, vae, image_mode)
+        made = ours(latents, vae, image_mode=image_mode)
+    assert made.shape == expected.shape
+    span = float(expected.max() - expected.min())
+    assert float((made - expected).abs().max()) < 1e-4 * span

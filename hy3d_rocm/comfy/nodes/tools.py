@@ -55,6 +55,9 @@ class Hy3DRocmCaptureLatent(io.ComfyNode):  # type: ignore[misc]
                     display_name="path",
                     tooltip="The capture's JSON file; the latents lie beside it.",
                 ),
+                io.String.Output(
+                    "report", display_name="report", tooltip="What was written, and where."
+                ),
             ],
             is_output_node=True,
         )
@@ -62,7 +65,7 @@ class Hy3DRocmCaptureLatent(io.ComfyNode):  # type: ignore[misc]
     @classmethod
     def execute(cls, samples: Any, vae: Any, folder: str, frames: Any = None) -> io.NodeOutput:
         path, said = captures.capture_latent(samples, vae, frames, folder)
-        return io.NodeOutput(samples, str(path), ui=ui.PreviewText(said))
+        return io.NodeOutput(samples, str(path), said, ui=ui.PreviewText(said))
 
 
 class Hy3DRocmValidateDecode(io.ComfyNode):  # type: ignore[misc]

@@ -85,11 +85,16 @@ def _moving(original: Callable[..., Any]) -> Callable[..., Any]:
         parts = parts_of(model)
         held = sum(part.size_bytes for part in parts if is_on(part, device))
         state = begin(card.free() + held, now.wanted_bytes, known.recall(now.key))
-        now.runner = SectionRunner(parts, device, offload_device(), card, state)
-        now.runner.place()
-        return None
+        now.runner = SectionRunner(parts, device, _waiting(device), card, state)
+        return None  # the first section places them
 
     return move
+
+
+def _waiting(device: torch.device) -> torch.device:
+    """Where weights wait: main memory also under --highvram, where ComfyUI would leave them."""
+    offload = offload_device()
+    return torch.device("cpu") if offload.type == device.type else offload
 
 
 def _section(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,13 +25,14 @@ def _make(original: Callable[..., Any]) -> Callable[..., Any]:
     async def run_node(prompt_id: Any, unique_id: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         if not settings.current().protect_prompts or is_asynchronous(obj):
             return await original(prompt_id, unique_id, obj, *args, **kwargs)
-        guard = protect()
+        guard, since = protect(), protected.TOLD.recovered
         protected.AROUND_NODES.add(guard)
         try:
             with guard:
                 return await original(prompt_id, unique_id, obj, *args, **kwargs)
         finally:
-            protected.tell(type(obj).__name__ if not isinstance(obj, type) else obj.__name__, guard)
+            node = obj if isinstance(obj, type) else type(obj)
+            protected.tell(node.__name__, guard, since)
 
     return run_node
 

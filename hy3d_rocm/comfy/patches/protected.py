@@ -103,14 +103,27 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def tell(what: str, guard: Guard) -> None:
-    """Says what the guard had to do; nothing where all went its first way."""
+class _Told(threading.local):
+    """recovered: convolutions of this thread that `tell` has spoken of."""
+
+    recovered = 0
+
+
+TOLD = _Told()
+
+
+def tell(what: str, guard: Guard, since: int | None = None) -> None:
+    """Says what the guard had to do; nothing where all went its first way.
+
+    since: what TOLD.recovered was when the guard began, if there are others inside of it that speak
+    for themselves.
+    """
     stats = guard.stats
-    if not (stats.recovered or stats.raised):
+    recovered = stats.recovered - (0 if since is None else TOLD.recovered - since)
+    if recovered <= 0 and (since is not None or not stats.raised):
         return
-    line = (
-        f"{what}: {stats.recovered} of {stats.calls} convolutions went another way than the first"
-    )
+    TOLD.recovered += recovered
+    line = f"{what}: {recovered} of {stats.calls} convolutions went another way than the first"
     if stats.raised:
         line += f", {stats.raised} failed in every way"
     logger.info("hy3d_rocm: %s", line)

@@ -171,9 +171,8 @@ class HostedFamily(StructuredFamily):
     def vae_decode(self, z: Tensor) -> Tensor | None:
         """What the VAE's own decode() makes of two latent frames at most, by a shallow copy; None
         where there is none, or one that draws random numbers or asks for more than latents."""
-        shadow = copy.copy(self.vae)
+        shadow = self._shadow()
         if self.vae is not inner_vae(self.vae):
-            shadow._modules = {**self.vae._modules, "model": copy.copy(self.vae.model)}
             return torch.stack(list(shadow.decode(z, device=z.device))).to(z.device)
         if self.around.noise is not None or not _takes_latents_only(
             getattr(shadow, "decode", None)
@@ -181,6 +180,23 @@ class HostedFamily(StructuredFamily):
             return None
         made: Tensor = shadow.decode(z[:, :, 0] if self.is_image else z)
         return made.unsqueeze(2) if self.is_image else made
+
+    def vae_encode(self, pixels: Tensor) -> Any:
+        """What the VAE's own encode() makes of pixels, by a shallow copy: the latent, or what its
+        class gives for it."""
+        shadow = self._shadow()
+        if self.vae is not inner_vae(self.vae):
+            return shadow.encode(pixels, device=pixels.device).to(pixels.device)
+        made = shadow.encode(pixels[:, :, 0] if self.is_image else pixels)
+        made = getattr(getattr(made, "latent_dist", None), "mean", made)
+        return made.unsqueeze(2) if self.is_image and isinstance(made, torch.Tensor) else made
+
+    def _shadow(self) -> Any:
+        """A copy that may keep caches of its own; the weights are the VAE's."""
+        shadow = copy.copy(self.vae)
+        if self.vae is not inner_vae(self.vae):
+            shadow._modules = {**self.vae._modules, "model": copy.copy(self.vae.model)}
+        return shadow
 
 
 def _takes_latents_only(decode: Any) -> bool:
@@ -194,7 +210,8 @@ def _takes_latents_only(decode: Any) -> bool:
 def inner_vae(vae: Any) -> Any:
     """The module with encoder and decoder of a VAE that only scales around it."""
     model = getattr(vae, "model", None)
-    if not hasattr(vae, "decoder") and hasattr(model, "decoder") and hasattr(vae, "scale"):
+    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
+    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
         return model
     return vae
 

@@ -92,11 +92,15 @@ def _wan_down(block: Any) -> Any:
 
 
 def _wan_own(vae: Any, z: Tensor) -> Tensor:
-    """The VAE's own decode; where it takes the scales of latents, without any. On a shallow copy,
-    since some keep their caches as attributes."""
-    shadow, more = copy.copy(vae), {}
+    """The VAE's own decode; where it takes the scales of latents, or has them, without any. On a
+    shallow copy, since some keep their caches as attributes."""
+    shadow: Any = copy.copy(vae)
+    more: dict[str, Any] = {}
+    none = z.new_zeros(z.shape[1])
     if "scale" in inspect.signature(vae.decode).parameters:
-        channels = z.new_zeros(z.shape[1])
-        more = {"scale": [channels, channels + 1]}
+        more = {"scale": [none, none + 1]}
+    elif hasattr(vae, "inv_std"):
+        shadow.mean, shadow.inv_std = (n.view(1, -1, 1, 1, 1) for n in (none, none + 1))
+        shadow.clear_cache()
     frames: Tensor = shadow.decode(z, **more)
     return frames

@@ -68,11 +68,13 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
 
 
 def _wan_wrapper(vae: Any) -> Surroundings:
-    """The WanVideoWrapper: `scale` holds mean and 1 / spread; frames are clamped."""
+    """The WanVideoWrapper: `scale` holds mean and 1 / spread, and frames are clamped (2025-03); or
+    `mean` and `inv_std` do, and they are not (2026)."""
+    clamps = hasattr(vae, "scale")
 
     def scales(like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, inverse = (_column(s, like) for s in vae.scale)
-        return mean, inverse
+        mean, inverse = vae.scale if clamps else (vae.mean, vae.inv_std)
+        return _column(mean, like), _column(inverse, like)
 
     def enter(latents: Tensor, first: int) -> Tensor:
         mean, inverse = scales(latents)
@@ -83,7 +85,7 @@ def _wan_wrapper(vae: Any) -> Surroundings:
 
     return Surroundings(
         enter=Local(enter, same_frames),
-        leave=Local(lambda frames, first: frames.clamp(-1.0, 1.0), same_frames),
+        leave=Local(lambda frames, first: frames.clamp(-1.0, 1.0), same_frames) if clamps else None,
         encoded=Local(encoded, same_frames),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, HarnessHangSeen
 from .framepack import HarnessImageEncoder, HarnessLatent, HarnessTextEncoder
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
@@ -18,6 +20,8 @@ from .shelf import HarnessFresh, HarnessShelf
 from .stand_ins import HarnessStandIn
 from .vaes import HarnessVae, HarnessVaeCheck, HarnessVaeEncodeCheck
 from .wrappers import HarnessHunyuanWrapperVae, HarnessWanWrapperVae
+
+torch.backends.cudnn.allow_tf32 = False  # on a GPU: "exact" is said of float32
 
 _NODES = (
     HarnessAttributes,

@@ -36,7 +36,6 @@ class HarnessVae:
             sys.path.append(str(TESTS))
         from comfy_vaes_tiny import tiny_comfy_vae
 
-        torch.backends.cudnn.allow_tf32 = False  # "exact" is said of float32
         vae = tiny_comfy_vae(kind)
         first = vae.first_stage_model.decoder
         first = first.conv_in if hasattr(first, "conv_in") else first.conv1
@@ -69,7 +68,8 @@ class HarnessVaeCheck(Probe):
             latents = samples["samples"]
             if vae.latent_dim == 2 and latents.ndim == 5:  # as the core's decode() does
                 latents = latents[:, :, 0]
-            frames = vae.process_output(unsplit(vae).decode(latents).float())
+            made = unsplit(vae).decode(beside_weights(vae, latents))
+            frames = vae.process_output(made.float()).cpu()
         wanted = frames.movedim(1, -1)
         wanted = wanted.flatten(0, 1) if wanted.ndim == 5 else wanted
         same = images.shape == wanted.shape
@@ -91,12 +91,18 @@ class HarnessVaeEncodeCheck(Probe):
             video = not vae.not_video
             images = images.movedim(1, 0).unsqueeze(0) if video else images.unsqueeze(2)
         with torch.no_grad():
-            wanted = unsplit(vae).encode(images.float()).float()
+            wanted = unsplit(vae).encode(beside_weights(vae, images.float())).float().cpu()
         got = samples["samples"]
         same = got.shape == wanted.shape
         spread = wanted.max() - wanted.min()
         error = float((got - wanted).abs().max() / spread) if same else None
         return {"ui": {"check": [{"error": error, "shape": list(got.shape)}]}}
+
+
+def beside_weights(vae: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor where the weights are, and in their type."""
+    weight = next(vae.first_stage_model.parameters())
+    return tensor.to(weight.device, weight.dtype)
 
 
 def unsplit(vae: Any) -> Any:

@@ -1,0 +1,342 @@
+"""VAE Decode and Encode with stand-ins for ComfyUI: options, cancels, unknown VAEs, timelines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from comfy_doubles import Comfy, Interrupt, comfy, door, execute  # noqa: E402
+from comfy_vae_doubles import Flag, ManagedVae, OddDecoder  # noqa: E402
+from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
+from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
+
+__all__ = ["comfy", "door", "execute"]  # fixtures
+
+Execute = Callable[..., Any]
+AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def loads(comfy: Comfy) -> list[Any]:
+    """What ComfyUI was asked to load."""
+    made: list[Any] = []
+    comfy.management.load_models_gpu = lambda models, **_: made.extend(models)
+    return made
+
+
+@pytest.fixture
+def flag(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Flag:
+    return Flag(comfy, monkeypatch)
+
+
+def video_vae() -> ManagedVae:
+    return ManagedVae(latent_diffusion_original(tiny_vae("hunyuan")))
+
+
+def encoding_vae(kind: str, times: float = 1.0) -> ManagedVae:
+    """With an encode() of its own, which gives so many times the mean."""
+    inner = tiny_vae(kind)
+    model = wan_original(inner) if kind == "wan" else latent_diffusion_original(inner)
+    model.encode = lambda x: inner.encode(x).latent_dist.mean * times
+    return ManagedVae(model, latent_dim=2 if kind == "image" else 3)
+
+
+# Options
+
+
+def test_the_options_defaults_are_those_of_decode() -> None:
+    from hy3d_rocm.comfy.option_values import DEFAULTS, decode_options
+    from hy3d_rocm.decode.report import DecodeOptions
+
+    assert decode_options({}) == decode_options(DEFAULTS) == DecodeOptions()
+
+
+def test_a_number_that_means_none_becomes_none_and_megabytes_bytes() -> None:
+    from hy3d_rocm.comfy.option_values import decode_options
+
+    made = decode_options({"slice_mb": 3, "halo_pixels": -1, "chunk_size": 0})
+    assert made.slice_bytes == 3 * 2**20
+    assert made.halo_pixels is None
+    assert made.chunk_size is None
+    assert decode_options({"cleanup_frequency": 0}).cleanup_frequency == 0
+    with pytest.raises(ValueError, match="statistic_passes is -1; give"):
+        decode_options({"statistic_passes": -1})
+    with pytest.raises(ValueError, match="'halo' is no option of a decode; known are"):
+        decode_options({"halo": 3})
+
+
+def test_a_prompt_saved_before_the_options_existed_still_runs(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
+    images, report, timeline = execute(
+        "Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **AUTO
+    ).values  # fmt: skip
+    assert loads == [vae.patcher]
+    assert images.shape == (5, 16, 16, 3)
+    assert "HunyuanVideo on cpu in float32" in report
+    assert timeline.shape[0] == 1
+    assert timeline.shape[3] == 3
+    assert vae.calls == []
+
+
+def test_options_reach_the_decode(execute: Execute, loads: list[Any]) -> None:
+    vae = ManagedVae(wan_original(tiny_vae("wan")))
+    z = tiny_latents(vae.first_stage_model, 3, 2, 2)
+    given = {**AUTO, "strategy": "streamed", "chunk_size": 2}
+    report = execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given).values[1]
+    assert "streamed in chunks of 2 latent frames" in report
+
+
+def test_latents_of_another_model_are_named_with_the_remedy(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae, z = video_vae(), torch.zeros(1, 5, 2, 2, 2)
+    with pytest.raises(ValueError, match=r"have 5 channels .* connect the VAE that belongs"):
+        execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **AUTO)
+    assert vae.calls == []
+
+
+# Unknown VAEs
+
+
+def test_an_unknown_vae_is_decoded_in_tiles_of_ours_where_memory_is_short(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = ManagedVae(OddDecoder().eval(), latent_dim=2)
+    z = torch.randn(1, 4, 96, 96, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = vae.decode(z)
+    vae.calls.clear()
+    for budget, way in (("4GB", "whole"), ("70MB", "tiled in ")):
+        given = {**AUTO, "budget": budget}
+        images, report, _ = execute(
+            "Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given
+        ).values  # fmt: skip
+        assert f"OddDecoder on cpu in float32: {way}" in report
+        assert relative_error(images, wanted) <= 1e-6  # its whole reach is within the halo
+    assert vae.calls == []  # ComfyUI's own decode was not needed
+    assert loads == [vae.patcher] * 2
+
+
+def test_what_makes_no_pictures_is_left_to_comfyuis_own_decode(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = ManagedVae(OddDecoder().eval(), latent_dim=2)
+    vae.output_channels = 2  # sound
+    out = execute(
+        "Hy3DRocmVAEDecode", samples={"samples": torch.zeros(1, 4, 4, 4)}, vae=vae, **AUTO
+    )
+    assert vae.calls == ["decode"]
+    assert "OddDecoder makes no pictures" in out.values[1]
+
+
+def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[Any]) -> None:
+    from hy3d_rocm.comfy.decode import decode_samples
+
+    vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
+    images, report = decode_samples(vae, z, strategy="streamed")
+    assert images.shape == (1, 5, 16, 16, 3)
+    assert report.strategy == "streamed"
+    other: Any = object()
+    kept = torch.zeros(1, 2, 2, 3)
+    images, report = decode_samples(other, torch.zeros(1, 4, 2, 2), own=lambda z: kept)
+    assert images is kept
+    assert report.strategy == "own"
+
+
+# Cancels
+
+
+def test_looking_for_a_cancel_does_not_take_it_from_comfyui(flag: Flag) -> None:
+    from hy3d_rocm.comfy.watching import INTERVAL_S, Watcher
+
+    def work() -> None:
+        with Watcher() as watcher:
+            seen.append(watcher.cancelled())
+            flag.up = True
+            seen.extend([watcher.cancelled(), watcher.requested])
+            until = time.monotonic() + 100 * INTERVAL_S
+            while not watcher.flag.requested and time.monotonic() < until:
+                time.sleep(0.01)
+            seen.append(watcher.flag.requested)  # the C core's, set by the thread
+            seen.append(flag.up and not flag.resets)
+            raise RuntimeError("ended by that")
+
+    seen: list[bool] = []
+    with pytest.raises(Interrupt):
+        work()
+    assert seen == [False, True, True, True, True]
+    assert flag.resets == 1
+
+
+def test_an_error_that_is_no_cancel_stays_what_it_is(flag: Flag) -> None:
+    from hy3d_rocm.comfy.watching import Watcher
+
+    def fail() -> None:
+        with Watcher():
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        fail()
+    with Watcher() as watcher:
+        flag.up = True
+    assert flag.up  # a result that was ready is kept, and the executor sees the flag
+    assert watcher.cancelled()
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_cancel_in_the_middle_ends_within_one_grain_with_comfyuis_exception(
+    execute: Execute, loads: list[Any], flag: Flag, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    from hy3d_rocm.comfy.running import Steps
+
+    ticks: list[int] = []
+    tick = Steps.__call__
+
+    def counted(self: Any, done: int, total: int, step: Any) -> None:
+        ticks.append(done)
+        flag.up = flag.up or done == after
+        tick(self, done, total, step)
+
+    monkeypatch.setattr(Steps, "__call__", counted)
+    vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 3, 2, 2)
+    given = {**AUTO, "strategy": "streamed", "slice_mb": 1}
+    with pytest.raises(Interrupt):
+        execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given)
+    assert ticks == list(range(1, after + 1))
+    assert flag.resets == 1
+    assert vae.calls == []  # not taken for a failure of ours
+
+
+# Encode
+
+
+def test_pixels_are_cropped_and_scaled_and_the_latent_is_the_cores(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = encoding_vae("image")
+    pixels = torch.rand(2, 35, 34, 4, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        wanted = vae.encode(pixels)
+    vae.calls.clear()
+    latent, report = execute(
+        "Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **{**AUTO, "strategy": "streamed"}
+    ).values  # fmt: skip
+    assert latent["samples"].shape == wanted.shape == (2, 4, 8, 8)
+    assert relative_error(latent["samples"], wanted) <= 1e-5
+    assert report.startswith("pixels (2, 35, 34, 4) -> latents (2, 4, 8, 8)")
+    assert vae.calls == []
+
+
+def test_frames_of_one_video_are_encoded_as_one(execute: Execute, loads: list[Any]) -> None:
+    vae = encoding_vae("wan")
+    pixels = torch.rand(7, 16, 16, 3, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        wanted = vae.encode(pixels[:5])  # the two that make no latent are left out
+    latent = execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO).values[0]["samples"]
+    assert latent.shape == wanted.shape
+    assert relative_error(latent, wanted) <= 1e-5
+
+
+def test_an_unknown_encoder_is_left_to_comfyuis_own_encode(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = encoding_vae("image", times=2)  # as no layers say
+    pixels = torch.rand(1, 16, 16, 3)
+    latent, report = execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO).values
+    assert vae.calls == ["encode"]
+    assert "encodes otherwise than its layers say" in report
+    assert latent["samples"].shape == (1, 4, 4, 4)
+
+
+def test_what_is_no_image_is_a_sentence(execute: Execute) -> None:
+    with pytest.raises(ValueError, match="pixels is str, not an IMAGE"):
+        execute("Hy3DRocmVAEEncode", pixels="a", vae=video_vae(), **AUTO)
+
+
+def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
+    from hy3d_rocm.comfy.reports import report_lines
+    from hy3d_rocm.decode.report import DecodeReport
+
+    report = DecodeReport(
+        "Wan", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cpu", "float32", 2**30, "as given",
+        strategy="tiled", reason="because.", plan={"way": "tiled in 4 tiles"}, steps=4,
+        events=[{"event": "out of memory", "way": "whole", "next_way": "tiled in 4 tiles"}],
+    )  # fmt: skip
+    lines = report_lines(report)
+    assert lines[0] == "Wan on cpu in float32: tiled in 4 tiles"
+    assert "out of memory in whole, then tiled in 4 tiles" in lines
+    assert any(line.startswith("next time: Memory ran out although") for line in lines)
+
+
+# The timeline
+
+
+def test_the_timeline_shows_curve_budget_steps_and_restarts() -> None:
+    from hy3d_rocm.comfy import picture, timeline
+
+    series = [(i / 10, i * 10**6) for i in range(20)]
+    made = timeline.Timeline(
+        "title", "about", 2.0, 19 * 10**6, 30 * 10**6, 25 * 10**6, series,
+        steps=[(0.5, "conv"), (1.0, "attention")], again=[1.5],
+    )  # fmt: skip
+    image = timeline.draw(made)
+    assert image.shape == (1, timeline.HEIGHT, picture.WIDTH, 3)
+    seen = colours(image)
+    assert {picture.ACCENT, picture.WARM, timeline._FILL, timeline._RED} <= seen
+    assert timeline._RED not in colours(timeline.draw(timeline.Timeline("t", "a", 2.0, 5)))
+
+
+def colours(image: Any) -> set[tuple[int, ...]]:
+    pixels = (image[0] * 255).round().to(torch.int64).reshape(-1, 3)
+    packed = (pixels @ torch.tensor([65536, 256, 1])).unique().tolist()
+    return {(c >> 16, c >> 8 & 255, c & 255) for c in packed}
+
+
+def test_an_empty_or_very_long_timeline_is_drawn_too() -> None:
+    from hy3d_rocm.comfy import timeline
+
+    for made in (
+        timeline.Timeline("", "", 1e-9),
+        timeline.Timeline("x" * 500, "y" * 500, 1e5, 1, 2**50, 1, [(0.0, -5), (1.0, 2**40)]),
+    ):
+        image = timeline.draw(made)
+        assert float(image.min()) >= 0
+        assert float(image.max()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("top", "binary"),
+    [
+        (1.0, False),
+        (0.003, False),
+        (86400.0, False),
+        (1, True),
+        (300 * 2**20, True),
+        (2**34 + 1, True),
+    ],
+)
+def test_ticks_are_few_round_and_within_the_axis(top: float, binary: bool) -> None:
+    from hy3d_rocm.comfy.scales import nice_ticks
+
+    ticks = nice_ticks(top, binary)
+    assert ticks[0] == 0
+    assert 2 <= len(ticks) <= 8
+    assert ticks[-1] <= top
+    assert len({round((b - a) / ticks[1], 6) for a, b in pairwise(ticks)}) == 1

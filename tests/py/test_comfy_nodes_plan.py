@@ -1,0 +1,286 @@
+"""Protect VAE, Memory Plan and Tune VAE with stand-ins for ComfyUI."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from comfy_doubles import Comfy, Interrupt, comfy, door, execute, nodes_of  # noqa: E402
+from comfy_vae_doubles import Flag, ManagedVae, OddDecoder  # noqa: E402
+from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
+from decode_originals import wan_original  # noqa: E402
+
+__all__ = ["comfy", "door", "execute"]  # fixtures
+
+Execute = Callable[..., Any]
+SIZE = {"width": 64, "height": 60, "frames": 8}
+AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def loads(comfy: Comfy) -> list[Any]:
+    made: list[Any] = []
+    comfy.management.load_models_gpu = lambda models, **_: made.extend(models)
+    return made
+
+
+def wan() -> ManagedVae:
+    return ManagedVae(wan_original(tiny_vae("wan")))
+
+
+# Protect VAE
+
+
+def test_a_protected_vae_decodes_through_failing_convolutions_and_the_source_does_not(
+    execute: Execute, loads: list[Any]
+) -> None:
+    from hy3d_rocm.conv import forget
+    from hy3d_rocm.conv.faults import MIOPEN_NO_ALGORITHM, Fault, inject_faults
+
+    vae, z = ManagedVae(OddDecoder().eval(), latent_dim=2), torch.ones(1, 4, 4, 4)
+    with torch.no_grad():
+        wanted = vae.decode(z)
+    made, report = execute("Hy3DRocmProtectVAE", vae=vae, mode="protect", **AUTO).values
+    assert isinstance(made, ManagedVae)
+    assert made.first_stage_model is vae.first_stage_model
+    assert "OddDecoder: decode, decode_tiled, encode run with failing convolutions" in report
+    forget()
+    fault = Fault("current", "conv2d", MIOPEN_NO_ALGORITHM)
+    with torch.no_grad(), inject_faults(fault):
+        assert relative_error(made.decode(z), wanted) <= 1e-6
+        assert relative_error(made.decode_tiled(z, tile_x=4), wanted) <= 1e-6
+    forget()
+    assert type(vae) is ManagedVae
+    assert vae.calls[-2:] == ["decode", "decode_tiled 4"]
+
+
+def test_full_decodes_in_parts_and_keeps_the_tiles_of_tiled_methods(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = wan()
+    z = tiny_latents(vae.first_stage_model, 2, 2, 2)
+    given = {**AUTO, "strategy": "streamed"}
+    made, report = execute("Hy3DRocmProtectVAE", vae=vae, mode="full", **given).values
+    assert "within a budget (auto)" in report
+    with torch.no_grad():
+        images = made.decode(z)
+        assert vae.calls == []
+        assert images.shape == (1, 5, 16, 16, 3)
+        made.decode_tiled(z, tile_x=3)
+    assert vae.calls == ["decode_tiled 3"]
+
+
+def test_guarding_twice_is_guarding_once_and_a_module_stays_as_it_was(execute: Execute) -> None:
+    module = OddDecoder().eval()
+    once = execute("Hy3DRocmProtectVAE", vae=module, mode="full", **AUTO).values
+    twice = execute("Hy3DRocmProtectVAE", vae=once[0], mode="protect", **AUTO).values[0]
+    assert "no budget: this is no VAE of ComfyUI's own" in once[1]
+    assert type(twice).__mro__[1] is OddDecoder
+    z = torch.ones(1, 4, 2, 2)
+    with torch.no_grad():
+        assert torch.equal(twice.decode(z), module.decode(z))
+    assert sorted(dict(twice.named_modules())) == sorted(dict(module.named_modules()))
+    assert type(module) is OddDecoder
+
+
+def test_what_is_no_vae_or_no_budget_is_a_sentence(execute: Execute) -> None:
+    with pytest.raises(TypeError, match=r"vae is a dict without decode.*: connect a VAE loader"):
+        execute("Hy3DRocmProtectVAE", vae={}, mode="protect", **AUTO)
+    with pytest.raises(ValueError, match="6 parsecs"):
+        execute("Hy3DRocmProtectVAE", vae=wan(), mode="full", **{**AUTO, "budget": "6 parsecs"})
+
+
+# Memory Plan
+
+
+def test_the_plan_names_the_way_that_the_decode_then_takes(
+    execute: Execute, loads: list[Any]
+) -> None:
+    vae = wan()
+    out = execute("Hy3DRocmMemoryPlan", vae=vae, **SIZE, **{**AUTO, "strategy": "streamed"})
+    text, image, budget = out.values
+    assert loads == []
+    assert vae.calls == []
+    assert image.shape[3] == 3
+    assert set(out.ui) == {"images", "text"}
+    taken = text.splitlines()[-1]
+    assert taken.startswith("taken: streamed in chunks of 1 latent frame.")
+    assert "whole: planned peak" in text
+    assert "tiled in" in text
+    # 8 frames are 3 latents, 60 rows 8 of them.
+    assert "latents 1x4x3x8x8 -> 1x3x9x64x64" in text
+    z = tiny_latents(vae.first_stage_model, 3, 8, 8)
+    given = {**AUTO, "strategy": "streamed", "budget": budget}
+    report = execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given).values[1]
+    assert "Wan on cpu in float32: streamed in chunks of 1 latent frame" in report
+
+
+def test_a_budget_that_is_too_small_is_a_plan_with_the_least_that_would_do(
+    execute: Execute,
+) -> None:
+    given = {**AUTO, "budget": "1MB"}
+    text, _, budget = execute("Hy3DRocmMemoryPlan", vae=wan(), **SIZE, **given).values
+    assert "nothing is taken: no strategy fits the budget of 1.00 MB" in text
+    assert "does not fit, from a budget of " in text
+    assert budget == str(2**20)
+
+
+def test_a_connected_latent_goes_before_the_sizes_and_must_fit_the_vae(execute: Execute) -> None:
+    vae = wan()
+    given = {"vae": vae, **SIZE, **AUTO}
+    text = execute(
+        "Hy3DRocmMemoryPlan", samples={"samples": torch.zeros(2, 4, 1, 3, 2)}, **given
+    ).values[0]  # fmt: skip
+    assert "latents 2x4x1x3x2" in text
+    with pytest.raises(ValueError, match=r"has shape \(1, 5, 1, 2, 2\), but this Wan VAE"):
+        execute("Hy3DRocmMemoryPlan", samples={"samples": torch.zeros(1, 5, 1, 2, 2)}, **given)
+    with pytest.raises(ValueError, match="frames is 0; give a whole number of 1 or more"):
+        execute("Hy3DRocmMemoryPlan", **{**given, "frames": 0})
+
+
+def test_the_plan_of_an_unknown_vae_says_that_it_can_not_be_told(execute: Execute) -> None:
+    vae = ManagedVae(OddDecoder().eval(), latent_dim=2)
+    given = {**AUTO, "budget": "2GB"}
+    text, image, budget = execute("Hy3DRocmMemoryPlan", vae=vae, **SIZE, **given).values
+    assert text.startswith("the layers of OddDecoder are not known\n")
+    assert image.shape[0] == 1
+    assert budget == str(2**31)
+
+
+@pytest.mark.parametrize(
+    ("budget", "more", "steady"),
+    [
+        ("6GB", {}, True),
+        ("auto", {}, False),
+        ("", {}, False),
+        ("80%", {}, False),
+        ("6 parsecs", {}, False),
+        ("6GB", {"memory_fraction": 0.5}, False),
+    ],
+)
+def test_a_plan_is_cached_only_where_nothing_else_decides(
+    comfy: Comfy, door: ModuleType, budget: str, more: dict[str, Any], steady: bool
+) -> None:
+    nodes = {node.GET_SCHEMA().node_id: node for node in nodes_of(door)}
+    found = nodes["Hy3DRocmMemoryPlan"].fingerprint_inputs(vae=None, budget=budget, **more)
+    assert (found == "") is steady
+    assert steady or math.isnan(found)
+    assert math.isnan(nodes["Hy3DRocmTuneVAE"].fingerprint_inputs(vae=None))
+
+
+# Tune VAE
+
+
+def shapes_of(vae: ManagedVae) -> Any:
+    from hy3d_rocm.comfy import sizes, vae_memory, vaes
+    from hy3d_rocm.tune.decodes import collect_decode
+
+    family = vaes.family_of(vae)
+    shape = sizes.latent_shape(family, sizes.Wanted(64, 64, 9))
+    job = vae_memory.job_of(family, shape, family.dtype)
+    from hy3d_rocm.decode.planning.ways import list_ways
+
+    return job, list(list_ways(job)), collect_decode
+
+
+def test_the_convolutions_are_those_of_the_way_that_would_be_taken(comfy: Comfy) -> None:
+    job, ways, collect = shapes_of(wan())
+    streamed = next(way for way in ways if way.strategy == "streamed")
+    found, words = collect(job, streamed)
+    whole, whole_words = collect(job, None)
+    assert words == "of the decode streamed in chunks of 1 latent frame"
+    assert whole_words == "of the decode of all frames at once"
+    assert found != whole
+    assert all(shape.spec.op == "conv3d" or shape.spec.op == "conv2d" for shape in found)
+    weights = [shape.weight for shape in found]
+    assert weights == sorted(weights, reverse=True)
+
+
+class Lab:
+    """Measures nothing: says what it was asked. cancel: called before the answer."""
+
+    running = ""
+
+    def __init__(self, cancel: Callable[[], None] = lambda: None) -> None:
+        self.asked: list[Any] = []
+        self.cancel = cancel
+
+    def measure(self, spec: Any, tiers: Any) -> Any:
+        from hy3d_rocm.tune.measure import Measured
+
+        self.asked.append(spec)
+        self.cancel()
+        return {tier: Measured("ok", 0.001, 0.002, 0, "tile 64x64x32") for tier in tiers}
+
+
+class Knowledge:
+    def __init__(self) -> None:
+        self.kept: dict[Any, dict[str, Any]] = {}
+
+    def records(self, spec: Any) -> Any:
+        return self.kept.get(spec, {})
+
+    def put(self, spec: Any, tier: str, verdict: str, **fields: Any) -> None:
+        from hy3d_rocm.conv.knowledge import Record
+
+        self.kept.setdefault(spec, {})[tier] = Record(tier, verdict, **fields)
+
+
+def measured(comfy: Comfy, lab: Lab, known: Knowledge, seconds: float = 60) -> str:
+    from hy3d_rocm.comfy import tuned
+
+    job, _, collect = shapes_of(wan())
+    return tuned.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
+
+
+def test_all_is_measured_once_and_the_report_is_that_of_the_command(
+    comfy: Comfy, loads: list[Any]
+) -> None:
+    lab, known = Lab(), Knowledge()
+    report = measured(comfy, lab, known)
+    assert report.startswith("hy3d-rocm tune")
+    assert len(lab.asked) == len(known.kept) == len(set(lab.asked))
+    again = Lab()
+    measured(comfy, again, known)
+    assert again.asked == []
+
+
+def test_a_cancel_between_two_shapes_keeps_what_was_measured(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = Flag(comfy, monkeypatch)
+    known = Knowledge()
+
+    def cancel() -> None:
+        flag.up = len(lab.asked) == 2
+
+    lab = Lab(cancel)
+    with pytest.raises(Interrupt):
+        measured(comfy, lab, known)
+    assert len(lab.asked) == 2
+    assert len(known.kept) == 2
+    assert flag.resets == 1
+
+
+def test_on_the_cpu_the_node_says_that_there_is_nothing_to_measure(execute: Execute) -> None:
+    out = execute("Hy3DRocmTuneVAE", vae=wan(), **SIZE, seconds=10)
+    assert "Nothing was measured: ComfyUI computes this VAE on the CPU" in out.values[0]
+    assert out.ui.as_dict() == {"text": (out.values[0],)}
+    odd = ManagedVae(OddDecoder().eval(), latent_dim=2)
+    with pytest.raises(ValueError, match=r"layers of OddDecoder are not known\. Its convolutions"):
+        execute("Hy3DRocmTuneVAE", vae=odd, **SIZE, seconds=10)
