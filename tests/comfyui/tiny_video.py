@@ -2,10 +2,11 @@
 
     python tests/comfyui/tiny_video.py MODELS COMFYUI [FRAMEPACK]
 
-writes MODELS/vae/tiny_*.safetensors, VAEs of the classes of COMFYUI (a checkout of ComfyUI), and,
-with FRAMEPACK (a checkout of ComfyUI-FramePackWrapper), MODELS/diffusers/lllyasviel/FramePackI2V_HY
-and MODELS/diffusion_models/tiny_framepack.safetensors, the wrapper's own transformer. Seeds are
-fixed, nothing is downloaded, all together is under 20 MB. Latents have as many channels as the real
+writes MODELS/vae/tiny_*.safetensors, VAEs of the classes of COMFYUI (a checkout of ComfyUI),
+MODELS/upscale_models/tiny_esrgan.safetensors, and, with FRAMEPACK (a checkout of
+ComfyUI-FramePackWrapper), MODELS/diffusers/lllyasviel/FramePackI2V_HY and
+MODELS/diffusion_models/tiny_framepack.safetensors, the wrapper's own transformer. Seeds are fixed,
+nothing is downloaded, all together is under 50 MB. Latents have as many channels as the real
 models'; widths are as small as the classes allow, and a VAE file needs nodes/narrow.py to be read,
 since the core's loader fixes most widths.
 """
@@ -94,6 +95,21 @@ def write_vaes(folder: Path) -> None:
         save_file(weights, folder / f"tiny_{name}.safetensors")
 
 
+def write_upscaler(folder: Path) -> None:
+    """An ESRGAN of 8 channels, as the core's UpscaleModelLoader reads it."""
+    import torch
+    from nodes.narrow import randomize
+    from safetensors.torch import save_file
+    from spandrel.architectures.ESRGAN import ESRGAN
+
+    torch.manual_seed(7)
+    model = ESRGAN(num_filters=8, num_blocks=1, scale=2).requires_grad_(False)
+    randomize(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / "tiny_esrgan.safetensors")
+
+
 def use_core(core: Path) -> None:
     """Makes ComfyUI's modules importable, on the CPU."""
     sys.argv = [sys.argv[0], "--cpu"]
@@ -111,6 +127,7 @@ def main(models: Path, core: Path, framepack: Path | None) -> None:
     around.__path__ = [str(HERE / "nodes")]
     sys.modules["nodes"] = around
     write_vaes(models / "vae")
+    write_upscaler(models / "upscale_models")
 
 
 if __name__ == "__main__":

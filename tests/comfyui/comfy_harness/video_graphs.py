@@ -159,6 +159,19 @@ def through_vae(
     return prompt
 
 
+def upscale(shelf: Path, keep: bool = False, first: Any = None) -> Prompt:
+    """A picture through the core's ImageUpscaleWithModel, which decodes nothing."""
+    first = node("HarnessFresh") if first is None else first
+    return {
+        "picture": images(1, seed=5),
+        "samples": {**first, "inputs": {**first["inputs"], "value": ["picture", 0]}},
+        "model": node("UpscaleModelLoader", model_name="tiny_esrgan.safetensors"),
+        "upscale": node("ImageUpscaleWithModel", upscale_model=["model", 0], image=["samples", 0]),
+        "upscale-seen": shelved(["upscale", 0], shelf / "upscale.pt", keep),
+        "fired": node("HarnessFired", value=["upscale", 0]),
+    }
+
+
 def with_check(prompt: Prompt, name: str) -> Prompt:
     """`prompt` and how far its node `name` is from the core's unsplit decoder: "check"."""
     check = node("HarnessVaeCheck", vae=["vae", 0], samples=["samples", 0], images=[name, 0])

@@ -18,6 +18,8 @@ FAULTS = {
     "out of memory twice whatever is tried": "*:*:*:hip_oom,first=5,count=2",
     "NaN from each layer's first call on": "current:*:*:nan",
 }
+NO_ALGORITHM = "current:*:*:no_algorithm"
+PROMPTS = "hy3d_rocm.protect_prompts"  # ComfyUI's setting
 # Only what looks at all frames sees this one; a tier's later results are not looked at.
 LATE_NAN = "current:*:*:nan,first=7,count=1"
 BROKEN = "MIOpen Error: No suitable algorithm was found"
@@ -44,12 +46,35 @@ def run(context: Context) -> None:
             holds = broken.status == "error" and BROKEN in broken.error
             report.check(f"without the pack: {kind} fails as MIOpen does", holds, broken.seen())
             server.run(_prompt(context, kind, "decode", decoder, _refusing(0)))
+        server.run(graphs.upscale(shelf, keep=True))
     with context.server(packs={OURS: context.pack}, environ=PATCHED) as server:
         for way, (mode, decoder, kinds) in WAYS.items():
             server.set(MODE, mode)
             for kind in kinds:
                 _all_faults(context, server, f"{way}, {kind}", kind, decoder)
             _hang(context, server, way, kinds[0], decoder)
+        _whole_prompts(context, server)
+
+
+def _whole_prompts(context: Context, server: Server) -> None:
+    """A convolution in a node that is no VAE's: an up-scaler."""
+    report, shelf = context.report, context.shelf()
+    server.set(PROMPTS, False)
+    broken = server.run(graphs.upscale(shelf, first=_refusing(2)))
+    claim = "an up-scaler, protect_prompts off: fails as MIOpen does"
+    report.check(claim, BROKEN in broken.error, broken.seen())
+    server.set(PROMPTS, True)
+    for what, first in (
+        ("PyTorch's convolutions raise", _refusing(2)),
+        ("MIOpen finds no algorithm", node("HarnessFaults", faults=NO_ALGORITHM)),
+    ):
+        result = server.run(graphs.upscale(shelf, first=first))
+        found = seen(result, "upscale")
+        claim = f"an up-scaler, protect_prompts on: {what}: the right picture"
+        report.check(claim, near(found.get("far")), f"{result.seen()} {found}")
+    fired = result.ui("fired", "fired")
+    report.check("an up-scaler: it was met", bool(fired), f"{result.seen()} {fired}")
+    server.set(PROMPTS, False)
 
 
 def _all_faults(
