@@ -115,6 +115,24 @@ def test_in_full_wans_plain_calls_run_in_parts_and_tiles_stay(
     assert seen == [((2, 2, 4, 4), "80%", False)] * 2
 
 
+def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_upstream(
+    wan: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.comfy import budgeted
+
+    def half(vae: Any, given: torch.Tensor, budget: str) -> Any:
+        return given.bfloat16(), "in parts"
+
+    monkeypatch.setenv("HY3D_ROCM_VAE", "full")
+    monkeypatch.setattr(budgeted, "decode", half)
+    z = latents()
+    smaller = z[0, :, :, :2]
+    with applied(wan.place, *wan.specs):
+        assert {frames.dtype for frames in wan.vae.decode(z, "cpu")} == {torch.float32}
+        frames = wan.vae.decode([z[0], smaller], "cpu")
+    assert frames[0].shape != frames[1].shape
+
+
 def test_failing_convolutions_of_hunyuans_vae_end_in_the_same_frames(hunyuan: Pack) -> None:
     z = latents()
     want = hunyuan.vae.decode(z, return_dict=False)[0]

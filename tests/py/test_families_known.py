@@ -14,6 +14,8 @@ from decode_doubles import EVERY_KIND, tiny_pixels, tiny_vae  # noqa: E402
 
 from hy3d_rocm.decode.engines.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.families.proof import proven  # noqa: E402
+from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,30 @@ def test_a_class_that_does_otherwise_with_the_same_parts_is_refused(kind: str) -
     with pytest.raises(TypeError, match=r"SomebodysVae has the parts of a .* other values"):
         family_for(vae)
     assert {name: repr(value) for name, value in vars(vae).items()} == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DecodeCancelled("stop"),
+        torch.OutOfMemoryError("HIP out of memory"),
+        RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("HIP error: device-side assert triggered"),
+    ],
+)
+def test_a_cancel_or_a_passing_fault_is_not_held_against_the_vae(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = tiny_vae("wan")
+    family = family_for(vae)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(type(vae), "decode", fail)
+    with pytest.raises(type(error)) as raised:
+        proven(family)
+    assert raised.value is error
 
 
 def test_a_decoder_built_alike_that_quantises_its_latents_is_refused() -> None:

@@ -272,6 +272,17 @@ def test_each_kind_goes_when_its_work_is_done(
     assert sorted(repr(one) for one in loaded) == sorted(left)
 
 
+def test_a_previewers_small_vae_unloads_nothing(comfy: Any, apply: Callable[..., None]) -> None:
+    """It decodes at every step, while the sampler's models are at work."""
+    comfy.queue[1] = (0, "id", {"7": {"class_type": "FramePackSampler", "inputs": {}}}, {}, [])
+    comfy.management.current_loaded_models[:] = [Loaded("TAEHV", "decoder")]
+    comfy.vae.first_stage_model = type("TAEHV", (), {})()
+    comfy.vae.latent_dim = 3
+    apply("framepack-unload")
+    assert comfy.vae.decode("x") == ("decode", "x")
+    assert comfy.unloaded == []
+
+
 def test_prompts_without_a_framepack_sampler_are_left_as_they_are(
     comfy: Any, apply: Callable[..., None]
 ) -> None:

@@ -21,6 +21,7 @@ from hy3d_rocm.comfy import memory, settings
 from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, names_missing
 from hy3d_rocm.comfy.patches import framepack_common as common
 from hy3d_rocm.comfy.patches.common import off_the_gpu
+from hy3d_rocm.comfy.patches.core_vae import is_untouched
 from hy3d_rocm.framepack.stages import Kind, Stage, done_after, done_before, kind_of
 
 logger = logging.getLogger("hy3d_rocm")
@@ -85,10 +86,15 @@ def _unload_transformer(transformer: Any) -> None:
     management.soft_empty_cache()
 
 
+def _is_preview(args: tuple[Any, ...]) -> bool:
+    """Whether the VAE is a previewer's, which decodes at every step of the sampler."""
+    return bool(args) and hasattr(args[0], "first_stage_model") and is_untouched(args[0])
+
+
 def _in_stage(name: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any, **kwargs: Any) -> Any:
-            off = NAME in settings.current().patches_off
+            off = NAME in settings.current().patches_off or _is_preview(args)
             if off or _inside.get() or not common.prompt_samples():
                 return original(*args, **kwargs)
             token = _inside.set(True)  # decode may call decode_tiled

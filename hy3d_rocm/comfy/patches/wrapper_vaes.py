@@ -27,11 +27,11 @@ Split = Callable[[inspect.BoundArguments, str], tuple[Any, str]]
 
 
 def _wan_decode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
-    """A list of (C, T, H, W), one for each video."""
+    """A list of (C, T, H, W) in float32, one for each video, as single_decode leaves them."""
     _only_plain(call)
     given = call.arguments
     frames, report = budgeted.decode(given["self"], _stacked(given["hidden_states"]), budget)
-    return list(frames), report
+    return list(frames.float()), report
 
 
 def _wan_encode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
@@ -49,7 +49,13 @@ def _only_plain(call: inspect.BoundArguments) -> None:
 
 
 def _stacked(videos: Any) -> torch.Tensor:
-    return videos if isinstance(videos, torch.Tensor) else torch.stack(list(videos))
+    if isinstance(videos, torch.Tensor):
+        return videos
+    videos = list(videos)
+    if len({video.shape for video in videos}) != 1:
+        raise LeftAlone("the videos have different sizes")
+    # One video, which is the usual call, is not copied.
+    return videos[0][None] if len(videos) == 1 else torch.stack(videos)
 
 
 def _hunyuan_decode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.cancels import is_cancel
+from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decode.engines.plain import PlainEngine
 from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
@@ -45,9 +47,9 @@ def proven(family: StructuredFamily) -> bool:
         got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
         try:
             wanted = _own(family, z)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, ValueError, AssertionError):
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            if _is_passing(error):
+                raise
             # It takes latents of another shape, or other arguments: not this family's decode().
             return False
     if wanted.shape != got.shape:
@@ -79,14 +81,23 @@ def encodes_as_told(family: Any) -> bool:
             got = _moments(family, pixels)
             own = getattr(family, "vae_encode", None)
             wanted = family.vae.encode(pixels).latent_dist.mean if own is None else own(pixels)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):
+        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            if _is_passing(error):
+                raise
             return False
     if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
         return False
     bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
     return float((wanted.float() - got.float()).abs().max()) <= bound
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it says nothing about the VAE: a cancel, memory that is short, a device that is
+    lost."""
+    found = classify(error)
+    return is_cancel(error) or (
+        found is not None and found.kind in (Kind.OUT_OF_MEMORY, Kind.DEVICE_LOST)
+    )
 
 
 def _moments(family: Any, pixels: Tensor) -> Tensor:
