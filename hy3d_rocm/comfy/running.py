@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Request
     from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 
-__all__ = ["Asked", "Run", "Steps", "current_device", "own_report", "running", "said"]
+__all__ = ["Asked", "Run", "Steps", "checked", "current_device", "own_report", "running", "said"]
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -89,17 +90,31 @@ class Run:
             yield
 
 
+# Whether each running() of this context looks through each convolution's values, see protect().
+CHECKED: ContextVar[bool] = ContextVar("hy3d_rocm_checked", default=False)
+
+
 @contextmanager
-def running(check_finite: bool = False) -> Iterator[Run]:
+def checked() -> Iterator[None]:
+    """Every running() inside looks through each convolution's values."""
+    token = CHECKED.set(True)
+    try:
+        yield
+    finally:
+        CHECKED.reset(token)
+
+
+@contextmanager
+def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
-    running grain with ComfyUI's own exception. check_finite: see protect()."""
+    running grain with ComfyUI's own exception."""
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.conv.triton import jit
 
     jit.on_compile = _before_compiling
     with (
         Watcher() as watcher,
-        protect(on_event=watcher.throw, cancel=watcher.flag, check_finite=check_finite) as guard,
+        protect(on_event=watcher.throw, cancel=watcher.flag, check_finite=CHECKED.get()) as guard,
     ):
         yield Run(guard, watcher, Steps())
 

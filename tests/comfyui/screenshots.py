@@ -38,6 +38,7 @@ SIZE = (2300, 1500)  # of the window; workflows are smaller
 ORIGIN = (120, 120)  # where a workflow's corner is put: clear of the front end's bars
 MARGIN = 8
 SCALE = 0.8
+HELP_BOX = (SIZE[0] - 1300, 0, 1300, 1100)  # the node and, at the right, the panel
 COLOURS = 256  # of the palette; files with all colours are three times as large
 RUN_S = 480
 LARGEST_BYTES = 150_000
@@ -200,7 +201,8 @@ async def help_pages(page: Page, server: Server, out: Path, report: Report) -> N
     for language in ("en", "zh"):
         titles = json.loads((PACK / "locales" / language / "nodeDefs.json").read_text("utf-8"))
         await page.run(f"app.extensionManager.setting.set('Comfy.Locale', '{language}')")
-        await asyncio.sleep(2)
+        await asyncio.sleep(1)
+        await open_front_end(page, server.port)
         for name in ours:
             try:
                 await page.run(_OPEN_HELP % name)
@@ -211,13 +213,13 @@ async def help_pages(page: Page, server: Server, out: Path, report: Report) -> N
                 report.failed(f"help of {name} in {language}", error)
             else:
                 report.check(f"help of {name} in {language}", True)
-            (out / f"{name}.{language}.png").write_bytes(await page.picture((0, 0, 1100, 1000)))
+            (out / f"{name}.{language}.png").write_bytes(await page.picture(HELP_BOX))
 
 
 _OPEN_HELP = """(async () => {
     app.graph.clear();
     const node = LiteGraph.createNode('%s');
-    node.pos = [900, 200];
+    node.pos = [1100, 200];
     app.graph.add(node);
     app.canvas.selectNode(node);
     app.canvas.setDirty(true, true);

@@ -17,7 +17,7 @@ import torch
 
 from hy3d_rocm.comfy import settings, status
 from hy3d_rocm.comfy.budgeted import LeftAlone
-from hy3d_rocm.comfy.running import running
+from hy3d_rocm.comfy.running import checked, running
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import Guard
 
@@ -48,37 +48,14 @@ def run(
     now = settings.current()
     if now.vae == "off" or spec in now.patches_off or _is_inside():
         return original()
-    if now.vae == "full" and in_parts is not None:
-        try:
-            made, report = in_parts(now.vae_budget)
-        except LeftAlone as reason:
-            why = str(reason)
-        else:
-            status.remember(f"{what}, in place: {report}")
-            return _sound(what, made, original, source)
-        # Outside of the except block, which would keep what the attempt held.
-        _say_once(f"{what} runs in its own way, with failing convolutions caught: {why}")
-    return _sound(what, _protected(what, original), original, source)
-
-
-def _protected(what: str, original: Callable[[], Any], check_finite: bool = False) -> Any:
-    with running(check_finite) as scope:
-        try:
-            return original()
-        finally:
-            tell(what, scope.guard)
-
-
-def _sound(what: str, made: Any, original: Callable[[], Any], source: Any) -> Any:
+    budget = now.vae_budget if now.vae == "full" else None
+    made = _once(what, original, in_parts, budget)
     if is_finite(made) or not is_finite(source):
         return made
     del made
-    return _once_more(what, original)
-
-
-def _once_more(what: str, original: Callable[[], Any]) -> Any:
     logger.warning("hy3d_rocm: %s gave NaN: once more, with each convolution checked", what)
-    made = _protected(what, original, check_finite=True)
+    with checked():
+        made = _once(what, original, in_parts, budget)
     if not is_finite(made):
         logger.warning(
             "hy3d_rocm: %s gives NaN whichever way its convolutions are computed: the VAE's type "
@@ -86,6 +63,27 @@ def _once_more(what: str, original: Callable[[], Any]) -> Any:
             what,
         )
     return made
+
+
+def _once(
+    what: str, original: Callable[[], Any], in_parts: InParts | None, budget: str | None
+) -> Any:
+    """In parts where there is a budget and it can be, else `original()` under protect()."""
+    if budget is not None and in_parts is not None:
+        try:
+            made, report = in_parts(budget)
+        except LeftAlone as reason:
+            why = str(reason)
+        else:
+            status.remember(f"{what}, in place: {report}")
+            return made
+        # Outside of the except block, which would keep what the attempt held.
+        _say_once(f"{what} runs in its own way, with failing convolutions caught: {why}")
+    with running() as scope:
+        try:
+            return original()
+        finally:
+            tell(what, scope.guard)
 
 
 def is_finite(value: Any) -> bool:
