@@ -9,6 +9,7 @@ from comfy_harness.graphs import images, node
 from comfy_harness.server import Prompt
 
 FRAMEPACK_MODEL = "lllyasviel/FramePackI2V_HY"
+FRAMEPACK_FILE = "tiny_framepack.safetensors"
 WINDOW = 2  # latent frames a section
 SECONDS = 0.5  # two sections, 17 frames
 
@@ -20,10 +21,11 @@ def vae(kind: str) -> dict[str, Any]:
 
 def framepack(
     shelf: Path, keep: bool = False, *, seed: int = 1, steps: int = 2, precision: str = "fp32",
-    preservation: float = 6.0, decode: dict[str, Any] | None = None,
+    preservation: float = 6.0, decode: dict[str, Any] | None = None, from_file: bool = False,
 ) -> Prompt:  # fmt: skip
     """An image and a text through the core's encoders, FramePackSampler and `decode` (VAEDecode).
 
+    from_file: the transformer from one file, whose sizes the wrapper's folder says.
     "latents-seen" and "decode-seen" show how far they are from what `keep` put on the shelf.
     """
     decode = node("VAEDecode") if decode is None else decode
@@ -31,6 +33,7 @@ def framepack(
         **decode,
         "inputs": {**decode["inputs"], "samples": ["sampler", 0], "vae": ["vae", 0]},
     }
+    loaded = {"base_precision": precision, "quantization": "disabled", "attention_mode": "sdpa"}
     prompt = {
         "vae": vae("hunyuan"),
         "picture": images(1),
@@ -44,10 +47,7 @@ def framepack(
         "seen": node(
             "CLIPVisionEncode", clip_vision=["eyes", 0], image=["image", 0], crop="center"
         ),
-        "model": node(
-            "DownloadAndLoadFramePackModel", model=FRAMEPACK_MODEL, base_precision=precision,
-            quantization="disabled", attention_mode="sdpa",
-        ),
+        "model": node("DownloadAndLoadFramePackModel", model=FRAMEPACK_MODEL, **loaded),
         "sampler": node(
             "FramePackSampler", model=["model", 0], positive=["positive", 0],
             negative=["negative", 0], start_latent=["start", 0], steps=steps, use_teacache=False,
@@ -57,6 +57,9 @@ def framepack(
         ),
         "decode": decode,
     }  # fmt: skip
+    if from_file:
+        loaded |= {"model": FRAMEPACK_FILE, "load_device": "main_device"}
+        prompt["model"] = node("LoadFramePackModel", **loaded)
     prompt["samples"] = node("HarnessFresh", value=["sampler", 0])
     for name, source in (("latents", "sampler"), ("decode", "decode")):
         file = shelf / f"framepack-{precision}-{name}.pt"

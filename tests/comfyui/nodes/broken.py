@@ -32,6 +32,7 @@ class HarnessFaults(HarnessFresh):
         return {"required": {"value": (ANY,), "faults": ("STRING", {"default": ""})}}
 
     def give(self, value: Any, faults: str) -> tuple[Any]:
+        no_faults()
         os.environ["HY3D_FAULTS"] = faults
         refuse(0)
         forget()
@@ -50,10 +51,10 @@ class HarnessFired(Probe):
         return float("nan")
 
     def look(self, value: Any) -> dict[str, Any]:
-        os.environ.pop("HY3D_FAULTS", None)
         refuse(0)
         found = sys.modules.get("hy3d_rocm.conv.faults")
         fired = 0 if found is None else sum(fault.fired for fault in found._environment[1])
+        no_faults()
         forget()
         return {"ui": {"fired": [fired]}}
 
@@ -219,6 +220,14 @@ def _in_need(tier: Any) -> Any:
     if tier.name in ("triton", "native", "gemm", "conv2d"):
         tier.refusal = lambda call, limits: "its workspace needs 1 TiB"
     return tier
+
+
+def no_faults() -> None:
+    """Unsets HY3D_FAULTS, and their counters go: the next ones are those of the next prompt."""
+    os.environ.pop("HY3D_FAULTS", None)
+    found = sys.modules.get("hy3d_rocm.conv.faults")
+    if found is not None:
+        found.load_environment()
 
 
 def forget() -> None:

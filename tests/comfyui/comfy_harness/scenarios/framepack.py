@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from tiny_video import small_config
 
 from comfy_harness import video_graphs as graphs
-from comfy_harness.context import OURS, PATCHED, Context
+from comfy_harness.context import OURS, PATCHED, VIDEO_PACKS, Context
+from comfy_harness.layout import copy_pack
 from comfy_harness.scenarios.vaes import MODE, near, seen
 from comfy_harness.server import Result, Server
 
@@ -39,9 +43,19 @@ def run(context: Context) -> None:
     with context.server(packs=ours, environ=PATCHED) as server:
         _corrected(context, server, "no CUDA device")
         context.quiet(server)
-    with context.server(packs=ours, environ={**PATCHED, **ANSWERS}) as server:
+    with context.server(packs=_small(context, ours), environ={**PATCHED, **ANSWERS}) as server:
         _corrected(context, server, "CUDA queries answered")
+        result = server.run(graphs.framepack(shelf, from_file=True))
+        _same(context, "LoadFramePackModel, from one file", result)
         context.quiet(server)
+
+
+def _small(context: Context, packs: dict[str, Path]) -> dict[str, Path]:
+    """With a copy of the wrapper that says the tiny transformer's sizes in its .json file."""
+    name, copy = VIDEO_PACKS["framepack"], context.work / f"framepack-{context.core.name}"
+    copy_pack(packs[name], copy)
+    small_config(packs[name], copy)
+    return {**packs, name: copy}
 
 
 def _corrected(context: Context, server: Server, where: str) -> None:
