@@ -17,6 +17,7 @@ from hy3d_rocm.comfy.patch.upstream import (
     names_missing,
     node_differs,
     parameters_missing,
+    written,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "node_differs",
     "parameters_missing",
     "uninstall",
+    "written",
 ]

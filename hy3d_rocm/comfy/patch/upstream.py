@@ -145,10 +145,22 @@ def node_differs(
     )
 
 
+def written(function: Any) -> Any:
+    """The function that somebody wrote, under decorators: those that say what they wrap, and
+    diffusers' `apply_forward_hook`, which before 0.35 or so did not and keeps it in a variable."""
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    while getattr(inner, "__qualname__", "") == "apply_forward_hook.<locals>.wrapper":
+        method = inspect.getclosurevars(inner).nonlocals.get("method")
+        if not callable(method):
+            break
+        inner = inspect.unwrap(method)
+    return inner
+
+
 def parameters_missing(function: Any, names: Collection[str]) -> str | None:
     """None if all are parameters of `function` that may be given by name, else a sentence."""
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(written(function)).parameters
     except (TypeError, ValueError):
         return f"{_label(function)} has no signature that could be read"
     by_name = {
@@ -194,7 +206,7 @@ def constants_missing(function: Any, constants: Collection[object]) -> str | Non
 
 def _codes(function: Any) -> Iterator[CodeType]:
     """The code objects of a function under its decorators, inner ones included."""
-    inner = inspect.unwrap(getattr(function, "__func__", function))
+    inner = written(function)
     waiting = [getattr(inner, "__code__", None)]
     while waiting:
         code = waiting.pop()

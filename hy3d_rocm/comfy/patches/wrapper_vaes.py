@@ -13,7 +13,14 @@ import torch
 
 from hy3d_rocm.comfy import budgeted
 from hy3d_rocm.comfy.budgeted import LeftAlone
-from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, names_missing, parameters_missing
+from hy3d_rocm.comfy.patch import (
+    Change,
+    PatchSpec,
+    Place,
+    names_missing,
+    parameters_missing,
+    written,
+)
 from hy3d_rocm.comfy.patches import protected
 
 WAN, HUNYUAN = "wan-vae", "hunyuan-vae"
@@ -90,13 +97,13 @@ def _named(vae: Any, name: str) -> Any:
     """An object of the module in which the VAE's class was written."""
     for base in type(vae).__mro__:
         if base.__name__ == _HUNYUAN_CLASS:
-            return inspect.unwrap(base.__dict__["decode"]).__globals__[name]
+            return written(base.__dict__["decode"]).__globals__[name]
     raise LeftAlone(f"{type(vae).__name__} is no {_HUNYUAN_CLASS}")
 
 
 def _wrapped(spec: str, what: str, split: Split) -> Callable[[Callable[..., Any]], Any]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        signature = inspect.signature(written(original))
 
         def method(*args: Any, **kwargs: Any) -> Any:
             try:
