@@ -13,6 +13,7 @@ import tarfile
 import textwrap
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,81 @@ def test_what_restore_writes_over_is_saved_before(home: Path, tmp_path: Path) ->
     assert now == before
     changes.restore(done.backup.path, found, target(tmp_path, "x.zip"))
     assert (home / ".config/miopen" / FIND_DB).read_bytes() == b"later=1\n"
+
+
+def rows_in(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [name for (name,) in database.execute("SELECT kernel_name FROM kern_db")]
+
+
+def write_in_wal_mode(path: Path, name: str) -> None:
+    """One more row, which is in the -wal alone, as a killed program leaves it."""
+    code = f"""
+        import os, sqlite3
+        database = sqlite3.connect({str(path)!r})
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA wal_autocheckpoint=0")
+        database.execute("INSERT INTO kern_db(kernel_name) VALUES ({name!r})")
+        database.commit()
+        os._exit(0)
+        """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+    assert path.with_name(path.name + "-wal").stat().st_size > 0
+
+
+def test_a_restored_database_does_not_take_up_side_files_of_another(
+    home: Path, tmp_path: Path
+) -> None:
+    make_tree(home)
+    found = found_in(home)
+    path = home / ".cache/miopen" / KERNELS
+    first = archive.write_backup(found, tmp_path / "first.zip")
+    write_in_wal_mode(path, "later")
+    done = changes.restore(first.path, found, target(tmp_path))
+    assert done.backup is not None
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert rows_in(path) == ["a", "b"]
+    # and back: the database with its -wal, over one without
+    changes.restore(done.backup.path, found, target(tmp_path, "third.zip"))
+    assert rows_in(path) == ["a", "b", "later"]
+
+
+def test_a_hot_journal_is_not_rolled_back_into_a_restored_database(
+    home: Path, tmp_path: Path
+) -> None:
+    before = make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "first.zip")
+    journal = home / ".cache/miopen" / (KERNELS + "-journal")
+    journal.write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(1000))
+    changes.restore(made.path, found, target(tmp_path))
+    assert snapshot(home) == before
+
+
+def test_a_side_file_that_can_not_be_removed_stops_the_restoring(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "first.zip")
+    side = home / ".cache/miopen" / (KERNELS + "-wal")
+    side.symlink_to(tmp_path / "elsewhere")  # no file of MIOpen's: it is in no backup
+    before = snapshot(home)
+    with pytest.raises(ArchiveError, match=r"0 of 4 files .*ukdb-wal is not in the backup"):
+        changes.restore(made.path, found, target(tmp_path))
+    assert snapshot(home) == before
+    side.unlink()
+    side.write_bytes(b"old")
+    real = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == side:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ArchiveError, match=r"ukdb-wal can't be removed: Permission denied"):
+        changes.restore(made.path, found, target(tmp_path, "second.zip"))
 
 
 def tar_with(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:

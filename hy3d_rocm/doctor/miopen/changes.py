@@ -22,7 +22,7 @@ from hy3d_rocm.doctor.miopen.archive import (
     read_backup,
     write_backup,
 )
-from hy3d_rocm.doctor.miopen.places import Place, files_of
+from hy3d_rocm.doctor.miopen.places import Place, files_of, is_database, side_files
 from hy3d_rocm.units import size_text
 
 _CHUNK = 1 << 20
@@ -57,8 +57,7 @@ def clear(places: list[Place], target: Callable[[], Path]) -> Done:
         return done
     for path, saved in done.backup.files.items():
         try:
-            stat = path.stat(follow_symlinks=False)
-            if (stat.st_size, stat.st_mtime_ns) != (saved.size, saved.modified):
+            if not _is_as_saved(path, saved):
                 done.left.append((path, "was written to meanwhile"))
                 continue
             path.unlink()
@@ -94,7 +93,9 @@ def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> D
     done = Done(save_first(places, target))
     try:
         with open_archive(archive) as opened:
-            for saved in wanted:
+            _clear_way(goals, done.backup)
+            # A database comes after its side files: one without them is never seen half restored.
+            for saved in sorted(wanted, key=lambda saved: is_database(saved.name)):
                 _put_back(opened, saved, goals[saved.name])
                 done.count, done.bytes = done.count + 1, done.bytes + saved.size
     except BROKEN as error:
@@ -126,6 +127,37 @@ def _goals(wanted: list[Saved], places: list[Place], archive: Path) -> dict[str,
         taken.add(key)
         goals[saved.name] = goal
     return goals
+
+
+def _clear_way(goals: Mapping[str, Path], backup: Backup | None) -> None:
+    """Removes databases that are to be replaced with their side files, and these side files.
+
+    SQLite would replay a -wal, or roll a -journal back, into whatever database lies beside it. The
+    database goes first: side files without one are discarded by SQLite. OSError: nothing was
+    removed, or the sentence says what could not be.
+    """
+    saved = backup.files if backup else {}
+    new = set(goals.values())
+    going: list[Path] = []
+    for goal in filter(lambda goal: is_database(goal.name), goals.values()):
+        sides = side_files(goal)
+        old = [side for side in sides if os.path.lexists(side)]
+        if old or new.intersection(sides):
+            going += [path for path in (goal, *old) if os.path.lexists(path)]
+    for path in going:
+        if path not in saved or not _is_as_saved(path, saved[path]):
+            raise OSError(f"{path} is not in the backup as it is now; remove it and try again")
+    for path in going:
+        try:
+            path.unlink()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OSError(f"{path} can't be removed: {why}; remove it and try again") from error
+
+
+def _is_as_saved(path: Path, saved: Saved) -> bool:
+    stat = path.stat(follow_symlinks=False)
+    return (stat.st_size, stat.st_mtime_ns) == (saved.size, saved.modified)
 
 
 def _check_room(wanted: list[Saved], places: list[Place]) -> None:

@@ -29,6 +29,7 @@ _OWN_NAME = re.compile(
     r".*\.(?:ufdb\.txt|udb\.txt|updb\.txt|udb|ukdb)(?:-wal|-shm|-journal)?", re.IGNORECASE
 )
 _OBJECT_FOLDER = re.compile(r"[0-9a-f]{32}")
+_SIDE_ENDINGS = ("-wal", "-shm", "-journal")
 _MOST_FILES = 200_000
 
 
@@ -90,6 +91,16 @@ def network_disk(path: Path) -> str:
         folder = folder.parent
     kind = disks.network_disk(folder)
     return kind if kind in NETWORK_DISKS else ""
+
+
+def is_database(name: str) -> bool:
+    """Whether a file of this name is SQLite's."""
+    return name.lower().endswith((".ukdb", ".udb"))
+
+
+def side_files(database: Path) -> list[Path]:
+    """Where SQLite keeps what is not yet, or no longer, in a database; there or not."""
+    return [database.with_name(database.name + ending) for ending in _SIDE_ENDINGS]
 
 
 def files_of(place: Place) -> Iterator[Path]:
