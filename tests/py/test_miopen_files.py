@@ -201,6 +201,32 @@ def test_a_backup_inside_of_the_cache_does_not_hold_itself(home: Path) -> None:
     assert len(made.files) == len(before)
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [{"MIOPEN_USER_DB_PATH": "~/.cache/miopen/db"},
+     {"MIOPEN_CUSTOM_CACHE_DIR": "~/.config/miopen/kernels"},
+     {"MIOPEN_USER_DB_PATH": "~/x", "MIOPEN_CUSTOM_CACHE_DIR": f"~/x/{'cd' * 16}"}],
+)  # fmt: skip
+def test_of_two_places_one_in_the_other_each_file_is_saved_once(
+    home: Path, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    make_tree(home)
+    found = found_in(home, **variables)
+    for place in found:
+        place.path.mkdir(parents=True, exist_ok=True)
+        (place.path / f"{place.kind}.ukdb").write_text("")
+        (place.path / f"{place.kind}.ufdb.txt").write_text("1=2\n")
+    before = snapshot(home)
+    given = [path for place in found for path in places.files_of(place)]
+    assert len(given) == len(set(given)) >= 4
+    done = changes.clear(found, target(tmp_path))
+    assert done.backup is not None
+    assert done.count == len(given)
+    assert len(snapshot(home)) == len(before) - len(given)
+    changes.restore(done.backup.path, found, target(tmp_path, "second.zip"))
+    assert snapshot(home) == before
+
+
 def test_where_the_backup_fails_nothing_is_cleared(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hy3d_rocm.conv.knowledge import place as disks
@@ -40,11 +40,13 @@ class Place:
     kind: DATABASES or KERNELS. chosen_by: the variable that names it, "default", or
     "network" (MIOpen takes the temporary folder, since the home folder is on a network disk).
     is_shared: other programs may keep files there, so only those with MIOpen's names are its own.
+    inner: other places below this one, as real paths; what is there is theirs alone.
     """
 
     kind: str
     path: Path
     chosen_by: str
+    inner: frozenset[str] = frozenset()
 
     @property
     def is_shared(self) -> bool:
@@ -63,7 +65,13 @@ def places(environ: Mapping[str, str] | None = None, *, windows: bool | None = N
         place = _place(kind, variable, environ, windows)
         if all(_real(place.path) != _real(other.path) for other in found):
             found.append(place)
-    return found
+    return [replace(place, inner=_inner(place, found)) for place in found]
+
+
+def _inner(place: Place, others: list[Place]) -> frozenset[str]:
+    """Those of `others` that lie below `place`."""
+    root = os.path.join(_real(place.path), "")
+    return frozenset(real for other in others if (real := _real(other.path)).startswith(root))
 
 
 def home_of(environ: Mapping[str, str], windows: bool) -> Path:
@@ -110,33 +118,36 @@ def files_of(place: Place) -> Iterator[Path]:
     """
     if not os.path.lexists(place.path):
         return
-    found = _shared_files(place.path) if place.is_shared else _all_files(place.path)
+    seen = _shared_files if place.is_shared else _all_files
+    found = seen(place.path, place.inner)
     for count, path in enumerate(found):
         if count >= _MOST_FILES:
             raise OSError(f"{place.path} has more than {_MOST_FILES} files")
         yield path
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
+def _all_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
+    for entry in _ordered(folder):
         if entry.is_dir(follow_symlinks=False):
-            yield from _all_files(Path(entry.path))
+            if not inner or _real(entry.path) not in inner:
+                yield from _all_files(Path(entry.path), inner)
         elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
 
-def _shared_files(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
+def _shared_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
+    for entry in _ordered(folder):
         if entry.is_dir(follow_symlinks=False):
-            if _OBJECT_FOLDER.fullmatch(entry.name):
-                yield from _all_files(Path(entry.path))
+            if _OBJECT_FOLDER.fullmatch(entry.name) and _real(entry.path) not in inner:
+                yield from _all_files(Path(entry.path), inner)
         elif entry.is_file(follow_symlinks=False) and _OWN_NAME.fullmatch(entry.name):
             yield Path(entry.path)
 
 
-def _real(path: Path) -> str:
+def _ordered(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _real(path: Path | str) -> str:
     return os.path.normcase(os.path.realpath(path))
