@@ -112,6 +112,33 @@ def test_in_a_shared_folder_only_miopens_names_are_its_own(home: Path) -> None:
     assert names == {FIND_DB, "gfx1100_48.ukdb-wal", f"{'ab' * 16}/kernel.o"}
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_where_a_variable_names_the_kernels_folder_all_of_miopens_files_are_seen(
+    home: Path, tmp_path: Path, both: bool
+) -> None:
+    make_tree(home)
+    cache = home / ".cache/miopen"
+    own = {KERNELS, f"3.3.0.a85ca8a54/{'ab' * 16}/x.s.o", f"{'cd' * 16}/y.cl.o", FIND_DB}
+    foreign = {"3.3.0.a85ca8a54/letter.txt", "3.3.0.a85ca8a54/2.0.0/a.ukdb", "3.3.0-mine/a.ukdb",
+               f"{'cd' * 16}/letter.txt", f"{'cd' * 16}/sub/x.o", "letter.txt"}  # fmt: skip
+    for name in (own | foreign) - {KERNELS}:
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_text("1=2\n")
+    variables = {"MIOPEN_USER_DB_PATH": "~/.cache/miopen"}
+    if both:
+        variables["MIOPEN_CUSTOM_CACHE_DIR"] = str(cache)
+    [place] = found_in(home, **variables)
+    assert {p.relative_to(cache).as_posix() for p in places.files_of(place)} == own
+    facts = contents.collect({"HOME": str(home), **variables})
+    assert (facts["find_entries"], facts["compiled_entries"]) == (1, 2)
+    before = snapshot(cache)
+    done = changes.clear([place], target(tmp_path))
+    assert done.backup is not None
+    assert snapshot(cache).keys() == foreign
+    changes.restore(done.backup.path, [place], target(tmp_path, "second.zip"))
+    assert snapshot(cache) == before
+
+
 def test_links_are_neither_given_nor_followed(home: Path) -> None:
     make_tree(home)
     outside = home / "outside"

@@ -75,7 +75,7 @@ def version_of(relative: str) -> str:
     "gfx1100_48.HIP.3_3_0_a85ca8a54.ufdb.txt" and "3.3.0.a85ca8a54/gfx1100_48.ukdb" are "3.3.0".
     """
     found = re.search(r"\.(?:HIP|OCL|OpenCL)\.(\d+)_(\d+)_(\d+)", relative)
-    found = found or re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.\w*)?[/\\]", relative)
+    found = found or re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.[\w-]*)?[/\\]", relative)
     return ".".join(found.groups()) if found else ""
 
 

@@ -2,7 +2,8 @@
 
 Read in ROCm/MIOpen 2d1fd99 (3.3.0): CMakeLists.txt (the defaults), src/db_path.cpp.in and
 src/binary_cache.cpp (the variables; a home folder on a network disk is not used),
-src/include/miopen/execution_context.hpp and src/find_db.cpp (the files' names).
+src/include/miopen/execution_context.hpp and src/find_db.cpp (the files' names). Kernels lie in a
+folder named by the version in the default place, and without one where the variable names it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _OWN_NAME = re.compile(
     r".*\.(?:ufdb\.txt|udb\.txt|updb\.txt|udb|ukdb)(?:-wal|-shm|-journal)?", re.IGNORECASE
 )
 _OBJECT_FOLDER = re.compile(r"[0-9a-f]{32}")
+_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(?:\.[\w-]*)?")
 _SIDE_ENDINGS = ("-wal", "-shm", "-journal")
 _MOST_FILES = 200_000
 
@@ -135,12 +137,24 @@ def _all_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _shared_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
+def _shared_files(folder: Path, inner: frozenset[str], *, top: bool = True) -> Iterator[Path]:
+    """Files with MIOpen's names, also in folders named by a version, where kernels are kept."""
     for entry in _ordered(folder):
         if entry.is_dir(follow_symlinks=False):
-            if _OBJECT_FOLDER.fullmatch(entry.name) and _real(entry.path) not in inner:
-                yield from _all_files(Path(entry.path), inner)
+            if _real(entry.path) in inner:
+                continue
+            if _OBJECT_FOLDER.fullmatch(entry.name):
+                yield from _objects(Path(entry.path))
+            elif top and _VERSION_FOLDER.fullmatch(entry.name):
+                yield from _shared_files(Path(entry.path), inner, top=False)
         elif entry.is_file(follow_symlinks=False) and _OWN_NAME.fullmatch(entry.name):
+            yield Path(entry.path)
+
+
+def _objects(folder: Path) -> Iterator[Path]:
+    """Single kernels, "<name>.o"; a folder of such a name may be another program's."""
+    for entry in _ordered(folder):
+        if entry.is_file(follow_symlinks=False) and entry.name.endswith(".o"):
             yield Path(entry.path)
 
 
