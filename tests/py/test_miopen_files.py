@@ -489,6 +489,32 @@ def test_a_side_file_that_can_not_be_removed_stops_the_restoring(
         changes.restore(made.path, found, target(tmp_path, "second.zip"))
 
 
+def test_a_backup_of_one_folder_for_both_kinds_is_divided_by_names(
+    home: Path, tmp_path: Path
+) -> None:
+    make_tree(home)
+    kernel = f"3.3.0.a85ca8a54/{'ab' * 16}/x.s.o"
+    (home / ".cache/miopen" / kernel).parent.mkdir()
+    (home / ".cache/miopen" / kernel).write_text("code")
+    (home / ".cache/miopen" / FIND_DB).write_text("1=2\n")
+    both = found_in(home, MIOPEN_USER_DB_PATH="~/.cache/miopen")
+    before = {p.name: p.read_bytes() for p in places.files_of(both[0])}
+    made = archive.write_backup(both, tmp_path / "both.zip")
+    (tmp_path / "new").mkdir()
+    two = found_in(tmp_path / "new")
+    changes.restore(made.path, two, target(tmp_path))
+    now = snapshot(tmp_path / "new")
+    assert now.keys() == {
+        f".config/miopen/{FIND_DB}", f".cache/miopen/{KERNELS}", f".cache/miopen/{kernel}"
+    }  # fmt: skip
+    assert {Path(name).name: content for name, content in now.items()} == before
+    # and back into one folder
+    made = archive.write_backup(two, tmp_path / "two.zip")
+    one = found_in(tmp_path, MIOPEN_USER_DB_PATH="~/one", MIOPEN_CUSTOM_CACHE_DIR="~/one")
+    changes.restore(made.path, one, target(tmp_path))
+    assert {p.name: p.read_bytes() for p in everything(tmp_path / "one")} == before
+
+
 def tar_with(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as file:
         for member, content in members:

@@ -21,7 +21,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from hy3d_rocm.conv.knowledge.place import default_path
-from hy3d_rocm.doctor.miopen.places import DATABASES, KERNELS, Place, files_of, home_of
+from hy3d_rocm.doctor.miopen.places import (
+    DATABASES,
+    KERNELS,
+    Place,
+    files_of,
+    home_of,
+    kind_by_name,
+)
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
@@ -111,8 +118,10 @@ def _write(places: list[Place], file: IO[bytes], target: Path) -> dict[Path, Sav
             for path in files_of(place):
                 if path.resolve() == target.resolve() or path.name.startswith(".miopen-"):
                     continue
-                name = f"{place.kind}/{path.relative_to(place.path).as_posix()}"
-                files[path] = _put_file(put, name, path)
+                relative = path.relative_to(place.path).as_posix()
+                # A folder for both may be restored where there are two.
+                kind = place.kind if len(places) > 1 else kind_by_name(relative)
+                files[path] = _put_file(put, f"{kind}/{relative}", path)
         text = json.dumps(_index(places, files), indent=1).encode()
         put(INDEX, io.BytesIO(text), len(text), time.time())
     return files

@@ -103,6 +103,13 @@ def network_disk(path: Path) -> str:
     return kind if kind in NETWORK_DISKS else ""
 
 
+def kind_by_name(relative: str) -> str:
+    """KERNELS or DATABASES, by a file's path in a folder that holds both."""
+    *folders, name = relative.split("/")
+    is_kernel = ".ukdb" in name.lower() or any(_OBJECT_FOLDER.fullmatch(f) for f in folders)
+    return KERNELS if is_kernel else DATABASES
+
+
 def is_database(name: str) -> bool:
     """Whether a file of this name is SQLite's."""
     return name.lower().endswith((".ukdb", ".udb"))
