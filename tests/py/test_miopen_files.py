@@ -515,6 +515,66 @@ def test_a_backup_of_one_folder_for_both_kinds_is_divided_by_names(
     assert {p.name: p.read_bytes() for p in everything(tmp_path / "one")} == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
+def test_a_restored_file_keeps_the_mode_of_the_one_it_replaces(home: Path, tmp_path: Path) -> None:
+    make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "a.zip")
+    kept, gone = home / ".config/miopen" / FIND_DB, home / ".config/miopen" / OLD_FIND_DB
+    kept.chmod(0o664)
+    gone.unlink()
+    kernels = home / ".cache/miopen" / KERNELS
+    kernels.chmod(0o606)
+    kernels.with_name(kernels.name + "-wal").write_text("")  # so that it is removed beforehand
+    before = os.umask(0o027)
+    try:
+        changes.restore(made.path, found, target(tmp_path))
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o7777 for path in (kept, gone, kernels)] == [
+        0o664, 0o640, 0o606
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="owners are POSIX's")
+def test_a_restored_file_belongs_to_whom_the_old_one_or_its_folder_belongs(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "a.zip")
+    kernels = home / ".cache/miopen" / KERNELS
+    kernels.unlink()
+    kernels.parent.rmdir()
+    asked: list[tuple[int, int]] = []
+
+    def chown(path: Any, user: int, group: int) -> None:
+        asked.append((user, group))
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # as for most users
+
+    monkeypatch.setattr(os, "chown", chown)
+    changes.restore(made.path, found, target(tmp_path))
+    assert len(asked) == 5  # four files and a folder
+    assert set(asked) == {(home.stat().st_uid, home.stat().st_gid)}
+    assert kernels.is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_root_gives_restored_files_to_the_owner(home: Path, tmp_path: Path) -> None:
+    make_tree(home)
+    found = found_in(home)
+    made = archive.write_backup(found, tmp_path / "a.zip")
+    find_db, kernels = home / ".config/miopen" / FIND_DB, home / ".cache/miopen" / KERNELS
+    os.chown(find_db, 1234, 1235)
+    os.chown(kernels.parent.parent, 1236, 1237)
+    kernels.unlink()
+    kernels.parent.rmdir()
+    changes.restore(made.path, found, target(tmp_path))
+    owners = [(p.stat().st_uid, p.stat().st_gid) for p in (find_db, kernels.parent, kernels)]
+    assert owners == [(1234, 1235), (1236, 1237), (1236, 1237)]
+
+
 def tar_with(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as file:
         for member, content in members:

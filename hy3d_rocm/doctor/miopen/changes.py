@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -93,10 +95,12 @@ def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> D
     done = Done(save_first(places, target))
     try:
         with open_archive(archive) as opened:
+            old = {goal: _stat_of(goal) for goal in goals.values()}
             _clear_way(goals, done.backup)
             # A database comes after its side files: one without them is never seen half restored.
             for saved in sorted(wanted, key=lambda saved: is_database(saved.name)):
-                _put_back(opened, saved, goals[saved.name])
+                goal = goals[saved.name]
+                _put_back(opened, saved, goal, old[goal])
                 done.count, done.bytes = done.count + 1, done.bytes + saved.size
     except BROKEN as error:
         before = f"what was there before is in {done.backup.path}" if done.backup else \
@@ -156,8 +160,8 @@ def _clear_way(goals: Mapping[str, Path], backup: Backup | None) -> None:
 
 
 def _is_as_saved(path: Path, saved: Saved) -> bool:
-    stat = path.stat(follow_symlinks=False)
-    return (stat.st_size, stat.st_mtime_ns) == (saved.size, saved.modified)
+    now = path.stat(follow_symlinks=False)
+    return (now.st_size, now.st_mtime_ns) == (saved.size, saved.modified)
 
 
 def _check_room(wanted: list[Saved], places: list[Place]) -> None:
@@ -174,8 +178,9 @@ def _check_room(wanted: list[Saved], places: list[Place]) -> None:
             )
 
 
-def _put_back(archive: Archive, saved: Saved, goal: Path) -> None:
-    goal.parent.mkdir(parents=True, exist_ok=True)
+def _put_back(archive: Archive, saved: Saved, goal: Path, old: os.stat_result | None) -> None:
+    """old: what was at `goal`, which may be gone by now."""
+    _make_folder(goal.parent)
     handle, name = tempfile.mkstemp(dir=goal.parent, prefix=".miopen-", suffix=".part")
     part = Path(name)
     try:
@@ -183,13 +188,52 @@ def _put_back(archive: Archive, saved: Saved, goal: Path) -> None:
             if _copy(source, file) != saved.sha256:
                 raise OSError(f"{saved.name} has changed since it was checked")
             file.flush()
+            _make_alike(file.fileno(), part, old or goal.parent.stat())
             os.fsync(file.fileno())
-        os.chmod(part, 0o644)
         os.replace(part, goal)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def _make_folder(folder: Path) -> None:
+    """With its parents; each that is made belongs to whom its parent belongs, where allowed."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _own(folder, folder.parent.stat())
+
+
+def _stat_of(goal: Path) -> os.stat_result | None:
+    """Of a plain file, None for any other and where there is none."""
+    try:
+        found = goal.stat(follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _make_alike(handle: int, part: Path, like: os.stat_result) -> None:
+    """Mode and owner of the file that is replaced; else as programs make it, and its folder's."""
+    is_file = stat.S_ISREG(like.st_mode)
+    mode = stat.S_IMODE(like.st_mode) & 0o777 if is_file else 0o666 & ~_umask()
+    _own(handle, like)
+    # By its handle where that can be: a folder's owner may put a link in the name's place.
+    os.chmod(handle if os.chmod in os.supports_fd else part, mode)
+
+
+def _own(path: int | Path, like: os.stat_result) -> None:
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # only root may, and not on every file system
+            os.chown(path, like.st_uid, like.st_gid)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _copy(source: IO[bytes], file: IO[bytes]) -> str:
