@@ -196,6 +196,39 @@ def test_counting_leaves_the_database_as_it_is(home: Path) -> None:
     assert snapshot(home) == before
 
 
+def test_counting_a_wal_database_makes_no_files_beside_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(home)
+    path = home / ".cache/miopen" / KERNELS
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+    before = snapshot(home)
+    seen = set[str]()
+    real = contents.closing
+
+    def watched(database: Any) -> Any:
+        database.execute("SELECT count(*) FROM kern_db").fetchone()
+        seen.update(snapshot(home))
+        return real(database)
+
+    monkeypatch.setattr(contents, "closing", watched)
+    assert contents.entries_in(path) == 2
+    assert seen == before.keys()
+    assert snapshot(home) == before
+    path.with_name(path.name + "-wal").write_bytes(b"")
+    before = snapshot(home)
+    facts = contents.collect({"HOME": str(home)})
+    assert snapshot(home) == before
+    file = next(f for f in facts["places"][1]["files"] if f["path"] == KERNELS)
+    assert (file["entries"], file["in_use"]) == (None, ["-wal"])
+    monkeypatch.setenv("HOME", str(home))
+    assert cli.main(["miopen", "info"]) == 0
+    said = capsys.readouterr().out
+    assert "? entries (it is open, or was not closed: -wal)" in said
+    assert "0 compiled kernels, without those of 1 open databases" in said
+
+
 # Backup
 
 
