@@ -97,7 +97,8 @@ def architecture_of(name: str) -> str:
 
 
 def _file(path: Path, root: Path) -> dict[str, Any]:
-    relative = path.relative_to(root).as_posix()
+    # As it can be printed: a name may be no UTF-8.
+    relative = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
     try:
         stat = path.stat()
         size, modified = stat.st_size, stat.st_mtime
