@@ -97,6 +97,7 @@ def damaged(facts: Facts) -> Iterator[Said]:
         str(file.get("path"))
         for file in _files(facts)
         if file.get("holds") in _DATABASES and file.get("entries") is None and file.get("bytes")
+        and not file.get("in_use")  # open in MIOpen: not counted
         and not str(file.get("path")).endswith(("-wal", "-shm", "-journal", ".txt"))
     ]  # fmt: skip
     if _concerned(facts) and bad:

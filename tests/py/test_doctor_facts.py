@@ -125,6 +125,29 @@ def test_what_is_known_of_convolutions_is_counted(tmp_path: Path) -> None:
     assert disks.knowledge(str(tmp_path / "none"))["exists"] is False
 
 
+def test_reading_what_is_known_makes_no_files(tmp_path: Path) -> None:
+    path = tmp_path / "knowledge.db"
+    open_one = sqlite3.connect(path)
+    open_one.execute("PRAGMA journal_mode=WAL")
+    open_one.execute("CREATE TABLE records (verdict TEXT)")
+    open_one.execute("INSERT INTO records VALUES ('hang')")
+    open_one.commit()
+    names = {"knowledge.db", "knowledge.db-wal", "knowledge.db-shm"}
+    assert {p.name for p in tmp_path.iterdir()} == names
+    assert disks.knowledge(str(path))["verdicts"] == {"hang": 1}  # as beside ComfyUI
+    assert {p.name for p in tmp_path.iterdir()} == names
+    open_one.close()
+    tmp_path.chmod(0o555)  # where mode=ro alone can't open a WAL database
+    assert disks.knowledge(str(path))["verdicts"] == {"hang": 1}
+    tmp_path.chmod(0o755)
+    assert [p.name for p in tmp_path.iterdir()] == ["knowledge.db"]
+    (tmp_path / "knowledge.db-wal").write_bytes(b"")
+    facts = disks.knowledge(str(path))
+    assert (facts["verdicts"], facts["error"]) == (None, "")
+    assert "not counted" in facts["note"]
+    assert {p.name for p in tmp_path.iterdir()} == {"knowledge.db", "knowledge.db-wal"}
+
+
 @linux
 def test_a_whole_machine_is_collected_and_judged(tmp_path: Path) -> None:
     root = amd_tree(tmp_path / "root", STRIX_HALO, release="6.14.0-37-generic")

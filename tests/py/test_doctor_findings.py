@@ -41,10 +41,13 @@ def holder(vram: int, *, own: bool = False) -> Change:
     ])  # fmt: skip
 
 
-def file(holds: str, entries: int | None, version: str = "3.4.0", size: int = 1000) -> Change:
+def file(
+    holds: str, entries: int | None, version: str = "3.4.0", size: int = 1000,
+    in_use: tuple[str, ...] = (),
+) -> Change:  # fmt: skip
     one = {
         "path": f"a.{holds}", "holds": holds, "version": version, "architecture": "gfx1100",
-        "bytes": size, "modified": 1.0, "entries": entries,
+        "bytes": size, "modified": 1.0, "entries": entries, "in_use": list(in_use),
     }  # fmt: skip
     return put("miopen.places.0.files", [one])
 
@@ -207,6 +210,7 @@ ROWS: list[Row] = [
      [put("miopen.places.1.exists", False)]),
     ("miopen-damaged", W, [file("compiled", None), set_variable("MIOPEN_FIND_MODE", "FAST")],
      [file("compiled", 0)]),
+    ("miopen-damaged", W, [file("compiled", None)], [file("compiled", None, in_use=("-wal",))]),
     ("miopen-network-disk", W, [put("miopen.places.0.chosen_by", "network")],
      [put("miopen.places.0.chosen_by", "MIOPEN_USER_DB_PATH")]),
     ("miopen-empty", A, [file("find", 0), set_variable("MIOPEN_FIND_MODE", "")], [file("find", 0)]),

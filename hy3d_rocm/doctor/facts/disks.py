@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.conv.knowledge.place import IN_MEMORY, absolute, default_path
+from hy3d_rocm.doctor.miopen.contents import quiet_address, sides_of
 from hy3d_rocm.doctor.miopen.places import home_of, places
 
 
@@ -49,16 +50,36 @@ def disks(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def knowledge(database: str) -> dict[str, Any]:
-    """{"path", "exists", "verdicts": {verdict: rows}, "error"}; opened for reading only."""
-    facts: dict[str, Any] = {"path": database, "exists": False, "verdicts": {}, "error": ""}
+    """{"path", "exists", "verdicts": {verdict: rows} or None, "error", "note"}; makes no files.
+
+    verdicts: None, and note says why, where the database was not closed.
+    """
+    facts: dict[str, Any] = {
+        "path": database, "exists": False, "verdicts": {}, "error": "", "note": ""
+    }  # fmt: skip
     if database == IN_MEMORY or not os.path.isfile(database):
         return facts
     facts["exists"] = True
+    address = _address(Path(database))
+    if address is None:
+        facts["verdicts"] = None
+        facts["note"] = "not counted: a program has it open, or it was not closed"
+        return facts
     try:
-        address = f"{Path(database).resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=0.5)) as connection:
             rows = connection.execute("SELECT verdict, count(*) FROM records GROUP BY verdict")
             facts["verdicts"] = dict(rows)
     except (OSError, sqlite3.Error) as error:
         facts["error"] = str(error)
     return facts
+
+
+def _address(path: Path) -> str | None:
+    """How to read our database without making a file beside it; None where that can't be.
+
+    A running ComfyUI keeps it open, with -wal and -shm: a reader beside it makes neither.
+    """
+    sides = set(sides_of(path))
+    if not sides:
+        return quiet_address(path)
+    return f"{path.resolve().as_uri()}?mode=ro" if sides == {"-wal", "-shm"} else None

@@ -21,13 +21,23 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from hy3d_rocm.conv.knowledge.place import default_path
-from hy3d_rocm.doctor.miopen.places import DATABASES, KERNELS, Place, files_of, home_of
+from hy3d_rocm.doctor.miopen.places import (
+    DATABASES,
+    KERNELS,
+    Place,
+    files_of,
+    home_of,
+    kind_by_name,
+)
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
 ENDINGS = (".tar.gz", ".tgz", ".zip")
-# What a file that is no archive, or only a part of one, raises; RuntimeError: an encrypted zip.
-BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError)
+# What a file that is no archive, or only a part of one, raises; RuntimeError: an encrypted zip,
+# UnicodeError: a name that is not in the archive's encoding.
+BROKEN = (
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeError
+)  # fmt: skip
 _CHUNK = 1 << 20
 _LONGEST_INDEX_BYTES = 64 << 20
 
@@ -105,17 +115,39 @@ def write_backup(places: list[Place], target: Path) -> Backup:
 
 
 def _write(places: list[Place], file: IO[bytes], target: Path) -> dict[Path, Saved]:
+    names = _names(places, target)
     with _writer(file, target) as put:
-        files: dict[Path, Saved] = {}
-        for place in places:
-            for path in files_of(place):
-                if path.resolve() == target.resolve() or path.name.startswith(".miopen-"):
-                    continue
-                name = f"{place.kind}/{path.relative_to(place.path).as_posix()}"
-                files[path] = _put_file(put, name, path)
+        files = {path: _put_file(put, name, path) for path, name in names.items()}
         text = json.dumps(_index(places, files), indent=1).encode()
         put(INDEX, io.BytesIO(text), len(text), time.time())
     return files
+
+
+def _names(places: list[Place], target: Path) -> dict[Path, str]:
+    """Each file's member; ArchiveError, with the file, for a name that can't be one."""
+    names: dict[Path, str] = {}
+    for place in places:
+        for path in files_of(place):
+            if path.resolve() == target.resolve() or path.name.startswith(".miopen-"):
+                continue
+            relative = path.relative_to(place.path).as_posix()
+            # A folder for both may be restored where there are two.
+            kind = place.kind if len(places) > 1 else kind_by_name(relative)
+            names[path] = f"{kind}/{relative}"
+            _check_encoding(names[path], path, target)
+    return names
+
+
+def _check_encoding(name: str, path: Path, target: Path) -> None:
+    """A tar keeps any bytes in a name, a zip only text."""
+    try:
+        if target.name.lower().endswith(".zip"):
+            name.encode()
+    except UnicodeEncodeError as error:
+        raise ArchiveError(
+            f"the name of {str(path)!r} is not UTF-8, which a .zip can't hold; rename or move "
+            "that file, or make a .tar.gz; nothing was changed"
+        ) from error
 
 
 def _put_file(put: _Put, name: str, path: Path) -> Saved:
@@ -211,6 +243,7 @@ def read_backup(path: Path, like: Path | None = None) -> list[Saved]:
     Nothing is written. like: whose ending says what kind of archive it is.
     """
     found = []
+    shown = like or path
     try:
         with open_archive(path, like=like) as archive:
             for name, wanted in archive.index().items():
@@ -220,10 +253,10 @@ def read_backup(path: Path, like: Path | None = None) -> list[Saved]:
                         digest.update(data)
                         count += len(data)
                 if (count, digest.hexdigest()) != wanted:
-                    raise ArchiveError(f"{path}: {name} is not what it was when it was saved")
+                    raise ArchiveError(f"{shown}: {name!r} is not what it was when it was saved")
                 found.append(Saved(name, *wanted))
     except BROKEN as error:
-        raise ArchiveError(f"{path} can't be read: {error}") from error
+        raise ArchiveError(f"{shown} can't be read: {error}") from error
     return found
 
 
@@ -289,23 +322,28 @@ def open_archive(path: Path, *, like: Path | None = None) -> Iterator[Archive]:
     """A backup, open for reading; ArchiveError where it holds what no backup of ours holds."""
     if str(like or path).lower().endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
-            yield Archive(archive, path)
+            yield Archive(archive, like or path)
     else:
         with tarfile.open(path, mode="r:gz") as archive:
-            yield Archive(archive, path)
+            yield Archive(archive, like or path)
 
 
-def check_name(name: str, path: Path) -> None:
-    """ArchiveError unless `name` is "<kind>/..." and stays below that folder on every system."""
+def check_name(name: str, path: Path, *, windows: bool = os.name == "nt") -> None:
+    """ArchiveError unless `name` is "<kind>/..." and stays below that folder.
+
+    On Windows also for what its paths give a meaning of their own, or can't hold.
+    """
     parts = name.split("/")
-    pure = PurePosixPath(name)
-    bad = (
+    if (
         parts[0] not in (DATABASES, KERNELS)
         or len(parts) < 2
-        or pure.is_absolute()
-        or any(part in ("", ".", "..") or part != part.rstrip(" .") for part in parts)
-        or any(c in name for c in '\\:*?"<>|')
-        or any(ord(c) < 32 for c in name)
-    )
-    if bad:
+        or PurePosixPath(name).is_absolute()
+        or any(part in ("", ".", "..") for part in parts)
+        or "\0" in name
+    ):
         raise ArchiveError(f"{path}: {name!r} is no name that a backup of ours holds")
+    if windows and (
+        any(part != part.rstrip(" .") for part in parts)
+        or any(c in '\\:*?"<>|' or ord(c) < 32 for c in name)
+    ):
+        raise ArchiveError(f"{path}: Windows can't hold {name!r}, or takes it for another path")

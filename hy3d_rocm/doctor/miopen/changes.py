@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from hy3d_rocm.doctor.miopen.archive import (
     read_backup,
     write_backup,
 )
-from hy3d_rocm.doctor.miopen.places import Place, files_of
+from hy3d_rocm.doctor.miopen.places import Place, files_of, is_database, side_files
 from hy3d_rocm.units import size_text
 
 _CHUNK = 1 << 20
@@ -57,8 +59,7 @@ def clear(places: list[Place], target: Callable[[], Path]) -> Done:
         return done
     for path, saved in done.backup.files.items():
         try:
-            stat = path.stat(follow_symlinks=False)
-            if (stat.st_size, stat.st_mtime_ns) != (saved.size, saved.modified):
+            if not _is_as_saved(path, saved):
                 done.left.append((path, "was written to meanwhile"))
                 continue
             path.unlink()
@@ -94,8 +95,12 @@ def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> D
     done = Done(save_first(places, target))
     try:
         with open_archive(archive) as opened:
-            for saved in wanted:
-                _put_back(opened, saved, goals[saved.name])
+            old = {goal: _stat_of(goal) for goal in goals.values()}
+            _clear_way(goals, done.backup)
+            # A database comes after its side files: one without them is never seen half restored.
+            for saved in sorted(wanted, key=lambda saved: is_database(saved.name)):
+                goal = goals[saved.name]
+                _put_back(opened, saved, goal, old[goal])
                 done.count, done.bytes = done.count + 1, done.bytes + saved.size
     except BROKEN as error:
         before = f"what was there before is in {done.backup.path}" if done.backup else \
@@ -128,6 +133,37 @@ def _goals(wanted: list[Saved], places: list[Place], archive: Path) -> dict[str,
     return goals
 
 
+def _clear_way(goals: Mapping[str, Path], backup: Backup | None) -> None:
+    """Removes databases that are to be replaced with their side files, and these side files.
+
+    SQLite would replay a -wal, or roll a -journal back, into whatever database lies beside it. The
+    database goes first: side files without one are discarded by SQLite. OSError: nothing was
+    removed, or the sentence says what could not be.
+    """
+    saved = backup.files if backup else {}
+    new = set(goals.values())
+    going: list[Path] = []
+    for goal in filter(lambda goal: is_database(goal.name), goals.values()):
+        sides = side_files(goal)
+        old = [side for side in sides if os.path.lexists(side)]
+        if old or new.intersection(sides):
+            going += [path for path in (goal, *old) if os.path.lexists(path)]
+    for path in going:
+        if path not in saved or not _is_as_saved(path, saved[path]):
+            raise OSError(f"{path} is not in the backup as it is now; remove it and try again")
+    for path in going:
+        try:
+            path.unlink()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OSError(f"{path} can't be removed: {why}; remove it and try again") from error
+
+
+def _is_as_saved(path: Path, saved: Saved) -> bool:
+    now = path.stat(follow_symlinks=False)
+    return (now.st_size, now.st_mtime_ns) == (saved.size, saved.modified)
+
+
 def _check_room(wanted: list[Saved], places: list[Place]) -> None:
     needed = sum(saved.size for saved in wanted)
     for place in places:
@@ -142,8 +178,9 @@ def _check_room(wanted: list[Saved], places: list[Place]) -> None:
             )
 
 
-def _put_back(archive: Archive, saved: Saved, goal: Path) -> None:
-    goal.parent.mkdir(parents=True, exist_ok=True)
+def _put_back(archive: Archive, saved: Saved, goal: Path, old: os.stat_result | None) -> None:
+    """old: what was at `goal`, which may be gone by now."""
+    _make_folder(goal.parent)
     handle, name = tempfile.mkstemp(dir=goal.parent, prefix=".miopen-", suffix=".part")
     part = Path(name)
     try:
@@ -151,13 +188,52 @@ def _put_back(archive: Archive, saved: Saved, goal: Path) -> None:
             if _copy(source, file) != saved.sha256:
                 raise OSError(f"{saved.name} has changed since it was checked")
             file.flush()
+            _make_alike(file.fileno(), part, old or goal.parent.stat())
             os.fsync(file.fileno())
-        os.chmod(part, 0o644)
         os.replace(part, goal)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def _make_folder(folder: Path) -> None:
+    """With its parents; each that is made belongs to whom its parent belongs, where allowed."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _own(folder, folder.parent.stat())
+
+
+def _stat_of(goal: Path) -> os.stat_result | None:
+    """Of a plain file, None for any other and where there is none."""
+    try:
+        found = goal.stat(follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _make_alike(handle: int, part: Path, like: os.stat_result) -> None:
+    """Mode and owner of the file that is replaced; else as programs make it, and its folder's."""
+    is_file = stat.S_ISREG(like.st_mode)
+    mode = stat.S_IMODE(like.st_mode) & 0o777 if is_file else 0o666 & ~_umask()
+    _own(handle, like)
+    # By its handle where that can be: a folder's owner may put a link in the name's place.
+    os.chmod(handle if os.chmod in os.supports_fd else part, mode)
+
+
+def _own(path: int | Path, like: os.stat_result) -> None:
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # only root may, and not on every file system
+            os.chown(path, like.st_uid, like.st_gid)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _copy(source: IO[bytes], file: IO[bytes]) -> str:

@@ -69,7 +69,7 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
     for place in facts["places"]:
         _print("\n".join(_place_lines(place)))
     _print(f"find results for {facts['find_entries']} convolutions, "
-           f"{facts['compiled_entries']} compiled kernels")  # fmt: skip
+           f"{facts['compiled_entries']} compiled kernels{_uncounted(facts)}")  # fmt: skip
     _print(_users_line(using))
     return 0
 
@@ -90,9 +90,16 @@ def _place_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"  MIOpen {version or 'of unknown version'}: {size_text(size)}")
     for file in facts["files"]:
         count = "?" if file["entries"] is None else file["entries"]
-        lines.append(f"    {file['path']}: {file['holds']}, {count} entries, "
+        why = f" (it is open, or was not closed: {' '.join(file['in_use'])})" \
+            if file["in_use"] else ""  # fmt: skip
+        lines.append(f"    {file['path']}: {file['holds']}, {count} entries{why}, "
                      f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
     return lines
+
+
+def _uncounted(facts: dict[str, Any]) -> str:
+    count = sum(bool(file["in_use"]) for place in facts["places"] for file in place["files"])
+    return f", without those of {count} open databases" if count else ""
 
 
 def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:

@@ -10,7 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.doctor.miopen.places import Place, files_of, network_disk, places
+from hy3d_rocm.doctor.miopen.places import (
+    Place,
+    files_of,
+    is_database,
+    network_disk,
+    places,
+    side_files,
+)
 
 FIND, PERFORMANCE, COMPILED, OTHER = "find", "performance", "compiled", "other"
 _KINDS = (
@@ -26,7 +33,8 @@ _MOST_LISTED = 100
 def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """{"places": [...], "find_entries", "compiled_entries", "bytes"}; JSON-able, never raises.
 
-    A folder that can't be read has an "error"; entries that can't be counted are None.
+    A folder that can't be read has an "error"; entries that can't be counted are None, and
+    "in_use" lists the side files of a database that is open, or was not closed.
     """
     found = [describe(place) for place in places(environ)]
     files = [file for place in found for file in place["files"]]
@@ -75,7 +83,7 @@ def version_of(relative: str) -> str:
     "gfx1100_48.HIP.3_3_0_a85ca8a54.ufdb.txt" and "3.3.0.a85ca8a54/gfx1100_48.ukdb" are "3.3.0".
     """
     found = re.search(r"\.(?:HIP|OCL|OpenCL)\.(\d+)_(\d+)_(\d+)", relative)
-    found = found or re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.\w*)?[/\\]", relative)
+    found = found or re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.[\w-]*)?[/\\]", relative)
     return ".".join(found.groups()) if found else ""
 
 
@@ -89,7 +97,8 @@ def architecture_of(name: str) -> str:
 
 
 def _file(path: Path, root: Path) -> dict[str, Any]:
-    relative = path.relative_to(root).as_posix()
+    # As it can be printed: a name may be no UTF-8.
+    relative = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
     try:
         stat = path.stat()
         size, modified = stat.st_size, stat.st_mtime
@@ -103,6 +112,7 @@ def _file(path: Path, root: Path) -> dict[str, Any]:
         "bytes": size,
         "modified": modified,
         "entries": entries_in(path),
+        "in_use": sides_of(path) if is_database(path.name) else [],
     }
 
 
@@ -128,13 +138,24 @@ def _lines(path: Path) -> int | None:
         return sum(b"=" in line for line in file)
 
 
-def _rows(path: Path, table: str) -> int:
-    """Read-only: a reader must not make files beside a database that MIOpen may be using."""
+def _rows(path: Path, table: str) -> int | None:
+    """None where the database is in use: counting would write into its -shm, or make one."""
     if path.stat().st_size == 0:
         return 0
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE_S)) as database:
+    if sides_of(path):
+        return None
+    with closing(sqlite3.connect(quiet_address(path), uri=True, timeout=_PATIENCE_S)) as database:
         return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def sides_of(path: Path) -> list[str]:
+    """Endings of the side files that lie beside a database: it is in use, or was left so."""
+    return [side.name[len(path.name) :] for side in side_files(path) if os.path.lexists(side)]
+
+
+def quiet_address(path: Path) -> str:
+    """Opens a database without side files so that none is made; mode=ro makes them for WAL."""
+    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
 def _is_writable(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Read in ROCm/MIOpen 2d1fd99 (3.3.0): CMakeLists.txt (the defaults), src/db_path.cpp.in and
 src/binary_cache.cpp (the variables; a home folder on a network disk is not used),
-src/include/miopen/execution_context.hpp and src/find_db.cpp (the files' names).
+src/include/miopen/execution_context.hpp and src/find_db.cpp (the files' names). Kernels lie in a
+folder named by the version in the default place, and without one where the variable names it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hy3d_rocm.conv.knowledge import place as disks
@@ -29,6 +30,8 @@ _OWN_NAME = re.compile(
     r".*\.(?:ufdb\.txt|udb\.txt|updb\.txt|udb|ukdb)(?:-wal|-shm|-journal)?", re.IGNORECASE
 )
 _OBJECT_FOLDER = re.compile(r"[0-9a-f]{32}")
+_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(?:\.[\w-]*)?")
+_SIDE_ENDINGS = ("-wal", "-shm", "-journal")
 _MOST_FILES = 200_000
 
 
@@ -39,11 +42,13 @@ class Place:
     kind: DATABASES or KERNELS. chosen_by: the variable that names it, "default", or
     "network" (MIOpen takes the temporary folder, since the home folder is on a network disk).
     is_shared: other programs may keep files there, so only those with MIOpen's names are its own.
+    inner: other places below this one, as real paths; what is there is theirs alone.
     """
 
     kind: str
     path: Path
     chosen_by: str
+    inner: frozenset[str] = frozenset()
 
     @property
     def is_shared(self) -> bool:
@@ -62,7 +67,13 @@ def places(environ: Mapping[str, str] | None = None, *, windows: bool | None = N
         place = _place(kind, variable, environ, windows)
         if all(_real(place.path) != _real(other.path) for other in found):
             found.append(place)
-    return found
+    return [replace(place, inner=_inner(place, found)) for place in found]
+
+
+def _inner(place: Place, others: list[Place]) -> frozenset[str]:
+    """Those of `others` that lie below `place`."""
+    root = os.path.join(_real(place.path), "")
+    return frozenset(real for other in others if (real := _real(other.path)).startswith(root))
 
 
 def home_of(environ: Mapping[str, str], windows: bool) -> Path:
@@ -92,6 +103,23 @@ def network_disk(path: Path) -> str:
     return kind if kind in NETWORK_DISKS else ""
 
 
+def kind_by_name(relative: str) -> str:
+    """KERNELS or DATABASES, by a file's path in a folder that holds both."""
+    *folders, name = relative.split("/")
+    is_kernel = ".ukdb" in name.lower() or any(_OBJECT_FOLDER.fullmatch(f) for f in folders)
+    return KERNELS if is_kernel else DATABASES
+
+
+def is_database(name: str) -> bool:
+    """Whether a file of this name is SQLite's."""
+    return name.lower().endswith((".ukdb", ".udb"))
+
+
+def side_files(database: Path) -> list[Path]:
+    """Where SQLite keeps what is not yet, or no longer, in a database; there or not."""
+    return [database.with_name(database.name + ending) for ending in _SIDE_ENDINGS]
+
+
 def files_of(place: Place) -> Iterator[Path]:
     """MIOpen's regular files in a place, in a fixed order; links are neither given nor followed.
 
@@ -99,33 +127,48 @@ def files_of(place: Place) -> Iterator[Path]:
     """
     if not os.path.lexists(place.path):
         return
-    found = _shared_files(place.path) if place.is_shared else _all_files(place.path)
+    seen = _shared_files if place.is_shared else _all_files
+    found = seen(place.path, place.inner)
     for count, path in enumerate(found):
         if count >= _MOST_FILES:
             raise OSError(f"{place.path} has more than {_MOST_FILES} files")
         yield path
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
+def _all_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
+    for entry in _ordered(folder):
         if entry.is_dir(follow_symlinks=False):
-            yield from _all_files(Path(entry.path))
+            if not inner or _real(entry.path) not in inner:
+                yield from _all_files(Path(entry.path), inner)
         elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
 
-def _shared_files(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
+def _shared_files(folder: Path, inner: frozenset[str], *, top: bool = True) -> Iterator[Path]:
+    """Files with MIOpen's names, also in folders named by a version, where kernels are kept."""
+    for entry in _ordered(folder):
         if entry.is_dir(follow_symlinks=False):
+            if _real(entry.path) in inner:
+                continue
             if _OBJECT_FOLDER.fullmatch(entry.name):
-                yield from _all_files(Path(entry.path))
+                yield from _objects(Path(entry.path))
+            elif top and _VERSION_FOLDER.fullmatch(entry.name):
+                yield from _shared_files(Path(entry.path), inner, top=False)
         elif entry.is_file(follow_symlinks=False) and _OWN_NAME.fullmatch(entry.name):
             yield Path(entry.path)
 
 
-def _real(path: Path) -> str:
+def _objects(folder: Path) -> Iterator[Path]:
+    """Single kernels, "<name>.o"; a folder of such a name may be another program's."""
+    for entry in _ordered(folder):
+        if entry.is_file(follow_symlinks=False) and entry.name.endswith(".o"):
+            yield Path(entry.path)
+
+
+def _ordered(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _real(path: Path | str) -> str:
     return os.path.normcase(os.path.realpath(path))
