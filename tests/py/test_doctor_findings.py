@@ -20,6 +20,7 @@ from doctor_machines import (
     set_variable,
 )
 
+from hy3d_rocm.doctor import examination
 from hy3d_rocm.doctor.examination import Examination, judge, table
 from hy3d_rocm.doctor.finding import Finding, Rule, Severity
 
@@ -224,7 +225,10 @@ ROWS: list[Row] = [
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    return healthy(tmp_path_factory.mktemp("healthy"))
+    """Outside of ComfyUI, whatever a test before has started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examination, "host_facts", {})
+        return healthy(tmp_path_factory.mktemp("healthy"))
 
 
 def ids(findings: Iterable[Finding]) -> set[str]:
