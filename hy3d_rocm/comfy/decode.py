@@ -18,10 +18,18 @@ import torch
 from hy3d_rocm.comfy import status, timeline, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import Asked, Run, current_device, own_report, running, said
+from hy3d_rocm.comfy.running import (
+    Asked,
+    Made,
+    Run,
+    current_device,
+    own_report,
+    parts_or_why,
+    running,
+    said,
+)
 from hy3d_rocm.decode.checks import STRATEGIES, check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.decode.report import DecodeOptions
 
@@ -135,30 +143,17 @@ def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, own: Own) -> Decoded
     return Decoded(*made, run, time.perf_counter() - started)
 
 
-Made = tuple[torch.Tensor, "DecodeReport"]
-
-
 def _in_parts(vae: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
     """Images and a report, or why ComfyUI's own decode has to make them."""
-    try:
+
+    def work() -> Made | str:
         try:
             family = vaes.family_of(vae)
         except TypeError as error:
             return _unknown(vae, latents, asked, run, said(error))
         return _known(vae, family, latents, asked, run)
-    except management.InterruptProcessingException:
-        raise
-    except vaes.OtherModelError:
-        raise
-    except BudgetTooSmallError as error:
-        if asked.budget is not None:
-            raise
-        return said(error)
-    except Exception as error:
-        if run.watcher.cancelled():
-            raise
-        logger.debug("hy3d_rocm: the decode in parts", exc_info=True)
-        return said(error)
+
+    return parts_or_why("decode", work, asked, run, (vaes.OtherModelError,))
 
 
 def _known(vae: Any, family: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
@@ -203,9 +198,7 @@ def _carried_out(
 ) -> Made:
     from hy3d_rocm.decode.executor import decode_with_report
 
-    budget = asked.budget
-    if budget is None:
-        budget = vae_memory.automatic(place, asked.options.memory_threshold)
+    budget = vae_memory.budget_for(asked, place)
     with run.metered(place):
         frames, report = decode_with_report(
             family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,

@@ -11,15 +11,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import status, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import Asked, Run, current_device, own_report, running, said
+from hy3d_rocm.comfy.running import (
+    Asked,
+    Made,
+    Run,
+    current_device,
+    own_report,
+    parts_or_why,
+    running,
+)
 from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.decode.report import DecodeOptions
 
 if TYPE_CHECKING:
@@ -30,7 +36,6 @@ __all__ = ["encode_images", "encode_pixels", "prepared"]
 logger = logging.getLogger("hy3d_rocm")
 
 Own = Callable[[torch.Tensor], torch.Tensor]
-Made = tuple[torch.Tensor, "DecodeReport"]
 
 
 def encode_pixels(
@@ -106,19 +111,7 @@ def _encoded(
 
 def _in_parts(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str:
     """Latents and a report, or why ComfyUI's own encode has to make them."""
-    try:
-        return _known(vae, pixels, asked, run)
-    except management.InterruptProcessingException:
-        raise
-    except BudgetTooSmallError as error:
-        if asked.budget is not None:
-            raise
-        return said(error)
-    except Exception as error:
-        if run.watcher.cancelled():
-            raise
-        logger.debug("hy3d_rocm: the encode in parts", exc_info=True)
-        return said(error)
+    return parts_or_why("encode", lambda: _known(vae, pixels, asked, run), asked, run)
 
 
 def _known(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str:
@@ -146,9 +139,7 @@ def _carried_out(
 ) -> Made:
     from hy3d_rocm.decode.executor import encode_with_report
 
-    budget = asked.budget
-    if budget is None:
-        budget = vae_memory.automatic(place, asked.options.memory_threshold)
+    budget = vae_memory.budget_for(asked, place)
     with run.metered(place):
         made: Made = encode_with_report(
             family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Request
     from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 
-__all__ = ["Asked", "Run", "Steps", "checked", "current_device", "own_report", "running", "said"]
+__all__ = [
+    "Asked", "Made", "Run", "Steps", "checked", "current_device", "own_report", "parts_or_why",
+    "running", "said",
+]  # fmt: skip
 
 logger = logging.getLogger("hy3d_rocm")
+
+Made = tuple[torch.Tensor, "DecodeReport"]
 
 # Memory is looked at this often. As decode() itself does.
 SAMPLE_S = 0.02
@@ -128,6 +133,31 @@ def current_device(device: torch.device) -> Any:
 def said(error: BaseException) -> str:
     """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def parts_or_why(
+    what: str, work: Callable[[], Made | str], asked: Asked, run: Run,
+    refusals: tuple[type[Exception], ...] = (),
+) -> Made | str:  # fmt: skip
+    """What `work` makes in parts, or why the VAE's own code has to make it.
+
+    What ends the node goes on: an interrupt, a cancel, a given budget that is too small, refusals.
+    """
+    from hy3d_rocm.decode.plan import BudgetTooSmallError
+
+    try:
+        return work()
+    except (management.InterruptProcessingException, *refusals):
+        raise
+    except BudgetTooSmallError as error:
+        if asked.budget is not None:
+            raise
+        return said(error)
+    except Exception as error:
+        if run.watcher.cancelled():
+            raise
+        logger.debug("hy3d_rocm: the %s in parts", what, exc_info=True)
+        return said(error)
 
 
 def own_report(

@@ -149,6 +149,13 @@ def headroom_bytes() -> int:
     return max(int(management.extra_reserved_memory()), DEVICE_HEADROOM_BYTES)
 
 
+def budget_for(asked: Asked, device: torch.device) -> Request:
+    """The budget that was given, or "auto" in bytes (see automatic)."""
+    if asked.budget is not None:
+        return asked.budget
+    return automatic(device, asked.options.memory_threshold)
+
+
 def automatic(device: torch.device, threshold: float = MEMORY_THRESHOLD) -> int | None:
     """Bytes for the budget "auto" on a GPU: `threshold` of what ComfyUI finds free there less the
     headroom; None on the CPU, where decode() looks itself."""

@@ -193,6 +193,21 @@ def names_missing(function: Any, names: Collection[str]) -> str | None:
     return _missing(function, "use of", [name for name in names if name not in used])
 
 
+def methods_differ(
+    owner: Any, label: str, methods: Mapping[str, tuple[Collection[str], Collection[str]]]
+) -> str | None:
+    """None if the class has all these methods with the parameters that can be given by name, and
+    code that uses the names; else a sentence."""
+    for name, (parameters, names) in methods.items():
+        method = getattr(owner, name, None)
+        if method is None:
+            return f"{label} has no method {name}"
+        different = parameters_missing(method, parameters) or names_missing(method, names)
+        if different:
+            return different
+    return None
+
+
 def constants_missing(function: Any, constants: Collection[object]) -> str | None:
     """None if each is a constant in the code of `function`, with the same type; else a sentence.
     Names of keyword arguments in calls count as texts."""

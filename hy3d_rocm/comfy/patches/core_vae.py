@@ -16,7 +16,7 @@ import torch
 from hy3d_rocm.comfy.budgeted import LeftAlone
 from hy3d_rocm.comfy.decode import decode_samples
 from hy3d_rocm.comfy.encode import encode_images
-from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, names_missing, parameters_missing
+from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, methods_differ
 from hy3d_rocm.comfy.patches import prompt, protected
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import said
@@ -107,15 +107,7 @@ _MAKERS = {name: _wrapped(name) for name in _METHODS}
 
 
 def _expects(core: Place) -> str | None:
-    vae = core.part("VAE")
-    for name, (parameters, names) in _METHODS.items():
-        method = getattr(vae, name, None)
-        if method is None:
-            return f"VAE has no method {name}"
-        different = parameters_missing(method, parameters) or names_missing(method, names)
-        if different:
-            return different
-    return None
+    return methods_differ(core.part("VAE"), "VAE", _METHODS)
 
 
 def _changes(core: Place) -> list[Change]:

@@ -13,14 +13,7 @@ import torch
 
 from hy3d_rocm.comfy import budgeted
 from hy3d_rocm.comfy.budgeted import LeftAlone
-from hy3d_rocm.comfy.patch import (
-    Change,
-    PatchSpec,
-    Place,
-    names_missing,
-    parameters_missing,
-    written,
-)
+from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, methods_differ, written
 from hy3d_rocm.comfy.patches import protected
 
 WAN, HUNYUAN = "wan-vae", "hunyuan-vae"
@@ -157,14 +150,8 @@ def _spec(owner: str, title: str) -> PatchSpec:
     spec, methods = _METHODS[owner]
 
     def expects(pack: Place) -> str | None:
-        for name, (_, parameters, names) in methods.items():
-            method = getattr(pack.part(owner), name, None)
-            if method is None:
-                return f"{owner} has no method {name}"
-            different = parameters_missing(method, parameters) or names_missing(method, names)
-            if different:
-                return different
-        return None
+        known = {name: (parameters, names) for name, (_, parameters, names) in methods.items()}
+        return methods_differ(pack.part(owner), owner, known)
 
     def changes(pack: Place) -> list[Change]:
         return [Change(pack.part(owner), name, _MAKERS[owner, name]) for name in methods]
