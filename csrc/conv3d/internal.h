@@ -58,6 +58,7 @@ typedef struct hy3d__conv_panel {
 struct hy3d_conv3d_plan {
     hy3d_context *context;
     const hy3d__kernels *kernels;
+    const hy3d_conv3d_weights *prepared; /* NULL: none */
     hy3d_conv3d_desc desc;
     int64_t out[3];
     int64_t m, c, taps, k;
@@ -78,7 +79,9 @@ struct hy3d_conv3d_plan {
 /* What one run passes to its grains. */
 typedef struct hy3d__conv_run {
     const hy3d_conv3d_plan *plan;
-    const hy3d_tensor *x, *y;
+    const hy3d_tensor *x; /* NULL where fusion->frames is set */
+    const hy3d_tensor *y;
+    const hy3d_conv3d_fusion *fusion; /* never NULL: all zeros where there is none */
     unsigned char *workspace;
 } hy3d__conv_run;
 
@@ -120,9 +123,24 @@ int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_phase_start(const hy3d__conv_axis *axis, int64_t phase);
 
+/* source.c: the frame that a kernel's tap reads at up-sampled time index t of an image, padding
+ * in time included (t may lie outside); data is NULL for a frame of zeros. */
+hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t image, int64_t t);
+
 /* weights.c */
 hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
                                    const hy3d_tensor *bias);
+
+/* prepared.c */
+struct hy3d_conv3d_weights {
+    hy3d_context *context;
+    hy3d_conv3d_format format;
+    int64_t out_channels, in_channels, kernel[3];
+    size_t bytes;
+    void *data;
+};
+hy3d_status hy3d__conv_check_prepared(const hy3d_context *context, const hy3d_conv3d_desc *desc,
+                                      const hy3d_conv3d_weights *prepared);
 
 /* gather.c: n elements at indices first, first + step, ... of the line as compute type; outside of
  * it zeros or the edge. */

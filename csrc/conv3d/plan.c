@@ -103,6 +103,15 @@ hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_des
                                     const hy3d_tensor *weight, const hy3d_tensor *bias,
                                     size_t *needed_out, hy3d_conv3d_plan **plan_out)
 {
+    return hy3d_conv3d_plan_create_prepared(context, desc, weight, bias, NULL, needed_out,
+                                            plan_out);
+}
+
+hy3d_status hy3d_conv3d_plan_create_prepared(
+    hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
+    const hy3d_tensor *bias, const hy3d_conv3d_weights *prepared, size_t *needed_out,
+    hy3d_conv3d_plan **plan_out)
+{
     int64_t out[3];
     void *memory = NULL;
 
@@ -112,6 +121,9 @@ hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_des
     hy3d_status status = hy3d__conv_check_desc(desc, out);
     if (status == HY3D_OK) {
         status = hy3d__conv_check_weight(desc, weight, bias);
+    }
+    if (status == HY3D_OK && prepared != NULL) {
+        status = hy3d__conv_check_prepared(context, desc, prepared);
     }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, sizeof(hy3d_conv3d_plan), &memory);
@@ -123,6 +135,7 @@ hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_des
     *plan = (hy3d_conv3d_plan){
         .context = context,
         .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+        .prepared = prepared,
         .desc = *desc,
         .out = {out[0], out[1], out[2]},
     };

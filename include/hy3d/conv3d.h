@@ -19,6 +19,21 @@ typedef enum hy3d_pad_mode {
     HY3D_PAD_REPLICATE = 1,
 } hy3d_pad_mode;
 
+typedef enum hy3d_accuracy {
+    HY3D_EXACT = 0, /* the direct sum; error bound gamma_(K+1) sum |x w|, see docs/numerics.md */
+    HY3D_FAST = 1,  /* Winograd where it is expected to be faster; error bound relative to
+                       max|x| * max of sum|w| over an output channel's weights */
+} hy3d_accuracy;
+
+typedef enum hy3d_activation {
+    HY3D_IDENTITY = 0,
+    HY3D_SILU = 1, /* v / (1 + exp(-v)) */
+} hy3d_activation;
+
+/* How prepared weights are laid out. A number of its own for each layout, stable within a build. */
+typedef uint32_t hy3d_conv3d_format;
+#define HY3D_FORMAT_NONE ((hy3d_conv3d_format)0) /* weights are used as they are */
+
 /* Arrays of three are (T, H, W). A 2D convolution is T = kernel[0] = 1. */
 typedef struct hy3d_conv3d_desc {
     hy3d_dtype dtype; /* of input, weight, bias and output; f16 and bf16 are summed in f32 */
@@ -28,6 +43,10 @@ typedef struct hy3d_conv3d_desc {
     int64_t kernel[3], stride[3], dilation[3]; /* >= 1 */
     int64_t pad_before[3], pad_after[3];       /* >= 0; causal in time: before 2, after 0 */
     hy3d_pad_mode pad_mode[3];
+    /* Nearest up-sampling of x before the convolution: in_size counts up-sampled positions, x has
+     * in_size[i] / upsample[i] (exact). 0 means 1. */
+    int64_t upsample[3];
+    hy3d_accuracy accuracy; /* HY3D_FAST is for f32, f16 and bf16; f64 is always exact */
     /* At most this many threads; 0 is the context's maximum. Never changes a bit of the result. */
     uint32_t num_threads;
     /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MB a thread. A tighter
@@ -36,12 +55,56 @@ typedef struct hy3d_conv3d_desc {
 } hy3d_conv3d_desc;
 
 typedef struct hy3d_conv3d_plan hy3d_conv3d_plan;
+typedef struct hy3d_conv3d_weights hy3d_conv3d_weights;
+
+/* One frame of the input, for inputs that do not lie in one tensor. */
+typedef struct hy3d_conv3d_frame {
+    const void *data;  /* element (channel 0, row 0, column 0); NULL is a frame of zeros, which
+                          neither scale, shift nor activation changes */
+    int64_t stride[3]; /* of channels, rows, columns; in elements */
+} hy3d_conv3d_frame;
+
+/* What is done to the input as it is read and to the result before it is written, instead of in
+ * passes of their own. Padding comes after all that is done to the input: a padded zero stays one.
+ * Everything may be absent (NULL, 0). */
+typedef struct hy3d_conv3d_fusion {
+    /* The input's frames in place of x, batch 1 only: in_size[0] of them, up-sampled ones repeated
+     * (upsample[0] is 1). */
+    const hy3d_conv3d_frame *frames;
+    const float *scale, *shift; /* in_channels each: x * scale + shift (GroupNorm applied); both or
+                                   none */
+    hy3d_activation activation; /* after them */
+    const hy3d_tensor *residual; /* y's sizes and dtype, any strides: added to the result before it
+                                    is rounded to y's type; may be y itself */
+} hy3d_conv3d_fusion;
 
 HY3D_BEGIN_DECLS
 
 /* Output size (T, H, W) of a description. A kernel that does not fit into the padded input is
  * HY3D_ERR_SHAPE_MISMATCH. */
 HY3D_API hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t out_size_out[3]);
+
+/* Which layout a plan of this description can use prepared weights in; HY3D_FORMAT_NONE where it
+ * uses them as they are. Follows from the description (threads and limit aside) and the context's
+ * CPU level alone. */
+HY3D_API hy3d_status hy3d_conv3d_choose_format(const hy3d_context *context,
+                                               const hy3d_conv3d_desc *desc,
+                                               hy3d_conv3d_format *format_out);
+/* A static text ("winograd-5x5"), "none", or "unknown". */
+HY3D_API const char *hy3d_conv3d_format_name(hy3d_conv3d_format format);
+/* Bytes of weights in that layout; 0 for HY3D_FORMAT_NONE and unknown layouts. */
+HY3D_API size_t hy3d_conv3d_format_bytes(hy3d_conv3d_format format, int64_t out_channels,
+                                         int64_t in_channels, const int64_t kernel[3]);
+/* Transforms weights once, for any number of plans; weight (f32, f16 or bf16) is only read here.
+ * num_threads as in the description. Immutable: any number of plans may use it at once, and it must
+ * outlive them. */
+HY3D_API hy3d_status hy3d_conv3d_weights_create(hy3d_context *context, const hy3d_tensor *weight,
+                                                hy3d_conv3d_format format, uint32_t num_threads,
+                                                const hy3d_cancel *cancel,
+                                                hy3d_conv3d_weights **weights_out);
+HY3D_API void hy3d_conv3d_weights_destroy(hy3d_conv3d_weights *weights);
+HY3D_API size_t hy3d_conv3d_weights_bytes(const hy3d_conv3d_weights *weights);
+HY3D_API hy3d_conv3d_format hy3d_conv3d_weights_format(const hy3d_conv3d_weights *weights);
 
 /* weight has sizes (out_channels, in_channels / groups, kT, kH, kW), any strides; bias is NULL or
  * has size[0] = out_channels (the other sizes 1). Both are of desc->dtype. The plan keeps what it
@@ -52,6 +115,13 @@ HY3D_API hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t 
 HY3D_API hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_desc *desc,
                                              const hy3d_tensor *weight, const hy3d_tensor *bias,
                                              size_t *needed_out, hy3d_conv3d_plan **plan_out);
+/* As above, with weights that were prepared (NULL: none, then they are transformed while running,
+ * part by part in the workspace). prepared must have the sizes of weight and the layout that
+ * hy3d_conv3d_choose_format gives, else HY3D_ERR_INVALID_ARGUMENT. Never another result. */
+HY3D_API hy3d_status hy3d_conv3d_plan_create_prepared(
+    hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
+    const hy3d_tensor *bias, const hy3d_conv3d_weights *prepared, size_t *needed_out,
+    hy3d_conv3d_plan **plan_out);
 HY3D_API void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan);
 
 /* Bytes that run needs, 64-byte aligned; at most the limit of the description. */
@@ -72,11 +142,23 @@ HY3D_API hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_te
                                      const hy3d_tensor *y, void *workspace,
                                      const hy3d_cancel *cancel);
 
+/* As hy3d_conv3d_run with a fusion (NULL: none). x may be NULL where fusion->frames is set. y may be
+ * the residual, and then overlaps it in every element; it overlaps nothing else. */
+HY3D_API hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
+                                           const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y,
+                                           void *workspace, const hy3d_cancel *cancel);
+
 /* The oracle: plain loops with sums in double, one rounding at the end. Always built, allocates
- * nothing, single-threaded, slow. desc's threads and limit are ignored. */
+ * nothing, single-threaded, slow. desc's threads, limit and accuracy are ignored. */
 HY3D_API hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
                                            const hy3d_tensor *weight, const hy3d_tensor *bias,
                                            const hy3d_tensor *y);
+/* The same with a fusion (NULL: none), scale, shift and activation in double too. */
+HY3D_API hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
+                                                 const hy3d_tensor *weight,
+                                                 const hy3d_tensor *bias,
+                                                 const hy3d_conv3d_fusion *fusion,
+                                                 const hy3d_tensor *y);
 
 HY3D_END_DECLS
 
