@@ -114,6 +114,7 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
         .channel_pitch = d->c_pitch,
         /* The last columns may be fewer, and their vectors follow each other too. */
         .row_pitch = d->by_row ? hy3d__conv_round_up(g.part.cols, HY3D__CONV_LANES) : d->row_pitch,
+        .residual = run->fusion->residual,
     };
     hy3d__conv_store(plan->kernels, run->y, &stored);
     return HY3D_OK;
