@@ -188,5 +188,7 @@ Suite *hy3d_conv3d_suite(void)
     suite_add_tcase(suite, hy3d_conv3d_run_case());
     suite_add_tcase(suite, hy3d_conv3d_argument_case());
     suite_add_tcase(suite, hy3d_conv3d_kernel_case());
+    suite_add_tcase(suite, hy3d_conv3d_fused_case());
+    suite_add_tcase(suite, hy3d_conv3d_fused_bound_case());
     return suite;
 }
