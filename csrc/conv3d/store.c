@@ -106,53 +106,71 @@ static void store_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const tar
     }
 }
 
-/* n results of channel c, row r, from column w on. */
-static void store_line(const hy3d__kernels *kernels, const hy3d_tensor *y,
-                       const hy3d__conv_result *result, int64_t c, int64_t r, int64_t w, int64_t n)
+/* Bytes of y and of the residual that a step along one of their dimensions takes. */
+static int64_t step_bytes(const hy3d_tensor *tensor, int dim)
 {
-    const hy3d_tensor *const residual = result->residual;
-    const int64_t bytes = (int64_t)hy3d_dtype_bytes(y->dtype);
-    const int64_t from = c * result->channel_pitch + r * result->row_pitch + w;
-    const int64_t at[HY3D_TENSOR_DIMS] = {result->at[0], result->at[1] + c, result->at[2],
-                                          result->at[3] + r, result->at[4] + w};
-    target to = {.stride = y->stride[4], .n = n};
-    int64_t offset = 0, residual_offset = 0;
+    return tensor == NULL ? 0 : tensor->stride[dim] * (int64_t)hy3d_dtype_bytes(tensor->dtype);
+}
+
+/* Where the first result goes. */
+static unsigned char *start(const hy3d_tensor *tensor, const hy3d__conv_result *result)
+{
+    int64_t offset = 0;
 
     for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
-        offset += at[i] * y->stride[i];
-        residual_offset += residual == NULL ? 0 : at[i] * residual->stride[i];
+        offset += result->at[i] * step_bytes(tensor, i);
     }
-    to.data = (unsigned char *)y->data + offset * bytes;
-    if (residual != NULL) {
-        to.residual = (const unsigned char *)residual->data + residual_offset * bytes;
-        to.residual_stride = residual->stride[4];
-    }
-    if (y->dtype == HY3D_F32) {
-        store_f32(kernels, &to, (const float *)result->data + from);
-    } else if (y->dtype == HY3D_F64) {
-        store_f64(&to, (const double *)result->data + from);
+    return tensor == NULL ? NULL : (unsigned char *)tensor->data + offset;
+}
+
+static void store_line(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
+                       const void *data, int64_t from)
+{
+    if (dtype == HY3D_F32) {
+        store_f32(kernels, to, (const float *)data + from);
+    } else if (dtype == HY3D_F64) {
+        store_f64(to, (const double *)data + from);
     } else {
-        store_half(kernels, y->dtype, &to, (const float *)result->data + from);
+        store_half(kernels, dtype, to, (const float *)data + from);
     }
 }
 
 void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
                       const hy3d__conv_result *result)
 {
-    if (y->stride[1] != 1 || y->stride[4] == 1) {
-        /* Whole channels at once: rows of one channel are neighbours. */
-        for (int64_t c = 0; c < result->channels; c++) {
-            for (int64_t r = 0; r < result->rows; r++) {
-                store_line(kernels, y, result, c, r, 0, result->cols);
-            }
-        }
-        return;
-    }
-    for (int64_t r = 0; r < result->rows; r++) {
-        for (int64_t w = 0; w < result->cols; w += COLUMNS) {
-            for (int64_t c = 0; c < result->channels; c++) {
-                store_line(kernels, y, result, c, r, w,
-                           hy3d__conv_min(COLUMNS, result->cols - w));
+    const hy3d_tensor *const residual = result->residual;
+    unsigned char *const base = start(y, result);
+    const unsigned char *const residual_base = start(residual, result);
+    const bool channels_last = y->stride[1] == 1 && y->stride[4] != 1;
+    /* Rows that follow each other here and there are one. */
+    const bool joined =
+        !channels_last && result->row_pitch == result->cols &&
+        y->stride[3] == result->cols * y->stride[4] &&
+        (residual == NULL || residual->stride[3] == result->cols * residual->stride[4]);
+    const int64_t rows = joined ? 1 : result->rows;
+    const int64_t cols = joined ? result->cols * result->rows : result->cols;
+    /* Whole channels at once: rows of one channel are neighbours. */
+    const int64_t width = channels_last ? COLUMNS : cols;
+    const int64_t y_step[3] = {step_bytes(y, 1), step_bytes(y, 3), step_bytes(y, 4)};
+    const int64_t residual_step[3] = {step_bytes(residual, 1), step_bytes(residual, 3),
+                                      step_bytes(residual, 4)};
+    const int64_t outer = channels_last ? rows : result->channels;
+    const int64_t inner = channels_last ? result->channels : rows;
+    target to = {.stride = y->stride[4],
+                 .residual_stride = residual == NULL ? 0 : residual->stride[4]};
+
+    for (int64_t i = 0; i < outer; i++) {
+        for (int64_t w = 0; w < cols; w += width) {
+            to.n = hy3d__conv_min(width, cols - w);
+            for (int64_t j = 0; j < inner; j++) {
+                const int64_t c = channels_last ? j : i, r = channels_last ? i : j;
+                to.data = base + c * y_step[0] + r * y_step[1] + w * y_step[2];
+                if (residual != NULL) {
+                    to.residual = residual_base + c * residual_step[0] + r * residual_step[1] +
+                                  w * residual_step[2];
+                }
+                store_line(kernels, y->dtype, &to, result->data,
+                           c * result->channel_pitch + r * result->row_pitch + w);
             }
         }
     }
