@@ -165,6 +165,11 @@ hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_ten
     return status;
 }
 
+hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight)
+{
+    return check_tensor(weight, weight->dtype, weight->size, false);
+}
+
 static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_frame *frames)
 {
     const int64_t size[3] = {desc->in_channels,
