@@ -13,11 +13,23 @@ static void pack_line(const hy3d__conv_run *run, const hy3d__conv_part *part,
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d__conv_axis *const axis = &plan->direct.w;
     const int64_t origin = part->w * axis->stride - plan->desc.pad_before[2];
+    const int64_t n = part->cols + axis->halo;
+    const int64_t last = hy3d__conv_phase_start(axis, axis->phases - 1);
 
+    if (axis->stride == 1 && line->stride == 1 && line->data != NULL && !line->is_changed &&
+        line->dtype == HY3D_F32 && line->repeat <= 1 && origin >= 0 &&
+        origin + last + n <= line->size) { /* short rows are mostly calls otherwise */
+        const float *const from = (const float *)(const void *)line->data + origin;
+        for (int64_t phase = 0; phase < axis->phases; phase++) {
+            memcpy(dst + phase * plan->direct.phase_w_pitch,
+                   from + hy3d__conv_phase_start(axis, phase), (size_t)n * sizeof *dst);
+        }
+        return;
+    }
     for (int64_t phase = 0; phase < axis->phases; phase++) {
         hy3d__conv_load_line(plan->kernels, line,
-                             origin + hy3d__conv_phase_start(axis, phase), axis->stride,
-                             part->cols + axis->halo, dst + phase * plan->direct.phase_w_pitch);
+                             origin + hy3d__conv_phase_start(axis, phase), axis->stride, n,
+                             dst + phase * plan->direct.phase_w_pitch);
     }
 }
 
