@@ -108,6 +108,13 @@ def conv3d_prepare(
     MemoryError, Hy3dError (HY3D_ERR_UNSUPPORTED: no layout of this build, or not of these sizes).
     """
 
+def fingerprint(array: Any, threads: int = 0) -> tuple[int, int] | None:
+    """Two numbers that stand for all bytes of an array, its type, sizes and strides.
+
+    None where its elements have gaps between them or share memory. Other bytes give the same
+    numbers with a probability below 2^-63. One pass over the memory; the GIL is released.
+    """
+
 def conv3d_reference(
     x: Any,
     weight: Any,

@@ -21,6 +21,7 @@ __all__ = [
     "conv3d_out_size",
     "conv3d_prepare",
     "cpu_info",
+    "fingerprint",
     "missing",
     "philox4x32",
     "resolve_device",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         conv3d_out_size,
         conv3d_prepare,
         cpu_info,
+        fingerprint,
         philox4x32,
         resolve_device,
         schedule_grain,
@@ -69,6 +71,7 @@ else:
             conv3d_out_size,
             conv3d_prepare,
             cpu_info,
+            fingerprint,
             philox4x32,
             resolve_device,
             schedule_grain,
@@ -89,6 +92,7 @@ else:
             conv3d_out_size,
             conv3d_prepare,
             cpu_info,
+            fingerprint,
         )
         from hy3d_rocm._fallback.device import resolve_device
         from hy3d_rocm._fallback.schedule import (

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fingerprint.h"
 #include "hy3d/context.h"
 #include "hy3d/status.h"
 
@@ -20,6 +21,7 @@ typedef struct hy3d_py_state {
     PyObject *error;         /* Hy3dError */
     PyObject *cancel_type;   /* CancelFlag */
     PyObject *prepared_type; /* PreparedWeights */
+    hy3d__fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
 
 hy3d_py_state *hy3d_py_get_state(PyObject *module);
@@ -58,6 +60,7 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs);

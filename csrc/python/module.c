@@ -18,6 +18,7 @@ static PyMethodDef functions[] = {
     FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
     FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
     FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
+    FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),
     FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
     FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
@@ -61,6 +62,7 @@ static int make_context(hy3d_py_state *state)
 static int module_exec(PyObject *module)
 {
     hy3d_py_state *const state = hy3d_py_get_state(module);
+    hy3d__fingerprint_keys_make(&state->fingerprint_keys);
     state->error = hy3d_py_error_create();
     if (state->error == NULL || PyModule_AddObjectRef(module, "Hy3dError", state->error) != 0) {
         return -1;

@@ -96,6 +96,11 @@ def conv3d_prepare(*args: object, **kwargs: object) -> PreparedWeights:
     raise Hy3dError(_NEEDED)
 
 
+def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
+    """Always refuses, as `conv3d`, which it serves."""
+    raise Hy3dError(_NEEDED)
+
+
 def conv3d_out_size(
     in_size: Sequence[int],
     kernel: Sequence[int],

@@ -260,6 +260,7 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
             (0, 0, 0),
             (1, 1, 1),
         ],
+        "fingerprint": lambda: [rng.choice(arrays[:60]), rng.choice([0, 1, 2])],
         "resolve_device": lambda: [strange_pipeline(rng, arrays), rng.choice([None, "cpu"])],
         "seed_image": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
         "seed_stream": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
