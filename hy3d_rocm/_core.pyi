@@ -101,7 +101,10 @@ def conv3d_format(
     """
 
 def conv3d_prepare(
-    weight: Any, format: int, threads: int = 0, cancel: CancelFlag | None = None  # noqa: A002
+    weight: Any,
+    format: int,  # noqa: A002
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
 ) -> PreparedWeights:
     """weight (Cout, C, kT, kH, kW), f32, f16 or bf16, in that layout. The GIL is released.
 
