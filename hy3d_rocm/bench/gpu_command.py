@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.cpu_command import add_cpu_decode_options, run_cpu_command
 from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
 
@@ -25,6 +26,7 @@ Decodes 33 frames of 640x608 with HunyuanVideo's VAE at full width (random weigh
 framewise default: by the vendor library, with it switched off, and so under protect(). Then 33
 frames of 768x1280 under protect() alone. diffusers is needed, and some 25 GB of GPU memory; what
 does not fit is said. On AMD cards MIOpen may hang, so it is left out unless --library is given.
+--device cpu: on the CPU instead, 9 frames of 160x160 in float32 by torch and by hy3d_rocm.decode.
 """
 
 
@@ -58,6 +60,7 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
     add_cases_options(decode)
+    add_cpu_decode_options(decode)
     for parser in (gpu, decode):
         parser.add_argument("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
         parser.add_argument("--json", type=Path, metavar="FILE", help="every figure, as JSON")
@@ -78,6 +81,8 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
 
     if getattr(arguments, "cases", False):
         return run_cases_command(arguments)
+    if arguments.bench == "decode" and arguments.device == "cpu":
+        return run_cpu_command(arguments)
     try:
         device = find_gpu(arguments.device)
         text, data = (_gpu if arguments.bench == "gpu" else _decode)(arguments, device)
@@ -93,7 +98,7 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     sys.stdout.write(text)
     if arguments.json is not None:
         try:
-            arguments.json.write_text(json.dumps(_plain(data), indent=1) + "\n", encoding="utf-8")
+            arguments.json.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             _say(f"{arguments.json} cannot be written: {error.strerror}")
             return 1
@@ -152,12 +157,12 @@ def _known(wanted: Any, there: Any, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity and no NaN: as text."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
