@@ -65,6 +65,12 @@ def add_cpu_decode_options(decode: argparse.ArgumentParser) -> None:
         "measure the peaks")  # fmt: skip
 
 
+def cpu_options_given(arguments: argparse.Namespace) -> list[str]:
+    """Which options were given that only --device cpu has."""
+    names = ("model", "frames", "size", "threads", "strategy", "cpu_level", "no_memory")
+    return ["--" + name.replace("_", "-") for name in names if getattr(arguments, name, None)]
+
+
 def run_cpu_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 if nothing was measured, or a call took more memory than it said; 2 for
     options that don't fit together; 130 after Ctrl-C."""

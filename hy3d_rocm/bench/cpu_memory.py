@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from hy3d_rocm.bench.gpu_layers import Layer
@@ -29,7 +28,8 @@ def run_memory(job: dict[str, Any]) -> int:
 
     steady_malloc()
     torch.set_num_threads(job["threads"])
-    layer = Layer(**{k: tuple(v) if isinstance(v, list) else v for k, v in job["layer"].items()})
+    fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in job["layer"].items()}
+    layer = Layer(**fields)
     operands = make_operands(layer, job["dtype"])
     is_ours = job["which"] == "ours"
     call = our_call(operands, job["accuracy"]) if is_ours else torch_call(operands)
@@ -38,8 +38,3 @@ def run_memory(job: dict[str, Any]) -> int:
         with PeakMeter(interval=0) as meter:
             result = call()
     return max(0, meter.peak_bytes - result.numel() * result.element_size())
-
-
-def read_bytes(text: str) -> int:
-    """What the child printed last."""
-    return int(json.loads(text.strip().splitlines()[-1])["bytes"])

@@ -98,7 +98,7 @@ class Target:
 
     def line(self) -> str:
         value = "-" if self.value is None else f"{self.value:.3g}{self.unit}"
-        bound = f"at {'least' if self.is_least else 'most'} {self.limit:g}{self.unit}"
+        bound = f"at {'least' if self.is_least else 'most'} {self.limit:.3g}{self.unit}"
         where = f"  ({self.at})" if self.at else ""
         return f"{self.verdict:9}  {self.text}: {value} of {bound}{where}"
 
@@ -127,7 +127,7 @@ def _wide(sums: Sums, report: ConvReport, level: str) -> list[Target]:
     error = sums.error or (None, "")
     if is_half:
         most = sums.torch_error[0] if sums.torch_error else math.inf
-        found.append(Target(f"{name}: error, torch's", error[0], most, False, "", error[1]))
+        found.append(Target(f"{name}: error, beside torch's", error[0], most, False, "", error[1]))
     else:
         found.append(Target(f"{name}: speed, lowest", lowest[0], 1.5, at=lowest[1]))
         found.append(Target(f"{name}: error", error[0], 2e-5, False, "", error[1]))

@@ -11,6 +11,7 @@ from hy3d_rocm.bench.cpu_layers import group_of
 from hy3d_rocm.bench.cpu_machine import machine, machine_lines
 from hy3d_rocm.bench.cpu_memory import SLACK_BYTES
 from hy3d_rocm.bench.cpu_sums import Sums, sums_of, targets
+from hy3d_rocm.bench.cpu_watch import cache_text
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.units import size_text
 
@@ -33,7 +34,7 @@ def conv_text(report: ConvReport) -> str:
     lines += [f"{row.layer.text}: {row.reason}" for row in report.rows if row.reason]
     for sums in sums_of(report):
         lines += [*_sums_lines(sums), ""]
-    lines += [_cache_line(report), *_over_lines(report.rows), ""]
+    lines += [cache_text(report.cache), *_over_lines(report.rows), ""]
     found = targets(report, machine(settings.threads)["level"])
     if found:
         lines += ["Targets (for the two 9x160x160 decodes):", *(f"  {t.line()}" for t in found), ""]
@@ -150,19 +151,6 @@ def _sample_line(report: ConvReport) -> str:
         f"Sampled are all channels of {side}x{side} positions at the first frame's corner and in "
         f"the middle: {span} outputs a layer."
     )
-
-
-def _cache_line(report: ConvReport) -> str:
-    if not report.cache:
-        return "Weight cache: none in this build."
-    figures = ", ".join(f"{name} {_figure(name, v)}" for name, v in report.cache.items())
-    return f"Weight cache, all layers: {figures}"
-
-
-def _figure(name: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return size_text(value) if "bytes" in name or "limit" in name else str(value)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def is_over(row: ConvRow) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hy3d_rocm import _native
+from hy3d_rocm.units import size_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +55,16 @@ def cache_stats(cache: Any | None) -> dict[str, Any]:
     if dataclasses.is_dataclass(stats) and not isinstance(stats, type):
         return dataclasses.asdict(stats)
     return dict(stats._asdict() if hasattr(stats, "_asdict") else stats)
+
+
+def cache_text(figures: dict[str, Any]) -> str:
+    """One line."""
+    if not figures:
+        return "Weight cache: none in this build."
+    return "Weight cache: " + ", ".join(f"{name} {_figure(name, v)}" for name, v in figures.items())
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return size_text(value) if "bytes" in name or "limit" in name else str(value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

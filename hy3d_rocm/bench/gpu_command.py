@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.cpu_command import add_cpu_decode_options, run_cpu_command
+from hy3d_rocm.bench.cpu_command import (
+    add_cpu_decode_options,
+    cpu_options_given,
+    run_cpu_command,
+)
 from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
 
@@ -79,10 +83,15 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     Ctrl-C."""
     from hy3d_rocm.bench.models import BenchError
 
-    if getattr(arguments, "cases", False):
-        return run_cases_command(arguments)
-    if arguments.bench == "decode" and arguments.device == "cpu":
+    is_cases = getattr(arguments, "cases", False)
+    if arguments.bench == "decode" and arguments.device == "cpu" and not is_cases:
         return run_cpu_command(arguments)
+    strange = cpu_options_given(arguments) if arguments.bench == "decode" else []
+    if strange:
+        _say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
+        return 2
+    if is_cases:
+        return run_cases_command(arguments)
     try:
         device = find_gpu(arguments.device)
         text, data = (_gpu if arguments.bench == "gpu" else _decode)(arguments, device)
