@@ -5,10 +5,10 @@
 
 PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"threads", "rounds", NULL};
+    char *keywords[] = {"threads", "rounds", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *threads_object, *rounds_object;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:peak_run", names, &threads_object,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:peak_run", keywords, &threads_object,
                                      &rounds_object)) {
         return NULL;
     }

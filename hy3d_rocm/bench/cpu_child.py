@@ -21,7 +21,7 @@ LEVELS = ("ref", "avx2", "avx512")
 # The host's search path first: PYTHONPATH is not read by an embedded Python.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from hy3d_rocm.bench.cpu_child import main; sys.exit(main(sys.argv[2]))"
+    "from hy3d_rocm.bench.cpu_jobs import main; sys.exit(main(sys.argv[2]))"
 )
 
 
@@ -82,22 +82,3 @@ def run_quietly(job: dict[str, Any], variables: Mapping[str, str]) -> dict[str, 
         raise BenchError(f"the process that measures memory ended with code {code}; see above")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
-
-
-def main(text: str) -> int:
-    """In the child."""
-    job = json.loads(text)
-    if job["job"] == "memory":
-        from hy3d_rocm.bench.cpu_memory import run_memory
-
-        found: dict[str, Any] = {"bytes": run_memory(job)}
-    elif job["job"] == "decode":
-        from hy3d_rocm.bench.cpu_decode import run_alone
-
-        found = run_alone(job)
-    else:
-        from hy3d_rocm.bench.cpu_command import run_again
-
-        return run_again(job)
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 0

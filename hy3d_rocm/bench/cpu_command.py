@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.plain import plain
+
 CPU_BENCHES = ("conv",)
 # The same as cpu_layers has, which imports torch.
 _SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
@@ -169,8 +171,6 @@ def _memory(arguments: argparse.Namespace, threads: int) -> Callable[[Any], tupl
 
 def _written(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
     """Prints the text, writes the JSON; the exit code."""
-    from hy3d_rocm.bench.gpu_command import plain
-
     sys.stdout.write(text)
     if arguments.json is not None:
         try:

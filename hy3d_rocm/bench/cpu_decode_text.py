@@ -26,7 +26,7 @@ def cpu_decode_text(report: CpuDecodeReport) -> str:
     lines += [*aligned([head, *(_cells(report, side) for side in report.sides.values())]), ""]
     lines += [
         "ratio: torch's time over ours, median over pairs in turn. The first call prepares weights",
-        "for the others. peak: above weights and latents, the frames and the weight cache included,",
+        "for the others. peak: above weights and latents, the frames and the weight cache in them,",
         "of the first and the second call, in a process of its own.",
         "",
     ]

@@ -15,6 +15,7 @@ from typing import Any
 SAMPLE_S = 0.05  # short calls are repeated until a sample takes so long
 _MOST_CALLS = 5000
 _PEAK_S = 0.02
+_MOST_GROWTH = 16
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
@@ -27,8 +28,8 @@ class PeakProbe:
         for _ in range(4):  # the first calls start threads and wake the wide units
             started = self.clock()
             self._run()
-            seconds = max(self.clock() - started, 1e-6)
-            self.rounds = max(1, min(1 << 30, int(self.rounds * _PEAK_S / seconds)))
+            seconds = max(self.clock() - started, 1e-9)
+            self.rounds = max(1, int(self.rounds * min(_PEAK_S / seconds, _MOST_GROWTH)))
 
     def __call__(self) -> float:
         """Floating-point operations a second."""

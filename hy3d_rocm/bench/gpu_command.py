@@ -16,6 +16,7 @@ from hy3d_rocm.bench.cpu_command import (
 )
 from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+from hy3d_rocm.bench.plain import plain
 
 GPU_BENCHES = ("gpu", "decode")
 _GPU_TEXT = """\
@@ -164,15 +165,6 @@ def _known(wanted: Any, there: Any, option: str) -> tuple[str, ...]:
         if name not in there:
             raise BenchError(f"{option}: {name!r} is none of {', '.join(there)}")
     return tuple(dict.fromkeys(wanted))
-
-
-def plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: as text."""
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _names(text: str) -> tuple[str, ...]:
