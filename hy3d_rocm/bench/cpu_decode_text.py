@@ -58,7 +58,7 @@ def decode_targets(report: CpuDecodeReport) -> list[Target]:
         Target("PSNR against torch's frames", report.psnr, 80, unit=" dB"),
     ]
     if ours.peaks and theirs.peaks:
-        cache = float(ours.cache.get("limit_bytes", ours.cache.get("limit", 0)))
+        cache = float(ours.cache.get("limit_bytes", 0))
         most = (max(theirs.peaks) + cache) / GB
         text = "peak, torch's and the cache's limit"
         found.append(Target(text, max(ours.peaks) / GB, most, False, " GB"))

@@ -31,7 +31,13 @@ def plot_conv(report: ConvReport, path: Path) -> None:
     rows = [row for row in report.rows if row.speed() is not None]
     figure = Figure(figsize=(10, 1.8 + 0.36 * max(1, len(rows))), layout="constrained")
     FigureCanvasAgg(figure)
-    _draw(figure.add_subplot(), report, rows)
+    axes = figure.add_subplot()
+    _draw(axes, report, rows)
+    # Ours, torch, peak: matplotlib lists lines before bars.
+    handles, labels = axes.get_legend_handles_labels()
+    order = [*range(1, len(labels)), 0] if report.peak is not None else range(len(labels))
+    figure.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=8,
+                  loc="outside lower center", ncols=3, frameon=False)  # fmt: skip
     figure.savefig(path, dpi=150)
 
 
@@ -56,10 +62,9 @@ def _draw(axes: Any, report: ConvReport, rows: list[ConvRow]) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("GFLOP/s of the direct sum")
     facts = machine(settings.threads)
+    threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
     axes.set_title(
-        f"conv3d, {settings.dtype}, {facts['level']}, {settings.threads} thread(s), {cpu_model()}",
+        f"conv3d, {settings.dtype}, {facts['level']}, {threads}, {cpu_model()}",
         fontsize=10,
     )
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08 - 1 / (2 + len(rows))), ncols=3,
-                fontsize=8, frameon=False)  # fmt: skip
     axes.spines[["top", "right"]].set_visible(False)

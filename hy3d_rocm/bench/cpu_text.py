@@ -134,9 +134,9 @@ def _sums_lines(sums: Sums) -> list[str]:
     ]
     if sums.cold is not None:
         lines.append(f"  cold, geometric mean {sums.cold:.3f} x torch")
-    for what, found in (("error", sums.error), ("torch's error", sums.torch_error)):
+    for what, found in (("largest error", sums.error), ("torch's", sums.torch_error)):
         if found is not None:
-            lines.append(f"  worst {what} {found[0]:.2e} ({found[1]})")
+            lines.append(f"  {what} {found[0]:.2e} ({found[1]})")
     if sums.workspace is not None:
         bytes_, where = sums.workspace
         lines.append(f"  largest workspace a thread {size_text(round(bytes_))} ({where})")

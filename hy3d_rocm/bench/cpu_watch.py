@@ -52,19 +52,16 @@ def cache_stats(cache: Any | None) -> dict[str, Any]:
     if cache is None:
         return {}
     stats = cache.stats()
-    if dataclasses.is_dataclass(stats) and not isinstance(stats, type):
-        return dataclasses.asdict(stats)
-    return dict(stats._asdict() if hasattr(stats, "_asdict") else stats)
+    return {**dataclasses.asdict(stats), "hit_rate": stats.hit_rate}
 
 
 def cache_text(figures: dict[str, Any]) -> str:
-    """One line."""
+    """The same as one line."""
     if not figures:
         return "Weight cache: none in this build."
-    return "Weight cache: " + ", ".join(f"{name} {_figure(name, v)}" for name, v in figures.items())
-
-
-def _figure(name: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return size_text(value) if "bytes" in name or "limit" in name else str(value)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    asked = figures["hits"] + figures["misses"]
+    return (
+        f"Weight cache: {figures['hits']} of {asked} calls found their weights prepared "
+        f"({figures['hit_rate']:.0%}), {figures['made']} were prepared, {figures['refused']} had "
+        f"no room; now {size_text(figures['bytes'])} of {size_text(figures['limit_bytes'])}"
+    )
