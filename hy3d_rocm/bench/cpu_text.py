@@ -15,6 +15,7 @@ from hy3d_rocm.bench.cpu_watch import cache_text
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.units import size_text
 
+_STEADY = 0.6  # clocks alone were seen to change to two thirds
 _EXPLAINED = """\
 ratio: torch's time over ours, the median over rounds of (ours, torch) in turn; above 1 is faster.
 GFLOP/s: operations of the direct sum, whatever an algorithm spares; so "of peak" may pass 100 %.
@@ -27,8 +28,7 @@ def conv_text(report: ConvReport) -> str:
     """Rows, sums, targets, what is missing."""
     settings = report.settings
     lines = ["hy3d-rocm bench conv", "", *machine_lines(settings.threads), _setting_line(report)]
-    if report.peak is not None:
-        lines.append(f"peak: {report.peak / 1e9:.0f} GFLOP/s, median of all rounds")
+    lines += _peak_lines(report)
     lines += ["", *aligned([_head(report), *(_cells(report, row) for row in report.rows)]), ""]
     lines += [*_EXPLAINED.splitlines(), _sample_line(report), ""]
     lines += [f"{row.layer.text}: {row.reason}" for row in report.rows if row.reason]
@@ -93,6 +93,24 @@ def _setting_line(report: ConvReport) -> str:
         f"{settings.dtype}, accuracy={settings.accuracy!r}, {settings.repeats} rounds, {what}; "
         f"{warm}"
     )
+
+
+def _peak_lines(report: ConvReport) -> list[str]:
+    if report.peak is None:
+        return []
+    found = [peak for row in report.rows for peak in row.peaks]
+    low, high = min(found), max(found)
+    lines = [
+        f"peak: {report.peak / 1e9:.0f} GFLOP/s, median of all rounds ({low / 1e9:.0f} to "
+        f"{high / 1e9:.0f})"
+    ]
+    if low < _STEADY * high:
+        lines.append(
+            "Other programs had processors meanwhile, or the clock fell. With several threads that"
+            " holds torch up more than ours, which deals out its work as it goes: repeat this on a"
+            " quiet machine."
+        )
+    return lines
 
 
 def _head(report: ConvReport) -> tuple[str, ...]:

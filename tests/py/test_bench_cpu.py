@@ -260,6 +260,15 @@ def test_a_figure_that_is_missing_is_a_line_with_its_reason() -> None:
     assert conv_dict(report([lost]))["measured"] is False
 
 
+def test_a_busy_machine_is_told_from_the_peak() -> None:
+    steady, busy = (report([row(LARGE, 1.0, 2.0)]) for _ in range(2))
+    steady.rows[0].peaks = [100e9, 61e9]
+    busy.rows[0].peaks = [100e9, 59e9]
+    assert "Other programs" not in conv_text(steady)
+    assert "(59 to 100)" in conv_text(busy)
+    assert "Other programs" in conv_text(busy)
+
+
 def test_more_memory_than_said_is_seen() -> None:
     kept = row(LARGE, 1.0, 2.0, extra_bytes={OURS: 5 << 20, TORCH: 9 << 20})
     assert not is_over(kept)
