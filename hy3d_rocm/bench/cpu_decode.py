@@ -15,7 +15,7 @@ from hy3d_rocm.bench import cpu_child
 from hy3d_rocm.bench.cpu_timing import median_ratio
 from hy3d_rocm.bench.cpu_watch import cache_stats, weight_cache
 from hy3d_rocm.bench.gpu_decode import psnr
-from hy3d_rocm.bench.models import BenchError
+from hy3d_rocm.bench.models import BenchError, first_line
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
@@ -124,7 +124,7 @@ def _time(report: CpuDecodeReport) -> None:
     for turn in range(1 + settings.repeats):
         for name, side in report.sides.items():
             started = time.perf_counter()
-            frames = calls[name]()
+            frames = _called(name, calls[name])
             seconds = time.perf_counter() - started
             if turn == 0:
                 side.first_seconds, kept[name] = seconds, frames
@@ -136,6 +136,13 @@ def _time(report: CpuDecodeReport) -> None:
             _compare(report, kept)
             kept.clear()
     report.cache = cache_stats(cache)
+
+
+def _called(name: str, call: Callable[[], Tensor]) -> Tensor:
+    try:
+        return call()
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise BenchError(f"{name} failed: {first_line(error)}") from error
 
 
 def _compare(report: CpuDecodeReport, kept: dict[str, Tensor]) -> None:

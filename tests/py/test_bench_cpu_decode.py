@@ -86,6 +86,19 @@ def test_options_of_the_cpu_are_refused_on_a_gpu(capsys: pytest.CaptureFixture[s
 
 
 @needs_core
+def test_a_decode_that_fails_is_a_sentence_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def calls(*_: Any) -> dict[str, Any]:
+        return {TORCH: lambda: torch.zeros(1), OURS: lambda: torch.zeros(2) @ torch.zeros(3)}
+
+    monkeypatch.setattr(cpu_decode, "_subject", lambda *_: (None, torch.zeros(1), "a VAE"))
+    monkeypatch.setattr(cpu_decode, "_calls", calls)
+    assert main(COMMAND) == 1
+    assert f"{OURS} failed: RuntimeError" in capsys.readouterr().err
+
+
+@needs_core
 def test_an_unknown_strategy_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--strategy", "fastest"]) == 1
     assert "--strategy fastest: it is one of" in capsys.readouterr().err
