@@ -20,7 +20,7 @@ def cpu_decode_text(report: CpuDecodeReport) -> str:
     size = "x".join(map(str, report.frames[2:])) or "no frames"
     lines = [
         "hy3d-rocm bench decode --device cpu", "", *machine_lines(settings.threads),
-        f"{report.subject}; float32, frames {size}, {settings.repeats} pairs after the first", "",
+        f"{report.subject}; float32, frames {size}, calls after the first: {settings.repeats}", "",
     ]  # fmt: skip
     head = ("", "first", "median", "fastest..slowest", "ratio", "peak, first", "peak, second")
     lines += [*aligned([head, *(_cells(report, side) for side in report.sides.values())]), ""]
