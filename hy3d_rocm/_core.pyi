@@ -198,6 +198,11 @@ def cpu_info() -> dict[str, Any]:
 def blas_info() -> dict[str, Any]:
     """available, text (what it is), error (why there is none). Loads the library."""
 
+def peak_run(threads: int, rounds: int) -> float:
+    """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
+    `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
+    context's maximum."""
+
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...
 def live_allocations() -> int: ...

@@ -85,7 +85,7 @@ static void pack_inside(const row_source *source, int64_t first, int64_t n, floa
     for (int64_t l = 0; l < 16; l++) {
         const bool there = fusion->scale != NULL && l < source->channels;
         scale[l] = there ? fusion->scale[source->channel + l] : 1.0F;
-        shift[l] = there ? fusion->shift[source->channel + l] : 0.0F;
+        shift[l] = there ? fusion->shift[source->channel + l] : -0.0F; /* leaves -0 alone */
     }
     source->run->plan->kernels->affine_silu_lanes_f32((size_t)n, scale, shift,
                                                       fusion->activation == HY3D_SILU, dst);

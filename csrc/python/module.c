@@ -30,6 +30,7 @@ static PyMethodDef functions[] = {
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
+    FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
     FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),
     PLAIN(allocation_count, "Test hook: allocations asked for so far."),
     PLAIN(live_allocations, "Test hook: allocations not yet freed."),

@@ -29,6 +29,9 @@ Suite *hy3d_kernel_memory_suite(void);
 #ifdef HAVE_TEST_SILU
 Suite *hy3d_silu_suite(void);
 #endif
+#ifdef HAVE_TEST_PEAK
+Suite *hy3d_peak_suite(void);
+#endif
 #ifdef HAVE_TEST_CONV3D
 Suite *hy3d_conv3d_suite(void);
 #endif
@@ -68,6 +71,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_SILU
     {"silu", hy3d_silu_suite},
+#endif
+#ifdef HAVE_TEST_PEAK
+    {"peak", hy3d_peak_suite},
 #endif
 #ifdef HAVE_TEST_CONV3D
     {"conv3d", hy3d_conv3d_suite},
