@@ -76,6 +76,11 @@ def conv3d(*args: object, **kwargs: object) -> Any:
     raise Hy3dError(f"The CPU convolution needs the C core, which is not there: {INSTALL}.")
 
 
+def channel_moments(*args: object, **kwargs: object) -> None:
+    """Always refuses: without the C core torch takes the moments (decode/engines/moments.py)."""
+    raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
+
+
 def conv3d_out_size(
     in_size: Sequence[int],
     kernel: Sequence[int],

@@ -254,3 +254,26 @@ def test_refusals_are_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "available", False)
     monkeypatch.setattr(_native, "missing", "no compiler")
     assert refusal(CPU, torch.float32) == "the C core is not there (no compiler)"
+
+
+def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The residual has been written over by then: the call must not be made again for them."""
+    from hy3d_rocm.decode.native import backend as module
+
+    def short(x: Any) -> Any:
+        raise torch.OutOfMemoryError("the test's")
+
+    monkeypatch.setattr(module, "channel_moments", short)
+    rng = random.Random(14)
+    layer = decoder_layer(rng, 4, norm=None, act=None)
+    x = whole_numbers(rng, 1, 4, 2, 5, 5)
+    add = whole_numbers(rng, 1, 4, 2, 5, 5)
+    wanted = plain(layer, x) + add
+    backend = backend_of(FusedConv3d())
+    result, moments = backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), add=add, moments=True)
+    assert moments is None
+    assert torch.equal(result, wanted)
+    with pytest.raises(torch.OutOfMemoryError):
+        backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), moments=True)

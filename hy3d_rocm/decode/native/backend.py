@@ -18,6 +18,7 @@ from hy3d_rocm.decode.engines.torch_backend import (
     _shuffled_parts,
     position_norm,
 )
+from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.fused.tensors import overlaps
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
 from hy3d_rocm.decode.memory.workspace import C_WORKSPACE_BYTES
@@ -85,12 +86,12 @@ class NativeBackend:
         shuffle = layer.shuffle
         if shuffle is None:
             result = self._convolved(layer, source, frames, affine, add)
-            return result, channel_moments(result) if moments else None
+            return result, _moments(result, add) if moments else None
         parts = _shuffled_parts(
             self._convolved(layer, source, frames, affine, None), shuffle, frames
         )
         result = _put_together(parts) if add is None else _add_parts(parts, add)
-        return result, channel_moments(result) if moments else None
+        return result, _moments(result, add) if moments else None
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: the C convolution's workspace, what a norm over the channels
@@ -188,6 +189,17 @@ class NativeBackend:
             made[key] = torch.empty_like(frame, memory_format=torch.contiguous_format)
             position_norm(frame[:, None], norm, self.weights, made[key][:, None])
         return [None if frame is None else made[id(frame)] for frame in read]
+
+
+def _moments(result: Tensor, add: Tensor | None) -> Moments | None:
+    """Of the result. Where memory is short and the residual has been written over, None: the caller
+    can't make the call again, but it can take the moments itself."""
+    try:
+        return channel_moments(result)
+    except (RuntimeError, MemoryError) as error:
+        if result is not add or not is_out_of_memory(error):
+            raise
+    return None
 
 
 def _is_same(own: Tensor, weight: Tensor) -> bool:
