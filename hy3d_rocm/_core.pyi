@@ -192,6 +192,12 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32. The GIL is released.
     """
 
+def channel_moments(
+    x: Any, mean: Any, deviations: Any, threads: int = 0, cancel: CancelFlag | None = None
+) -> None:
+    """Of x (N, C, T, H, W), f32, f16 or bf16: mean and sum of squared deviations of each channel
+    into f64 arrays (C), summed in f64. threads 0: the context's maximum. The GIL is released."""
+
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""
 
