@@ -192,11 +192,22 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32. The GIL is released.
     """
 
+def channel_moments(
+    x: Any, mean: Any, deviations: Any, threads: int = 0, cancel: CancelFlag | None = None
+) -> None:
+    """Of x (N, C, T, H, W), f32, f16 or bf16: mean and sum of squared deviations of each channel
+    into f64 arrays (C), summed in f64. threads 0: the context's maximum. The GIL is released."""
+
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""
 
 def blas_info() -> dict[str, Any]:
     """available, text (what it is), error (why there is none). Loads the library."""
+
+def peak_run(threads: int, rounds: int) -> float:
+    """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
+    `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
+    context's maximum."""
 
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...

@@ -101,6 +101,11 @@ def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
     raise Hy3dError(_NEEDED)
 
 
+def channel_moments(*args: object, **kwargs: object) -> None:
+    """Always refuses: without the C core torch takes the moments (decode/engines/moments.py)."""
+    raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
+
+
 def conv3d_out_size(
     in_size: Sequence[int],
     kernel: Sequence[int],
