@@ -377,9 +377,16 @@ def test_a_cancelled_preparation_ends_the_call_and_keeps_nothing(cache: WeightCa
 def test_protect_computes_fast_and_exactly_when_told(cache: WeightCache) -> None:
     weight = parameter()
     with torch.no_grad():
-        with hy3d_rocm.protect(tiers=["cpu"]):
-            assert torch.equal(F.conv3d(X, weight, padding=1), once(weight))
-        assert cache.stats().made == 1
+        once(weight)
+        hy3d_rocm.conv3d(X, parameter(1), padding=1, accuracy="fast")
+        with hy3d_rocm.protect(tiers=["cpu"]) as guard:
+            for _ in range(2):
+                assert torch.equal(F.conv3d(X, weight, padding=1), once(weight))
+        counted = guard.stats.prepared_weights()
+        assert (counted.made, counted.hits, counted.misses) == (1, 1, 1)
+        assert guard.stats.as_dict()["prepared_weights"]["hits"] == 1
+        last = guard.stats.table().splitlines()[-1]
+        assert last.startswith("prepared weights: 1 of 2 calls found theirs (50%), 2 kept in")
         with hy3d_rocm.protect(tiers=["cpu"], accuracy="exact"):
             assert torch.equal(F.conv3d(X, weight, padding=1), once(weight, accuracy="exact"))
     with pytest.raises(ValueError, match="accuracy='best' is neither 'fast' nor 'exact'"):
