@@ -145,11 +145,11 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
     }
     hy3d_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = conv.has_x ? hy3d_conv3d_reference(
-        &conv.desc, &conv.views[HY3D_PY_X].tensor,
+    status = hy3d_conv3d_reference_fused(
+        &conv.desc, tensor_or_null(&conv.views[HY3D_PY_X], conv.has_x),
         &conv.views[HY3D_PY_WEIGHT].tensor,
-        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias),
-        &conv.views[HY3D_PY_OUT].tensor) : HY3D_ERR_UNSUPPORTED; /* FUSED */
+        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias), &conv.fusion.core,
+        &conv.views[HY3D_PY_OUT].tensor);
     Py_END_ALLOW_THREADS
     PyObject *result = NULL;
     if (status == HY3D_OK) {
