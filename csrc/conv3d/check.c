@@ -152,6 +152,11 @@ hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_ten
     return status;
 }
 
+hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight)
+{
+    return check_tensor(weight, weight->dtype, weight->size, false);
+}
+
 hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
                                 const hy3d_tensor *x, const hy3d_tensor *y)
 {

@@ -1,5 +1,6 @@
 /* Which strategy, which blocks. Everything here follows from sizes alone, never from threads or
- * the workspace limit: the cut into grains fixes the order of every sum. */
+ * the workspace limit: the cut into grains fixes the order of every sum (but for Winograd's, whose
+ * sums are the same in every block). */
 #include "conv3d/internal.h"
 
 #include "base/checked.h"
@@ -275,8 +276,15 @@ static hy3d_status choose_panel(hy3d_conv3d_plan *plan)
     return HY3D_OK;
 }
 
-hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan)
+hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads)
 {
+    hy3d__winograd_kind kind;
+
+    if (hy3d__winograd_choose(&plan->desc, plan->out, hy3d_context_cpu_level(plan->context),
+                              &kind)) {
+        plan->strategy = HY3D__CONV_WINOGRAD;
+        return hy3d__winograd_plan(plan, kind, threads);
+    }
     if (choose_direct(plan)) {
         plan->strategy = HY3D__CONV_DIRECT;
         return count_direct(plan);

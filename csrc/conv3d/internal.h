@@ -22,6 +22,7 @@
 typedef enum hy3d__conv_strategy {
     HY3D__CONV_DIRECT, /* padded input tile, micro-kernel straight on it */
     HY3D__CONV_PANEL,  /* K-blocked im2col panel, GEMM */
+    HY3D__CONV_WINOGRAD, /* F(m,3) over rows and columns, products by GEMM */
 } hy3d__conv_strategy;
 
 /* How the taps of one axis map to a tile: a tap reads phase `tap % period` from entry
@@ -55,6 +56,55 @@ typedef struct hy3d__conv_panel {
     int64_t k_block;
 } hy3d__conv_panel;
 
+/* What a layout of prepared weights says: tiles of m x m outputs, by n x n points; moments is 1
+ * where the taps of time are in a product's sum, 4 for F(2,3) in time. */
+typedef struct hy3d__winograd_kind {
+    int m, n, moments;
+} hy3d__winograd_kind;
+
+/* Sizes of one layer's transformed weights: u[product][panel][k][32]. */
+typedef struct hy3d__winograd_filters {
+    hy3d__winograd_kind kind;
+    int64_t products;    /* n * n * moments, moment fastest */
+    int64_t segments, k; /* taps in a sum (kT or 1); input channels of one, rounded up to 16 */
+    int64_t panels;      /* of 32 output channels */
+    int64_t panel_elems; /* segments * k * 32 */
+} hy3d__winograd_filters;
+
+/* What the cost of a convolution by Winograd follows from. */
+typedef struct hy3d__winograd_sizes {
+    hy3d__winograd_filters filters;
+    int64_t in_channels, out_channels, kernel_t, frames, tiles_h, tiles_w, images;
+} hy3d__winograd_sizes;
+
+typedef struct hy3d__winograd_limits {
+    hy3d_cpu_level level;
+    uint32_t threads;
+    size_t slot_bytes;
+    bool prepared; /* else weights are transformed in the workspace */
+} hy3d__winograd_limits;
+
+/* A grain: tiles, output frames (even for pairs), panels. */
+typedef struct hy3d__winograd_blocks {
+    int64_t h, w, frames, panels;
+    int64_t panels_at_once; /* whose products exist at once */
+} hy3d__winograd_blocks;
+
+/* Floats of a slot. A grain's data at the points is v[product][k / 16][row][16], a row being (frame
+ * or pair of frames, tile); its products are r[product][panel][row][32]; u: weights made while
+ * running. */
+typedef struct hy3d__winograd_elems {
+    int64_t v, r, strips, u;
+} hy3d__winograd_elems;
+
+typedef struct hy3d__conv_winograd {
+    hy3d__winograd_filters filters;
+    hy3d__winograd_blocks blocks;
+    hy3d__winograd_elems elems;
+    int64_t tiles_h, tiles_w; /* of a whole frame */
+    int64_t blocks_h, blocks_w, blocks_t, blocks_m;
+} hy3d__conv_winograd;
+
 struct hy3d_conv3d_plan {
     hy3d_context *context;
     const hy3d__kernels *kernels;
@@ -65,8 +115,10 @@ struct hy3d_conv3d_plan {
     hy3d__conv_strategy strategy;
     hy3d__conv_direct direct;
     hy3d__conv_panel panel;
+    hy3d__conv_winograd winograd;
     int64_t grains;
     size_t compute_bytes; /* of one element: 4 or 8 */
+    hy3d_tensor filter;   /* as given, for weights that are transformed while running */
     const void *weight;   /* compute type, contiguous: borrowed, or own_weight */
     void *own_weight;
     void *bias; /* own, compute type, out_channels values and a kernel's rows of zeros */
@@ -112,12 +164,14 @@ static inline int64_t hy3d__conv_round_up(int64_t a, int64_t b)
 hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3]);
 hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
                                     const hy3d_tensor *bias);
+/* A weight by itself: its pointer and that the address of no element overflows. */
+hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight);
 hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
                                 const hy3d_tensor *x, const hy3d_tensor *y);
 bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
-hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan);
+hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
 /* Phase and first entry of a tap; first input index (relative) of a phase. */
 int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
@@ -167,7 +221,54 @@ typedef struct hy3d__conv_part {
 } hy3d__conv_part;
 void hy3d__conv_pack_tile(const hy3d__conv_run *run, const hy3d__conv_part *part, float *tile);
 
-/* direct.c, panel.c: grains. */
+/* winograd_plan.c */
+bool hy3d__winograd_kind_of(hy3d_conv3d_format format, hy3d__winograd_kind *kind_out);
+hy3d_conv3d_format hy3d__winograd_format(const hy3d__winograd_kind *kind);
+hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64_t out_channels,
+                                                 int64_t in_channels, int64_t kernel_t);
+/* The best kind for a description that was checked; false where another strategy is expected to be
+ * faster or Winograd can't do it. */
+bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
+                           hy3d__winograd_kind *kind_out);
+hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads);
+
+/* winograd_cost.c: estimates in cycles. */
+#define HY3D__WINOGRAD_SLOT_BYTES ((size_t)60 << 20)
+double hy3d__winograd_direct_cost(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                  hy3d_cpu_level level);
+/* The cheapest blocks within the limits; the smallest ones, and 1e300, where none is. */
+double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
+                                  const hy3d__winograd_limits *limits,
+                                  hy3d__winograd_blocks *blocks_out);
+hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *sizes,
+                                                const hy3d__winograd_blocks *blocks,
+                                                bool prepared);
+
+/* winograd_filters.c: panels [first, first + count) of a weight to u[product][count][k][32];
+ * scratch: HY3D__WINOGRAD_FILTER_ELEMS. */
+#define HY3D__WINOGRAD_FILTER_ELEMS ((size_t)32 * 16 * 9 * 8)
+void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
+                                 const hy3d__winograd_filters *filters, const hy3d_tensor *weight,
+                                 int64_t first, int64_t count, float *u, size_t u_panels,
+                                 float *scratch);
+
+/* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
+#define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */
+#define HY3D__WINOGRAD_COLUMNS (5 * HY3D__WINOGRAD_CHUNK + 2)
+typedef struct hy3d__winograd_block {
+    int64_t image, t, frames;      /* output frames */
+    int64_t tile_h, tile_w;        /* first tile */
+    int64_t tiles_h, tiles_w;      /* how many */
+    int64_t rows;                  /* of a product */
+    int64_t panel, panels;         /* of the grain */
+} hy3d__winograd_block;
+void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block *block, float *v,
+                          float *strips);
+void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block *block,
+                           int64_t panel, const float *r, int64_t r_point, float *strips);
+
+/* direct.c, panel.c, winograd.c: grains. */
+hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot);
 

@@ -83,7 +83,7 @@ static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
     plan->k = plan->c * plan->taps;
     plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
     plan->own_bytes = sizeof *plan;
-    status = hy3d__conv_choose(plan);
+    status = hy3d__conv_choose(plan, thread_count(plan->context, desc));
     if (status == HY3D_OK) {
         status = set_slots(plan, needed_out);
     }
@@ -137,6 +137,7 @@ hy3d_status hy3d_conv3d_plan_create_prepared(
         .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
         .prepared = prepared,
         .desc = *desc,
+        .filter = *weight,
         .out = {out[0], out[1], out[2]},
     };
     status = build(plan, weight, bias, needed_out);
@@ -182,6 +183,9 @@ const char *hy3d_conv3d_plan_strategy(const hy3d_conv3d_plan *plan)
     }
     if (plan->strategy == HY3D__CONV_DIRECT) {
         return "direct";
+    }
+    if (plan->strategy == HY3D__CONV_WINOGRAD) {
+        return hy3d_conv3d_format_name(hy3d__winograd_format(&plan->winograd.filters.kind));
     }
     return plan->compute_bytes == sizeof(double) ? "panel-dgemm" : "panel-sgemm";
 }

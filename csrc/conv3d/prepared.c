@@ -1,9 +1,13 @@
 /* Prepared weights: which layout a description takes, and memory that holds weights in it. */
 #include "conv3d/internal.h"
 
+#include "base/checked.h"
+#include "base/parallel.h"
+
 hy3d_status hy3d_conv3d_choose_format(const hy3d_context *context, const hy3d_conv3d_desc *desc,
                                       hy3d_conv3d_format *format_out)
 {
+    hy3d__winograd_kind kind;
     int64_t out[3];
 
     if (context == NULL || format_out == NULL) {
@@ -11,24 +15,99 @@ hy3d_status hy3d_conv3d_choose_format(const hy3d_context *context, const hy3d_co
     }
     const hy3d_status status = hy3d__conv_check_desc(desc, out);
     if (status == HY3D_OK) {
-        *format_out = HY3D_FORMAT_NONE;
+        *format_out = hy3d__winograd_choose(desc, out, hy3d_context_cpu_level(context), &kind)
+                          ? hy3d__winograd_format(&kind)
+                          : HY3D_FORMAT_NONE;
     }
     return status;
 }
 
 const char *hy3d_conv3d_format_name(hy3d_conv3d_format format)
 {
-    return format == HY3D_FORMAT_NONE ? "none" : "unknown";
+    hy3d__winograd_kind kind;
+
+    if (!hy3d__winograd_kind_of(format, &kind)) {
+        return format == HY3D_FORMAT_NONE ? "none" : "unknown";
+    }
+    if (kind.m == 4) {
+        return kind.moments == 1 ? "winograd-4x4" : "winograd-2x4x4";
+    }
+    return kind.moments == 1 ? "winograd-5x5" : "winograd-2x5x5";
+}
+
+/* Sizes of a layer's weights in a layout; false where it has none, or they overflow. */
+static bool filters_of(hy3d_conv3d_format format, int64_t out_channels, int64_t in_channels,
+                       const int64_t kernel[3], hy3d__winograd_filters *filters_out,
+                       size_t *bytes_out)
+{
+    hy3d__winograd_kind kind;
+    int64_t elems;
+
+    if (!hy3d__winograd_kind_of(format, &kind) || out_channels < 1 || in_channels < 1 ||
+        out_channels > INT32_MAX || in_channels > INT32_MAX || kernel[0] < 1 || kernel[0] > 3 ||
+        kernel[1] != 3 || kernel[2] != 3 || (kind.moments != 1 && kernel[0] != 3)) {
+        return false;
+    }
+    *filters_out = hy3d__winograd_filters_of(kind, out_channels, in_channels, kernel[0]);
+    if (!hy3d__mul_i64(filters_out->panel_elems, filters_out->panels, &elems) ||
+        !hy3d__mul_i64(elems, filters_out->products * (int64_t)sizeof(float), &elems)) {
+        return false;
+    }
+    *bytes_out = (size_t)elems;
+    return true;
 }
 
 size_t hy3d_conv3d_format_bytes(hy3d_conv3d_format format, int64_t out_channels,
                                 int64_t in_channels, const int64_t kernel[3])
 {
-    (void)format;
-    (void)out_channels;
-    (void)in_channels;
-    (void)kernel;
-    return 0;
+    hy3d__winograd_filters filters;
+    size_t bytes;
+    return kernel != NULL &&
+                   filters_of(format, out_channels, in_channels, kernel, &filters, &bytes)
+               ? bytes
+               : 0;
+}
+
+/* One panel a grain. */
+typedef struct making {
+    const hy3d__kernels *kernels;
+    const hy3d__winograd_filters *filters;
+    const hy3d_tensor *weight;
+    float *u, *scratch;
+} making;
+
+static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
+{
+    const making *const m = argument;
+    hy3d__winograd_filters_make(m->kernels, m->filters, m->weight, grain, 1,
+                                m->u + grain * m->filters->panel_elems,
+                                (size_t)m->filters->panels,
+                                m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+    return HY3D_OK;
+}
+
+static hy3d_status make_all(hy3d_context *context, const hy3d_tensor *weight,
+                            const hy3d__winograd_filters *filters, uint32_t num_threads,
+                            const hy3d_cancel *cancel, void *u)
+{
+    const uint32_t most = hy3d_context_max_threads(context);
+    uint32_t slots = num_threads == 0 || num_threads > most ? most : num_threads;
+    void *scratch = NULL;
+
+    slots = (int64_t)slots > filters->panels ? (uint32_t)filters->panels : slots;
+    hy3d_status status = hy3d_alloc(
+        context, slots * HY3D__WINOGRAD_FILTER_ELEMS * sizeof(float), &scratch);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    making m = {.kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+                .filters = filters,
+                .weight = weight,
+                .u = u,
+                .scratch = scratch};
+    status = hy3d__parallel_for(context, filters->panels, slots, cancel, make_panel, &m);
+    hy3d_free(context, scratch);
+    return status;
 }
 
 hy3d_status hy3d_conv3d_weights_create(hy3d_context *context, const hy3d_tensor *weight,
@@ -36,13 +115,42 @@ hy3d_status hy3d_conv3d_weights_create(hy3d_context *context, const hy3d_tensor 
                                        const hy3d_cancel *cancel,
                                        hy3d_conv3d_weights **weights_out)
 {
-    (void)num_threads;
-    (void)cancel;
-    if (context == NULL || weight == NULL || weights_out == NULL) {
+    hy3d__winograd_filters filters;
+    void *memory = NULL, *data = NULL;
+    size_t bytes = 0;
+
+    if (context == NULL || weight == NULL || weights_out == NULL || weight->dtype == HY3D_F64 ||
+        !filters_of(format, weight->size[0], weight->size[1], &weight->size[2], &filters,
+                    &bytes)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    (void)format;
-    return HY3D_ERR_UNSUPPORTED;
+    hy3d_status status = hy3d__conv_check_filter(weight);
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, sizeof(hy3d_conv3d_weights), &memory);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, bytes, &data);
+    }
+    if (status == HY3D_OK) {
+        status = make_all(context, weight, &filters, num_threads, cancel, data);
+    }
+    if (status != HY3D_OK) {
+        hy3d_free(context, data);
+        hy3d_free(context, memory);
+        return status;
+    }
+    hy3d_conv3d_weights *const weights = memory;
+    *weights = (hy3d_conv3d_weights){
+        .context = context,
+        .format = format,
+        .out_channels = weight->size[0],
+        .in_channels = weight->size[1],
+        .kernel = {weight->size[2], weight->size[3], weight->size[4]},
+        .bytes = bytes,
+        .data = data,
+    };
+    *weights_out = weights;
+    return HY3D_OK;
 }
 
 void hy3d_conv3d_weights_destroy(hy3d_conv3d_weights *weights)

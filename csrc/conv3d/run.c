@@ -3,6 +3,19 @@
 
 #include "base/parallel.h"
 
+static hy3d__grain_fn grain_of(hy3d__conv_strategy strategy)
+{
+    switch (strategy) {
+    case HY3D__CONV_WINOGRAD:
+        return hy3d__conv_winograd_grain;
+    case HY3D__CONV_PANEL:
+        return hy3d__conv_panel_grain;
+    case HY3D__CONV_DIRECT:
+    default:
+        return hy3d__conv_direct_grain;
+    }
+}
+
 hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
                             const hy3d_tensor *y, void *workspace, const hy3d_cancel *cancel)
 {
@@ -34,7 +47,5 @@ hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tenso
                           .fusion = fusion == NULL ? &none : fusion,
                           .workspace = workspace};
     return hy3d__parallel_for(plan->context, plan->grains, plan->slots, cancel,
-                              plan->strategy == HY3D__CONV_DIRECT ? hy3d__conv_direct_grain
-                                                                  : hy3d__conv_panel_grain,
-                              &run);
+                              grain_of(plan->strategy), &run);
 }

@@ -48,8 +48,8 @@ static void copy_weight(const hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
 
 static hy3d_status take_bias(hy3d_conv3d_plan *plan, const hy3d_tensor *bias)
 {
-    /* A kernel's rows beyond the last channel read zeros. */
-    const int64_t elems = plan->desc.out_channels + HY3D__CONV_ROWS;
+    /* A kernel's rows, or a panel's columns, beyond the last channel read zeros. */
+    const int64_t elems = plan->desc.out_channels + 32;
     const hy3d_status status = take(plan, elems, &plan->bias);
 
     if (status != HY3D_OK) {
@@ -74,7 +74,7 @@ hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *we
     const bool computable = weight->dtype == HY3D_F32 || weight->dtype == HY3D_F64;
     hy3d_status status = take_bias(plan, bias);
 
-    if (status != HY3D_OK) {
+    if (status != HY3D_OK || plan->strategy == HY3D__CONV_WINOGRAD) {
         return status;
     }
     if (computable && hy3d__conv_is_contiguous(weight)) {

@@ -17,6 +17,22 @@
 #define HY3D__X86 0
 #endif
 
+/* Memory that a kernel brings into L2 while it computes: what the caller needs next. Never read
+ * beyond a prefetch, so that it may end anywhere. */
+typedef struct hy3d__ahead {
+    const char *a, *b;
+    size_t a_step, b_step; /* bytes per step: one and two cache lines, 0 once all is on its way */
+    const char *a_end, *b_end;
+} hy3d__ahead;
+
+static inline void hy3d__ahead_advance(hy3d__ahead *ahead, size_t steps)
+{
+    ahead->a += steps * ahead->a_step;
+    ahead->b += steps * ahead->b_step;
+    ahead->a_step = ahead->a < ahead->a_end ? ahead->a_step : 0;
+    ahead->b_step = ahead->b < ahead->b_end ? ahead->b_step : 0;
+}
+
 typedef struct hy3d__kernels {
 #define K(name, parameters) void(*name) parameters;
 #include "kernels.inc"

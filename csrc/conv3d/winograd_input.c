@@ -1,0 +1,248 @@
+/* A grain's input at the points.
+ *
+ * 16 channels at a time, a row of tiles in chunks: rows of the input become strips of vectors of
+ * channels (padding, up-sampling, conversion and a fusion's operations end here), strips are
+ * transformed down their columns, and then, alone or as sums and differences of frames, across. */
+#include "conv3d/internal.h"
+
+#include <string.h>
+
+#define COLUMNS HY3D__WINOGRAD_COLUMNS
+#define LINE ((size_t)COLUMNS * 16)
+
+/* One row of 16 channels being packed. */
+typedef struct row_source {
+    const hy3d__conv_run *run;
+    hy3d_conv3d_frame frame;
+    int64_t channel, channels; /* at most 16 */
+    int64_t row;               /* of x */
+    const unsigned char *next; /* data of the frame that is packed next, laid out as this one */
+} row_source;
+
+/* Runs of a few hundred bytes at 16 places are too short for the processor to see them coming. */
+static void prefetch_lines(const unsigned char *data, int64_t stride, int64_t bytes)
+{
+    for (int64_t c = 0; c < 16; c++) {
+        for (int64_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(data + c * stride + i);
+        }
+    }
+}
+
+/* Columns [first, first + n) of x, all inside, to vectors. */
+static void pack_inside(const row_source *source, int64_t first, int64_t n, float *dst)
+{
+    const hy3d_conv3d_plan *const plan = source->run->plan;
+    const hy3d__kernels *const kernels = plan->kernels;
+    const hy3d_dtype dtype = plan->desc.dtype;
+    const int64_t *const stride = source->frame.stride;
+    const int64_t bytes = (int64_t)hy3d_dtype_bytes(dtype);
+    const unsigned char *const data =
+        (const unsigned char *)source->frame.data +
+        (source->channel * stride[0] + source->row * stride[1] + first * stride[2]) * bytes;
+    float lines[16 * COLUMNS];
+
+    if (source->channels == 16 && dtype == HY3D_F32 && stride[2] == 1 && stride[0] > 0) {
+        if (source->next != NULL) {
+            prefetch_lines(source->next + (data - (const unsigned char *)source->frame.data),
+                           stride[0] * bytes, n * bytes);
+        }
+        kernels->to_lanes_f32((size_t)n, (const float *)(const void *)data, (size_t)stride[0], dst);
+        return;
+    }
+    if (source->channels == 16 && stride[0] == 1) {
+        for (int64_t i = 0; i < n; i++) {
+            const hy3d__conv_line line = {
+                .data = data + i * stride[2] * bytes, .stride = 1, .size = 16, .dtype = dtype};
+            hy3d__conv_load_line(kernels, &line, 0, 1, 16, dst + i * 16);
+        }
+        return;
+    }
+    for (int64_t c = 0; c < 16; c++) {
+        if (c < source->channels) {
+            const hy3d__conv_line line = {.data = data + c * stride[0] * bytes,
+                                          .stride = stride[2],
+                                          .size = n,
+                                          .dtype = dtype};
+            hy3d__conv_load_line(kernels, &line, 0, 1, n, lines + c * COLUMNS);
+        } else {
+            memset(lines + c * COLUMNS, 0, (size_t)n * sizeof *lines);
+        }
+    }
+    kernels->to_lanes_f32((size_t)n, lines, COLUMNS, dst);
+}
+
+/* Up-sampled columns [first, first + n), all inside. */
+static void pack_columns(const row_source *source, int64_t first, int64_t n, float *dst)
+{
+    const hy3d_conv3d_plan *const plan = source->run->plan;
+    const int64_t up = plan->desc.upsample[2];
+    float once[COLUMNS * 16];
+
+    if (up <= 1) {
+        pack_inside(source, first, n, dst);
+        return;
+    }
+    const int64_t begin = first / up;
+    pack_inside(source, begin, (first + n - 1) / up - begin + 1, once);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(dst + i * 16, once + ((first + i) / up - begin) * 16, 16 * sizeof *dst);
+    }
+}
+
+static void fill_columns(float *dst, int64_t n, const float *with)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (with == NULL) {
+            memset(dst + i * 16, 0, 16 * sizeof *dst);
+        } else {
+            memcpy(dst + i * 16, with, 16 * sizeof *dst);
+        }
+    }
+}
+
+/* A row of the strip: up-sampled columns [first, first + n), outside ones padded. */
+static void pack_row(const row_source *source, int64_t first, int64_t n, float *dst)
+{
+    const hy3d_conv3d_desc *const desc = &source->run->plan->desc;
+    const int64_t size = desc->in_size[2];
+    const bool replicate = desc->pad_mode[2] == HY3D_PAD_REPLICATE;
+    /* Entries [0, before) lie left of the row, [inside, n) right of it. */
+    const int64_t before = hy3d__conv_min(n, first < 0 ? -first : 0);
+    const int64_t inside = hy3d__conv_min(n, size - first > 0 ? size - first : 0);
+
+    if (before < inside) {
+        pack_columns(source, first + before, inside - before, dst + before * 16);
+        fill_columns(dst, before, replicate ? dst + before * 16 : NULL);
+        fill_columns(dst + inside * 16, n - inside, replicate ? dst + (inside - 1) * 16 : NULL);
+        return;
+    }
+    /* Nothing of it is inside: tiles beyond the output, or wide padding. */
+    float edge[16] = {0.0F};
+    if (replicate) {
+        pack_columns(source, first < 0 ? 0 : size - 1, 1, edge);
+    }
+    fill_columns(dst, n, edge);
+}
+
+/* One strip: `rows` rows of `columns` columns of 16 channels of a frame. */
+static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
+                       const hy3d_conv3d_frame *next, int64_t channel, int64_t top, int64_t left,
+                       int rows, int64_t columns, float *strip)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    row_source source = {.run = run,
+                         .frame = *frame,
+                         .channel = channel,
+                         .channels = hy3d__conv_min(16, plan->c - channel),
+                         .next = next->data};
+    int64_t packed = -1; /* the row of x that the line before holds */
+
+    for (int i = 0; i < rows; i++) {
+        float *const line = strip + (size_t)i * LINE;
+        int64_t h = hy3d__conv_resolve(top + i, desc->in_size[1],
+                                       desc->pad_mode[1] == HY3D_PAD_REPLICATE);
+        if (frame->data == NULL || h < 0) {
+            memset(line, 0, (size_t)columns * 16 * sizeof *line);
+            packed = -1;
+            continue;
+        }
+        h = desc->upsample[1] > 1 ? h / desc->upsample[1] : h;
+        if (h == packed) {
+            memcpy(line, line - LINE, (size_t)columns * 16 * sizeof *line);
+            continue;
+        }
+        source.row = packed = h;
+        pack_row(&source, left, columns, line);
+    }
+}
+
+/* What the strips of one chunk of tiles are made of and go to. */
+typedef struct chunk {
+    const hy3d__conv_run *run;
+    const hy3d__winograd_block *block;
+    int64_t channel, tile_h, tile_w, tiles; /* tiles: inside the block */
+    float *v; /* of the chunk's first tile in the block's first frame */
+    float *packed, *down;
+} chunk;
+
+/* Input frame i of the block, transformed down the columns, into ring entry i % 4. */
+static float *make_down(const chunk *c, int64_t i)
+{
+    const hy3d_conv3d_plan *const plan = c->run->plan;
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
+        c->run, c->block->image, c->block->t + i - desc->pad_before[0]);
+    const hy3d_conv3d_frame next = hy3d__conv_source_frame(
+        c->run, c->block->image, c->block->t + i + 1 - desc->pad_before[0]);
+    const int64_t columns = kind.m * c->tiles + 2;
+    const int64_t top = (c->block->tile_h + c->tile_h) * kind.m - desc->pad_before[1];
+    const int64_t left = (c->block->tile_w + c->tile_w) * kind.m - desc->pad_before[2];
+    float *const down = c->down + (size_t)(i % 4) * 7 * LINE;
+
+    pack_strip(c->run, &frame, &next, c->channel, top, left, kind.n, columns, c->packed);
+    plan->kernels->winograd_down_f32(kind.m, (size_t)columns, c->packed, LINE, down, LINE);
+    return down;
+}
+
+static void make_chunk(const chunk *c)
+{
+    const hy3d_conv3d_plan *const plan = c->run->plan;
+    const hy3d__conv_winograd *const d = &plan->winograd;
+    const hy3d__winograd_kind kind = d->filters.kind;
+    const int64_t tiles = c->block->tiles_h * c->block->tiles_w;
+    const int64_t frames = c->block->frames + plan->desc.kernel[0] - 1;
+    /* F(2,3): f0 - f2, f1 + f2, f2 - f1, f1 - f3. */
+    static const struct {
+        int frame, other, sign;
+    } moments[4] = {{0, 2, -1}, {1, 2, 1}, {2, 1, -1}, {1, 3, -1}};
+
+    if (kind.moments == 1) {
+        const size_t v_point =
+            (size_t)((c->block->rows + (frames - c->block->frames) * tiles) * d->filters.k);
+        for (int64_t i = 0; i < frames; i++) {
+            const float *const down = make_down(c, i);
+            plan->kernels->winograd_across_f32(kind.m, 0, (size_t)c->tiles, down, down, LINE,
+                                               c->v + i * tiles * 16, v_point, 16);
+        }
+        return;
+    }
+    const size_t v_moment = (size_t)(c->block->rows * d->filters.k);
+    for (int64_t i = 0; i < (c->block->frames + 1) / 2 * 2 + 2; i++) {
+        make_down(c, i);
+        if (i < 3 || i % 2 == 0) {
+            continue;
+        }
+        const int64_t pair = (i - 3) / 2;
+        for (int64_t q = 0; q < 4; q++) {
+            plan->kernels->winograd_across_f32(
+                kind.m, moments[q].sign, (size_t)c->tiles,
+                c->down + (size_t)((2 * pair + moments[q].frame) % 4) * 7 * LINE,
+                c->down + (size_t)((2 * pair + moments[q].other) % 4) * 7 * LINE, LINE,
+                c->v + (size_t)q * v_moment + pair * tiles * 16, 4 * v_moment, 16);
+        }
+    }
+}
+
+void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block *block, float *v,
+                          float *strips)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const int64_t tiles = block->tiles_h * block->tiles_w;
+    const int64_t halo = kind.moments == 1 ? (plan->desc.kernel[0] - 1) * tiles : 0;
+    chunk c = {.run = run, .block = block, .packed = strips, .down = strips + 7 * LINE};
+
+    for (c.tile_h = 0; c.tile_h < block->tiles_h; c.tile_h++) {
+        for (c.tile_w = 0; c.tile_w < block->tiles_w; c.tile_w += HY3D__WINOGRAD_CHUNK) {
+            c.tiles = hy3d__conv_min(HY3D__WINOGRAD_CHUNK, block->tiles_w - c.tile_w);
+            for (c.channel = 0; c.channel < plan->c; c.channel += 16) {
+                c.v = v + c.channel * (block->rows + halo) +
+                      (c.tile_h * block->tiles_w + c.tile_w) * 16;
+                make_chunk(&c);
+            }
+        }
+    }
+}

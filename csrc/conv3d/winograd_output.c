@@ -1,0 +1,109 @@
+/* A panel's products to y: transformed back on vectors of channels, then lines of channels. */
+#include "conv3d/internal.h"
+
+#include <string.h>
+
+#define COLUMNS HY3D__WINOGRAD_COLUMNS
+#define LINE ((size_t)COLUMNS * 16)
+
+/* 16 channels (or fewer) from channel on, rows x columns positions from (t, h, w) on. */
+typedef struct piece {
+    int64_t image, channel, channels, t, h, w, rows, columns;
+} piece;
+
+static void store_piece(const hy3d__conv_run *run, const piece *p, const float *strip, float *lines)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d_tensor *const y = run->y;
+    const bool plain = y->dtype == HY3D_F32 && p->channels == 16 && run->fusion->residual == NULL;
+    float *const to = y->dtype == HY3D_F32
+                          ? (float *)y->data + p->image * y->stride[0] + p->channel * y->stride[1] +
+                                p->t * y->stride[2] + p->h * y->stride[3] + p->w * y->stride[4]
+                          : NULL;
+
+    if (plain && y->stride[4] == 1 && y->stride[1] > 0) {
+        for (int64_t i = 0; i < p->rows; i++) {
+            plan->kernels->from_lanes_f32((size_t)p->columns, strip + (size_t)i * LINE,
+                                          to + i * y->stride[3], (size_t)y->stride[1]);
+        }
+        return;
+    }
+    if (plain && y->stride[1] == 1) {
+        for (int64_t i = 0; i < p->rows; i++) {
+            for (int64_t j = 0; j < p->columns; j++) {
+                memcpy(to + i * y->stride[3] + j * y->stride[4], strip + (size_t)i * LINE + j * 16,
+                       16 * sizeof *to);
+            }
+        }
+        return;
+    }
+    for (int64_t i = 0; i < p->rows; i++) {
+        plan->kernels->from_lanes_f32((size_t)p->columns, strip + (size_t)i * LINE,
+                                      lines + i * COLUMNS, 5 * COLUMNS);
+    }
+    const hy3d__conv_result stored = {
+        .data = lines,
+        .at = {p->image, p->channel, p->t, p->h, p->w},
+        .channels = p->channels,
+        .rows = p->rows,
+        .cols = p->columns,
+        .channel_pitch = 5 * COLUMNS,
+        .row_pitch = COLUMNS,
+    };
+    hy3d__conv_store(plan->kernels, y, &stored);
+}
+
+/* One chunk of tiles of one row of tiles, all frames of the block. */
+static void output_chunk(const hy3d__conv_run *run, const hy3d__winograd_block *block, piece *p,
+                         const float *r, int64_t r_point, int64_t tiles, float *strips)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d__kernels *const kernels = plan->kernels;
+    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const int64_t frame_tiles = block->tiles_h * block->tiles_w;
+    const float *const bias = (const float *)plan->bias + p->channel;
+    float *const lines = strips + 2 * 5 * LINE;
+
+    for (int64_t f = 0; f < block->frames; f += kind.moments == 1 ? 1 : 2) {
+        const int64_t row = f / (kind.moments == 1 ? 1 : 2) * frame_tiles;
+        if (kind.moments == 1) {
+            kernels->winograd_output_f32(kind.m, (size_t)tiles, r + row * 32, (size_t)r_point, 32,
+                                         bias, strips, LINE);
+        } else {
+            kernels->winograd_output_pair_f32(kind.m, (size_t)tiles, r + row * 32,
+                                              (size_t)r_point, 4 * (size_t)r_point, 32, bias,
+                                              strips, 5 * LINE, LINE);
+        }
+        p->t = block->t + f;
+        store_piece(run, p, strips, lines);
+        if (kind.moments != 1 && f + 1 < block->frames) {
+            p->t++;
+            store_piece(run, p, strips + 5 * LINE, lines);
+        }
+    }
+}
+
+void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block *block,
+                           int64_t panel, const float *r, int64_t r_point, float *strips)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const int64_t m = plan->winograd.filters.kind.m;
+    piece p = {.image = block->image};
+
+    for (int64_t i = 0; i < block->tiles_h; i++) {
+        p.h = (block->tile_h + i) * m;
+        p.rows = hy3d__conv_min(m, plan->out[1] - p.h);
+        for (int64_t j = 0; j < block->tiles_w; j += HY3D__WINOGRAD_CHUNK) {
+            const int64_t tiles = hy3d__conv_min(HY3D__WINOGRAD_CHUNK, block->tiles_w - j);
+            const float *const from = r + (i * block->tiles_w + j) * 32;
+            p.w = (block->tile_w + j) * m;
+            p.columns = hy3d__conv_min(m * tiles, plan->out[2] - p.w);
+            /* Both halves at once: they are neighbours in memory. */
+            for (int64_t half = 0; half < 32 && panel * 32 + half < plan->m; half += 16) {
+                p.channel = panel * 32 + half;
+                p.channels = hy3d__conv_min(16, plan->m - p.channel);
+                output_chunk(run, block, &p, from + half, r_point, tiles, strips);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+/* Which Winograd, if any, and which blocks. */
+#include "conv3d/internal.h"
+
+#include "base/checked.h"
+
+/* Kinds by format: 1, 2, ... */
+static const hy3d__winograd_kind kinds[] = {
+    {.m = 4, .n = 6, .moments = 1},
+    {.m = 4, .n = 6, .moments = 4},
+    {.m = 5, .n = 7, .moments = 1},
+    {.m = 5, .n = 7, .moments = 4},
+};
+#define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
+
+/* Fewer channels than this leave lanes and sums too short to pay for the transforms. */
+#define LEAST_CHANNELS 16
+/* Expected cycles against the direct way's: below, the doubt about both decides for exactness. */
+#define WORTH 0.85
+
+bool hy3d__winograd_kind_of(hy3d_conv3d_format format, hy3d__winograd_kind *kind_out)
+{
+    if (format < 1 || format > KINDS) {
+        return false;
+    }
+    *kind_out = kinds[format - 1];
+    return true;
+}
+
+hy3d_conv3d_format hy3d__winograd_format(const hy3d__winograd_kind *kind)
+{
+    for (int i = 0; i < KINDS; i++) {
+        if (kinds[i].m == kind->m && kinds[i].moments == kind->moments) {
+            return (hy3d_conv3d_format)(i + 1);
+        }
+    }
+    return HY3D_FORMAT_NONE;
+}
+
+hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64_t out_channels,
+                                                 int64_t in_channels, int64_t kernel_t)
+{
+    hy3d__winograd_filters f = {
+        .kind = kind,
+        .products = (int64_t)kind.n * kind.n * kind.moments,
+        .segments = kind.moments == 1 ? kernel_t : 1,
+        .k = hy3d__conv_round_up(in_channels, 16),
+        .panels = hy3d__conv_ceil_div(out_channels, 32),
+    };
+    f.panel_elems = f.segments * f.k * 32;
+    return f;
+}
+
+/* What Winograd can compute at all. */
+static bool is_possible(const hy3d_conv3d_desc *desc)
+{
+    for (int i = 0; i < 3; i++) {
+        if (desc->stride[i] != 1 || desc->dilation[i] != 1) {
+            return false;
+        }
+    }
+    return desc->accuracy == HY3D_FAST && desc->dtype != HY3D_F64 && desc->groups == 1 &&
+           desc->kernel[0] <= 3 && desc->kernel[1] == 3 && desc->kernel[2] == 3 &&
+           desc->in_channels >= LEAST_CHANNELS && desc->out_channels >= LEAST_CHANNELS &&
+           /* So that sizes of blocks stay far from overflow. */
+           desc->in_channels <= (1 << 20) && desc->out_channels <= (1 << 20);
+}
+
+static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                     hy3d__winograd_kind kind)
+{
+    return (hy3d__winograd_sizes){
+        .filters = hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels,
+                                             desc->kernel[0]),
+        .in_channels = desc->in_channels,
+        .out_channels = desc->out_channels,
+        .kernel_t = desc->kernel[0],
+        .frames = out[0],
+        .tiles_h = hy3d__conv_ceil_div(out[1], kind.m),
+        .tiles_w = hy3d__conv_ceil_div(out[2], kind.m),
+        .images = desc->batch,
+    };
+}
+
+bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
+                           hy3d__winograd_kind *kind_out)
+{
+    double best = WORTH * hy3d__winograd_direct_cost(desc, out, level);
+    bool found = false;
+
+    if (!is_possible(desc)) {
+        return false;
+    }
+    for (int i = 0; i < KINDS; i++) {
+        if (kinds[i].moments != 1 && (desc->kernel[0] != 3 || out[0] < 2)) {
+            continue;
+        }
+        const hy3d__winograd_sizes sizes = sizes_of(desc, out, kinds[i]);
+        const hy3d__winograd_limits limits = {
+            .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = true};
+        hy3d__winograd_blocks blocks;
+        const double cost = hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
+        if (cost < best) {
+            best = cost;
+            *kind_out = kinds[i];
+            found = true;
+        }
+    }
+    return found;
+}
+
+hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)
+{
+    hy3d__conv_winograd *const d = &plan->winograd;
+    const size_t limit = plan->desc.workspace_limit_bytes;
+    const hy3d__winograd_sizes sizes = sizes_of(&plan->desc, plan->out, kind);
+    const size_t share = limit == 0 ? HY3D__WINOGRAD_SLOT_BYTES : limit / threads;
+    const hy3d__winograd_limits limits = {
+        .level = hy3d_context_cpu_level(plan->context),
+        .threads = threads,
+        .slot_bytes = share < HY3D__WINOGRAD_SLOT_BYTES ? share : HY3D__WINOGRAD_SLOT_BYTES,
+        .prepared = plan->prepared != NULL,
+    };
+    int64_t grains = plan->desc.batch;
+
+    (void)hy3d__winograd_best_blocks(&sizes, &limits, &d->blocks);
+    d->filters = sizes.filters;
+    d->tiles_h = sizes.tiles_h;
+    d->tiles_w = sizes.tiles_w;
+    d->blocks_h = hy3d__conv_ceil_div(d->tiles_h, d->blocks.h);
+    d->blocks_w = hy3d__conv_ceil_div(d->tiles_w, d->blocks.w);
+    d->blocks_t = hy3d__conv_ceil_div(plan->out[0], d->blocks.frames);
+    d->blocks_m = hy3d__conv_ceil_div(d->filters.panels, d->blocks.panels);
+    if (!hy3d__mul_i64(grains, d->blocks_t, &grains) ||
+        !hy3d__mul_i64(grains, d->blocks_h, &grains) ||
+        !hy3d__mul_i64(grains, d->blocks_w, &grains) ||
+        !hy3d__mul_i64(grains, d->blocks_m, &grains)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    d->elems = hy3d__winograd_block_elems(&sizes, &d->blocks, limits.prepared);
+    plan->grains = grains;
+    plan->input_bytes = (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) *
+                        sizeof(float);
+    plan->result_bytes = 0;
+    return HY3D_OK;
+}

@@ -1,0 +1,401 @@
+/* Winograd's transforms F(4,3) and F(5,3) in two dimensions on vectors of channels: one text for
+ * every ISA, included by winograd_ref.c, winograd_avx2.c and winograd_avx512.c, which define
+ *
+ *     LANES, TARGET, vec, V_LOAD V_STORE V_SET V_ADD V_SUB V_MUL, V_FMA(a, b, c) = a * b + c,
+ *     V_FNMA(a, b, c) = c - a * b;   dvec (LANES / 2 doubles), D_LOAD (from floats) D_STORE (to
+ *     floats, rounded) D_SET D_ADD D_SUB D_MUL;   SUFFIX(name)
+ *
+ * F(m,3) is Toom and Cook's: the polynomial product is taken at m + 1 points and infinity. The
+ * points decide the rounding error (docs/numerics.md): 0, +-3/4, +-5/4 for m = 4 and +-3/8, +-7/8,
+ * +-3/2 for m = 5, where the usual 0, +-1, +-2 is three times worse. Points come in pairs, so that
+ * even and odd parts are computed once for two; every constant is exact in f32, but for G's.
+ * Channels never mix: 16 of them are done LANES at a time. */
+
+#define IN static inline __attribute__((always_inline)) TARGET
+
+/* Of F(4,3): a < b. */
+#define A4 0.75F
+#define B4 1.25F
+/* Of F(5,3): a < b < c. */
+#define A5 0.375F
+#define B5 0.875F
+#define C5 1.5F
+
+/* Data: B^T d. Rows are coefficients of prod (x - other points). */
+IN void data4(const vec *d, vec *v)
+{
+    const vec s = V_SET(A4 * A4 + B4 * B4), p = V_SET(A4 * A4 * B4 * B4);
+    const vec a = V_SET(A4), b = V_SET(B4), aa = V_SET(A4 * A4), bb = V_SET(B4 * B4);
+    const vec even_a = V_FNMA(bb, d[2], d[4]), odd_a = V_FNMA(bb, d[1], d[3]);
+    const vec even_b = V_FNMA(aa, d[2], d[4]), odd_b = V_FNMA(aa, d[1], d[3]);
+
+    v[0] = V_FMA(p, d[0], V_FNMA(s, d[2], d[4]));
+    v[1] = V_FMA(a, odd_a, even_a);
+    v[2] = V_FNMA(a, odd_a, even_a);
+    v[3] = V_FMA(b, odd_b, even_b);
+    v[4] = V_FNMA(b, odd_b, even_b);
+    v[5] = V_FMA(p, d[1], V_FNMA(s, d[3], d[5]));
+}
+
+/* One pair of points +-x of F(5,3), whose others are +-y, +-z: s = y^2 + z^2, p = y^2 z^2. */
+IN void data5_pair(const vec *d, float x, float s, float p, vec *v)
+{
+    const vec sum = V_SET(s), product = V_SET(p), at = V_SET(x);
+    const vec even = V_FMA(product, d[0], V_FNMA(sum, d[2], d[4]));
+    const vec odd = V_FMA(product, d[1], V_FNMA(sum, d[3], d[5]));
+
+    v[0] = V_FMA(at, even, odd);
+    v[1] = V_FNMA(at, even, odd);
+}
+
+IN void data5(const vec *d, vec *v)
+{
+    const float aa = A5 * A5, bb = B5 * B5, cc = C5 * C5;
+    const vec e1 = V_SET(aa + bb + cc), e2 = V_SET(aa * bb + aa * cc + bb * cc);
+    const vec e3 = V_SET(aa * bb * cc);
+
+    data5_pair(d, A5, bb + cc, bb * cc, v);
+    data5_pair(d, B5, aa + cc, aa * cc, v + 2);
+    data5_pair(d, C5, aa + bb, aa * bb, v + 4);
+    v[6] = V_FNMA(e3, d[0], V_FMA(e2, d[2], V_FNMA(e1, d[4], d[6])));
+}
+
+/* Results: A^T r. Row i has the points to the power of i, and infinity in the last. */
+IN void result4(const vec *r, vec *y)
+{
+    const vec sum_a = V_ADD(r[1], r[2]), difference_a = V_SUB(r[1], r[2]);
+    const vec sum_b = V_ADD(r[3], r[4]), difference_b = V_SUB(r[3], r[4]);
+
+    y[0] = V_ADD(r[0], V_ADD(sum_a, sum_b));
+    y[1] = V_FMA(V_SET(A4), difference_a, V_MUL(V_SET(B4), difference_b));
+    y[2] = V_FMA(V_SET(A4 * A4), sum_a, V_MUL(V_SET(B4 * B4), sum_b));
+    y[3] = V_FMA(V_SET(A4 * A4 * A4), difference_a,
+                 V_FMA(V_SET(B4 * B4 * B4), difference_b, r[5]));
+}
+
+IN void result5(const vec *r, vec *y)
+{
+    const float aa = A5 * A5, bb = B5 * B5, cc = C5 * C5;
+    const vec sum_a = V_ADD(r[0], r[1]), difference_a = V_SUB(r[0], r[1]);
+    const vec sum_b = V_ADD(r[2], r[3]), difference_b = V_SUB(r[2], r[3]);
+    const vec sum_c = V_ADD(r[4], r[5]), difference_c = V_SUB(r[4], r[5]);
+
+    y[0] = V_ADD(sum_c, V_ADD(sum_a, sum_b));
+    y[1] = V_FMA(V_SET(A5), difference_a,
+                 V_FMA(V_SET(B5), difference_b, V_MUL(V_SET(C5), difference_c)));
+    y[2] = V_FMA(V_SET(aa), sum_a, V_FMA(V_SET(bb), sum_b, V_MUL(V_SET(cc), sum_c)));
+    y[3] = V_FMA(V_SET(aa * A5), difference_a,
+                 V_FMA(V_SET(bb * B5), difference_b, V_MUL(V_SET(cc * C5), difference_c)));
+    y[4] = V_FMA(V_SET(aa * aa), sum_a,
+                 V_FMA(V_SET(bb * bb), sum_b, V_FMA(V_SET(cc * cc), sum_c, r[6])));
+}
+
+/* Filters: G g, in double, since a rounding here would be part of every product. */
+IN void filter_pair(const dvec *g, double x, double f, dvec *u)
+{
+    const dvec even = D_MUL(D_SET(1.0 / f), D_ADD(g[0], D_MUL(D_SET(x * x), g[2])));
+    const dvec odd = D_MUL(D_SET(x / f), g[1]);
+
+    u[0] = D_ADD(even, odd);
+    u[1] = D_SUB(even, odd);
+}
+
+IN void filter4(const dvec *g, dvec *u)
+{
+    const double a = (double)A4, b = (double)B4, aa = a * a, bb = b * b;
+
+    u[0] = D_MUL(D_SET(1.0 / (aa * bb)), g[0]);
+    filter_pair(g, a, 2.0 * aa * (aa - bb), u + 1);
+    filter_pair(g, b, 2.0 * bb * (bb - aa), u + 3);
+    u[5] = g[2];
+}
+
+/* The product over the other points changes its sign with the point's: so does the second of each
+ * pair. */
+IN void filter5(const dvec *g, dvec *u)
+{
+    const double a = (double)A5, b = (double)B5, c = (double)C5;
+    const double aa = a * a, bb = b * b, cc = c * c;
+    const double factor[3] = {2.0 * a * (aa - bb) * (aa - cc), 2.0 * b * (bb - aa) * (bb - cc),
+                              2.0 * c * (cc - aa) * (cc - bb)};
+    const double point[3] = {a, b, c};
+
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {
+        filter_pair(g, point[i], factor[i], u + 2 * i);
+        u[2 * i + 1] = D_SUB(D_SET(0.0), u[2 * i + 1]);
+    }
+    u[6] = g[2];
+}
+
+IN void data1(const int m, const vec *d, vec *v)
+{
+    if (m == 4) {
+        data4(d, v);
+    } else {
+        data5(d, v);
+    }
+}
+
+IN void result1(const int m, const vec *r, vec *y)
+{
+    if (m == 4) {
+        result4(r, y);
+    } else {
+        result5(r, y);
+    }
+}
+
+IN void filter1(const int m, const dvec *g, dvec *u)
+{
+    if (m == 4) {
+        filter4(g, u);
+    } else {
+        filter5(g, u);
+    }
+}
+
+/* Down the columns, which neighbouring tiles share. */
+IN void down_lanes(const int m, size_t columns, const float *x, size_t row, float *d, size_t line)
+{
+    const int n = m + 2;
+
+    for (size_t w = 0; w < columns; w++) {
+        vec in[7], out[7];
+#pragma GCC unroll 7
+        for (int i = 0; i < n; i++) {
+            in[i] = V_LOAD(x + (size_t)i * row + w * 16);
+        }
+        data1(m, in, out);
+#pragma GCC unroll 7
+        for (int i = 0; i < n; i++) {
+            V_STORE(d + (size_t)i * line + w * 16, out[i]);
+        }
+    }
+}
+
+/* d, d + other or d - other, along the rows. */
+IN void across_lanes(const int m, const int sign, size_t tiles, const float *d, const float *other,
+                     size_t line, float *v, size_t point, size_t tile)
+{
+    const int n = m + 2;
+
+    for (int i = 0; i < n; i++) {
+        for (size_t t = 0; t < tiles; t++) {
+            const size_t from = (size_t)i * line + (size_t)m * t * 16;
+            float *const to = v + (size_t)(i * n) * point + t * tile;
+            vec in[7], out[7];
+#pragma GCC unroll 7
+            for (int j = 0; j < n; j++) {
+                in[j] = V_LOAD(d + from + 16 * j);
+                if (sign > 0) {
+                    in[j] = V_ADD(in[j], V_LOAD(other + from + 16 * j));
+                } else if (sign < 0) {
+                    in[j] = V_SUB(in[j], V_LOAD(other + from + 16 * j));
+                }
+            }
+            data1(m, in, out);
+#pragma GCC unroll 7
+            for (int j = 0; j < n; j++) {
+                V_STORE(to + (size_t)j * point, out[j]);
+            }
+        }
+    }
+}
+
+/* The last pass of one tile: rows of points already reduced to m values each. */
+IN void finish_tile(const int m, vec across[7][5], vec add, float *y, size_t row)
+{
+    const int n = m + 2;
+
+#pragma GCC unroll 5
+    for (int j = 0; j < m; j++) {
+        vec in[7], out[5];
+#pragma GCC unroll 7
+        for (int i = 0; i < n; i++) {
+            in[i] = across[i][j];
+        }
+        result1(m, in, out);
+#pragma GCC unroll 5
+        for (int i = 0; i < m; i++) {
+            V_STORE(y + (size_t)i * row + (size_t)j * 16, V_ADD(out[i], add));
+        }
+    }
+}
+
+IN void output_lanes(const int m, size_t tiles, const float *r, size_t point, size_t tile,
+                     const float *bias, float *y, size_t row)
+{
+    const int n = m + 2;
+    const vec add = V_LOAD(bias);
+
+    for (size_t t = 0; t < tiles; t++) {
+        const float *const from = r + t * tile;
+        vec across[7][5];
+#pragma GCC unroll 7
+        for (int i = 0; i < n; i++) {
+            vec in[7];
+#pragma GCC unroll 7
+            for (int j = 0; j < n; j++) {
+                const float *const at = from + (size_t)(i * n + j) * point;
+                in[j] = V_LOAD(at);
+                __builtin_prefetch(at + tile);
+            }
+            result1(m, in, across[i]);
+        }
+        finish_tile(m, across, add, y + (size_t)m * t * 16, row);
+    }
+}
+
+/* F(2,3) in time first: y0 = r0 + r1 + r2, y1 = r1 - r2 - r3. */
+IN void output_pair_lanes(const int m, size_t tiles, const float *r, size_t moment, size_t point,
+                          size_t tile, const float *bias, float *y, size_t frame, size_t row)
+{
+    const int n = m + 2;
+    const vec add = V_LOAD(bias);
+
+    for (size_t t = 0; t < tiles; t++) {
+        vec first[7][5], second[7][5];
+        for (int i = 0; i < n; i++) {
+            vec in0[7], in1[7];
+#pragma GCC unroll 7
+            for (int j = 0; j < n; j++) {
+                const float *const from = r + t * tile + (size_t)(i * n + j) * point;
+                const vec r1 = V_LOAD(from + moment), r2 = V_LOAD(from + 2 * moment);
+                __builtin_prefetch(from + tile);
+                __builtin_prefetch(from + tile + moment);
+                __builtin_prefetch(from + tile + 2 * moment);
+                __builtin_prefetch(from + tile + 3 * moment);
+                in0[j] = V_ADD(V_LOAD(from), V_ADD(r1, r2));
+                in1[j] = V_SUB(V_SUB(r1, r2), V_LOAD(from + 3 * moment));
+            }
+            result1(m, in0, first[i]);
+            result1(m, in1, second[i]);
+        }
+        finish_tile(m, first, add, y + (size_t)m * t * 16, row);
+        finish_tile(m, second, add, y + frame + (size_t)m * t * 16, row);
+    }
+}
+
+/* LANES / 2 channels of one filter, whose nine values are in g. */
+IN void filter_planes(const int m, dvec g[3][3], float *u, size_t point)
+{
+    const int n = m + 2;
+    dvec down[7][3];
+
+#pragma GCC unroll 3
+    for (int j = 0; j < 3; j++) {
+        const dvec in[3] = {g[0][j], g[1][j], g[2][j]};
+        dvec out[7];
+        filter1(m, in, out);
+#pragma GCC unroll 7
+        for (int i = 0; i < n; i++) {
+            down[i][j] = out[i];
+        }
+    }
+#pragma GCC unroll 7
+    for (int i = 0; i < n; i++) {
+        dvec out[7];
+        filter1(m, down[i], out);
+#pragma GCC unroll 7
+        for (int j = 0; j < n; j++) {
+            D_STORE(u + (size_t)(i * n + j) * point, out[j]);
+        }
+    }
+}
+
+/* Of F(2,3) in time: g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2. */
+IN void filter_lanes(const int m, const int moments, const float *g, size_t tap, float *u,
+                     size_t moment, size_t point)
+{
+    for (int q = 0; q < moments; q++) {
+        dvec plane[3][3];
+#pragma GCC unroll 9
+        for (int i = 0; i < 9; i++) {
+            const dvec first = D_LOAD(g + 16 * i + (q == 3 ? 2 * tap : 0));
+            if (q == 1 || q == 2) {
+                const dvec ends = D_ADD(first, D_LOAD(g + 2 * tap + 16 * i));
+                const dvec middle = D_LOAD(g + tap + 16 * i);
+                plane[i / 3][i % 3] =
+                    D_MUL(D_SET(0.5), q == 1 ? D_ADD(ends, middle) : D_SUB(ends, middle));
+            } else {
+                plane[i / 3][i % 3] = first;
+            }
+        }
+        filter_planes(m, plane, u + (size_t)q * moment, point);
+    }
+}
+
+TARGET void SUFFIX(hy3d_winograd_down_f32)(int m, size_t columns, const float *x, size_t row,
+                                           float *d, size_t line)
+{
+    for (int l = 0; l < 16; l += LANES) {
+        if (m == 4) {
+            down_lanes(4, columns, x + l, row, d + l, line);
+        } else {
+            down_lanes(5, columns, x + l, row, d + l, line);
+        }
+    }
+}
+
+#define ACROSS(m, sign) across_lanes(m, sign, tiles, d + l, other + l, line, v + l, point, tile)
+TARGET void SUFFIX(hy3d_winograd_across_f32)(int m, int sign, size_t tiles, const float *d,
+                                             const float *other, size_t line, float *v,
+                                             size_t point, size_t tile)
+{
+    for (int l = 0; l < 16; l += LANES) {
+        if (m == 4) {
+            if (sign > 0) {
+                ACROSS(4, 1);
+            } else if (sign < 0) {
+                ACROSS(4, -1);
+            } else {
+                ACROSS(4, 0);
+            }
+        } else if (sign > 0) {
+            ACROSS(5, 1);
+        } else if (sign < 0) {
+            ACROSS(5, -1);
+        } else {
+            ACROSS(5, 0);
+        }
+    }
+}
+
+TARGET void SUFFIX(hy3d_winograd_output_f32)(int m, size_t tiles, const float *r, size_t point,
+                                             size_t tile, const float *bias, float *y, size_t row)
+{
+    for (int l = 0; l < 16; l += LANES) {
+        if (m == 4) {
+            output_lanes(4, tiles, r + l, point, tile, bias + l, y + l, row);
+        } else {
+            output_lanes(5, tiles, r + l, point, tile, bias + l, y + l, row);
+        }
+    }
+}
+
+TARGET void SUFFIX(hy3d_winograd_output_pair_f32)(int m, size_t tiles, const float *r,
+                                                  size_t moment, size_t point, size_t tile,
+                                                  const float *bias, float *y, size_t frame,
+                                                  size_t row)
+{
+    for (int l = 0; l < 16; l += LANES) {
+        if (m == 4) {
+            output_pair_lanes(4, tiles, r + l, moment, point, tile, bias + l, y + l, frame, row);
+        } else {
+            output_pair_lanes(5, tiles, r + l, moment, point, tile, bias + l, y + l, frame, row);
+        }
+    }
+}
+
+TARGET void SUFFIX(hy3d_winograd_filter_f32)(int m, int moments, const float *g, size_t tap,
+                                             float *u, size_t moment, size_t point)
+{
+    for (int l = 0; l < 16; l += LANES / 2) {
+        if (m == 4) {
+            filter_lanes(4, moments, g + l, tap, u + l, moment, point);
+        } else {
+            filter_lanes(5, moments, g + l, tap, u + l, moment, point);
+        }
+    }
+}
