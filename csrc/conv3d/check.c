@@ -18,8 +18,11 @@ static hy3d_status check_axis(const hy3d_conv3d_desc *desc, int axis, int64_t *o
 
     if (size < 1 || kernel < 1 || desc->stride[axis] < 1 || desc->dilation[axis] < 1 ||
         desc->pad_before[axis] < 0 || desc->pad_after[axis] < 0 ||
-        (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
+        desc->upsample[axis] < 0 || (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
         return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (size % hy3d__conv_upsample(desc, axis) != 0) {
+        return HY3D_ERR_SHAPE_MISMATCH;
     }
     if (!hy3d__add_i64(size, desc->pad_before[axis], &padded) ||
         !hy3d__add_i64(padded, desc->pad_after[axis], &padded) ||
@@ -58,7 +61,8 @@ hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3])
     hy3d_status status;
 
     if (desc == NULL || !known_dtype(desc->dtype) || desc->batch < 0 || desc->in_channels < 1 ||
-        desc->out_channels < 1 || desc->groups < 1) {
+        desc->out_channels < 1 || desc->groups < 1 ||
+        (desc->accuracy != HY3D_EXACT && desc->accuracy != HY3D_FAST)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     for (int i = 0; i < 3; i++) {
@@ -101,11 +105,29 @@ hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t out_size_
     return status;
 }
 
-/* Sizes, type, pointer, and that the address of no element overflows. */
+/* That data is there and aligned, and that the address of no element overflows. */
+static hy3d_status check_reach(const void *data, hy3d_dtype dtype, int dims, const int64_t *size,
+                               const int64_t *stride)
+{
+    int64_t low = 0, high = 0;
+
+    for (int i = 0; i < dims; i++) {
+        int64_t reach;
+        if (!hy3d__mul_i64(size[i] - 1, stride[i], &reach) ||
+            !hy3d__mul_i64(reach, (int64_t)hy3d_dtype_bytes(dtype), &reach) ||
+            !hy3d__add_i64(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    return data == NULL || (uintptr_t)data % hy3d_dtype_bytes(dtype) != 0
+               ? HY3D_ERR_INVALID_ARGUMENT
+               : HY3D_OK;
+}
+
+/* Sizes, type, pointer, strides. */
 static hy3d_status check_tensor(const hy3d_tensor *tensor, hy3d_dtype dtype,
                                 const int64_t size[HY3D_TENSOR_DIMS], bool written)
 {
-    int64_t low = 0, high = 0;
     bool empty = false;
 
     if (tensor == NULL || tensor->dtype != dtype) {
@@ -121,20 +143,11 @@ static hy3d_status check_tensor(const hy3d_tensor *tensor, hy3d_dtype dtype,
         return HY3D_OK;
     }
     for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
-        int64_t reach;
         if (written && size[i] > 1 && tensor->stride[i] == 0) {
             return HY3D_ERR_INVALID_ARGUMENT;
         }
-        if (!hy3d__mul_i64(size[i] - 1, tensor->stride[i], &reach) ||
-            !hy3d__mul_i64(reach, (int64_t)hy3d_dtype_bytes(dtype), &reach) ||
-            !hy3d__add_i64(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
-            return HY3D_ERR_OVERFLOW;
-        }
     }
-    if (tensor->data == NULL || (uintptr_t)tensor->data % hy3d_dtype_bytes(dtype) != 0) {
-        return HY3D_ERR_INVALID_ARGUMENT;
-    }
-    return HY3D_OK;
+    return check_reach(tensor->data, dtype, HY3D_TENSOR_DIMS, size, tensor->stride);
 }
 
 hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
@@ -157,17 +170,60 @@ hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight)
     return check_tensor(weight, weight->dtype, weight->size, false);
 }
 
-hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
-                                const hy3d_tensor *x, const hy3d_tensor *y)
+static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_frame *frames)
 {
-    const int64_t x_size[HY3D_TENSOR_DIMS] = {desc->batch, desc->in_channels, desc->in_size[0],
-                                              desc->in_size[1], desc->in_size[2]};
+    const int64_t size[3] = {desc->in_channels,
+                             desc->in_size[1] / hy3d__conv_upsample(desc, 1),
+                             desc->in_size[2] / hy3d__conv_upsample(desc, 2)};
+
+    if (desc->batch != 1 || hy3d__conv_upsample(desc, 0) != 1) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    for (int64_t t = 0; t < desc->in_size[0]; t++) {
+        const hy3d_conv3d_frame *const frame = &frames[t];
+        const hy3d_status status =
+            frame->data == NULL ? HY3D_OK
+                                : check_reach(frame->data, desc->dtype, 3, size, frame->stride);
+        if (status != HY3D_OK) {
+            return status;
+        }
+    }
+    return HY3D_OK;
+}
+
+static hy3d_status check_input(const hy3d_conv3d_desc *desc, const hy3d_tensor *x)
+{
+    int64_t size[HY3D_TENSOR_DIMS] = {desc->batch, desc->in_channels};
+
+    for (int i = 0; i < 3; i++) {
+        size[2 + i] = desc->in_size[i] / hy3d__conv_upsample(desc, i);
+    }
+    return check_tensor(x, desc->dtype, size, false);
+}
+
+hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                const hy3d_tensor *x, const hy3d_conv3d_fusion *fusion,
+                                const hy3d_tensor *y)
+{
     const int64_t y_size[HY3D_TENSOR_DIMS] = {desc->batch, desc->out_channels, out[0], out[1],
                                               out[2]};
-    hy3d_status status = check_tensor(x, desc->dtype, x_size, false);
+    hy3d_status status;
 
+    if (fusion != NULL && ((fusion->scale == NULL) != (fusion->shift == NULL) ||
+                           (fusion->activation != HY3D_IDENTITY &&
+                            fusion->activation != HY3D_SILU))) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (fusion != NULL && fusion->frames != NULL) {
+        status = check_frames(desc, fusion->frames);
+    } else {
+        status = check_input(desc, x);
+    }
     if (status == HY3D_OK) {
         status = check_tensor(y, desc->dtype, y_size, true);
+    }
+    if (status == HY3D_OK && fusion != NULL && fusion->residual != NULL) {
+        status = check_tensor(fusion->residual, desc->dtype, y_size, false);
     }
     return status;
 }

@@ -53,7 +53,7 @@ static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, int64
 
     for (int64_t m = 0; m < g->m_count; m += rows) {
         const int64_t left = g->m_count - m;
-        rows = left >= 8 ? 8 : left >= 4 ? 4 : 1;
+        rows = left >= 8 ? 8 : hy3d__conv_min(left, 4);
         plan->kernels->conv_f32((int)rows, nv, (size_t)(channels * plan->taps),
                                 weight + m * plan->k, (size_t)plan->k, b, d->offsets,
                                 c0 == 0 ? bias + m : NULL, result + m * d->c_pitch,
@@ -114,6 +114,7 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
         .channel_pitch = d->c_pitch,
         /* The last columns may be fewer, and their vectors follow each other too. */
         .row_pitch = d->by_row ? hy3d__conv_round_up(g.part.cols, HY3D__CONV_LANES) : d->row_pitch,
+        .residual = run->fusion->residual,
     };
     hy3d__conv_store(plan->kernels, run->y, &stored);
     return HY3D_OK;

@@ -137,17 +137,27 @@ typedef struct hy3d__conv_run {
     unsigned char *workspace;
 } hy3d__conv_run;
 
-/* One line of input along W: where it starts and how its elements follow. */
+/* One line of input along W: where it starts, how its elements follow, what is done to them. */
 typedef struct hy3d__conv_line {
-    const unsigned char *data; /* element 0 */
-    int64_t stride, size;      /* in elements */
+    const unsigned char *data; /* element 0; NULL: zeros */
+    int64_t stride, size;      /* in elements; size counts repeated ones */
     hy3d_dtype dtype;
     bool replicate;
+    int64_t repeat;     /* each element so many times; 0 is 1 */
+    bool is_changed;    /* by scale, shift and silu as affine_silu_f32 */
+    float scale, shift;
+    int silu;
 } hy3d__conv_line;
 
 static inline int64_t hy3d__conv_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* How often each position of x stands in the input along an axis. */
+static inline int64_t hy3d__conv_upsample(const hy3d_conv3d_desc *desc, int axis)
+{
+    return desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
 }
 
 static inline int64_t hy3d__conv_ceil_div(int64_t a, int64_t b)
@@ -167,7 +177,8 @@ hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_ten
 /* A weight by itself: its pointer and that the address of no element overflows. */
 hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight);
 hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[3],
-                                const hy3d_tensor *x, const hy3d_tensor *y);
+                                const hy3d_tensor *x, const hy3d_conv3d_fusion *fusion,
+                                const hy3d_tensor *y); /* fusion may be NULL */
 bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
@@ -180,6 +191,9 @@ int64_t hy3d__conv_phase_start(const hy3d__conv_axis *axis, int64_t phase);
 /* source.c: the frame that a kernel's tap reads at up-sampled time index t of an image, padding
  * in time included (t may lie outside); data is NULL for a frame of zeros. */
 hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t image, int64_t t);
+/* Row h of one channel of a frame, padding in height and up-sampling included as above. */
+hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
+                                       int64_t channel, int64_t h);
 
 /* weights.c */
 hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
@@ -209,6 +223,7 @@ typedef struct hy3d__conv_result {
     int64_t at[HY3D_TENSOR_DIMS]; /* index in y of the first element */
     int64_t channels, rows, cols;
     int64_t channel_pitch, row_pitch; /* of data, in elements */
+    const hy3d_tensor *residual;      /* added before rounding; NULL: none; may be y */
 } hy3d__conv_result;
 void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
                       const hy3d__conv_result *result);

@@ -13,13 +13,11 @@ static void position(const int64_t out[3], int64_t p, int64_t at[3])
 }
 
 /* One panel row: input of tap (kt, kh, kw) of one channel for positions [p0, p0 + n). */
-static void pack_row(const hy3d__conv_run *run, const unsigned char *channel, const int64_t tap[3],
-                     int64_t p0, int64_t n, unsigned char *dst)
+static void pack_row(const hy3d__conv_run *run, int64_t image, int64_t channel,
+                     const int64_t tap[3], int64_t p0, int64_t n, unsigned char *dst)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d_conv3d_desc *const desc = &plan->desc;
-    const int64_t bytes = (int64_t)hy3d_dtype_bytes(desc->dtype);
-    static const double zero = 0.0; /* all types of it are zero bits */
     int64_t at[3];
 
     position(plan->out, p0, at);
@@ -29,23 +27,8 @@ static void pack_row(const hy3d__conv_run *run, const unsigned char *channel, co
         for (int i = 0; i < 3; i++) {
             in[i] = at[i] * desc->stride[i] + tap[i] * desc->dilation[i] - desc->pad_before[i];
         }
-        const int64_t t = hy3d__conv_resolve(in[0], desc->in_size[0],
-                                             desc->pad_mode[0] == HY3D_PAD_REPLICATE);
-        const int64_t h = hy3d__conv_resolve(in[1], desc->in_size[1],
-                                             desc->pad_mode[1] == HY3D_PAD_REPLICATE);
-        hy3d__conv_line line = {.stride = run->x->stride[4],
-                                .size = desc->in_size[2],
-                                .dtype = desc->dtype,
-                                .replicate = desc->pad_mode[2] == HY3D_PAD_REPLICATE};
-        if (t < 0 || h < 0) {
-            /* A line of one zero, replicated. */
-            line = (hy3d__conv_line){.data = (const unsigned char *)&zero,
-                                     .size = 1,
-                                     .dtype = desc->dtype,
-                                     .replicate = true};
-        } else {
-            line.data = channel + (t * run->x->stride[2] + h * run->x->stride[3]) * bytes;
-        }
+        const hy3d_conv3d_frame frame = hy3d__conv_source_frame(run, image, in[0]);
+        const hy3d__conv_line line = hy3d__conv_source_line(run, &frame, channel, in[1]);
         hy3d__conv_load_line(plan->kernels, &line, in[2], desc->stride[2], count, dst);
         dst += (size_t)count * plan->compute_bytes;
         n -= count;
@@ -63,18 +46,12 @@ static void pack_panel(const hy3d__conv_run *run, int64_t image, int64_t first_c
 {
     const hy3d_conv3d_plan *const plan = run->plan;
     const int64_t *const kernel = plan->desc.kernel;
-    const hy3d_tensor *const x = run->x;
-    const int64_t bytes = (int64_t)hy3d_dtype_bytes(plan->desc.dtype);
 
     for (int64_t k = k0; k < k0 + count; k++) {
         const int64_t tap_index = k % plan->taps;
         const int64_t tap[3] = {tap_index / kernel[2] / kernel[1],
                                 tap_index / kernel[2] % kernel[1], tap_index % kernel[2]};
-        const int64_t c = first_channel + k / plan->taps;
-        const unsigned char *const channel =
-            (const unsigned char *)x->data +
-            (image * x->stride[0] + c * x->stride[1]) * bytes;
-        pack_row(run, channel, tap, p0, n, panel);
+        pack_row(run, image, first_channel + k / plan->taps, tap, p0, n, panel);
         panel += (size_t)n * plan->compute_bytes;
     }
 }
@@ -140,6 +117,7 @@ static void store_block(const hy3d__conv_run *run, int64_t image, int64_t m, int
             .rows = 1,
             .cols = hy3d__conv_min(n - done, plan->out[2] - at[2]),
             .channel_pitch = n,
+            .residual = run->fusion->residual,
         };
         hy3d__conv_store(plan->kernels, run->y, &stored);
         done += stored.cols;

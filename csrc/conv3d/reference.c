@@ -1,4 +1,5 @@
 /* The oracle: seven plain loops. Shares no arithmetic with the fast paths, only the checks. */
+#include <math.h>
 #include <string.h>
 
 #include "conv3d/internal.h"
@@ -76,20 +77,29 @@ static uint16_t encode_half(double value, format f)
     return (uint16_t)(sign | (exponent_field + (unsigned)kept));
 }
 
-static double load(const hy3d_tensor *t, int64_t at)
+static double load(hy3d_dtype dtype, const void *data, int64_t at)
 {
-    switch (t->dtype) {
+    switch (dtype) {
     case HY3D_F32:
-        return (double)((const float *)t->data)[at];
+        return (double)((const float *)data)[at];
     case HY3D_F64:
-        return ((const double *)t->data)[at];
+        return ((const double *)data)[at];
     case HY3D_F16:
-        return decode_half(((const uint16_t *)t->data)[at], FORMAT_F16);
+        return decode_half(((const uint16_t *)data)[at], FORMAT_F16);
     case HY3D_BF16:
-        return decode_half(((const uint16_t *)t->data)[at], FORMAT_BF16);
+        return decode_half(((const uint16_t *)data)[at], FORMAT_BF16);
     default:
         return 0.0;
     }
+}
+
+static double load_at(const hy3d_tensor *t, const int64_t at[HY3D_TENSOR_DIMS])
+{
+    int64_t offset = 0;
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        offset += at[i] * t->stride[i];
+    }
+    return load(t->dtype, t->data, offset);
 }
 
 static void store(const hy3d_tensor *t, int64_t at, double value)
@@ -126,27 +136,59 @@ static int64_t input_index(const hy3d_conv3d_desc *d, int axis, int64_t out, int
     return i < 0 ? 0 : last;
 }
 
-/* Sum of one output element; at is (n, co, t, h, w). */
-static double sum_at(const hy3d_conv3d_desc *d, const hy3d_tensor *x, const hy3d_tensor *weight,
-                     const int64_t at[HY3D_TENSOR_DIMS])
+/* What a convolution is made of. */
+typedef struct problem {
+    const hy3d_conv3d_desc *desc;
+    const hy3d_tensor *x, *weight, *bias, *y;
+    const hy3d_conv3d_fusion *fusion; /* never NULL */
+} problem;
+
+/* Input element of up-sampled indices t, h, w that lie inside. */
+static double input_at(const problem *p, int64_t image, int64_t channel, const int64_t index[3])
 {
+    const hy3d_conv3d_fusion *const f = p->fusion;
+    int64_t at[HY3D_TENSOR_DIMS] = {image, channel};
+    double value;
+
+    for (int i = 0; i < 3; i++) {
+        const int64_t times = p->desc->upsample[i];
+        at[2 + i] = times > 1 ? index[i] / times : index[i];
+    }
+    if (f->frames != NULL) {
+        const hy3d_conv3d_frame *const frame = &f->frames[at[2]];
+        if (frame->data == NULL) {
+            return 0.0;
+        }
+        value = load(p->desc->dtype, frame->data,
+                     channel * frame->stride[0] + at[3] * frame->stride[1] +
+                         at[4] * frame->stride[2]);
+    } else {
+        value = load_at(p->x, at);
+    }
+    if (f->scale != NULL) {
+        value = value * (double)f->scale[channel] + (double)f->shift[channel];
+    }
+    return f->activation == HY3D_SILU ? value / (1.0 + exp(-value)) : value;
+}
+
+/* Sum of one output element; at is (n, co, t, h, w). */
+static double sum_at(const problem *p, const int64_t at[HY3D_TENSOR_DIMS])
+{
+    const hy3d_conv3d_desc *const d = p->desc;
     const int64_t channels = d->in_channels / d->groups;
     const int64_t first = at[1] / (d->out_channels / d->groups) * channels;
+    int64_t tap[HY3D_TENSOR_DIMS] = {at[1]}; /* index in weight */
+    int64_t in[3];
     double sum = 0.0;
 
-    for (int64_t kt = 0; kt < d->kernel[0]; kt++) {
-        const int64_t t = input_index(d, 0, at[2], kt);
-        for (int64_t kh = 0; t >= 0 && kh < d->kernel[1]; kh++) {
-            const int64_t h = input_index(d, 1, at[3], kh);
-            for (int64_t kw = 0; h >= 0 && kw < d->kernel[2]; kw++) {
-                const int64_t w = input_index(d, 2, at[4], kw);
-                for (int64_t c = 0; w >= 0 && c < channels; c++) {
-                    const int64_t x_at = at[0] * x->stride[0] + (first + c) * x->stride[1] +
-                                         t * x->stride[2] + h * x->stride[3] + w * x->stride[4];
-                    const int64_t w_at = at[1] * weight->stride[0] + c * weight->stride[1] +
-                                         kt * weight->stride[2] + kh * weight->stride[3] +
-                                         kw * weight->stride[4];
-                    sum += load(x, x_at) * load(weight, w_at);
+    for (tap[2] = 0; tap[2] < d->kernel[0]; tap[2]++) {
+        in[0] = input_index(d, 0, at[2], tap[2]);
+        for (tap[3] = 0; in[0] >= 0 && tap[3] < d->kernel[1]; tap[3]++) {
+            in[1] = input_index(d, 1, at[3], tap[3]);
+            for (tap[4] = 0; in[1] >= 0 && tap[4] < d->kernel[2]; tap[4]++) {
+                in[2] = input_index(d, 2, at[4], tap[4]);
+                for (tap[1] = 0; in[2] >= 0 && tap[1] < channels; tap[1]++) {
+                    sum += input_at(p, at[0], first + tap[1], in) * load_at(p->weight, tap);
                 }
             }
         }
@@ -154,22 +196,25 @@ static double sum_at(const hy3d_conv3d_desc *d, const hy3d_tensor *x, const hy3d
     return sum;
 }
 
-static void run_all(const hy3d_conv3d_desc *d, const hy3d_tensor *x, const hy3d_tensor *weight,
-                    const hy3d_tensor *bias, const hy3d_tensor *y)
+static void run_all(const problem *p)
 {
+    const hy3d_tensor *const y = p->y;
+    const hy3d_tensor *const residual = p->fusion->residual;
     int64_t at[HY3D_TENSOR_DIMS];
 
     for (at[0] = 0; at[0] < y->size[0]; at[0]++) {
         for (at[1] = 0; at[1] < y->size[1]; at[1]++) {
-            const double b = bias == NULL ? 0.0 : load(bias, at[1] * bias->stride[0]);
+            const int64_t bias_at[HY3D_TENSOR_DIMS] = {at[1]};
+            const double b = p->bias == NULL ? 0.0 : load_at(p->bias, bias_at);
             for (at[2] = 0; at[2] < y->size[2]; at[2]++) {
                 for (at[3] = 0; at[3] < y->size[3]; at[3]++) {
                     for (at[4] = 0; at[4] < y->size[4]; at[4]++) {
+                        const double r = residual == NULL ? 0.0 : load_at(residual, at);
                         int64_t y_at = 0;
                         for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
                             y_at += at[i] * y->stride[i];
                         }
-                        store(y, y_at, sum_at(d, x, weight, at) + b);
+                        store(y, y_at, sum_at(p, at) + b + r);
                     }
                 }
             }
@@ -181,6 +226,14 @@ hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tenso
                                   const hy3d_tensor *weight, const hy3d_tensor *bias,
                                   const hy3d_tensor *y)
 {
+    return hy3d_conv3d_reference_fused(desc, x, weight, bias, NULL, y);
+}
+
+hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
+                                        const hy3d_tensor *weight, const hy3d_tensor *bias,
+                                        const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y)
+{
+    static const hy3d_conv3d_fusion none = {0};
     int64_t out[3];
     hy3d_status status = hy3d__conv_check_desc(desc, out);
 
@@ -188,10 +241,11 @@ hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tenso
         status = hy3d__conv_check_weight(desc, weight, bias);
     }
     if (status == HY3D_OK) {
-        status = hy3d__conv_check_io(desc, out, x, y);
+        status = hy3d__conv_check_io(desc, out, x, fusion, y);
     }
     if (status == HY3D_OK) {
-        run_all(desc, x, weight, bias, y);
+        const problem p = {desc, x, weight, bias, y, fusion == NULL ? &none : fusion};
+        run_all(&p);
     }
     return status;
 }

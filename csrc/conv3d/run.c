@@ -31,7 +31,7 @@ hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tenso
     if (plan == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    const hy3d_status status = hy3d__conv_check_io(&plan->desc, plan->out, x, y);
+    const hy3d_status status = hy3d__conv_check_io(&plan->desc, plan->out, x, fusion, y);
     if (status != HY3D_OK) {
         return status;
     }

@@ -1,4 +1,4 @@
-/* Results to y: converted once, in the order that writes y's memory in runs. */
+/* Results to y: a residual added, then rounded once, in the order that writes memory in runs. */
 #include "conv3d/internal.h"
 
 #include <string.h>
@@ -18,76 +18,158 @@ static void round_half(const hy3d__kernels *kernels, hy3d_dtype dtype, int64_t n
     }
 }
 
-static void store_half(const hy3d__kernels *kernels, hy3d_dtype dtype, uint16_t *dst,
-                       int64_t stride, int64_t n, const float *src)
+static void widen_half(const hy3d__kernels *kernels, hy3d_dtype dtype, int64_t n,
+                       const uint16_t *src, float *dst)
 {
-    uint16_t chunk[CHUNK];
+    if (dtype == HY3D_F16) {
+        kernels->cvt_f16_f32((size_t)n, src, dst);
+    } else {
+        kernels->cvt_bf16_f32((size_t)n, src, dst);
+    }
+}
 
-    if (stride == 1) {
-        round_half(kernels, dtype, n, src, dst);
+/* Where a line of results goes: n elements of y, `stride` apart, and of the residual. */
+typedef struct target {
+    void *data;           /* of y, at the first element */
+    const void *residual; /* the same of the residual; NULL: none */
+    int64_t stride, residual_stride, n;
+} target;
+
+static void store_f32(const hy3d__kernels *kernels, const target *to, const float *src)
+{
+    float *const dst = to->data;
+    const float *const residual = to->residual;
+
+    if (to->stride == 1 && (residual == NULL || to->residual_stride == 1)) {
+        const float *const base = residual == NULL ? src : residual;
+        if (base != dst) {
+            memcpy(dst, base, (size_t)to->n * sizeof *dst);
+        }
+        if (residual != NULL) {
+            kernels->blend_f32((size_t)to->n, 1.0F, NULL, src, dst);
+        }
         return;
     }
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        const int64_t count = hy3d__conv_min(CHUNK, n - i);
-        round_half(kernels, dtype, count, src + i, chunk);
+    for (int64_t i = 0; i < to->n; i++) {
+        dst[i * to->stride] =
+            residual == NULL ? src[i] : src[i] + residual[i * to->residual_stride];
+    }
+}
+
+static void store_f64(const target *to, const double *src)
+{
+    double *const dst = to->data;
+    const double *const residual = to->residual;
+
+    for (int64_t i = 0; i < to->n; i++) {
+        dst[i * to->stride] =
+            residual == NULL ? src[i] : src[i] + residual[i * to->residual_stride];
+    }
+}
+
+/* src plus the residual's elements from first on. */
+static void add_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
+                     int64_t first, int64_t n, const float *src, float *sum)
+{
+    const uint16_t *const residual = (const uint16_t *)to->residual + first * to->residual_stride;
+    uint16_t chunk[CHUNK];
+
+    for (int64_t i = 0; i < n; i++) {
+        chunk[i] = residual[i * to->residual_stride];
+    }
+    widen_half(kernels, dtype, n, chunk, sum);
+    kernels->blend_f32((size_t)n, 1.0F, NULL, src, sum);
+}
+
+static void store_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
+                       const float *src)
+{
+    uint16_t *const dst = to->data;
+    uint16_t chunk[CHUNK];
+    float sum[CHUNK];
+
+    if (to->stride == 1 && to->residual == NULL) {
+        round_half(kernels, dtype, to->n, src, dst);
+        return;
+    }
+    for (int64_t i = 0; i < to->n; i += CHUNK) {
+        const int64_t count = hy3d__conv_min(CHUNK, to->n - i);
+        const float *from = src + i;
+        if (to->residual != NULL) {
+            add_half(kernels, dtype, to, i, count, from, sum);
+            from = sum;
+        }
+        round_half(kernels, dtype, count, from, chunk);
         for (int64_t j = 0; j < count; j++) {
-            dst[(i + j) * stride] = chunk[j];
+            dst[(i + j) * to->stride] = chunk[j];
         }
     }
 }
 
-/* n results to element `at` of y and on, `stride` elements apart. */
-static void store_line(const hy3d__kernels *kernels, const hy3d_tensor *y, int64_t at,
-                       int64_t stride, int64_t n, const void *src, int64_t src_at)
+/* Bytes of y and of the residual that a step along one of their dimensions takes. */
+static int64_t step_bytes(const hy3d_tensor *tensor, int dim)
 {
-    if (y->dtype == HY3D_F32) {
-        float *const dst = (float *)y->data + at;
-        const float *const from = (const float *)src + src_at;
-        if (stride == 1) {
-            memcpy(dst, from, (size_t)n * sizeof *dst);
-            return;
-        }
-        for (int64_t i = 0; i < n; i++) {
-            dst[i * stride] = from[i];
-        }
-    } else if (y->dtype == HY3D_F64) {
-        double *const dst = (double *)y->data + at;
-        const double *const from = (const double *)src + src_at;
-        for (int64_t i = 0; i < n; i++) {
-            dst[i * stride] = from[i];
-        }
+    return tensor == NULL ? 0 : tensor->stride[dim] * (int64_t)hy3d_dtype_bytes(tensor->dtype);
+}
+
+/* Where the first result goes. */
+static unsigned char *start(const hy3d_tensor *tensor, const hy3d__conv_result *result)
+{
+    int64_t offset = 0;
+
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        offset += result->at[i] * step_bytes(tensor, i);
+    }
+    return tensor == NULL ? NULL : (unsigned char *)tensor->data + offset;
+}
+
+static void store_line(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
+                       const void *data, int64_t from)
+{
+    if (dtype == HY3D_F32) {
+        store_f32(kernels, to, (const float *)data + from);
+    } else if (dtype == HY3D_F64) {
+        store_f64(to, (const double *)data + from);
     } else {
-        store_half(kernels, y->dtype, (uint16_t *)y->data + at, stride, n,
-                   (const float *)src + src_at);
+        store_half(kernels, dtype, to, (const float *)data + from);
     }
 }
 
 void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
                       const hy3d__conv_result *result)
 {
+    const hy3d_tensor *const residual = result->residual;
+    unsigned char *const base = start(y, result);
+    const unsigned char *const residual_base = start(residual, result);
     const bool channels_last = y->stride[1] == 1 && y->stride[4] != 1;
-    const int64_t step = channels_last ? COLUMNS : result->cols;
-    int64_t base = 0;
+    /* Rows that follow each other here and there are one. */
+    const bool joined =
+        !channels_last && result->row_pitch == result->cols &&
+        y->stride[3] == result->cols * y->stride[4] &&
+        (residual == NULL || residual->stride[3] == result->cols * residual->stride[4]);
+    const int64_t rows = joined ? 1 : result->rows;
+    const int64_t cols = joined ? result->cols * result->rows : result->cols;
+    /* Whole channels at once: rows of one channel are neighbours. */
+    const int64_t width = channels_last ? COLUMNS : cols;
+    const int64_t y_step[3] = {step_bytes(y, 1), step_bytes(y, 3), step_bytes(y, 4)};
+    const int64_t residual_step[3] = {step_bytes(residual, 1), step_bytes(residual, 3),
+                                      step_bytes(residual, 4)};
+    const int64_t outer = channels_last ? rows : result->channels;
+    const int64_t inner = channels_last ? result->channels : rows;
+    target to = {.stride = y->stride[4],
+                 .residual_stride = residual == NULL ? 0 : residual->stride[4]};
 
-    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
-        base += result->at[i] * y->stride[i];
-    }
-    if (!channels_last) { /* whole channels at once: rows of one channel are neighbours */
-        for (int64_t c = 0; c < result->channels; c++) {
-            for (int64_t r = 0; r < result->rows; r++) {
-                store_line(kernels, y, base + c * y->stride[1] + r * y->stride[3], y->stride[4],
-                           result->cols, result->data,
-                           c * result->channel_pitch + r * result->row_pitch);
-            }
-        }
-        return;
-    }
-    for (int64_t r = 0; r < result->rows; r++) {
-        for (int64_t w = 0; w < result->cols; w += step) {
-            for (int64_t c = 0; c < result->channels; c++) {
-                store_line(kernels, y,
-                           base + c + r * y->stride[3] + w * y->stride[4], y->stride[4],
-                           hy3d__conv_min(step, result->cols - w), result->data,
+    for (int64_t i = 0; i < outer; i++) {
+        for (int64_t w = 0; w < cols; w += width) {
+            to.n = hy3d__conv_min(width, cols - w);
+            for (int64_t j = 0; j < inner; j++) {
+                const int64_t c = channels_last ? j : i, r = channels_last ? i : j;
+                to.data = base + c * y_step[0] + r * y_step[1] + w * y_step[2];
+                if (residual != NULL) {
+                    to.residual = residual_base + c * residual_step[0] + r * residual_step[1] +
+                                  w * residual_step[2];
+                }
+                store_line(kernels, y->dtype, &to, result->data,
                            c * result->channel_pitch + r * result->row_pitch + w);
             }
         }

@@ -71,9 +71,18 @@ AVX2 void hy3d_conv_f32__avx2(int mr, int nv, size_t k, const float *a, size_t l
                               const float *const *b, const int32_t *offset, const float *bias,
                               float *c, size_t ldc)
 {
-    if (mr == 1) {
+    switch (mr) {
+    case 1:
         rows(1, nv, k, a, lda, b, offset, bias, c, ldc);
         return;
+    case 2:
+        rows(2, nv, k, a, lda, b, offset, bias, c, ldc);
+        return;
+    case 3:
+        rows(3, nv, k, a, lda, b, offset, bias, c, ldc);
+        return;
+    default:
+        break;
     }
     for (int r = 0; r < mr; r += 4) {
         rows(4, nv, k, a + (size_t)r * lda, lda, b, offset, bias == NULL ? NULL : bias + r,

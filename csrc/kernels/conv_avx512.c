@@ -24,7 +24,8 @@ INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t ld
     for (size_t i = 0; i < k; i++) {
         const int32_t at = offset[i];
         /* Three pointers reach all rows by scaled indices; eight would not fit the registers. */
-        const float *const row[3] = {a + i, a + i + 3 * lda, a + i + 6 * lda};
+        const float *const row[3] = {a + i, mr > 3 ? a + i + 3 * lda : a,
+                                     mr > 6 ? a + i + 6 * lda : a};
         __m512 x[3];
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++) {
@@ -75,6 +76,12 @@ AVX512 void hy3d_conv_f32__avx512(int mr, int nv, size_t k, const float *a, size
     switch (mr) {
     case 1:
         rows(1, nv, k, a, lda, b, offset, bias, c, ldc);
+        break;
+    case 2:
+        rows(2, nv, k, a, lda, b, offset, bias, c, ldc);
+        break;
+    case 3:
+        rows(3, nv, k, a, lda, b, offset, bias, c, ldc);
         break;
     case 4:
         rows(4, nv, k, a, lda, b, offset, bias, c, ldc);

@@ -1,10 +1,10 @@
 /* Micro-kernels. kernels.inc lists them once; from the list come the prototypes of every ISA, the
  * table type and the three tables (ref, avx2, avx512). A kernel not in the list does not link.
  *
- * All ISAs give the same bits for the same input (NaN results of blend_f32 aside: there only
- * "is NaN" is promised). They read and write exactly n elements, take any alignment the element
- * type allows, and do not depend on the rounding or denormal mode of the calling thread, blend_f32
- * aside. */
+ * All ISAs give the same bits for the same input (NaN results of arithmetic aside: there only "is
+ * NaN" is promised; and kernels whose entry in the list says otherwise). They read and write
+ * exactly n elements and take any alignment the element type allows. The conversions do not depend
+ * on the rounding or denormal mode of the calling thread. */
 #ifndef HY3D_KERNELS_H
 #define HY3D_KERNELS_H
 

@@ -12,8 +12,7 @@ static int64_t pick(test_random *random, const int64_t *values, size_t count)
     return values[test_between(random, 0, (int64_t)count - 1)];
 }
 
-/* Mostly small, now and then strange. */
-static hy3d_conv3d_desc random_desc(test_random *random)
+hy3d_conv3d_desc conv_random_desc(test_random *random)
 {
     static const int64_t channels[] = {1, 2, 3, 5, 8, 17};
     static const int64_t kernels[] = {1, 1, 2, 3, 3, 5};
@@ -49,7 +48,7 @@ static hy3d_conv3d_desc random_desc(test_random *random)
 
 static conv_problem random_problem(test_random *random, int limit)
 {
-    const hy3d_conv3d_desc desc = random_desc(random);
+    const hy3d_conv3d_desc desc = conv_random_desc(random);
     const conv_layout x = (conv_layout)test_between(random, 0, LAYOUT_COUNT - 1);
     const conv_layout weight = (conv_layout)test_between(random, 0, LAYOUT_EXPANDED);
     const conv_layout y = (conv_layout)test_between(random, 0, LAYOUT_EXPANDED - 1);
@@ -84,7 +83,20 @@ START_TEST(test_random_integer_configurations_equal_the_reference)
 }
 END_TEST
 
-/* docs/numerics.md: u of the sums, u and half the smallest spacing of the result. */
+double conv_rounding_bound(hy3d_dtype dtype, double exact, double sum)
+{
+    switch (dtype) {
+    case HY3D_F16:
+        return ldexp(fabs(exact) + sum, -11) + ldexp(1.0, -25);
+    case HY3D_BF16:
+        return ldexp(fabs(exact) + sum, -8) + ldexp(1.0, -134);
+    case HY3D_F32:
+    case HY3D_F64:
+    default:
+        return 0.0;
+    }
+}
+
 static double error_bound(hy3d_dtype dtype, int64_t terms, double exact, double magnitudes)
 {
     const double u = dtype == HY3D_F64 ? ldexp(1.0, -53) : ldexp(1.0, -24);
@@ -94,16 +106,7 @@ static double error_bound(hy3d_dtype dtype, int64_t terms, double exact, double 
     const double oracle = n * ldexp(1.0, -53) / (1.0 - n * ldexp(1.0, -53));
     const double sum = (gamma + oracle) * magnitudes;
 
-    switch (dtype) {
-    case HY3D_F16:
-        return sum + ldexp(fabs(exact) + sum, -11) + ldexp(1.0, -25);
-    case HY3D_BF16:
-        return sum + ldexp(fabs(exact) + sum, -8) + ldexp(1.0, -134);
-    case HY3D_F32:
-    case HY3D_F64:
-    default:
-        return sum;
-    }
+    return sum + conv_rounding_bound(dtype, exact, sum);
 }
 
 /* The largest error as a fraction of its bound. */

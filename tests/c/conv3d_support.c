@@ -177,8 +177,11 @@ conv_problem conv_problem_make(const hy3d_conv3d_desc *desc, bool bias, conv_lay
     conv_problem p = {.desc = *desc, .has_bias = bias};
     int64_t out[3];
     ck_assert_ok(hy3d_conv3d_out_size(desc, out));
-    const int64_t x_size[] = {desc->batch, desc->in_channels, desc->in_size[0], desc->in_size[1],
-                              desc->in_size[2]};
+    int64_t x_size[] = {desc->batch, desc->in_channels, desc->in_size[0], desc->in_size[1],
+                        desc->in_size[2]};
+    for (int i = 0; i < 3; i++) {
+        x_size[2 + i] /= desc->upsample[i] > 1 ? desc->upsample[i] : 1;
+    }
     const int64_t w_size[] = {desc->out_channels, desc->in_channels / desc->groups,
                               desc->kernel[0], desc->kernel[1], desc->kernel[2]};
     const int64_t b_size[] = {desc->out_channels, 1, 1, 1, 1};
@@ -255,7 +258,7 @@ void conv_problem_text(const conv_problem *problem, char *text, size_t size)
     snprintf(text, size,
              "%s n %lld c %lld->%lld g %lld in %lld %lld %lld k %lld %lld %lld s %lld %lld %lld "
              "d %lld %lld %lld before %lld %lld %lld after %lld %lld %lld mode %d %d %d "
-             "x strides %lld %lld %lld %lld %lld",
+             "up %lld %lld %lld x strides %lld %lld %lld %lld %lld",
              hy3d_dtype_name(d->dtype), (long long)d->batch, (long long)d->in_channels,
              (long long)d->out_channels, (long long)d->groups, (long long)d->in_size[0],
              (long long)d->in_size[1], (long long)d->in_size[2], (long long)d->kernel[0],
@@ -265,7 +268,8 @@ void conv_problem_text(const conv_problem *problem, char *text, size_t size)
              (long long)d->pad_before[1], (long long)d->pad_before[2],
              (long long)d->pad_after[0], (long long)d->pad_after[1],
              (long long)d->pad_after[2], (int)d->pad_mode[0], (int)d->pad_mode[1],
-             (int)d->pad_mode[2], (long long)problem->x.tensor.stride[0],
+             (int)d->pad_mode[2], (long long)d->upsample[0], (long long)d->upsample[1],
+             (long long)d->upsample[2], (long long)problem->x.tensor.stride[0],
              (long long)problem->x.tensor.stride[1], (long long)problem->x.tensor.stride[2],
              (long long)problem->x.tensor.stride[3], (long long)problem->x.tensor.stride[4]);
 }

@@ -59,9 +59,16 @@ void conv_problem_text(const conv_problem *problem, char *text, size_t size);
 /* True where this description needs BLAS and there is none. */
 bool conv_needs_missing_blas(hy3d_context *context, const conv_problem *problem);
 
+/* conv3d_random.c: a description, mostly small, now and then strange. */
+hy3d_conv3d_desc conv_random_desc(test_random *random);
+/* docs/numerics.md: half a spacing of the result's type at a value that is off by at most `sum`. */
+double conv_rounding_bound(hy3d_dtype dtype, double exact, double sum);
+
 TCase *hy3d_conv3d_random_case(void);
 TCase *hy3d_conv3d_argument_case(void);
 TCase *hy3d_conv3d_run_case(void);
 TCase *hy3d_conv3d_kernel_case(void);
+TCase *hy3d_conv3d_fused_case(void);
+TCase *hy3d_conv3d_fused_bound_case(void);
 
 #endif

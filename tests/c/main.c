@@ -26,6 +26,12 @@ Suite *hy3d_kernels_suite(void);
 #ifdef HAVE_TEST_KERNEL_MEMORY
 Suite *hy3d_kernel_memory_suite(void);
 #endif
+#ifdef HAVE_TEST_SILU
+Suite *hy3d_silu_suite(void);
+#endif
+#ifdef HAVE_TEST_PEAK
+Suite *hy3d_peak_suite(void);
+#endif
 #ifdef HAVE_TEST_MOMENTS
 Suite *hy3d_moments_suite(void);
 #endif
@@ -65,6 +71,12 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
     {"kernel_memory", hy3d_kernel_memory_suite},
+#endif
+#ifdef HAVE_TEST_SILU
+    {"silu", hy3d_silu_suite},
+#endif
+#ifdef HAVE_TEST_PEAK
+    {"peak", hy3d_peak_suite},
 #endif
 #ifdef HAVE_TEST_MOMENTS
     {"moments", hy3d_moments_suite},

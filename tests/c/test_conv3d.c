@@ -5,49 +5,48 @@
 
 /* Odd cases: dtype, batch, c in, c out, groups, size, kernel, stride, dilation, before, after,
  * modes. */
+#define REST {0}, HY3D_EXACT, 0, 0 /* up-sampling, accuracy, threads, limit */
 static const hy3d_conv3d_desc cases[] = {
     /* 0: VAE layers in small: 3x3x3 without padding, causal replicate, 1x1x1, 3x1x1, conv2d */
-    {HY3D_F32, 1, 16, 24, 1, {4, 9, 11}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
+    {HY3D_F32, 1, 16, 24, 1, {4, 9, 11}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
     {HY3D_F32, 2, 8, 12, 1, {5, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {2, 1, 1}, {0, 1, 1},
-     {HY3D_PAD_REPLICATE, HY3D_PAD_ZEROS, HY3D_PAD_ZEROS}, 0, 0},
-    {HY3D_F32, 1, 7, 9, 1, {2, 10, 13}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
-    {HY3D_F32, 1, 20, 33, 1, {4, 6, 6}, {3, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
+     {HY3D_PAD_REPLICATE, HY3D_PAD_ZEROS, HY3D_PAD_ZEROS}, REST},
+    {HY3D_F32, 1, 7, 9, 1, {2, 10, 13}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 20, 33, 1, {4, 6, 6}, {3, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
     {HY3D_F32, 3, 6, 8, 1, {1, 17, 19}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {0, 1, 1},
-     {0}, 0, 0},
+     {0}, REST},
     /* 5: strides, dilations, both, huge ones */
     {HY3D_F32, 1, 5, 6, 1, {7, 21, 23}, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 0, 0}, {1, 1, 1},
-     {0}, 0, 0},
+     {0}, REST},
     {HY3D_F32, 1, 3, 5, 1, {9, 30, 31}, {3, 3, 3}, {1, 2, 3}, {2, 3, 2}, {0, 2, 1}, {3, 0, 2},
-     {HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE}, 0, 0},
-    {HY3D_F32, 1, 2, 3, 1, {1, 40, 200}, {1, 2, 3}, {1000, 7, 50}, {1, 5, 40}, {0}, {0}, {0}, 0,
-     0},
-    {HY3D_F32, 1, 2, 3, 1, {5, 60, 6}, {2, 4, 1}, {1, 1, 1}, {1, 17, 1}, {0}, {0}, {0}, 0, 0},
+     {HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE}, REST},
+    {HY3D_F32, 1, 2, 3, 1, {1, 40, 200}, {1, 2, 3}, {1000, 7, 50}, {1, 5, 40}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 2, 3, 1, {5, 60, 6}, {2, 4, 1}, {1, 1, 1}, {1, 17, 1}, {0}, {0}, {0}, REST},
     {HY3D_F32, 1, 1, 1, 1, {1, 5, 2000}, {1, 1, 7}, {1, 1, 1}, {1, 1, 30}, {0, 0, 90},
-     {0, 0, 90}, {0}, 0, 0},
+     {0, 0, 90}, {0}, REST},
     /* 10: groups, depthwise, one channel, tails of the kernel's rows (1 to 13) */
     {HY3D_F32, 1, 12, 18, 3, {3, 9, 9}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
-     {0}, 0, 0},
+     {0}, REST},
     {HY3D_F32, 1, 10, 10, 10, {4, 12, 12}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
-     {1, 1, 1}, {0}, 0, 0},
-    {HY3D_F32, 1, 4, 12, 4, {3, 7, 40}, {2, 3, 5}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
-    {HY3D_F32, 1, 130, 3, 1, {3, 10, 10}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
-    {HY3D_F32, 1, 3, 13, 1, {3, 10, 10}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
+     {1, 1, 1}, {0}, REST},
+    {HY3D_F32, 1, 4, 12, 4, {3, 7, 40}, {2, 3, 5}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 130, 3, 1, {3, 10, 10}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 3, 13, 1, {3, 10, 10}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
     /* 15: kernel as large as the padded input, all of it padding, one position, wide rows */
     {HY3D_F32, 1, 3, 4, 1, {2, 3, 4}, {4, 5, 6}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
-     {HY3D_PAD_REPLICATE, HY3D_PAD_ZEROS, HY3D_PAD_REPLICATE}, 0, 0},
+     {HY3D_PAD_REPLICATE, HY3D_PAD_ZEROS, HY3D_PAD_REPLICATE}, REST},
     {HY3D_F32, 1, 2, 2, 1, {1, 1, 1}, {1, 1, 1}, {1, 5, 5}, {1, 1, 1}, {3, 9, 9}, {3, 9, 9},
-     {0}, 0, 0},
+     {0}, REST},
     {HY3D_F32, 1, 2, 2, 1, {1, 1, 1}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {3, 9, 9}, {3, 9, 9},
-     {HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE}, 0, 0},
+     {HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE, HY3D_PAD_REPLICATE}, REST},
     {HY3D_F32, 1, 2, 9, 1, {1, 3, 1500}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {0, 1, 1},
-     {0}, 0, 0},
+     {0}, REST},
     {HY3D_F32, 1, 1, 2, 1, {1, 3000, 2}, {1, 3, 1}, {1, 1, 1}, {1, 1, 1}, {0, 1, 0}, {0, 1, 0},
-     {0}, 0, 0},
+     {0}, REST},
     /* 20: more output channels than one block, more taps than the direct way takes */
-    {HY3D_F32, 1, 2, 530, 1, {1, 8, 8}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
-    {HY3D_F32, 1, 1, 2, 1, {18, 20, 22}, {17, 17, 17}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0,
-     0},
-    {HY3D_F32, 1, 500, 5, 1, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, 0, 0},
+    {HY3D_F32, 1, 2, 530, 1, {1, 8, 8}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 1, 2, 1, {18, 20, 22}, {17, 17, 17}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
+    {HY3D_F32, 1, 500, 5, 1, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},
 };
 
 static void check_problem(hy3d_context *context, const conv_problem *problem)
@@ -189,5 +188,7 @@ Suite *hy3d_conv3d_suite(void)
     suite_add_tcase(suite, hy3d_conv3d_run_case());
     suite_add_tcase(suite, hy3d_conv3d_argument_case());
     suite_add_tcase(suite, hy3d_conv3d_kernel_case());
+    suite_add_tcase(suite, hy3d_conv3d_fused_case());
+    suite_add_tcase(suite, hy3d_conv3d_fused_bound_case());
     return suite;
 }
