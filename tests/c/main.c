@@ -32,7 +32,6 @@ Suite *hy3d_silu_suite(void);
 #ifdef HAVE_TEST_PEAK
 Suite *hy3d_peak_suite(void);
 #endif
-#endif
 #ifdef HAVE_TEST_CONV_MEMORY
 Suite *hy3d_conv_memory_suite(void);
 #endif
@@ -81,7 +80,6 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_PEAK
     {"peak", hy3d_peak_suite},
-#endif
 #endif
 #ifdef HAVE_TEST_CONV_MEMORY
     {"conv_memory", hy3d_conv_memory_suite},
