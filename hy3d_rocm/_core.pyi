@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, final, overload
 
 _T = TypeVar("_T")
 _Three = tuple[int, ...] | list[int]  # three numbers (T, H, W)
+_Frames = tuple[Any, ...] | list[Any]
 _PadModes = str | tuple[str, ...]  # "zeros" or "replicate", for all axes or one each
 _Rule = Literal["_execution_device", "accelerate hook", "device", "first parameter", "default"]
 
@@ -26,6 +27,19 @@ class CancelFlag:
     @property
     def requested(self) -> bool: ...
 
+@final
+class PreparedWeights:
+    """Weights transformed once, for any number of conv3d calls, at once too."""
+
+    @property
+    def format(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]: ...
+
 def conv3d(
     x: Any,
     weight: Any,
@@ -40,6 +54,14 @@ def conv3d(
     threads: int = 0,
     workspace_limit: int | None = 0,
     cancel: CancelFlag | None = None,
+    accuracy: str = "exact",
+    prepared: PreparedWeights | None = None,
+    frames: _Frames | None = None,
+    scale: Any = None,
+    shift: Any = None,
+    activation: str | None = None,
+    upsample: _Three | None = None,
+    residual: Any = None,
 ) -> tuple[str, int, int]:
     """x (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW), bias (Cout) or None, into out.
 
@@ -47,6 +69,74 @@ def conv3d(
     (the context's maximum, 64 MB a thread); neither changes a bit of the result. The GIL is
     released. Hy3dError HY3D_ERR_CANCELLED, HY3D_ERR_WORKSPACE_TOO_SMALL,
     HY3D_ERR_BLAS_UNAVAILABLE.
+
+    accuracy "exact" (the direct sum) or "fast" (Winograd where it is expected to be faster).
+    prepared: of weight, in the layout that conv3d_format gives; never another result.
+    frames: where x is None, its frames, each (C, H, W) or None for zeros; batch is then 1.
+    scale, shift: f32 (C), x * scale + shift; then activation "silu"; padding comes after both.
+    upsample: (T, H, W) nearest repeats of x before all that. residual: out's sizes and type, added
+    before rounding; may be out itself.
+    """
+
+def conv3d_format(
+    in_size: _Three,
+    in_channels: int,
+    out_channels: int,
+    kernel: _Three,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+    pad_modes: _PadModes,
+    groups: int,
+    dtype: str,
+    accuracy: str,
+    upsample: _Three | None = None,
+    batch: int = 1,
+) -> tuple[int, str, int]:
+    """(format, name, bytes) of the layout that a convolution takes its weights in.
+
+    (0, "none", 0): as they are, nothing to prepare. in_size counts up-sampled positions. dtype
+    "f32", "f64", "f16" or "bf16". Follows from the arguments and the CPU level alone.
+    """
+
+def conv3d_memory(
+    in_size: _Three,
+    in_channels: int,
+    out_channels: int,
+    kernel: _Three,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+    pad_modes: _PadModes,
+    groups: int,
+    dtype: str,
+    accuracy: str,
+    upsample: _Three | None = None,
+    batch: int = 1,
+    threads: int = 0,
+) -> tuple[int, int]:
+    """Bytes that a convolution takes inside (workspace and what its plan holds, for contiguous
+    weights): with prepared weights, where it has a layout for them, and without. Else as
+    conv3d_format."""
+
+def conv3d_prepare(
+    weight: Any,
+    format: int,  # noqa: A002
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
+) -> PreparedWeights:
+    """weight (Cout, C, kT, kH, kW), f32, f16 or bf16, in that layout. The GIL is released.
+
+    MemoryError, Hy3dError (HY3D_ERR_UNSUPPORTED: no layout of this build, or not of these sizes).
+    """
+
+def fingerprint(array: Any, threads: int = 0) -> tuple[int, int] | None:
+    """Two numbers that stand for all bytes of an array, its type, sizes and strides.
+
+    None where its elements have gaps between them or share memory. Other bytes give the same
+    numbers with a probability below 2^-63. One pass over the memory; the GIL is released.
     """
 
 def conv3d_reference(
@@ -60,6 +150,12 @@ def conv3d_reference(
     pad_after: _Three,
     pad_modes: _PadModes,
     groups: int,
+    frames: _Frames | None = None,
+    scale: Any = None,
+    shift: Any = None,
+    activation: str | None = None,
+    upsample: _Three | None = None,
+    residual: Any = None,
 ) -> None:
     """The oracle: plain loops with sums in double, one rounding at the end. Slow."""
 
@@ -117,11 +213,22 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32. The GIL is released.
     """
 
+def channel_moments(
+    x: Any, mean: Any, deviations: Any, threads: int = 0, cancel: CancelFlag | None = None
+) -> None:
+    """Of x (N, C, T, H, W), f32, f16 or bf16: mean and sum of squared deviations of each channel
+    into f64 arrays (C), summed in f64. threads 0: the context's maximum. The GIL is released."""
+
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""
 
 def blas_info() -> dict[str, Any]:
     """available, text (what it is), error (why there is none). Loads the library."""
+
+def peak_run(threads: int, rounds: int) -> float:
+    """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
+    `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
+    context's maximum. rounds: 1 to 2**22."""
 
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...

@@ -30,7 +30,7 @@ static void prefetch_lines(const unsigned char *data, int64_t stride, int64_t by
 }
 
 /* Columns [first, first + n) of x, all inside, to vectors. */
-static void pack_inside(const row_source *source, int64_t first, int64_t n, float *dst)
+static void load_lanes(const row_source *source, int64_t first, int64_t n, float *dst)
 {
     const hy3d_conv3d_plan *const plan = source->run->plan;
     const hy3d__kernels *const kernels = plan->kernels;
@@ -72,14 +72,33 @@ static void pack_inside(const row_source *source, int64_t first, int64_t n, floa
     kernels->to_lanes_f32((size_t)n, lines, COLUMNS, dst);
 }
 
+/* The same with the fusion's operations; lanes without a channel stay zero. */
+static void pack_inside(const row_source *source, int64_t first, int64_t n, float *dst)
+{
+    const hy3d_conv3d_fusion *const fusion = source->run->fusion;
+    float scale[16], shift[16];
+
+    load_lanes(source, first, n, dst);
+    if (fusion->scale == NULL && fusion->activation == HY3D_IDENTITY) {
+        return;
+    }
+    for (int64_t l = 0; l < 16; l++) {
+        const bool there = fusion->scale != NULL && l < source->channels;
+        scale[l] = there ? fusion->scale[source->channel + l] : 1.0F;
+        shift[l] = there ? fusion->shift[source->channel + l] : -0.0F; /* leaves -0 alone */
+    }
+    source->run->plan->kernels->affine_silu_lanes_f32((size_t)n, scale, shift,
+                                                      fusion->activation == HY3D_SILU, dst);
+}
+
 /* Up-sampled columns [first, first + n), all inside. */
 static void pack_columns(const row_source *source, int64_t first, int64_t n, float *dst)
 {
     const hy3d_conv3d_plan *const plan = source->run->plan;
-    const int64_t up = plan->desc.upsample[2];
+    const int64_t up = hy3d__conv_upsample(&plan->desc, 2);
     float once[COLUMNS * 16];
 
-    if (up <= 1) {
+    if (up == 1) {
         pack_inside(source, first, n, dst);
         return;
     }
@@ -148,7 +167,7 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
             packed = -1;
             continue;
         }
-        h = desc->upsample[1] > 1 ? h / desc->upsample[1] : h;
+        h /= hy3d__conv_upsample(desc, 1);
         if (h == packed) {
             memcpy(line, line - LINE, (size_t)columns * 16 * sizeof *line);
             continue;

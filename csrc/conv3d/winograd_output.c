@@ -49,6 +49,7 @@ static void store_piece(const hy3d__conv_run *run, const piece *p, const float *
         .cols = p->columns,
         .channel_pitch = 5 * COLUMNS,
         .row_pitch = COLUMNS,
+        .residual = run->fusion->residual,
     };
     hy3d__conv_store(plan->kernels, y, &stored);
 }

@@ -1,13 +1,15 @@
 /* conv3d: arguments and views to a plan, its workspace and its run. */
 #include "hy3d/conv3d.h"
 
-#include "python/core.h"
 #include "python/conv_args.h"
+#include "python/core.h"
+#include "python/prepared.h"
 
 /* What happens without the GIL: nothing here is a Python object. */
 typedef struct job {
     hy3d_context *context;
     const hy3d_py_conv *conv;
+    const hy3d_conv3d_weights *prepared;
     const hy3d_cancel *cancel;
     hy3d_status status;
     size_t needed;
@@ -26,9 +28,10 @@ static void run_job(job *task)
     const hy3d_py_conv *const conv = task->conv;
     hy3d_conv3d_plan *plan = NULL;
     void *workspace = NULL;
-    task->status = hy3d_conv3d_plan_create(
+    task->status = hy3d_conv3d_plan_create_prepared(
         task->context, &conv->desc, &conv->views[HY3D_PY_WEIGHT].tensor,
-        tensor_or_null(&conv->views[HY3D_PY_BIAS], conv->has_bias), &task->needed, &plan);
+        tensor_or_null(&conv->views[HY3D_PY_BIAS], conv->has_bias), task->prepared, &task->needed,
+        &plan);
     if (task->status != HY3D_OK) {
         return;
     }
@@ -36,12 +39,13 @@ static void run_job(job *task)
     task->threads = hy3d_conv3d_plan_threads(plan);
     task->strategy = hy3d_conv3d_plan_strategy(plan);
     if (task->workspace_bytes > 0) {
-        task->status = hy3d_alloc(task->context, task->workspace_bytes, &workspace);
+        task->status = hy3d_workspace_take(task->context, task->workspace_bytes, &workspace);
     }
     if (task->status == HY3D_OK) {
-        task->status = hy3d_conv3d_run(plan, &conv->views[HY3D_PY_X].tensor,
-                                       &conv->views[HY3D_PY_OUT].tensor, workspace, task->cancel);
-        hy3d_free(task->context, workspace);
+        task->status = hy3d_conv3d_run_fused(
+            plan, tensor_or_null(&conv->views[HY3D_PY_X], conv->has_x), &conv->fusion.core,
+            &conv->views[HY3D_PY_OUT].tensor, workspace, task->cancel);
+        hy3d_workspace_give(task->context, workspace);
     }
     hy3d_conv3d_plan_destroy(plan);
 }
@@ -79,46 +83,60 @@ static PyObject *raise_job(const hy3d_py_state *state, const job *task)
 
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"x",        "weight",    "bias",      "out",    "stride",
-                               "dilation", "pad_before", "pad_after", "pad_modes", "groups",
-                               "threads",  "workspace_limit", "cancel", NULL};
+    char *keywords[] = {"x",          "weight",     "bias",      "out",       "stride",
+                        "dilation",   "pad_before", "pad_after", "pad_modes", "groups",
+                        "threads",    "workspace_limit", "cancel", "accuracy", "prepared",
+                        "frames",     "scale",      "shift",     "activation", "upsample",
+                        "residual",   NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_py_conv_objects o = {0};
     PyObject *cancel = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOO|OOO:conv3d", keywords, &o.x,
-                                     &o.weight, &o.bias, &o.out, &o.stride, &o.dilation,
-                                     &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups,
-                                     &o.threads, &o.workspace_limit, &cancel)) {
+    PyObject *prepared = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OOOOOOOOOO|OOOOOOOOOOO:conv3d", keywords, &o.x, &o.weight, &o.bias,
+            &o.out, &o.stride, &o.dilation, &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups,
+            &o.threads, &o.workspace_limit, &cancel, &o.accuracy, &prepared, &o.frames, &o.scale,
+            &o.shift, &o.activation, &o.upsample, &o.residual)) {
         return NULL;
     }
     hy3d_py_conv conv;
     job task = {.context = state->context, .conv = &conv, .strategy = ""};
-    const bool good = hy3d_py_cancel_from(state, cancel, &task.cancel) &&
-                      hy3d_py_conv_acquire(state, &o, &conv);
-    if (!good) {
+    if (!hy3d_py_cancel_from(state, cancel, &task.cancel) ||
+        !hy3d_py_prepared_from(state, prepared, &task.prepared) ||
+        !hy3d_py_conv_acquire(state, &o, &conv)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    run_job(&task);
-    Py_END_ALLOW_THREADS
-    PyObject *const result =
-        task.status == HY3D_OK
-            ? Py_BuildValue("(sIn)", task.strategy, (unsigned int)task.threads,
-                            (Py_ssize_t)task.workspace_bytes)
-            : raise_job(state, &task);
+    PyObject *result = NULL;
+    /* Whoever passed them may drop them while we compute. */
+    Py_INCREF(cancel);
+    Py_INCREF(prepared);
+    if (hy3d_py_prepared_check(state, prepared, &conv.desc)) {
+        Py_BEGIN_ALLOW_THREADS
+        run_job(&task);
+        Py_END_ALLOW_THREADS
+        result = task.status == HY3D_OK
+                     ? Py_BuildValue("(sIn)", task.strategy, (unsigned int)task.threads,
+                                     (Py_ssize_t)task.workspace_bytes)
+                     : raise_job(state, &task);
+    }
     hy3d_py_conv_release(&conv);
+    Py_DECREF(prepared);
+    Py_DECREF(cancel);
     return result;
 }
 
 PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"x",          "weight",    "bias",      "out",    "stride", "dilation",
-                               "pad_before", "pad_after", "pad_modes", "groups", NULL};
+    char *keywords[] = {"x",        "weight",     "bias",      "out",       "stride",
+                        "dilation", "pad_before", "pad_after", "pad_modes", "groups",
+                        "frames",   "scale",      "shift",     "activation", "upsample",
+                        "residual", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_py_conv_objects o = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOO:conv3d_reference", keywords, &o.x,
-                                     &o.weight, &o.bias, &o.out, &o.stride, &o.dilation,
-                                     &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OOOOOOOOOO|OOOOOO:conv3d_reference", keywords, &o.x, &o.weight, &o.bias,
+            &o.out, &o.stride, &o.dilation, &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups,
+            &o.frames, &o.scale, &o.shift, &o.activation, &o.upsample, &o.residual)) {
         return NULL;
     }
     hy3d_py_conv conv;
@@ -127,10 +145,11 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
     }
     hy3d_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = hy3d_conv3d_reference(&conv.desc, &conv.views[HY3D_PY_X].tensor,
-                                   &conv.views[HY3D_PY_WEIGHT].tensor,
-                                   tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias),
-                                   &conv.views[HY3D_PY_OUT].tensor);
+    status = hy3d_conv3d_reference_fused(
+        &conv.desc, tensor_or_null(&conv.views[HY3D_PY_X], conv.has_x),
+        &conv.views[HY3D_PY_WEIGHT].tensor,
+        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias), &conv.fusion.core,
+        &conv.views[HY3D_PY_OUT].tensor);
     Py_END_ALLOW_THREADS
     PyObject *result = NULL;
     if (status == HY3D_OK) {

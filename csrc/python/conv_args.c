@@ -41,6 +41,31 @@ static bool read_pad_modes(PyObject *value, hy3d_pad_mode out[3])
     return true;
 }
 
+static bool read_words(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+{
+    PyObject *const accuracy = o->accuracy;
+    if (accuracy == NULL) {
+        return true;
+    }
+    const bool text = PyUnicode_Check(accuracy);
+    if (text && PyUnicode_CompareWithASCIIString(accuracy, "fast") == 0) {
+        desc->accuracy = HY3D_FAST;
+    } else if (!text || PyUnicode_CompareWithASCIIString(accuracy, "exact") != 0) {
+        return hy3d_py_value_error("accuracy is %R: it must be 'exact' or 'fast'.", accuracy);
+    }
+    return true;
+}
+
+static bool read_upsample(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+{
+    for (int i = 0; i < 3; i++) {
+        desc->upsample[i] = 1;
+    }
+    return !hy3d_py_given(o->upsample) ||
+           (hy3d_py_int64_array(o->upsample, "upsample", 3, desc->upsample) &&
+            hy3d_py_at_least("upsample", desc->upsample, 1));
+}
+
 static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
 {
     uint64_t threads = 0;
@@ -61,7 +86,7 @@ static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
     return true;
 }
 
-static bool read_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+bool hy3d_py_conv_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
 {
     return hy3d_py_int64_array(o->stride, "stride", 3, desc->stride) &&
            hy3d_py_at_least("stride", desc->stride, 1) &&
@@ -72,14 +97,45 @@ static bool read_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
            hy3d_py_int64_array(o->pad_after, "pad_after", 3, desc->pad_after) &&
            hy3d_py_at_least("pad_after", desc->pad_after, 0) &&
            read_pad_modes(o->pad_modes, desc->pad_mode) &&
-           hy3d_py_int64(o->groups, "groups", &desc->groups) && read_limits(o, desc);
+           hy3d_py_int64(o->groups, "groups", &desc->groups) && read_upsample(o, desc) &&
+           read_words(o, desc) && read_limits(o, desc);
+}
+
+/* x or frames: the rest must be of their type. */
+static bool acquire_input(const hy3d_py_state *state, const hy3d_py_conv_objects *o,
+                          hy3d_py_conv *conv)
+{
+    hy3d_py_view *const view = &conv->views[HY3D_PY_X];
+    conv->has_x = o->x != Py_None;
+    if (conv->has_x && hy3d_py_given(o->frames)) {
+        return hy3d_py_value_error("x and frames are both given: frames take the place of x, so "
+                                   "pass None for one of them.");
+    }
+    if (!conv->has_x && hy3d_py_given(o->frames)) {
+        return hy3d_py_frames_acquire(state, o->frames, conv);
+    }
+    if (!hy3d_py_view_acquire(o->x, "x", false, view)) {
+        return false;
+    }
+    if (view->ndim != HY3D_TENSOR_DIMS) {
+        return hy3d_py_value_error("x has %d dimensions: it needs %d.", view->ndim,
+                                   HY3D_TENSOR_DIMS);
+    }
+    const hy3d_tensor *const x = &view->tensor;
+    conv->desc.dtype = x->dtype;
+    conv->desc.batch = x->size[0];
+    conv->desc.in_channels = x->size[1];
+    for (int i = 0; i < 3; i++) {
+        conv->desc.in_size[i] = x->size[2 + i];
+    }
+    return true;
 }
 
 static bool acquire_views(const hy3d_py_conv_objects *o, hy3d_py_conv *conv)
 {
     PyObject *const objects[HY3D_PY_CONV_VIEWS] = {o->x, o->weight, o->bias, o->out};
     conv->has_bias = o->bias != Py_None;
-    for (int i = 0; i < HY3D_PY_CONV_VIEWS; i++) {
+    for (int i = HY3D_PY_WEIGHT; i < HY3D_PY_CONV_VIEWS; i++) {
         hy3d_py_view *const view = &conv->views[i];
         const int wanted = i == HY3D_PY_BIAS ? 1 : HY3D_TENSOR_DIMS;
         if (i == HY3D_PY_BIAS && !conv->has_bias) {
@@ -92,28 +148,31 @@ static bool acquire_views(const hy3d_py_conv_objects *o, hy3d_py_conv *conv)
             return hy3d_py_value_error("%s has %d dimensions: it needs %d.", view_names[i],
                                        view->ndim, wanted);
         }
-        if (view->tensor.dtype != conv->views[HY3D_PY_X].tensor.dtype) {
-            return hy3d_py_value_error("%s is %s but x is %s: convert one of them.", view_names[i],
+        if (view->tensor.dtype != conv->desc.dtype) {
+            return hy3d_py_value_error("%s is %s but %s %s: convert one of them.", view_names[i],
                                        hy3d_dtype_name(view->tensor.dtype),
-                                       hy3d_dtype_name(conv->views[HY3D_PY_X].tensor.dtype));
+                                       conv->has_x ? "x is" : "the frames are",
+                                       hy3d_dtype_name(conv->desc.dtype));
         }
     }
     return true;
 }
 
-static void fill_sizes(hy3d_py_conv *conv)
+/* The kernel's sizes, and the input's as the convolution sees it, up-sampled. */
+static bool fill_sizes(hy3d_py_conv *conv)
 {
     hy3d_conv3d_desc *const desc = &conv->desc;
-    const hy3d_tensor *const x = &conv->views[HY3D_PY_X].tensor;
     const hy3d_tensor *const weight = &conv->views[HY3D_PY_WEIGHT].tensor;
-    desc->dtype = x->dtype;
-    desc->batch = x->size[0];
-    desc->in_channels = x->size[1];
     desc->out_channels = weight->size[0];
     for (int i = 0; i < 3; i++) {
-        desc->in_size[i] = x->size[2 + i];
         desc->kernel[i] = weight->size[2 + i];
+        if (__builtin_mul_overflow(desc->in_size[i], desc->upsample[i], &desc->in_size[i])) {
+            return hy3d_py_value_error("upsample is (%lld, %lld, %lld): no input is so large.",
+                                       (long long)desc->upsample[0], (long long)desc->upsample[1],
+                                       (long long)desc->upsample[2]);
+        }
     }
+    return true;
 }
 
 static bool check_channels(const hy3d_py_conv *conv)
@@ -160,7 +219,7 @@ static bool check_out(const hy3d_py_state *state, const hy3d_py_conv *conv)
             (long long)wanted[3], (long long)wanted[4]);
     }
     for (int i = 0; i < HY3D_PY_OUT; i++) {
-        const bool there = i != HY3D_PY_BIAS || conv->has_bias;
+        const bool there = i == HY3D_PY_WEIGHT || (i == HY3D_PY_X ? conv->has_x : conv->has_bias);
         if (there && hy3d_py_view_overlaps(out, &conv->views[i])) {
             return hy3d_py_value_error("out lies in the memory of %s: pass an array of its own.",
                                        view_names[i]);
@@ -173,11 +232,11 @@ bool hy3d_py_conv_acquire(const hy3d_py_state *state, const hy3d_py_conv_objects
                           hy3d_py_conv *conv)
 {
     memset(conv, 0, sizeof *conv);
-    if (read_numbers(objects, &conv->desc) && acquire_views(objects, conv)) {
-        fill_sizes(conv);
-        if (check_channels(conv) && check_out(state, conv)) {
-            return true;
-        }
+    conv->context = state->context;
+    if (hy3d_py_conv_numbers(objects, &conv->desc) && acquire_input(state, objects, conv) &&
+        acquire_views(objects, conv) && fill_sizes(conv) && check_channels(conv) &&
+        check_out(state, conv) && hy3d_py_fusion_acquire(objects, conv)) {
+        return true;
     }
     hy3d_py_conv_release(conv);
     return false;
@@ -188,6 +247,7 @@ void hy3d_py_conv_release(hy3d_py_conv *conv)
     for (int i = 0; i < HY3D_PY_CONV_VIEWS; i++) {
         hy3d_py_view_release(&conv->views[i]);
     }
+    hy3d_py_fusion_release(conv->context, &conv->fusion);
 }
 
 PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fingerprint.h"
 #include "hy3d/context.h"
 #include "hy3d/status.h"
 
@@ -17,8 +18,10 @@
  * gets a context, an exception and a type of its own. */
 typedef struct hy3d_py_state {
     hy3d_context *context;
-    PyObject *error;       /* Hy3dError */
-    PyObject *cancel_type; /* CancelFlag */
+    PyObject *error;         /* Hy3dError */
+    PyObject *cancel_type;   /* CancelFlag */
+    PyObject *prepared_type; /* PreparedWeights */
+    hy3d__fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
 
 hy3d_py_state *hy3d_py_get_state(PyObject *module);
@@ -48,10 +51,17 @@ bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value);
 int hy3d_py_cancel_register(PyObject *module, hy3d_py_state *state);
 bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d_cancel **out);
 
+/* prepared.c */
+int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
+
 /* The functions of the module, one table entry each in module.c. */
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -60,8 +70,10 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_cpu_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored);
+PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored);

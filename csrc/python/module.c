@@ -16,6 +16,10 @@
 static PyMethodDef functions[] = {
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
     FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
+    FUNCTION(conv3d_memory, "Bytes that a convolution takes inside, with prepared weights and without."),
+    FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
+    FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
+    FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),
     FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
     FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
@@ -25,8 +29,10 @@ static PyMethodDef functions[] = {
     FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
+    FUNCTION(channel_moments, "Mean and sum of squared deviations of each channel."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
+    FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
     FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),
     PLAIN(allocation_count, "Test hook: allocations asked for so far."),
     PLAIN(live_allocations, "Test hook: allocations not yet freed."),
@@ -59,6 +65,7 @@ static int make_context(hy3d_py_state *state)
 static int module_exec(PyObject *module)
 {
     hy3d_py_state *const state = hy3d_py_get_state(module);
+    hy3d__fingerprint_keys_make(&state->fingerprint_keys);
     state->error = hy3d_py_error_create();
     if (state->error == NULL || PyModule_AddObjectRef(module, "Hy3dError", state->error) != 0) {
         return -1;
@@ -66,7 +73,10 @@ static int module_exec(PyObject *module)
     if (make_context(state) != 0) {
         return -1;
     }
-    return hy3d_py_cancel_register(module, state);
+    if (hy3d_py_cancel_register(module, state) != 0) {
+        return -1;
+    }
+    return hy3d_py_prepared_register(module, state);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
@@ -75,6 +85,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     if (state != NULL) {
         Py_VISIT(state->error);
         Py_VISIT(state->cancel_type);
+        Py_VISIT(state->prepared_type);
     }
     return 0;
 }
@@ -85,11 +96,13 @@ static int module_clear(PyObject *module)
     if (state != NULL) {
         Py_CLEAR(state->error);
         Py_CLEAR(state->cancel_type);
+        Py_CLEAR(state->prepared_type);
     }
     return 0;
 }
 
-/* The context goes last: cancel flags hold a reference to the module, so none is left here. */
+/* The context goes last: cancel flags and prepared weights hold a reference to the module, so none
+ * is left here. */
 static void module_free(void *module)
 {
     hy3d_py_state *const state = hy3d_py_get_state(module);

@@ -26,6 +26,10 @@ void hy3d_py_view_release(hy3d_py_view *view);
 /* The checks that acquire makes once the tensor is filled in: sizes, range, alignment. */
 bool hy3d_py_view_check(const char *name, bool writable, const hy3d_tensor *tensor);
 
+/* The memory that the elements fill without a gap and without sharing, in whatever order; false
+ * where they don't. */
+bool hy3d_py_view_bytes(const hy3d_py_view *view, const void **first_out, size_t *bytes_out);
+
 /* Whether the address ranges of the two have a byte in common. */
 bool hy3d_py_view_overlaps(const hy3d_py_view *a, const hy3d_py_view *b);
 

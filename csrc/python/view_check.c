@@ -95,6 +95,23 @@ bool hy3d_py_view_check(const char *name, bool writable, const hy3d_tensor *tens
     return true;
 }
 
+bool hy3d_py_view_bytes(const hy3d_py_view *view, const void **first_out, size_t *bytes_out)
+{
+    const hy3d_tensor *const tensor = &view->tensor;
+    int64_t low;
+    int64_t high;
+    int64_t bytes = (int64_t)hy3d_dtype_bytes(tensor->dtype);
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        bytes *= tensor->size[i]; /* hy3d_py_view_check has multiplied them before */
+    }
+    if (!byte_range(tensor, &low, &high) || high - low != bytes || !elements_are_distinct(tensor)) {
+        return false;
+    }
+    *first_out = bytes == 0 ? NULL : (const char *)tensor->data + low;
+    *bytes_out = (size_t)bytes;
+    return true;
+}
+
 bool hy3d_py_view_overlaps(const hy3d_py_view *a, const hy3d_py_view *b)
 {
     int64_t low[2];

@@ -27,6 +27,7 @@ STATUS_NAMES = {
 INSTALL = (
     "run `pip install .` in the pack's folder, or `pip install hy3d-rocm` (needs a C compiler)"
 )
+_NEEDED = f"The CPU convolution needs the C core, which is not there: {INSTALL}."
 
 
 class Hy3dError(RuntimeError):
@@ -60,6 +61,15 @@ class CancelFlag:
         return self._requested
 
 
+class PreparedWeights:
+    """Of the core's conv3d_prepare, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        conv3d()
+
+
 def cpu_info() -> dict[str, Any]:
     """As `_core.cpu_info`, with the level "python": no kernel of ours runs."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -73,7 +83,32 @@ def blas_info() -> dict[str, Any]:
 
 def conv3d(*args: object, **kwargs: object) -> Any:
     """Always refuses: the CPU convolution exists in C only."""
-    raise Hy3dError(f"The CPU convolution needs the C core, which is not there: {INSTALL}.")
+    raise Hy3dError(_NEEDED)
+
+
+def conv3d_memory(*args: object, **kwargs: object) -> tuple[int, int]:
+    """Always refuses, as `conv3d`."""
+    raise Hy3dError(_NEEDED)
+
+
+def conv3d_format(*args: object, **kwargs: object) -> tuple[int, str, int]:
+    """Always refuses, as `conv3d`."""
+    raise Hy3dError(_NEEDED)
+
+
+def conv3d_prepare(*args: object, **kwargs: object) -> PreparedWeights:
+    """Always refuses, as `conv3d`."""
+    raise Hy3dError(_NEEDED)
+
+
+def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
+    """Always refuses, as `conv3d`, which it serves."""
+    raise Hy3dError(_NEEDED)
+
+
+def channel_moments(*args: object, **kwargs: object) -> None:
+    """Always refuses: without the C core torch takes the moments (decode/engines/moments.py)."""
+    raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
 
 
 def conv3d_out_size(

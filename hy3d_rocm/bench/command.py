@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from hy3d_rocm.bench.cpu_command import CPU_BENCHES, add_conv_parser, run_cpu_command
 from hy3d_rocm.bench.gpu_command import GPU_BENCHES, add_gpu_parsers, run_gpu_command
 from hy3d_rocm.units import GB
 
@@ -29,9 +30,9 @@ def add_bench_parser(
 ) -> None:
     bench = commands.add_parser(
         "bench",
-        help="measure here: offload, compile, precision, resolution, gpu (tiers), decode",
+        help="measure here: offload, compile, precision, resolution, gpu, conv (CPU), decode",
         description="Measures the delight pipeline on this machine and recommends a setting from "
-        "the figures; or the GPU's convolutions and a whole video decode.",
+        "the figures; or the GPU's or the CPU's convolutions and a whole video decode.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,6 +51,7 @@ def add_bench_parser(
                 "--backend", default="inductor", help="torch.compile's backend (default inductor)"
             )
     add_gpu_parsers(kinds)
+    add_conv_parser(kinds)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +93,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0, 1 if nothing could be measured, 130 after Ctrl-C."""
+    if arguments.bench in CPU_BENCHES:
+        return run_cpu_command(arguments)
     if arguments.bench in GPU_BENCHES:
         return run_gpu_command(arguments)
     from hy3d_rocm.bench.benches import BENCHES

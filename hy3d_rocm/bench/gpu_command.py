@@ -9,8 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.bench.cpu_command import (
+    add_cpu_decode_options,
+    cpu_options_given,
+    run_cpu_command,
+)
 from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+from hy3d_rocm.bench.plain import plain
 
 GPU_BENCHES = ("gpu", "decode")
 _GPU_TEXT = """\
@@ -25,6 +31,7 @@ Decodes 33 frames of 640x608 with HunyuanVideo's VAE at full width (random weigh
 framewise default: by the vendor library, with it switched off, and so under protect(). Then 33
 frames of 768x1280 under protect() alone. diffusers is needed, and some 25 GB of GPU memory; what
 does not fit is said. On AMD cards MIOpen may hang, so it is left out unless --library is given.
+--device cpu: on the CPU instead, 9 frames of 160x160 in float32 by torch and by hy3d_rocm.decode.
 """
 
 
@@ -58,6 +65,7 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode.add_argument("--seconds", type=_number, default=280.0, metavar="N",
                         help="begin no step after this (default 280)")  # fmt: skip
     add_cases_options(decode)
+    add_cpu_decode_options(decode)
     for parser in (gpu, decode):
         parser.add_argument("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
         parser.add_argument("--json", type=Path, metavar="FILE", help="every figure, as JSON")
@@ -76,7 +84,14 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     Ctrl-C."""
     from hy3d_rocm.bench.models import BenchError
 
-    if getattr(arguments, "cases", False):
+    is_cases = getattr(arguments, "cases", False)
+    if arguments.bench == "decode" and arguments.device == "cpu" and not is_cases:
+        return run_cpu_command(arguments)
+    strange = cpu_options_given(arguments) if arguments.bench == "decode" else []
+    if strange:
+        _say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
+        return 2
+    if is_cases:
         return run_cases_command(arguments)
     try:
         device = find_gpu(arguments.device)
@@ -93,7 +108,7 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     sys.stdout.write(text)
     if arguments.json is not None:
         try:
-            arguments.json.write_text(json.dumps(_plain(data), indent=1) + "\n", encoding="utf-8")
+            arguments.json.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             _say(f"{arguments.json} cannot be written: {error.strerror}")
             return 1
@@ -150,15 +165,6 @@ def _known(wanted: Any, there: Any, option: str) -> tuple[str, ...]:
         if name not in there:
             raise BenchError(f"{option}: {name!r} is none of {', '.join(there)}")
     return tuple(dict.fromkeys(wanted))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _names(text: str) -> tuple[str, ...]:

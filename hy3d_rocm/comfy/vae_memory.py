@@ -16,7 +16,7 @@ from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
 from hy3d_rocm.decode.planning import planner
 from hy3d_rocm.decode.planning.prices import Prices, meta_family
-from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, torch_backend
+from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, runs_first
 from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
 
@@ -126,7 +126,7 @@ def job_of(
     make_backend = best_backend(place, dtype)
     return Job(
         meta_family(family, dtype), shape, place, dtype, dtype, make_backend,
-        encode=encode, is_fused=make_backend is not torch_backend,
+        encode=encode, is_fused=runs_first(make_backend),
     )  # fmt: skip
 
 

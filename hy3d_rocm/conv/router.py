@@ -84,6 +84,7 @@ def protect(
     threads: int | None = None,
     workspace_limit: int | None = None,
     cancel: object = None,
+    accuracy: str = "fast",
 ) -> Guard:
     """A scope in which conv2d and conv3d are computed by the best tier, and never fail by one.
 
@@ -109,13 +110,14 @@ def protect(
     synchronize: wait for the GPU after each attempt, so that seconds are those of the kernel and
     errors come up at the call that made them. on_oom: "raise" lets an out-of-memory error pass to
     a caller who can do with less (smaller tiles), "retry" goes down the ladder. threads,
-    workspace_limit, cancel: for the C conv3d.
+    workspace_limit, cancel, accuracy ("fast" or "exact"): for the C conv3d.
 
     Calls with an input that requires grad (grad mode on) pass through untouched. Raises
     ValueError for a wrong argument or a wrong HY3D_FAULTS.
     """
-    _check_words(when, on_oom, memory_threshold, budget)
+    _check_words(when, on_oom, accuracy, memory_threshold, budget)
     cpu = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}
+    cpu["accuracy"] = accuracy
     limits = Limits(budget, memory_threshold)
     planner: Planner | None = None
     if tiers is None:
@@ -134,11 +136,15 @@ def protect(
     return Guard(settings, made, planner, active=active)
 
 
-def _check_words(when: str, on_oom: str, memory_threshold: float, budget: int | None) -> None:
+def _check_words(
+    when: str, on_oom: str, accuracy: str, memory_threshold: float, budget: int | None
+) -> None:
     if when not in ("always", "amd"):
         raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
     if on_oom not in ("retry", "raise"):
         raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
+    if accuracy not in ("fast", "exact"):
+        raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
     if not 0 < memory_threshold <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
     if budget is not None and budget < 0:

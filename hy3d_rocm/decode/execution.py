@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.prepared import steady
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.counter import native_flag
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
+from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
@@ -185,6 +187,7 @@ class Execution:
         self.counter.done = 0
         try:
             with ExitStack() as stack:
+                stack.enter_context(steady())  # nobody writes to the weights meanwhile
                 if way.strategy == "cpu":
                     from hy3d_rocm.conv.router import protect
 
@@ -204,6 +207,8 @@ class Execution:
             job = replace(job, family=converted_family(job.family, job.dtype))
         weights = self.make_weights(job.dtype, device)
         backend = job.make_backend(weights, device)
+        if isinstance(backend, NativeBackend):
+            backend.cancel = native_flag(self.counter.cancel)
         stages = StageLog(self.counter, device, self.synchronization)
         tools = ways.Tools(backend, device, stages, lambda: meter.give_back(device))
         synchronize(device)
@@ -288,8 +293,10 @@ def _lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Bu
 def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    dtype = name_of(job.dtype)
-    return {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
+    made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    if ways.is_native(job, way):
+        made["backend"] = "native"
+    return made
 
 
 def own_code_words(job: Job, way: Way) -> str:

@@ -26,7 +26,14 @@ from hy3d_rocm.decode.families import family_or_unknown
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.ways import Job, WayOptions, best_backend, is_opaque, torch_backend
+from hy3d_rocm.decode.planning.ways import (
+    Job,
+    WayOptions,
+    best_backend,
+    is_opaque,
+    runs_first,
+    torch_backend,
+)
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
@@ -231,11 +238,13 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     if asked.sink is not None:
         shape = family.moments_shape if encode else family.out_shape
         budget = _less(budget, asked.sink.host_bytes(shape(tuple(source.shape))))
-    make_backend = torch_backend if opaque else best_backend(device, precision.dtype)
+    make_backend = (
+        torch_backend if opaque else best_backend(device, precision.dtype, options.backend)
+    )
     result_dtype = family.result_dtype if opaque else family.dtype
     job = Job(
         family, tuple(source.shape), device, precision.dtype, result_dtype, make_backend,
-        encode=encode, is_fused=make_backend is not torch_backend,
+        encode=encode, is_fused=runs_first(make_backend),
         keeps_result=asked.sink is None,
     )  # fmt: skip
     if asked.out is not None:

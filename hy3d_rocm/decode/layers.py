@@ -181,7 +181,8 @@ class Backend(Protocol):
         shuffle's drop, skip_first and reread are the engine's: source and frames count from where
         the convolution's own video begins. source holds every frame that is read. affine: float32
         (C,) factor and summand that stand for a "group" norm. add: the residual, of the result's
-        shape; it may be overwritten and returned. moments: those of the result.
+        shape; it may be overwritten and returned. moments: those of the result; None may come
+        all the same where memory was short for them alone.
         """
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:

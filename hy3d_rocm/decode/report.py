@@ -13,6 +13,7 @@ class DecodeCancelled(RuntimeError):  # noqa: N818  the field's word for it
     """The caller's `cancel` asked to stop; nothing of the result exists."""
 
 
+BACKENDS = ("auto", "torch", "native")
 _MAY_BE_NONE = ("halo_pixels", "chunk_size", "slice_bytes", "cleanup_frequency")
 
 
@@ -35,6 +36,9 @@ class DecodeOptions:
     estimated from a part of the latent; each costs one more decode of the tiles.
     halo_pixels: what is decoded beyond a tile and dropped; None: the whole receptive field.
     overlap_pixels: what neighbouring tiles share and blend. min_tile_pixels: no smaller tiles.
+    backend: what computes the layers where the VAE's own code does not: "auto" (fused kernels on a
+    GPU, the C convolution on the CPU, torch's operators where these can't), "torch" (torch's
+    operators everywhere) or "native" (on the CPU the C convolution, or an error).
     """
 
     chunk_size: int | None = None
@@ -49,6 +53,7 @@ class DecodeOptions:
     halo_pixels: int | None = 32
     overlap_pixels: int = 16
     min_tile_pixels: int = 32
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         lowest = {
@@ -69,6 +74,7 @@ class DecodeOptions:
                     f"DecodeOptions.{name} is {getattr(self, name)!r}; give True or False"
                 )
         check_choice("DecodeOptions.fallback_precision", self.fallback_precision, PRECISIONS)
+        check_choice("DecodeOptions.backend", self.backend, BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class DecodeReport:
     steps: int = 0
     precision_reason: str = ""
     estimate_error: float | None = None  # of GroupNorm statistics, relative (tiled)
-    delegated: dict[str, int] = field(default_factory=dict)  # what fused kernels left to torch
+    delegated: dict[str, int] = field(default_factory=dict)  # what was left to torch's operators
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property

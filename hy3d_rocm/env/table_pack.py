@@ -6,6 +6,7 @@ from hy3d_rocm.env.rule import Case, Rule, Verdict, none_of, one_of
 
 CPU_LEVELS = ("ref", "avx2", "avx512")
 OWN = "docs/comfyui.md"
+TUNING = "docs/tuning.md"
 
 
 def is_no_size(case: Case) -> bool:
@@ -20,6 +21,14 @@ def is_no_share(case: Case) -> bool:
         return not 0.0 < float(case.value) <= 1.0
     except ValueError:
         return True
+
+
+def is_megabytes(case: Case) -> bool:
+    """As hy3d_rocm/conv/prepared.py reads it, which imports more than may be imported here."""
+    try:
+        return 0.0 <= float(case.value) < 2.0**40
+    except ValueError:
+        return False
 
 
 RULES: tuple[Rule, ...] = (
@@ -47,7 +56,7 @@ RULES: tuple[Rule, ...] = (
         values=", ".join(CPU_LEVELS),
         verdict=Verdict.FINE,
         effect="limits our CPU kernels and the BLAS; it can only lower the level",
-        source="docs/tuning.md",
+        source=TUNING,
         check=lambda case: case.value in CPU_LEVELS,
     ),
     Rule(
@@ -57,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         verdict=Verdict.THROWS,
         effect="no such level: the C core refuses to start",
         remedy=f"use one of {', '.join(CPU_LEVELS)}",
-        source="docs/tuning.md",
+        source=TUNING,
         check=lambda case: case.value not in CPU_LEVELS,
     ),
     Rule(
@@ -116,6 +125,25 @@ RULES: tuple[Rule, ...] = (
         remedy="write 0.9 for nine tenths",
         source=OWN,
         check=is_no_share,
+    ),
+    Rule(
+        name="weight-cache",
+        variables=("HY3D_WEIGHT_CACHE_MB",),
+        values="a number of megabytes, 0 included",
+        verdict=Verdict.FINE,
+        effect="what the CPU convolution may keep of weights it has transformed; 0 keeps nothing",
+        source=TUNING,
+        check=is_megabytes,
+    ),
+    Rule(
+        name="weight-cache-unreadable",
+        variables=("HY3D_WEIGHT_CACHE_MB",),
+        values="anything else",
+        verdict=Verdict.NOTHING,
+        effect="this is no number of megabytes, so 3 GB or a tenth of the memory are used",
+        remedy="write 2000, or 0 to keep nothing",
+        source=TUNING,
+        check=lambda case: not is_megabytes(case),
     ),
     Rule(
         name="pack-own",

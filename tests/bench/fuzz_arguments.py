@@ -29,6 +29,7 @@ from hy3d_rocm import _core  # noqa: E402
 # What a function may answer to nonsense. SystemError, for one, is CPython's word for our bugs.
 EXPECTED = (ValueError, TypeError, MemoryError, _core.Hy3dError)
 FLAG = _core.CancelFlag()
+ONE, WIDE = (1, 1, 1), 32  # channels of weights that may have a layout of their own
 
 
 class Raising:
@@ -148,6 +149,70 @@ def good_conv(rng: random.Random) -> list[Any]:
     return [x, weight, bias, out, stride, dilation, before, after, modes, groups]
 
 
+def good_fusion(rng: random.Random, args: list[Any]) -> dict[str, Any]:
+    """Keyword arguments for those of `good_conv`, whose x may move to frames."""
+    x, out = args[0], args[3]
+    kwargs: dict[str, Any] = {"activation": rng.choice([None, "silu"])}
+    if rng.random() < 0.5:
+        factors = np.ones(x.shape[1], "f4")
+        kwargs |= {"scale": factors, "shift": factors}
+    if rng.random() < 0.3:
+        kwargs["residual"] = rng.choice([out, np.ones_like(out)])
+    if rng.random() < 0.3:
+        kwargs["upsample"] = ONE
+    if x.shape[0] == 1 and rng.random() < 0.7:
+        frames = [rng.choice([None, x[0, :, t]]) for t in range(x.shape[2])]
+        frames[rng.randrange(len(frames))] = x[0, :, 0]
+        args[0], kwargs["frames"] = None, rng.choice([tuple, list])(frames)
+    return kwargs
+
+
+def spoil_frames(rng: random.Random, kwargs: dict[str, Any], arrays: list[Any]) -> None:
+    """Some of the frames, which are sound one by one."""
+    frames = list(kwargs["frames"])
+    frames[rng.randrange(len(frames))] = anything(rng, arrays)
+    kwargs["frames"] = rng.choice([tuple(frames), frames, frames[:1], frames * 3])
+
+
+def wide_conv(rng: random.Random) -> tuple[list[Any], str]:
+    """What conv3d_format is asked of a convolution of `WIDE` channels, and its type."""
+    kernel, dtype = rng.choice([(3, 3, 3), (1, 3, 3), ONE]), rng.choice(["f32", "f16"])
+    pads = tuple(size // 2 for size in kernel)
+    accuracy = rng.choice(["exact", "fast", "fast"])
+    return [
+        (3, 64, 64),
+        WIDE,
+        WIDE,
+        kernel,
+        ONE,
+        ONE,
+        pads,
+        pads,
+        "zeros",
+        1,
+        dtype,
+        accuracy,
+    ], dtype
+
+
+def good_prepare(rng: random.Random) -> list[Any]:
+    """Weights and the layout that they take, 0 where that is none."""
+    asked, dtype = wide_conv(rng)
+    weight = np.ones((WIDE, WIDE, *asked[3]), "f4" if dtype == "f32" else "f2")
+    return [weight, _core.conv3d_format(*asked)[0], rng.choice([0, 1, 2])]
+
+
+def made_ready() -> list[Any]:
+    """PreparedWeights to pass where they do not belong; none where no layout is known."""
+    weight = np.ones((WIDE, WIDE, 3, 3, 3), "f4")
+    number = _core.conv3d_format((3, 64, 64), WIDE, WIDE, (3, 3, 3), ONE, ONE, ONE, ONE, "zeros", 1,
+                                 "f32", "fast")[0]  # fmt: skip
+    return [_core.conv3d_prepare(weight, number)] if number else []
+
+
+READY = made_ready()
+
+
 def good_plan(rng: random.Random) -> dict[str, Any]:
     return {
         "latent": tuple(rng.choices(range(1, 40), k=3)), "factor": (4, 8, 8),
@@ -185,6 +250,8 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
     makers: dict[str, Callable[[], list[Any]]] = {
         "conv3d": lambda: [*good_conv(rng), rng.choice([0, 1, 2]), rng.choice([0, 10**7])],
         "conv3d_reference": lambda: good_conv(rng),
+        "conv3d_format": lambda: wide_conv(rng)[0],
+        "conv3d_prepare": lambda: good_prepare(rng),
         "conv3d_out_size": lambda: [
             (4, 4, 4),
             (3, 3, 3),
@@ -193,6 +260,10 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
             (0, 0, 0),
             (1, 1, 1),
         ],
+        "channel_moments": lambda: good_moments(rng),
+        "peak_run": lambda: [rng.choice([0, 1, 2]), rng.randrange(1, 50)],
+        "fingerprint": lambda: [rng.choice(arrays[:60]), rng.choice([0, 1, 2])],
+        "peak_run": lambda: [rng.choice([0, 1, 2]), rng.randrange(1, 100)],
         "resolve_device": lambda: [strange_pipeline(rng, arrays), rng.choice([None, "cpu"])],
         "seed_image": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
         "seed_stream": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
@@ -205,15 +276,34 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
     if name == "schedule_plan":
         return [], good_plan(rng)
     args = makers[name]() if name in makers else []
+    kwargs: dict[str, Any] = {}
     if name == "conv3d" and rng.random() < 0.5:
         args.append(rng.choice([None, FLAG]))
-    return args, {}
+    if name in ("conv3d", "conv3d_reference") and rng.random() < 0.6:
+        kwargs = good_fusion(rng, args)
+    if name == "conv3d" and rng.random() < 0.5:
+        kwargs["accuracy"] = rng.choice(["exact", "fast"])
+        kwargs["prepared"] = rng.choice([None, None, None, *READY])
+    if name == "conv3d_prepare" and rng.random() < 0.3:
+        kwargs["cancel"] = rng.choice([None, FLAG])
+    return args, kwargs
 
 
 def good_blend(rng: random.Random) -> list[Any]:
     shape = (1, 2, 3, 4, 5)
     windows = [rng.choice([None, np.ones(n, "f4")]) for n in shape[2:]]
     return [np.ones(shape, rng.choice(["f4", "f2"])), *windows, np.zeros(shape, "f4")]
+
+
+def good_moments(rng: random.Random) -> list[Any]:
+    x = np.ones((rng.randrange(3), 2, 3, 4, 5), rng.choice(["f4", "f2"]))
+    return [
+        x,
+        np.zeros(2, "f8"),
+        np.zeros(2, "f8"),
+        rng.choice([0, 1, 2]),
+        rng.choice([None, FLAG]),
+    ]
 
 
 def strange_plan(rng: random.Random, arrays: list[Any]) -> dict[str, Any]:
@@ -233,14 +323,20 @@ def spoil_plan(rng: random.Random, plan: dict[str, Any], arrays: list[Any]) -> d
 
 def spoil(rng: random.Random, args: list[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
-        if args and rng.random() < 0.9:
+        if "frames" in kwargs and rng.random() < 0.2:
+            if isinstance(kwargs["frames"], tuple | list) and kwargs["frames"]:
+                spoil_frames(rng, kwargs, arrays)
+        elif args and rng.random() < (0.5 if kwargs else 0.9):
             place = rng.randrange(len(args))
             if isinstance(args[place], dict) and rng.random() < 0.8:
                 continue  # spoilt already
             likely = triple(rng) if isinstance(args[place], tuple) else number(rng)
             args[place] = anything(rng, arrays) if rng.random() < 0.6 else likely
         elif kwargs:
-            kwargs[rng.choice(list(kwargs))] = triple(rng) if rng.random() < 0.5 else number(rng)
+            likely = triple(rng) if rng.random() < 0.5 else number(rng)
+            kwargs[rng.choice(list(kwargs))] = (
+                anything(rng, arrays) if rng.random() < 0.4 else likely
+            )
     pick = rng.random()
     if pick < 0.03 and args:
         args.pop(rng.randrange(len(args)))
@@ -250,9 +346,16 @@ def spoil(rng: random.Random, args: list[Any], kwargs: dict[str, Any], arrays: l
         kwargs[rng.choice(["x", "zeros", "default", "latent", "é"])] = anything(rng, arrays)
 
 
+def shorten(args: list[Any]) -> None:
+    """peak_run's rounds, which are taken up to 2**32 and would last minutes."""
+    for place, value in enumerate(args):
+        if isinstance(value, int | np.integer) and 1000 < value <= 2**32:
+            args[place] = 1000
+
+
 def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
     """Runs the cases in this process; an unexpected exception is raised with its replay line."""
-    arrays = make_arrays()
+    arrays = [*make_arrays(), *READY]
     function = getattr(_core, name)
     seen: Counter[str] = Counter()
     for index in indices:
@@ -263,6 +366,8 @@ def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
         rng = random.Random(random.random())
         args, kwargs = good_call(name, rng, arrays)
         spoil(rng, args, kwargs, arrays)
+        if name == "peak_run":
+            shorten(args)
         try:
             function(*args, **kwargs)
         except EXPECTED as error:
@@ -281,7 +386,7 @@ def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
 
 def functions() -> list[str]:
     names = [n for n in dir(_core) if not n.startswith("_") and callable(getattr(_core, n))]
-    return [n for n in names if n != "Hy3dError"]
+    return [n for n in names if n not in ("Hy3dError", "PreparedWeights")]
 
 
 def run_in_child(name: str, seed: int, count: int) -> str:

@@ -9,7 +9,11 @@ import pytest
 @pytest.mark.parametrize("name", fuzz_arguments.functions())
 def test_bad_arguments_are_answered_with_exceptions(name: str) -> None:
     counts = fuzz_arguments.run_in_child(name, seed=20261121, count=500)
-    assert "returned" in counts, f"every case was refused, so little was tested: {counts}"
+    # What conv3d_prepare may return depends on the CPU level: below, no layout may be known.
+    possible = name != "conv3d_prepare" or fuzz_arguments.READY
+    assert "returned" in counts or not possible, (
+        f"every case was refused, so little was tested: {counts}"
+    )
 
 
 def test_a_crash_in_a_child_is_seen() -> None:

@@ -26,9 +26,11 @@ from hy3d_rocm.decode import (  # noqa: E402
 )
 from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
+from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
 
 PARTS = ("streamed", "tiled", "cpu")
+BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take
 
 
 @pytest.fixture(autouse=True)
@@ -74,15 +76,18 @@ class FailingConvolutions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: dict[int, Exception]) -> None:
         self.calls = 0
-        real: Callable[..., Any] = TorchBackend.convolve
 
-        def convolve(backend: Any, *arguments: Any, **options: Any) -> Any:
-            number, self.calls = self.calls, self.calls + 1
-            if number in failing:
-                raise failing[number]
-            return real(backend, *arguments, **options)
+        def failing_at_times(real: Callable[..., Any]) -> Callable[..., Any]:
+            def convolve(backend: Any, *arguments: Any, **options: Any) -> Any:
+                number, self.calls = self.calls, self.calls + 1
+                if number in failing:
+                    raise failing[number]
+                return real(backend, *arguments, **options)
 
-        monkeypatch.setattr(TorchBackend, "convolve", convolve)
+            return convolve
+
+        for kind in BACKENDS:
+            monkeypatch.setattr(kind, "convolve", failing_at_times(kind.convolve))
 
 
 def test_whole_is_the_vaes_own_decode_bit_for_bit(vae: Any) -> None:
@@ -257,13 +262,15 @@ def test_what_overflows_in_half_is_decoded_again_in_single(
 def test_what_is_not_finite_in_single_either_is_a_sentence(
     wan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = TorchBackend.convolve
+    def broken(real: Callable[..., Any]) -> Callable[..., Any]:
+        def convolve(*arguments: Any, **options: Any) -> Any:
+            out, moments = real(*arguments, **options)
+            return out * math.nan, moments
 
-    def broken(*arguments: Any, **options: Any) -> Any:
-        out, moments = real(*arguments, **options)
-        return out * math.nan, moments
+        return convolve
 
-    monkeypatch.setattr(TorchBackend, "convolve", broken)
+    for kind in BACKENDS:
+        monkeypatch.setattr(kind, "convolve", broken(kind.convolve))
     with pytest.raises(RuntimeError, match="no wider type"):
         decode(wan, latents_of(wan), strategy="streamed")
 

@@ -115,6 +115,8 @@ ROWS: dict[str, Row] = {
     "only-off-counts": ("HY3D_ROCM_ENV", "0", "off", STRIX, {}),
     "vram-cap-unreadable": ("HY3D_ROCM_MAX_VRAM_GB", "20GB", "20.5", STRIX, {}),
     "vram-share-unreadable": ("HY3D_ROCM_MAX_VRAM_SHARE", "90", "0.9", STRIX, {}),
+    "weight-cache": ("HY3D_WEIGHT_CACHE_MB", "0", "much", STRIX, {}),
+    "weight-cache-unreadable": ("HY3D_WEIGHT_CACHE_MB", "2GB", "2000", STRIX, {}),
     "pack-own": ("HY3D_BLAS", "system", None, STRIX, {}),
 }  # fmt: skip
 # Rules that hold, or don't, by the machine: one for which the same value is nothing.

@@ -38,9 +38,13 @@ class CpuTier:
         threads: int | None = None,
         workspace_limit: int | None = None,
         cancel: object = None,
+        accuracy: str = "fast",
         conv3d: Callable[..., Any] | None = None,
     ) -> None:
-        self._options = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}
+        self._options = {
+            "threads": threads, "workspace_limit": workspace_limit, "cancel": cancel,
+            "accuracy": accuracy,
+        }  # fmt: skip
         self._conv3d = conv3d
 
     def label(self, call: ConvCall) -> str:

@@ -6,10 +6,12 @@ Gathered per channel, since a channel's moments serve every grouping; combined i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import dlpack
 
+from hy3d_rocm import _native
 from hy3d_rocm.decode.layers import Moments, Norm
 from hy3d_rocm.decode.memory.live import modelled
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
 CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
+_CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def block_elements(device: torch.device) -> int:
@@ -46,8 +49,11 @@ def blocks(x: Tensor, limit: int) -> Iterator[tuple[slice, slice]]:
 def channel_moments(x: Tensor) -> Moments:
     """Moments of each channel of x (1, C, T, H, W), float64 (C,); no whole float copy is made.
 
-    Deviations are taken from the block's own mean, so nothing cancels.
+    Nothing cancels: the C core sums in float64; without it, and on a GPU, deviations are taken from
+    a block's own mean.
     """
+    if _native.available and x.device.type == "cpu" and x.dtype in _CORE_TYPES and x.numel():
+        return _core_moments(x)
     body = x[0]
     if x.is_meta:  # shapes alone: what one block takes, and the result's
         _block_moments(body[next(blocks(body, block_elements(x.device)))])
@@ -65,6 +71,27 @@ def channel_moments(x: Tensor) -> Moments:
         torch.cat([m.mean for m in columns]),
         torch.cat([m.deviations for m in columns]),
     )
+
+
+def _core_moments(x: Tensor) -> Moments:
+    found = torch.empty((2, x.shape[1]), dtype=torch.float64)
+    source, mean, deviations = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
+    _native.channel_moments(source, mean, deviations, torch.get_num_threads())
+    return Moments(x[0, 0].numel(), found[0], found[1])
+
+
+class _View:
+    """A tensor in host memory as DLPack, without the operators that Tensor.__dlpack__ asks first:
+    one that runs out of memory would come back as another error."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self) -> Any:
+        return dlpack.to_dlpack(self._tensor)  # type: ignore[attr-defined]
 
 
 def _block_moments(part: Tensor) -> Moments:

@@ -53,10 +53,11 @@ class Job:
     device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
     of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
     all frames are kept in host memory (False: they go to a file as they come).
-    make_backend: (weights, device) -> Backend, also for the device "meta", where it stands for
-    `device`; tier: of hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for
-    torch's own. is_fused: whether make_backend's computes layers fused, which is faster than the
-    VAE's own code as well as smaller: then "auto" begins with it.
+    make_backend: (weights, device) -> Backend, for `device`, for the host where a way computes
+    there, and for "meta", where it stands for one of them; tier: of hy3d_rocm.conv that computes
+    what the backend leaves to F.conv3d, None for torch's own. is_fused: whether make_backend's
+    computes layers fused, which is faster than the VAE's own code as well as smaller: then "auto"
+    begins with it.
     """
 
     family: Any

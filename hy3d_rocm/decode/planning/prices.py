@@ -32,7 +32,6 @@ from hy3d_rocm.decode.planning.ways import (
     runs_own_code,
     tile_plan,
     tiled_run,
-    torch_backend,
 )
 from hy3d_rocm.units import MB
 
@@ -147,7 +146,7 @@ class Prices:
         key = (
             type(job.family).__name__, job.encode, job.shape, str(job.dtype),
             str(job.result_dtype), job.keeps_result, way.strategy, way.resident_bytes,
-            _places(job.family),
+            _places(job.family), getattr(job.make_backend, "__qualname__", ""),
             tuple(sorted((k, str(v)) for k, v in way.parameters.items())),
         )  # fmt: skip
         known: list[Tensor] = []
@@ -221,8 +220,7 @@ def ghost_run(job: Job, way: Way) -> object:
     meta = torch.device("meta")
     weights = MetaWeights(job.dtype, job.device_of(way))
     z = given(torch.empty((1, *job.shape[1:]), dtype=job.dtype, device=meta))
-    make = job.make_backend if job.device_of(way).type == job.device.type else torch_backend
-    tools = Tools(make(weights, meta), meta, GrainCount(), mover=_CountedMover())
+    tools = Tools(job.make_backend(weights, meta), meta, GrainCount(), mover=_CountedMover())
     tiled = is_tiled(way)
     if not job.keeps_result and not tiled:
         for _, frames in run(job, way, z, tools):

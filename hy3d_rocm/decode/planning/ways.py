@@ -24,8 +24,15 @@ from hy3d_rocm.decode.engines.own_tiles import (
     plan_own_tiles,
 )
 from hy3d_rocm.decode.memory.live import modelled
-from hy3d_rocm.decode.memory.predict import CountingBackend
-from hy3d_rocm.decode.planning.jobs import Job, MakeBackend, WayOptions
+from hy3d_rocm.decode.planning.backends import (
+    best_backend,
+    computes_natively,
+    fused_backend,
+    native_backend,
+    runs_first,
+    torch_backend,
+)
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 from hy3d_rocm.decode.planning.planner import Way
 
 if TYPE_CHECKING:
@@ -34,12 +41,12 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.engines.movers import Mover
     from hy3d_rocm.decode.engines.tiles import TiledRun, TilePlan
     from hy3d_rocm.decode.faults import Counting
-    from hy3d_rocm.decode.layers import Backend, Weights
+    from hy3d_rocm.decode.layers import Backend
 
 __all__ = [
-    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "is_opaque",
-    "is_tiled", "left_out", "list_ways", "run", "runs_own_code", "tile_plan",
-    "torch_backend",
+    "Job", "Tools", "WayOptions", "best_backend", "collect", "fused_backend", "is_native",
+    "is_opaque", "is_tiled", "left_out", "list_ways", "native_backend", "run", "runs_first",
+    "runs_own_code", "tile_plan", "torch_backend",
 ]  # fmt: skip
 
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
@@ -66,34 +73,6 @@ class Tools:
         return modelled(self.device).type == "cpu"
 
 
-def torch_backend(weights: Weights, device: torch.device) -> Backend:
-    """TorchBackend; on "meta" one that counts what it would take."""
-    from hy3d_rocm.decode.engines.torch_backend import TorchBackend
-
-    backend = TorchBackend(weights)
-    return CountingBackend(backend, weights) if device.type == "meta" else backend
-
-
-def fused_backend(weights: Weights, device: torch.device) -> Backend:
-    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
-    that no GPU could do, TorchBackend."""
-    from hy3d_rocm.decode.fused.backend import FusedBackend
-
-    if modelled(device).type == "cpu":
-        return torch_backend(weights, device)
-    if device.type != "meta":
-        return FusedBackend(weights, device)
-    here = torch.device("cuda", torch.cuda.current_device())
-    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
-
-
-def best_backend(device: torch.device, dtype: torch.dtype) -> MakeBackend:
-    """Fused kernels where they can compute this type on this device, else torch's operators."""
-    from hy3d_rocm.decode.fused.backend import refusal
-
-    return torch_backend if refusal(device, dtype) is not None else fused_backend
-
-
 def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
     """The ways of a job in the order of preference."""
     options = options or WayOptions()
@@ -113,6 +92,12 @@ def list_ways(job: Job, options: WayOptions | None = None) -> Iterator[Way]:
 def runs_own_code(job: Job, way: Way) -> bool:
     """Whether the VAE's own code runs, with the VAE's own parameters."""
     return way.strategy == "whole" or is_opaque(job.family)
+
+
+def is_native(job: Job, way: Way) -> bool:
+    """Whether the C convolution computes the way's layers."""
+    on_host = job.device_of(way).type == "cpu"
+    return on_host and not runs_own_code(job, way) and computes_natively(job.make_backend)
 
 
 def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:

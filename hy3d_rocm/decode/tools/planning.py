@@ -8,7 +8,14 @@ from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.planning import planner
 from hy3d_rocm.decode.planning.prices import Prices
-from hy3d_rocm.decode.planning.ways import Job, best_backend, is_opaque, list_ways, torch_backend
+from hy3d_rocm.decode.planning.ways import (
+    Job,
+    best_backend,
+    is_opaque,
+    list_ways,
+    runs_first,
+    torch_backend,
+)
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Plan
@@ -23,7 +30,7 @@ def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "
     made = family.result_dtype if opaque else family.dtype
     job = Job(
         family, tuple(subject.latents.shape), device, family.dtype, made, backend,
-        is_fused=backend is not torch_backend,
+        is_fused=runs_first(backend),
     )  # fmt: skip
     room = make_budget(budget, meter.machine_of(device))
     return planner.choose(list_ways(job), room, strategy, Prices(job))

@@ -1,0 +1,228 @@
+"""NativeBackend: layers.Backend by the C convolution."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm import _native
+from hy3d_rocm.conv import functional
+from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
+from hy3d_rocm.decode.engines.moments import block_elements, channel_moments
+from hy3d_rocm.decode.engines.torch_backend import (
+    TorchBackend,
+    _add_parts,
+    _put_together,
+    _shuffled_parts,
+    position_norm,
+)
+from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.fused.tensors import overlaps
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
+from hy3d_rocm.decode.memory.workspace import C_WORKSPACE_BYTES
+from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from hy3d_rocm.decode.layers import Weights
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why no layer of this type can be computed on this device, in a few words, or None."""
+    if device.type != "cpu":
+        return f"the C convolution runs on the CPU, not on {device.type}"
+    if dtype not in DTYPES:
+        return f"the C convolution has no fused {dtype}"
+    if not _native.available:
+        return f"the C core is not there ({_native.missing})"
+    if not hasattr(functional, "fused_conv3d"):
+        return "this C core has no fused convolution"
+    blas = _native.blas_info()
+    return None if blas["available"] else f"the C core has no BLAS library ({blas['error']})"
+
+
+class NativeBackend:
+    """Layers by the C convolution, with norm, activation, up-sampling and padding in its input and
+    bias and residual in its result. Results are contiguous (1, C, T, H, W).
+
+    What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
+    CancelFlag that ends a convolution under way. compute: instead of functional.fused_conv3d.
+    Nothing is written to `add` before all memory that the call needs is there, so a call that ran
+    out of it may be made again.
+    """
+
+    def __init__(
+        self, weights: Weights, cancel: Any = None, compute: Callable[..., Tensor] | None = None
+    ) -> None:
+        self.weights = weights
+        self.cancel = cancel
+        self._compute = compute
+        self.delegated: dict[str, int] = {}
+        self._other = TorchBackend(weights)
+        # The module is kept with the tensor: its id stays taken for as long as it is a key.
+        self._kernels: dict[int, tuple[Any, Tensor, Tensor]] = {}
+
+    def convolve(
+        self, layer: Conv, source: Pieces, frames: Range, *,
+        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
+        moments: bool = False,
+    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
+        """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
+        reason = self._refusal(layer, source)
+        if reason is not None:
+            self.delegated[reason] = self.delegated.get(reason, 0) + 1
+            return self._other.convolve(
+                layer, source, frames, affine=affine, add=add, moments=moments
+            )
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            raise ValueError("a group norm was asked for without the moments of its video (affine)")
+        shuffle = layer.shuffle
+        if shuffle is None:
+            result = self._convolved(layer, source, frames, affine, add)
+            return result, _moments(result, add) if moments else None
+        parts = _shuffled_parts(
+            self._convolved(layer, source, frames, affine, None), shuffle, frames
+        )
+        result = _put_together(parts) if add is None else _add_parts(parts, add)
+        return result, _moments(result, add) if moments else None
+
+    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
+        """See Backend.workspace_bytes: the C convolution's workspace, what a norm over the channels
+        makes, a float block of norm or moments, the shuffled copy."""
+        if self._refusal(layer, source) is not None:
+            return self._other.workspace_bytes(layer, source, frames)
+        x, weight = source.tensors[0], self._weight(layer)
+        size = (int(x.shape[3]), int(x.shape[4]))
+        made = math.prod((weight.shape[0], *own_size(layer, size, kernel_size(weight))))
+        result = made * (frames[1] - frames[0])
+        read = needed(layer, source, frames, weight) * int(x.shape[1]) * math.prod(size)
+        by_position = layer.norm is not None and layer.norm.kind != "group"
+        normed = read * x.element_size() if by_position else 0
+        block = 4 * 2 * min(block_elements(x.device), max(read, result))
+        shuffled = result * x.element_size() if layer.shuffle is not None else 0
+        return max(
+            normed + max(C_WORKSPACE_BYTES * torch.get_num_threads(), block), shuffled, block
+        )
+
+    def _refusal(self, layer: Conv, source: Pieces) -> str | None:
+        """Why this layer can't be computed by the C convolution, in a few words, or None."""
+        tensors, module = source.tensors, layer.module
+        dtype = tensors[0].dtype
+        if dtype not in DTYPES or any(t.dtype is not dtype for t in tensors):
+            return f"the C convolution has no fused {dtype}"
+        if any(t.device.type not in ("cpu", "meta") for t in tensors):
+            return "the source is not in host memory"
+        if any(t.is_neg() for t in tensors):
+            return "the source is a view with its sign in a flag"
+        if getattr(module, "groups", 1) != 1:
+            return "the convolution has groups"
+        dilation = getattr(module, "dilation", 1)
+        if any(n != 1 for n in (dilation if isinstance(dilation, tuple) else (dilation,))):
+            return "the convolution is dilated"
+        if layer.act not in (None, "silu"):
+            return f"the activation {layer.act!r} is not in the C convolution"
+        return None
+
+    def _weight(self, layer: Conv) -> Tensor:
+        weight = self.weights.of(layer.module, "weight")
+        if weight is None:
+            raise ValueError(f"{type(layer.module).__name__} has no weight to convolve with")
+        return weight
+
+    def _kernel(self, layer: Conv) -> Tensor:
+        """The weight (O, C, kt, kh, kw), the same tensor each time: prepared weights are kept by
+        it."""
+        weight = self._weight(layer)
+        known = self._kernels.get(id(layer.module))
+        if known is not None and known[1] is weight:
+            return known[2]
+        own = getattr(layer.module, "weight", None)
+        kernel = own if isinstance(own, torch.Tensor) and _is_same(own, weight) else weight
+        if kernel.dim() != 5:
+            kernel = weight.detach().view(*weight.shape[:2], *kernel_size(weight))
+        self._kernels[id(layer.module)] = (layer.module, weight, kernel)
+        return kernel
+
+    def _convolved(
+        self, layer: Conv, source: Pieces, frames: Range, affine: tuple[Tensor, Tensor] | None,
+        add: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """The convolution before any shuffle, over `add` where that is given."""
+        kernel = self._kernel(layer)
+        numbers = frame_numbers(layer, source, frames, int(kernel.shape[2]))
+        read = frames_of(source, numbers)
+        if layer.norm is None or layer.norm.kind != "group":
+            affine = None
+        if layer.norm is not None and layer.norm.kind != "group":
+            read = self._normalised(read, layer.norm)
+        bias = self.weights.of(layer.module, "bias")
+        scale, shift = (None, None) if affine is None else (_floats(a) for a in affine)
+        x = source.tensors[0]
+        rows, columns = own_size(layer, (int(x.shape[3]), int(x.shape[4])), kernel_size(kernel))
+        size = (1, int(kernel.shape[0]), frames[1] - frames[0], rows, columns)
+        if add is not None and tuple(add.shape) != size:
+            raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
+        over = add is not None and _may_be_written(add, x.dtype)
+        target = add if over else x.new_empty(size)
+        residual = None if add is None else add.to(x.dtype).resolve_neg()
+        compute: Any = self._compute or vars(functional)["fused_conv3d"]
+        with torch.no_grad():
+            made: Tensor = compute(
+                read, kernel, bias, padding=_pads(layer), padding_mode=("zeros", *layer.modes[1:]),
+                stride=layer.stride, upsample=layer.up[1:], scale=scale, shift=shift,
+                activation=layer.act, residual=residual, out=target, cancel=self.cancel,
+            )  # fmt: skip
+        return made
+
+    def _normalised(self, read: list[Tensor | None], norm: Norm) -> list[Tensor | None]:
+        """The frames after a norm over the channels, each once."""
+        own = {id(frame): frame for frame in read if frame is not None}
+        made: dict[int, Tensor] = {}
+        for key, frame in own.items():
+            made[key] = torch.empty_like(frame, memory_format=torch.contiguous_format)
+            position_norm(frame[:, None], norm, self.weights, made[key][:, None])
+        return [None if frame is None else made[id(frame)] for frame in read]
+
+
+def _moments(result: Tensor, add: Tensor | None) -> Moments | None:
+    """Of the result. Where memory is short and the residual has been written over, None: the caller
+    can't make the call again, but it can take the moments itself."""
+    try:
+        return channel_moments(result)
+    except (RuntimeError, MemoryError) as error:
+        if result is not add or not is_out_of_memory(error):
+            raise
+    return None
+
+
+def _is_same(own: Tensor, weight: Tensor) -> bool:
+    """Whether `weight` is the parameter itself, which outlives the decode, and so does what is
+    prepared of it."""
+    return (
+        own.device.type == "cpu" == weight.device.type
+        and own.dtype is weight.dtype
+        and own.shape == weight.shape
+        and own.stride() == weight.stride()
+        and own.data_ptr() == weight.data_ptr()
+    )
+
+
+def _pads(layer: Conv) -> tuple[tuple[int, int], ...]:
+    """Padding in time is among the frames."""
+    (_, top, left), (_, bottom, right) = layer.before, layer.after
+    return (0, 0), (top, bottom), (left, right)
+
+
+def _floats(values: Tensor) -> Tensor:
+    return values.detach().reshape(-1).to("cpu", torch.float32).contiguous()
+
+
+def _may_be_written(add: Tensor, dtype: torch.dtype) -> bool:
+    return add.dtype is dtype and not add.is_neg() and not overlaps(add)

@@ -1,0 +1,103 @@
+"""Which backend computes the layers of a decode, where.
+
+A maker is called with the weights and a device: the job's own, the host's where a way computes
+there, or "meta", which stands for either (live.modelled) and gets one that only counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from hy3d_rocm.decode.memory.live import modelled
+from hy3d_rocm.decode.memory.predict import CountingBackend
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.layers import Backend, Weights
+    from hy3d_rocm.decode.planning.jobs import MakeBackend
+
+__all__ = [
+    "best_backend", "computes_natively", "fused_backend", "host_backend", "native_backend",
+    "runs_first", "torch_backend",
+]  # fmt: skip
+
+# How many times faster a whole decode is layer by layer with the C convolution than by the VAE's
+# own code with torch's operators, where both fit. Above 1, "auto" begins with the former.
+# Measured by: python -m hy3d_rocm bench decode --device cpu
+NATIVE_SPEED = 1.0
+
+
+def torch_backend(weights: Weights, device: torch.device) -> Backend:
+    """TorchBackend; on "meta" one that counts what it would take."""
+    from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+
+    backend = TorchBackend(weights)
+    return CountingBackend(backend, weights) if device.type == "meta" else backend
+
+
+def native_backend(weights: Weights, device: torch.device) -> Backend:
+    """NativeBackend; on "meta" one that counts what it would take."""
+    from hy3d_rocm.decode.native.backend import NativeBackend
+
+    backend = NativeBackend(weights)
+    return CountingBackend(backend, weights) if device.type == "meta" else backend
+
+
+def host_backend(weights: Weights, device: torch.device) -> Backend:
+    """On the host the C convolution where it is there; else, and on a GPU, torch's operators."""
+    from hy3d_rocm.decode.native.backend import refusal
+
+    native = modelled(device).type == "cpu" and refusal(_HOST, torch.float32) is None
+    return (native_backend if native else torch_backend)(weights, device)
+
+
+def fused_backend(weights: Weights, device: torch.device) -> Backend:
+    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
+    that no GPU could do, what is best there."""
+    from hy3d_rocm.decode.fused.backend import FusedBackend
+
+    if modelled(device).type == "cpu":
+        return host_backend(weights, device)
+    if device.type != "meta":
+        return FusedBackend(weights, device)
+    here = torch.device("cuda", torch.cuda.current_device())
+    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
+
+
+def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") -> MakeBackend:
+    """What computes this type on this device: fused kernels on a GPU, the C convolution on the CPU,
+    torch's operators where they can't.
+
+    asked: as DecodeOptions.backend; "torch": torch's operators everywhere; "native": on the CPU the
+    C convolution, ValueError (a sentence) where it can't.
+    """
+    from hy3d_rocm.decode.fused import backend as fused
+    from hy3d_rocm.decode.native import backend as native
+
+    if asked == "torch":
+        return torch_backend
+    if device.type == "cpu" or asked == "native":
+        reason = native.refusal(_HOST, dtype)
+        if reason is not None and asked == "native":
+            raise ValueError(f'the backend "native" can\'t be taken: {reason}. Use "auto"')
+        if device.type == "cpu":
+            return torch_backend if reason is not None else native_backend
+    return host_backend if fused.refusal(device, dtype) is not None else fused_backend
+
+
+def computes_natively(make_backend: MakeBackend) -> bool:
+    """Whether it is the C convolution on the host."""
+    from hy3d_rocm.decode.native.backend import refusal
+
+    if make_backend in (host_backend, fused_backend):
+        return refusal(_HOST, torch.float32) is None
+    return make_backend is native_backend
+
+
+def runs_first(make_backend: MakeBackend) -> bool:
+    """Whether it makes the layers faster than the VAE's own code does: see Job.is_fused."""
+    return make_backend is fused_backend or (make_backend is native_backend and NATIVE_SPEED >= 1.0)
+
+
+_HOST = torch.device("cpu")

@@ -1,0 +1,279 @@
+"""NativeBackend: any layer, any frames, any pieces, as the plain reading of the layer has them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from native_doubles import FusedConv3d  # noqa: E402
+from test_torch_backend import (  # noqa: E402
+    Holder,
+    cut,
+    plain,
+    random_layer,
+    seeded,
+    whole_numbers,
+)
+
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.conv import functional  # noqa: E402
+from hy3d_rocm.decode.engines.geometry import kernel_size, own_frames, source_range  # noqa: E402
+from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.layers import Conv, Norm, Pieces, shuffled_frames  # noqa: E402
+from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
+
+CPU = torch.device("cpu")
+IS_THERE = _native.available and hasattr(functional, "fused_conv3d")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["double", "core"])
+def compute(request: pytest.FixtureRequest) -> Any:
+    """What NativeBackend calls: its contract in torch, and the C core's."""
+    if request.param == "double":
+        return FusedConv3d()
+    if not IS_THERE:
+        pytest.skip("the C core with the fused convolution is not built here")
+    return None
+
+
+def backend_of(compute: Any, dtype: Any = torch.float32) -> NativeBackend:
+    return NativeBackend(ModuleWeights(dtype, CPU), compute=compute)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int, compute: Any) -> None:
+    """Whole numbers: equal bit for bit. Replay: the seed is the test's number."""
+    rng = random.Random(seed)
+    layer = random_layer(rng)
+    kernel = kernel_size(layer.module.weight)
+    c = layer.module.weight.shape[1]
+    t, h, w = rng.randint(kernel[0], 7), rng.randint(3, 6), rng.randint(3, 6)
+    n = own_frames(layer, t, kernel[0])
+    x = whole_numbers(rng, 1, c, t, h, w)
+    affine = None
+    if layer.norm is not None:
+        affine = (whole_numbers(rng, c), whole_numbers(rng, c))
+    a = rng.randrange(n)
+    b = rng.randint(a + 1, n)
+
+    def made(own: int) -> int:
+        return own if layer.shuffle is None else shuffled_frames(layer.shuffle, (0, own))
+
+    pieces = cut(rng, x, *source_range(layer, (a, b), kernel[0], t))
+    before = x.clone()
+    part = plain(layer, x, affine)[:, :, made(a) if a else 0 : made(b)]
+    add = whole_numbers(rng, *part.shape) if rng.random() < 0.5 else None
+    part = part if add is None else part + add
+    wanted = rng.random() < 0.5
+    backend = backend_of(compute)
+    result, moments = backend.convolve(
+        layer, pieces, (a, b), affine=affine, add=add, moments=wanted
+    )
+    assert torch.equal(result, part)
+    assert torch.equal(x, before)
+    assert backend.delegated == {}
+    assert (moments is not None) == wanted
+    if moments is not None:
+        variance, mean = torch.var_mean(part.double(), dim=(0, 2, 3, 4), correction=0)
+        assert moments.count == part[0, 0].numel()
+        assert torch.allclose(moments.mean, mean, rtol=1e-6, atol=1e-5)
+        assert torch.allclose(moments.deviations / moments.count, variance, rtol=1e-5, atol=1e-5)
+
+
+def decoder_layer(rng: random.Random, channels: int, **more: Any) -> Conv:
+    """As HunyuanVideo's: causal in time, borders repeated."""
+    given = {
+        "before": (2, 1, 1), "after": (0, 1, 1), "modes": ("replicate",) * 3, "act": "silu",
+        "norm": Norm("group", None, 1e-6),
+    } | more  # fmt: skip
+    return Conv(Holder(rng, weight=(channels, channels, 3, 3, 3), bias=(channels,)), **given)
+
+
+def normal(rng: random.Random, *shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(shape, generator=seeded(rng)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("up", [(1, 1, 1), (2, 2, 2)])
+def test_pieces_cut_anywhere_give_the_bits_of_the_whole(dtype: Any, up: Any, compute: Any) -> None:
+    rng = random.Random(7)
+    layer = decoder_layer(rng, 16, up=up, keep_first=True)
+    x = normal(rng, 1, 16, 5, 9, 11, dtype=dtype)
+    affine = (normal(rng, 16), normal(rng, 16))
+    backend = backend_of(compute, dtype)
+    n = own_frames(layer, 5, 3)
+    add = normal(rng, 1, 16, n, 9 * up[1], 11 * up[2], dtype=dtype)
+    whole, _ = backend.convolve(layer, Pieces((x,), 0, 5), (0, n), affine=affine, add=add.clone())
+    for at in range(1, 5):
+        pieces = Pieces((x[:, :, :at].clone(), x[:, :, at:].clone()), 0, 5)
+        cut_there, _ = backend.convolve(layer, pieces, (0, n), affine=affine, add=add.clone())
+        assert torch.equal(cut_there, whole), at
+    for at in range(1, n):
+        both = [
+            backend.convolve(
+                layer, Pieces((x,), 0, 5), part, affine=affine,
+                add=add[:, :, part[0] : part[1]].clone(),
+            )[0]
+            for part in ((0, at), (at, n))
+        ]  # fmt: skip
+        assert torch.equal(torch.cat(both, 2), whole), at
+
+
+@pytest.mark.parametrize("kind", ["l2", "rms", "layer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_by_position_are_torchs_and_then_convolved(
+    kind: str, dtype: Any, compute: Any
+) -> None:
+    """An identity as the kernel: the result is the norm's and the activation's, in torch's bits but
+    for the activation's own roundings."""
+    rng = random.Random(8)
+    layer = decoder_layer(rng, 6, act=None)
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(normal(rng, 6, 1, 1, 1, dtype=dtype))
+    layer = Conv(
+        layer.module, before=(2, 1, 1), after=(0, 1, 1), modes=("replicate",) * 3,
+        norm=Norm(kind, module, 1e-3),
+    )  # fmt: skip
+    delta = torch.zeros(6, 6, 3, 3, 3)
+    delta[range(6), range(6), 2, 1, 1] = 1.0
+    layer.module.weight.data.copy_(delta)
+    layer.module.bias.data.zero_()
+    x = normal(rng, 1, 6, 4, 5, 7, dtype=dtype)
+    source, frames = Pieces((x[:, :, :3], x[:, :, 3:]), 0, 4), (0, 4)
+    wanted, _ = TorchBackend(ModuleWeights(dtype, CPU)).convolve(layer, source, frames)
+    before = x.clone()
+    backend = backend_of(compute, dtype)
+    result, _ = backend.convolve(layer, source, frames)
+    assert torch.equal(x, before)
+    assert backend.delegated == {}
+    # Ones and zeros only: a faster algorithm's error is relative to max|x| * sum|w| = max|y|.
+    largest = float(wanted.float().abs().max())
+    bound = 2e-5 * largest + torch.finfo(dtype).eps * largest
+    assert float((result.float() - wanted.float()).abs().max()) <= bound
+
+
+def test_the_residual_is_written_over_and_never_the_source(compute: Any) -> None:
+    rng = random.Random(9)
+    layer = decoder_layer(rng, 8, norm=None, act=None)
+    x = whole_numbers(rng, 1, 8, 3, 6, 6)
+    add = whole_numbers(rng, 1, 8, 3, 6, 6)
+    wanted = plain(layer, x) + add
+    result, _ = backend_of(compute).convolve(layer, Pieces((x,), 0, 3), (0, 3), add=add)
+    assert result.data_ptr() == add.data_ptr()
+    assert torch.equal(result, wanted)
+    spread = whole_numbers(rng, 1, 8, 1, 6, 6).expand(1, 8, 3, 6, 6)  # one frame three times
+    wanted = plain(layer, x) + spread
+    result, _ = backend_of(compute).convolve(layer, Pieces((x,), 0, 3), (0, 3), add=spread)
+    assert torch.equal(result, wanted)
+
+
+def test_a_nan_stays_where_it_is_read(compute: Any) -> None:
+    rng = random.Random(10)
+    layer = decoder_layer(rng, 4)
+    x = normal(rng, 1, 4, 4, 8, 8)
+    x[0, 1, 2, 3, 3] = float("nan")
+    affine = (torch.ones(4), torch.zeros(4))
+    result, moments = backend_of(compute).convolve(
+        layer, Pieces((x,), 0, 4), (0, 4), affine=affine, moments=True
+    )
+    assert torch.isnan(result[:, :, 2:, 2:5, 2:5]).all(), "a NaN got lost"
+    assert torch.isfinite(result[:, :, :2]).all(), "a NaN went back in time"
+    assert moments is not None
+    assert torch.isnan(moments.mean).all()
+
+
+def test_missing_frames_are_named(compute: Any) -> None:
+    rng = random.Random(0)
+    layer = Conv(Holder(rng, weight=(2, 2, 3, 1, 1)), before=(2, 0, 0))
+    x = whole_numbers(rng, 1, 2, 3, 4, 4)
+    for pieces in (Pieces((x,), 2, 9), Pieces((x,), 0, 9)):
+        with pytest.raises(ValueError, match="the source holds frames"):
+            backend_of(compute).convolve(layer, pieces, (3, 5))
+
+
+def test_a_group_norm_without_moments_is_refused(compute: Any) -> None:
+    layer = Conv(Holder(random.Random(0), weight=(2, 2)), norm=Norm("group", None, 1e-6))
+    with pytest.raises(ValueError, match="without the moments"):
+        backend_of(compute).convolve(layer, Pieces((torch.zeros(1, 2, 1, 2, 2),), 0, 1), (0, 1))
+
+
+def test_what_it_cannot_do_goes_to_torch_and_is_counted_by_reason(compute: Any) -> None:
+    rng = random.Random(11)
+    layer = Conv(Holder(rng, weight=(2, 2, 1, 3, 3)))
+    x = whole_numbers(rng, 1, 2, 2, 6, 6).double()
+    backend = NativeBackend(ModuleWeights(torch.float64, CPU), compute=compute)
+    for _ in range(2):
+        result, _ = backend.convolve(layer, Pieces((x,), 0, 2), (0, 2))
+        assert torch.equal(result, plain(layer, x.float()).double())
+    assert backend.delegated == {"the C convolution has no fused torch.float64": 2}
+
+
+def test_a_weight_is_the_same_tensor_each_time_and_the_parameter_itself_where_it_can_be() -> None:
+    """What is prepared of a weight is kept by the tensor: it must outlive the decode."""
+    compute, rng = FusedConv3d(), random.Random(12)
+    deep = Conv(Holder(rng, weight=(2, 2, 3, 1, 1)), before=(2, 0, 0))
+    flat = Conv(Holder(rng, weight=(2, 2, 3, 3)))
+    x = whole_numbers(rng, 1, 2, 3, 4, 4)
+    backend = backend_of(compute)
+    for layer in (deep, flat, deep, flat):
+        backend.convolve(layer, Pieces((x,), 0, 3), (0, 3))
+    assert compute.weights[0] is compute.weights[2] is deep.module.weight
+    assert compute.weights[1] is compute.weights[3]
+    assert compute.weights[1].data_ptr() == flat.module.weight.data_ptr()
+
+
+def test_the_cancel_flag_reaches_the_convolution() -> None:
+    compute, rng = FusedConv3d(), random.Random(13)
+    layer = Conv(Holder(rng, weight=(2, 2, 1, 1, 1)))
+    flag = object()
+    backend = NativeBackend(ModuleWeights(torch.float32, CPU), cancel=flag, compute=compute)
+    backend.convolve(layer, Pieces((whole_numbers(rng, 1, 2, 1, 3, 3),), 0, 1), (0, 1))
+    assert compute.cancels == [flag]
+
+
+def test_refusals_are_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not on cuda" in str(refusal(torch.device("cuda"), torch.float32))
+    assert "float64" in str(refusal(CPU, torch.float64))
+    monkeypatch.setattr(functional, "fused_conv3d", FusedConv3d(), raising=False)
+    if _native.available:
+        assert refusal(CPU, torch.bfloat16) is None
+    monkeypatch.setattr(_native, "available", False)
+    monkeypatch.setattr(_native, "missing", "no compiler")
+    assert refusal(CPU, torch.float32) == "the C core is not there (no compiler)"
+
+
+def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The residual has been written over by then: the call must not be made again for them."""
+    from hy3d_rocm.decode.native import backend as module
+
+    def short(x: Any) -> Any:
+        raise torch.OutOfMemoryError("the test's")
+
+    monkeypatch.setattr(module, "channel_moments", short)
+    rng = random.Random(14)
+    layer = decoder_layer(rng, 4, norm=None, act=None)
+    x = whole_numbers(rng, 1, 4, 2, 5, 5)
+    add = whole_numbers(rng, 1, 4, 2, 5, 5)
+    wanted = plain(layer, x) + add
+    backend = backend_of(FusedConv3d())
+    result, moments = backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), add=add, moments=True)
+    assert moments is None
+    assert torch.equal(result, wanted)
+    with pytest.raises(torch.OutOfMemoryError):
+        backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), moments=True)
