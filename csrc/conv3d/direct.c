@@ -137,11 +137,14 @@ static bool straight_in(const hy3d__conv_run *run, const grain_parts *g, int32_t
         const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
             run, g->part.image,
             g->part.t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
+        if (frame.data == NULL || frame.stride[2] != 1 || frame.stride[1] != g->part.cols ||
+            frame.stride[0] % HY3D__CONV_LANES != 0 ||
+            hy3d__conv_thrashes(frame.stride[0], of->channels * plan->taps)) {
+            return false;
+        }
         const float *const at = (const float *)frame.data + channel * frame.stride[0] +
                                 g->part.h * frame.stride[1];
-        if (frame.data == NULL || frame.stride[2] != 1 || frame.stride[1] != g->part.cols ||
-            frame.stride[0] % HY3D__CONV_LANES != 0 || (uintptr_t)at % HY3D__CONV_ALIGN != 0 ||
-            hy3d__conv_thrashes(frame.stride[0], of->channels * plan->taps)) {
+        if ((uintptr_t)at % HY3D__CONV_ALIGN != 0) {
             return false;
         }
         first = tap == 0 ? at : first;
