@@ -198,6 +198,8 @@ hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_con
 /* weights.c */
 hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
                                    const hy3d_tensor *bias);
+/* Bytes that it takes, of weights that are contiguous. */
+size_t hy3d__conv_taken_bytes(const hy3d_conv3d_plan *plan);
 
 /* prepared.c */
 struct hy3d_conv3d_weights {
