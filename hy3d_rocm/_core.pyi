@@ -228,7 +228,7 @@ def blas_info() -> dict[str, Any]:
 def peak_run(threads: int, rounds: int) -> float:
     """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
     `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
-    context's maximum."""
+    context's maximum. rounds: 1 to 2**22."""
 
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...

@@ -41,6 +41,8 @@ typedef struct hy3d__conv_direct {
     int64_t c_block;           /* input channels in the tile at once */
     int64_t rows, row_blocks;  /* output rows of a grain */
     int64_t cols, col_blocks;  /* output columns of a grain */
+    bool reads_straight;       /* x may be used where it is, without a tile */
+    bool writes_straight;      /* so may y, without a result tile */
     bool by_row;               /* vectors never cross a row's end; else rows are run together */
     /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
     int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
@@ -183,6 +185,8 @@ bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
 hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
+/* True where lines `pitch` elements apart share so few sets of L1 that they drive each other out. */
+bool hy3d__conv_thrashes(int64_t pitch, int64_t lines);
 /* Phase and first entry of a tap; first input index (relative) of a phase. */
 int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);

@@ -6,7 +6,7 @@
 #include "conv3d/internal.h"
 
 /* Blocks above this get slower where caches are smaller than on the machines measured. */
-#define GOOD_BYTES 20e6
+#define GOOD_BYTES 12e6
 
 typedef struct cycles {
     double product;    /* of a row with 32 columns, a channel */

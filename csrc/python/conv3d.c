@@ -39,13 +39,13 @@ static void run_job(job *task)
     task->threads = hy3d_conv3d_plan_threads(plan);
     task->strategy = hy3d_conv3d_plan_strategy(plan);
     if (task->workspace_bytes > 0) {
-        task->status = hy3d_alloc(task->context, task->workspace_bytes, &workspace);
+        task->status = hy3d_workspace_take(task->context, task->workspace_bytes, &workspace);
     }
     if (task->status == HY3D_OK) {
         task->status = hy3d_conv3d_run_fused(
             plan, tensor_or_null(&conv->views[HY3D_PY_X], conv->has_x), &conv->fusion.core,
             &conv->views[HY3D_PY_OUT].tensor, workspace, task->cancel);
-        hy3d_free(task->context, workspace);
+        hy3d_workspace_give(task->context, workspace);
     }
     hy3d_conv3d_plan_destroy(plan);
 }
@@ -145,11 +145,11 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
     }
     hy3d_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = conv.has_x ? hy3d_conv3d_reference(
-        &conv.desc, &conv.views[HY3D_PY_X].tensor,
+    status = hy3d_conv3d_reference_fused(
+        &conv.desc, tensor_or_null(&conv.views[HY3D_PY_X], conv.has_x),
         &conv.views[HY3D_PY_WEIGHT].tensor,
-        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias),
-        &conv.views[HY3D_PY_OUT].tensor) : HY3D_ERR_UNSUPPORTED; /* FUSED */
+        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias), &conv.fusion.core,
+        &conv.views[HY3D_PY_OUT].tensor);
     Py_END_ALLOW_THREADS
     PyObject *result = NULL;
     if (status == HY3D_OK) {

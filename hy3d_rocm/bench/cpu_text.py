@@ -34,7 +34,9 @@ def conv_text(report: ConvReport) -> str:
     lines += [f"{row.layer.text}: {row.reason}" for row in report.rows if row.reason]
     for sums in sums_of(report):
         lines += [*_sums_lines(sums), ""]
-    lines += [cache_text(report.cache), *_over_lines(report.rows), ""]
+    if report.cache:
+        lines.append(f"Weight cache: {cache_text(report.cache)}")
+    lines += [*_over_lines(report.rows), ""]
     found = targets(report, machine(settings.threads)["level"])
     if found:
         lines += ["Targets (for the two 9x160x160 decodes):", *(f"  {t.line()}" for t in found), ""]

@@ -30,7 +30,15 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.admission import VISIT, Shelf
 from hy3d_rocm.units import GB, MB, size_text
 
-__all__ = ["CacheStats", "WeightCache", "cache", "default_limit", "give_back", "steady"]
+__all__ = [
+    "CacheStats",
+    "WeightCache",
+    "cache",
+    "default_limit",
+    "give_back",
+    "stats_now",
+    "steady",
+]
 
 _LOG = logging.getLogger("hy3d_rocm")
 VARIABLE = "HY3D_WEIGHT_CACHE_MB"
@@ -288,16 +296,17 @@ _SCOPE = threading.local()
 
 
 @contextmanager
-def steady() -> Iterator[None]:
+def steady(seen: dict[int, Any] | None = None) -> Iterator[None]:
     """On this thread and until the end, weights that were read once are not read again while their
     tensor lives at the same address with the same version counter.
 
+    seen: remembers them from one scope to the next (a dictionary of the caller's, for this alone).
     For a decode that owns its model while it runs: nobody may write to weights behind the counter
-    (see above) meanwhile. Outside of it every call reads them, a few per cent of the time of small
-    layers and less of others.
+    (see above) meanwhile. Outside of it every call reads them: 1 ms for 9 MB, some per cent of the
+    time of the smallest layers (512 channels, 3x20x20) and below 1 % of a decode's.
     """
     outer = getattr(_SCOPE, "memo", None)
-    _SCOPE.memo = {} if outer is None else outer
+    _SCOPE.memo = seen if seen is not None else {} if outer is None else outer
     try:
         yield
     finally:
@@ -339,6 +348,13 @@ def default_limit(total_bytes: int) -> int:
 
 _made: WeightCache | None = None
 _made_lock = threading.Lock()
+
+
+def stats_now() -> CacheStats:
+    """The figures of the process's cache, all 0 while there is none; makes none."""
+    with _made_lock:
+        made = _made
+    return CacheStats(0, 0, 0, 0, 0, 0, 0, 0) if made is None else made.stats()
 
 
 def give_back() -> int:
