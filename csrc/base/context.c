@@ -37,6 +37,7 @@ static hy3d_status create_counted(const hy3d_context_options *options, hy3d_cont
     atomic_init(&context->allocator.fail_at, atomic_load(&first.fail_at));
     atomic_init(&context->allocator.fail_forever, atomic_load(&first.fail_forever));
     atomic_init(&context->pool, NULL);
+    atomic_init(&context->kept, NULL);
     *context_out = context;
     return HY3D_OK;
 }
@@ -82,6 +83,7 @@ void hy3d_context_destroy(hy3d_context *context)
     if (context == NULL) {
         return;
     }
+    hy3d_context_trim(context);
     hy3d__pool_destroy(context);
     hy3d__blas_destroy(context);
     hy3d__allocator_put_last(context);

@@ -9,6 +9,7 @@
 
 typedef struct hy3d__pool hy3d__pool;
 typedef struct hy3d__blas hy3d__blas;
+typedef struct hy3d__workspace hy3d__workspace;
 
 struct hy3d_context {
     hy3d__allocator allocator;
@@ -16,6 +17,7 @@ struct hy3d_context {
     uint32_t max_threads;
     _Atomic(hy3d__pool *) pool; /* replaced in a child after fork, see parallel.c */
     hy3d__blas *blas;
+    _Atomic(hy3d__workspace *) kept; /* workspace.c */
 };
 
 /* parallel.c: makes the pool's locks, starts nothing. */

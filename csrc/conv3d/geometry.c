@@ -18,6 +18,18 @@
 /* One output position in flight per lane and more columns than this gain nothing. */
 #define MAX_COLS 640
 #define M_BLOCK 256
+/* Floats after which addresses fall into the same sets of L1 again, a line's, and the ways of it
+ * that any processor in sight has. */
+#define L1_PERIOD 1024
+#define L1_LINE 16
+#define L1_WAYS 8
+/* Elements of an input that is in L2 after its first use, and of an output that L3 takes: larger
+ * ones are better copied, in long runs, than read and written 48 lanes here, 48 there. */
+#define STRAIGHT_INPUT (384 * 1024)
+#define STRAIGHT_OUTPUT (2 * 1024 * 1024)
+/* Blocks of channels that results in y are summed from: they are further apart than in the result
+ * tile, so that every return to them costs more. */
+#define STRAIGHT_BLOCKS 4
 #define PANEL_COLS 512
 #define PANEL_K 384
 
@@ -117,11 +129,42 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }
 
+bool hy3d__conv_thrashes(int64_t pitch, int64_t lines)
+{
+    int64_t period = L1_PERIOD;
+
+    while (period > L1_LINE && pitch % period != 0) {
+        period /= 2;
+    }
+    return lines > L1_PERIOD / period * L1_WAYS;
+}
+
+/* Kernels of one tap in height and width can read f32 rows as they are: nothing is padded, and no
+ * vector reaches beyond the last row of its grain. */
+static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+{
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    const int64_t plane = plan->out[1] * plan->out[2];
+    const int64_t unit = d->by_row ? d->cols : hy3d__conv_min(d->rows, plan->out[1]) * d->cols;
+
+    for (int i = 1; i < 3; i++) {
+        if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
+            desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
+            return false;
+        }
+    }
+    return desc->dtype == HY3D_F32 && d->col_blocks == 1 && unit % HY3D__CONV_LANES == 0 &&
+           plane % HY3D__CONV_LANES == 0;
+}
+
 /* Estimated cycles of all grains of one plane, relative to others of the same shape. */
 static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
 {
     const double m = (double)plan->m;
-    const double lines = (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
+    const double lines =
+        d->reads_straight
+            ? 0.0
+            : (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
     double cost = 0.0;
 
     for (int64_t h = 0; h < plan->out[1]; h += d->rows) {
@@ -171,6 +214,14 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_block = hy3d__conv_min(d->c_block, DIRECT_BLOCK_K / plan->taps);
     d->c_block = d->c_block < 1 ? 1 : d->c_block;
     d->c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, d->c_block));
+    const bool straight = is_straight(plan, d);
+    const int64_t plane = plan->out[1] * plan->out[2];
+    d->reads_straight =
+        straight &&
+        plan->desc.in_size[0] * plane <= STRAIGHT_INPUT / plan->desc.in_channels &&
+        !hy3d__conv_thrashes(plan->desc.in_size[0] * plane, d->c_block * plan->taps);
+    d->writes_straight = straight && plan->c <= STRAIGHT_BLOCKS * d->c_block &&
+                         plan->out[0] * plane <= STRAIGHT_OUTPUT / plan->desc.out_channels;
     return true;
 }
 

@@ -39,13 +39,13 @@ static void run_job(job *task)
     task->threads = hy3d_conv3d_plan_threads(plan);
     task->strategy = hy3d_conv3d_plan_strategy(plan);
     if (task->workspace_bytes > 0) {
-        task->status = hy3d_alloc(task->context, task->workspace_bytes, &workspace);
+        task->status = hy3d_workspace_take(task->context, task->workspace_bytes, &workspace);
     }
     if (task->status == HY3D_OK) {
         task->status = hy3d_conv3d_run_fused(
             plan, tensor_or_null(&conv->views[HY3D_PY_X], conv->has_x), &conv->fusion.core,
             &conv->views[HY3D_PY_OUT].tensor, workspace, task->cancel);
-        hy3d_free(task->context, workspace);
+        hy3d_workspace_give(task->context, workspace);
     }
     hy3d_conv3d_plan_destroy(plan);
 }

@@ -12,7 +12,9 @@ PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kw
         !hy3d_py_uint64(k_object, "k", &k)) {
         return NULL;
     }
-    hy3d_context_fail_allocation(hy3d_py_get_state(module)->context, k, forever != 0);
+    hy3d_context *const context = hy3d_py_get_state(module)->context;
+    hy3d_context_trim(context); /* else a workspace that is kept hides an allocation */
+    hy3d_context_fail_allocation(context, k, forever != 0);
     Py_RETURN_NONE;
 }
 
@@ -26,6 +28,7 @@ PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored)
 PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored)
 {
     (void)ignored;
-    return PyLong_FromUnsignedLongLong(
-        hy3d_context_live_allocations(hy3d_py_get_state(module)->context));
+    hy3d_context *const context = hy3d_py_get_state(module)->context;
+    hy3d_context_trim(context);
+    return PyLong_FromUnsignedLongLong(hy3d_context_live_allocations(context));
 }

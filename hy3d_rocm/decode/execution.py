@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.prepared import steady
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.counter import native_flag
 from hy3d_rocm.decode.engines.weights import ModuleWeights
@@ -186,6 +187,7 @@ class Execution:
         self.counter.done = 0
         try:
             with ExitStack() as stack:
+                stack.enter_context(steady())  # nobody writes to the weights meanwhile
                 if way.strategy == "cpu":
                     from hy3d_rocm.conv.router import protect
 

@@ -263,6 +263,7 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
         "channel_moments": lambda: good_moments(rng),
         "peak_run": lambda: [rng.choice([0, 1, 2]), rng.randrange(1, 50)],
         "fingerprint": lambda: [rng.choice(arrays[:60]), rng.choice([0, 1, 2])],
+        "peak_run": lambda: [rng.choice([0, 1, 2]), rng.randrange(1, 100)],
         "resolve_device": lambda: [strange_pipeline(rng, arrays), rng.choice([None, "cpu"])],
         "seed_image": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
         "seed_stream": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
