@@ -251,6 +251,7 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
         "conv3d": lambda: [*good_conv(rng), rng.choice([0, 1, 2]), rng.choice([0, 10**7])],
         "conv3d_reference": lambda: good_conv(rng),
         "conv3d_format": lambda: wide_conv(rng)[0],
+        "conv3d_memory": lambda: wide_conv(rng)[0],
         "conv3d_prepare": lambda: good_prepare(rng),
         "conv3d_out_size": lambda: [
             (4, 4, 4),
