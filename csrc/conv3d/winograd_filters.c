@@ -7,17 +7,22 @@
 #define CHANNELS 8
 
 /* `count` input channels of one output channel from c0 on, all taps, in index order. */
+/* Whether all of an output channel's values follow each other. */
+static bool is_run(const hy3d_tensor *weight)
+{
+    const int64_t *const stride = weight->stride;
+    return stride[4] == 1 && stride[3] == 3 && stride[2] == 9 && stride[1] == 9 * weight->size[2];
+}
+
 static void load_filter(const hy3d__kernels *kernels, const hy3d_tensor *weight, int64_t m,
                         int64_t c0, int64_t count, float *dst)
 {
     const int64_t *const stride = weight->stride;
     const int64_t bytes = (int64_t)hy3d_dtype_bytes(weight->dtype);
     const unsigned char *const base = (const unsigned char *)weight->data + m * stride[0] * bytes;
-    const bool runs = stride[4] == 1 && stride[3] == 3 && stride[2] == 9 &&
-                      stride[1] == 9 * weight->size[2];
     hy3d__conv_line line = {.stride = stride[4], .size = 3, .dtype = weight->dtype};
 
-    if (runs) {
+    if (is_run(weight)) {
         line.data = base + c0 * stride[1] * bytes;
         line.size = count * stride[1];
         hy3d__conv_load_line(kernels, &line, 0, 1, line.size, dst);
@@ -34,6 +39,33 @@ static void load_filter(const hy3d__kernels *kernels, const hy3d_tensor *weight,
     }
 }
 
+/* 16 output channels from m on, `count` input channels from c0 on, to vectors of output channels;
+ * zeros beyond the last of either. */
+static void load_lanes(const hy3d__kernels *kernels, const hy3d_tensor *weight, int64_t m,
+                       int64_t c0, int64_t count, float *lines, float *lanes)
+{
+    const int64_t taps = 9 * weight->size[2];
+    const int64_t pitch = CHANNELS * taps;
+    const int64_t there = hy3d__conv_max(0, hy3d__conv_min(count, weight->size[1] - c0));
+
+    if (weight->dtype == HY3D_F32 && is_run(weight) && there == count &&
+        m + 16 <= weight->size[0] && weight->stride[0] > 0) {
+        kernels->to_lanes_f32((size_t)(count * taps),
+                              (const float *)weight->data + m * weight->stride[0] + c0 * taps,
+                              (size_t)weight->stride[0], lanes);
+        return;
+    }
+    for (int64_t l = 0; l < 16; l++) {
+        float *const line = lines + l * pitch;
+        const int64_t loaded = m + l < weight->size[0] ? there : 0;
+        if (loaded > 0) {
+            load_filter(kernels, weight, m + l, c0, loaded, line);
+        }
+        memset(line + loaded * taps, 0, (size_t)((count - loaded) * taps) * sizeof *line);
+    }
+    kernels->to_lanes_f32((size_t)(count * taps), lines, (size_t)pitch, lanes);
+}
+
 /* 16 output channels from m on, input channels [c0, c0 + count) of one chunk of `length`, to u: of
  * channel c0 in the first segment. */
 static void make_block(const hy3d__kernels *kernels, const hy3d__winograd_filters *filters,
@@ -41,21 +73,10 @@ static void make_block(const hy3d__kernels *kernels, const hy3d__winograd_filter
                        int64_t length, float *u, size_t product, float *scratch)
 {
     const int64_t taps = 9 * weight->size[2];
-    const int64_t pitch = CHANNELS * taps;
-    float *const lanes = scratch + 16 * pitch;
+    float *const lanes = scratch + 16 * CHANNELS * taps;
     const int moments = filters->kind.moments;
 
-    for (int64_t l = 0; l < 16; l++) {
-        float *const line = scratch + l * pitch;
-        const int64_t there =
-            m + l < weight->size[0]
-                ? hy3d__conv_max(0, hy3d__conv_min(count, weight->size[1] - c0)) : 0;
-        if (there > 0) {
-            load_filter(kernels, weight, m + l, c0, there, line);
-        }
-        memset(line + there * taps, 0, (size_t)((count - there) * taps) * sizeof *line);
-    }
-    kernels->to_lanes_f32((size_t)(count * taps), scratch, (size_t)pitch, lanes);
+    load_lanes(kernels, weight, m, c0, count, scratch, lanes);
     for (int64_t c = 0; c < count; c++) {
         for (int64_t s = 0; s < filters->segments; s++) {
             kernels->winograd_filter_f32(filters->kind.m, moments, lanes + (c * taps + s * 9) * 16,

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hy3d_rocm import _native
+from hy3d_rocm.conv import room
 from hy3d_rocm.conv.admission import VISIT, Shelf
 from hy3d_rocm.units import GB, MB, size_text
 
@@ -134,7 +135,7 @@ class WeightCache:
         threads: int = 0,
     ) -> Any:
         """The prepared weights, made by `make()` where they are not here yet and may stay; else
-        None: the call then transforms them as it runs.
+        None: the call then transforms them as it runs. A scope of room.within() limits more.
 
         weight: what is read (a detached tensor). format, nbytes: as `_core.conv3d_format` gives
         them. owner: the caller's own tensor, of which `weight` is a view; its storage's end is the
@@ -155,7 +156,8 @@ class WeightCache:
                 self._own(key, source)
             else:
                 self._misses += 1
-                if not self._shelf.reserve(key, nbytes):
+                fits = room.allows(self._shelf.used + nbytes)
+                if not fits or not self._shelf.reserve(key, nbytes):
                     self._refused += 1
                     return None
                 making = self._making[key] = _Making()

@@ -21,7 +21,7 @@ from hy3d_rocm.decode.engines.torch_backend import (
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.fused.tensors import overlaps
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.memory.workspace import C_WORKSPACE_BYTES
+from hy3d_rocm.decode.native import memory
 from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.layers import Weights
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = tuple(memory.NAMES)
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -94,8 +94,8 @@ class NativeBackend:
         return result, _moments(result, add) if moments else None
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """See Backend.workspace_bytes: the C convolution's workspace, what a norm over the channels
-        makes, a float block of norm or moments, the shuffled copy."""
+        """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
+        what a norm over the channels makes, a float block of norm or moments, the shuffled copy."""
         if self._refusal(layer, source) is not None:
             return self._other.workspace_bytes(layer, source, frames)
         x, weight = source.tensors[0], self._weight(layer)
@@ -107,9 +107,8 @@ class NativeBackend:
         normed = read * x.element_size() if by_position else 0
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
-        return max(
-            normed + max(C_WORKSPACE_BYTES * torch.get_num_threads(), block), shuffled, block
-        )
+        inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
+        return max(normed + max(inside, block), shuffled, block)
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""
