@@ -194,7 +194,9 @@ def test_prepared_weights_dropped_by_everybody_else_live_until_the_call_ends() -
     weight = torch.randn(64, 64, 3, 3, 3)
     x = torch.randn(1, 64, 4, 64, 64)
     wanted = once(weight, x=x)
-    options = {"prepared": _core.conv3d_prepare(weight, NUMBER)}
+    number = _core.conv3d_format((4, 64, 64), 64, 64, (3, 3, 3), ONE, ONE, ONE, ONE, "zeros", 1,
+                                 "f32", "fast")[0]  # fmt: skip
+    options = {"prepared": _core.conv3d_prepare(weight, number)}
     gc.collect()
     results: list[torch.Tensor] = []
     live = _core.live_allocations()
@@ -207,9 +209,10 @@ def test_prepared_weights_dropped_by_everybody_else_live_until_the_call_ends() -
 
     thread = threading.Thread(target=work)
     thread.start()
+    while _core.live_allocations() <= live and thread.is_alive():
+        time.sleep(0.0005)  # until it has its workspace, and so its arguments
     options.clear()
     thread.join()
-    del thread
     gc.collect()
     assert torch.equal(results[0], wanted)
     assert _core.live_allocations() < live
