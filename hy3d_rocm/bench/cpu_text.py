@@ -108,11 +108,18 @@ def _peak_lines(report: ConvReport) -> list[str]:
     ]
     if low < _STEADY * high:
         lines.append(
-            "Other programs had processors meanwhile, or the clock fell. With several threads that"
-            " holds torch up more than ours, which deals out its work as it goes: repeat this on a"
-            " quiet machine."
+            f"Other programs had processors meanwhile, or the clock fell. {_advice(report)}"
         )
     return lines
+
+
+def _advice(report: ConvReport) -> str:
+    if report.settings.threads == 1:
+        return "Ratios are of pairs and suffer little; --clock cpu is steadier."
+    return (
+        "With several threads that holds torch up more than ours, which deals out its work as it "
+        "goes: repeat this on a quiet machine."
+    )
 
 
 def _head(report: ConvReport) -> tuple[str, ...]:

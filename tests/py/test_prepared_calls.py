@@ -17,7 +17,7 @@ from torch import nn
 
 import hy3d_rocm
 from hy3d_rocm import _core, _native
-from hy3d_rocm.conv import prepared, running
+from hy3d_rocm.conv import memory, prepared, running
 from hy3d_rocm.conv.prepared import WeightCache
 
 ONE = (1, 1, 1)
@@ -391,6 +391,14 @@ def test_protect_computes_fast_and_exactly_when_told(cache: WeightCache) -> None
             assert torch.equal(F.conv3d(X, weight, padding=1), once(weight, accuracy="exact"))
     with pytest.raises(ValueError, match="accuracy='best' is neither 'fast' nor 'exact'"):
         hy3d_rocm.protect(accuracy="best")
+
+
+@needs_layout
+def test_giving_back_host_memory_empties_the_cache(cache: WeightCache) -> None:
+    hy3d_rocm.conv3d(X, parameter(), padding=1, accuracy="fast")
+    assert memory.release(torch.device("cpu")) == NBYTES
+    assert memory.release(torch.device("cpu")) == 0
+    assert cache.stats().bytes == 0
 
 
 def test_numpy_keeps_out_of_the_cache(cache: WeightCache) -> None:
