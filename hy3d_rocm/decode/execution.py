@@ -230,6 +230,7 @@ class Execution:
         backend = job.make_backend(weights, device)
         if isinstance(backend, NativeBackend):
             backend.cancel = native_flag(self.counter.cancel)
+            backend.check = self.counter.check
         stages = StageLog(self.counter, device, self.synchronization)
         tools = ways.Tools(backend, device, stages, lambda: _relieve(device))
         synchronize(device)

@@ -53,9 +53,9 @@ class NativeBackend:
     bias and residual in its result. Results are contiguous (1, C, T, H, W).
 
     What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
-    CancelFlag that ends a convolution under way. compute: instead of functional.fused_conv3d.
-    Nothing is written to `add` before all memory that the call needs is there, so a call that ran
-    out of it may be made again.
+    CancelFlag that ends a convolution under way; check: called before each, may raise. compute:
+    instead of functional.fused_conv3d. Nothing is written to `add` before all memory that the call
+    needs is there, so a call that ran out of it may be made again.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class NativeBackend:
     ) -> None:
         self.weights = weights
         self.cancel = cancel
+        self.check: Callable[[], object] | None = None
         self._compute = compute
         self.delegated: dict[str, int] = {}
         self._other = TorchBackend(weights)
@@ -75,6 +76,8 @@ class NativeBackend:
         moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
+        if self.check is not None:
+            self.check()
         reason = self._refusal(layer, source)
         if reason is not None:
             self.delegated[reason] = self.delegated.get(reason, 0) + 1

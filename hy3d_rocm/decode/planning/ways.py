@@ -58,7 +58,7 @@ _BUSY_POSITIONS = 16384
 # in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
 # in chunks of 1.
 _NATIVE_SLICE_BYTES = 512 * MB
-_NATIVE_LATENTS = 4
+_NATIVE_LATENTS = (4, 2)
 # A level of tiles is offered if its area is at most this share of the one before.
 _SMALLER = 0.85
 
@@ -129,16 +129,13 @@ def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions
 
 
 def _chunks(job: Job, on_cpu: bool, native: bool) -> list[int]:
-    """Frames of a chunk: on a GPU and for the C convolution as many as keep it busy, else, or where
-    these don't fit, those of one latent frame. By shape alone."""
+    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some, else, or
+    where these don't fit, those of one latent frame. By shape alone."""
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
-    latents = 1 if on_cpu and not native else max(1, _BUSY_POSITIONS // positions)
+    tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
-    tried = {latents, 1}
-    if native:
-        tried = {max(latents, _NATIVE_LATENTS), _NATIVE_LATENTS // 2, 1}
-    return sorted({int(min(n, most) * time) for n in tried}, reverse=True)
+    return sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
