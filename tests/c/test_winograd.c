@@ -104,5 +104,7 @@ Suite *hy3d_winograd_suite(void)
     tcase_add_loop_test(tests, test_fast_convolutions_as_they_are_chosen_stay_within_the_bound, 0,
                         3);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, hy3d_winograd_bits_case());
+    suite_add_tcase(suite, hy3d_winograd_refusal_case());
     return suite;
 }
