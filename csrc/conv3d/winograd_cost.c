@@ -157,7 +157,8 @@ double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
     hy3d__winograd_blocks b = {0};
 
     for (int64_t t = 1; t <= sizes->frames && t <= 32; t++) {
-        b.frames = part_of(sizes->frames, t);
+        /* The smallest of all is tried in any case: else there may be none. */
+        b.frames = t < 32 ? part_of(sizes->frames, t) : hy3d__conv_ceil_div(sizes->frames, t);
         if (b.frames == 0 || (b.frames > 18 && t < 32)) {
             continue;
         }

@@ -41,6 +41,12 @@ Suite *hy3d_moments_suite(void);
 #ifdef HAVE_TEST_CONV3D
 Suite *hy3d_conv3d_suite(void);
 #endif
+#ifdef HAVE_TEST_WINOGRAD
+Suite *hy3d_winograd_suite(void);
+#endif
+#ifdef HAVE_TEST_WINOGRAD_KERNELS
+Suite *hy3d_winograd_kernels_suite(void);
+#endif
 #ifdef HAVE_TEST_SCHEDULE
 Suite *hy3d_schedule_suite(void);
 #endif
@@ -89,6 +95,12 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_CONV3D
     {"conv3d", hy3d_conv3d_suite},
+#endif
+#ifdef HAVE_TEST_WINOGRAD
+    {"winograd", hy3d_winograd_suite},
+#endif
+#ifdef HAVE_TEST_WINOGRAD_KERNELS
+    {"winograd_kernels", hy3d_winograd_kernels_suite},
 #endif
 #ifdef HAVE_TEST_SCHEDULE
     {"schedule", hy3d_schedule_suite},
