@@ -164,33 +164,35 @@ static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d
            plane % HY3D__CONV_LANES == 0;
 }
 
-/* Estimated cycles of all grains of one plane, relative to others of the same shape. */
-static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+/* Estimated cycles of the grains of `rows` rows of one plane, relative to others of the same shape. */
+static double rows_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d, int64_t rows)
 {
     const double m = (double)plan->m;
     const double lines =
         d->reads_straight
             ? 0.0
             : (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
-    double cost = 0.0;
-
     const bool in_planes = is_thin(&plan->desc) && d->row_pitch == plan->desc.in_size[2];
+    const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
+    const double packed =
+        in_planes ? lines * (20.0 + 0.4 * (double)(rows * d->row_pitch))
+                  : lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
+    /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to pack,
+     * less where whole planes are copied; weights come from L3 once a grain at about 8 bytes a
+     * cycle. */
+    return 0.5 * vectors * m * (double)plan->k +
+           100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
+           (double)d->m_blocks * packed + 0.5 * m * (double)plan->k +
+           3000.0 * (double)d->m_blocks;
+}
 
-    for (int64_t h = 0; h < plan->out[1]; h += d->rows) {
-        const int64_t rows = hy3d__conv_min(d->rows, plan->out[1] - h);
-        const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
-        const double packed =
-            in_planes ? lines * (20.0 + 0.4 * (double)(rows * d->row_pitch))
-                      : lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
-        /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to
-         * pack, less where whole planes are copied; weights come from L3 once a grain at about 8
-         * bytes a cycle. */
-        cost += 0.5 * vectors * m * (double)plan->k +
-                100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
-                (double)d->m_blocks * packed +
-                0.5 * m * (double)plan->k + 3000.0 * (double)d->m_blocks;
-    }
-    return cost * (double)d->col_blocks;
+/* Of a whole plane. */
+static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+{
+    const int64_t left = plan->out[1] % d->rows;
+    const double whole = (double)(plan->out[1] / d->rows) * rows_cost(plan, d, d->rows);
+
+    return (whole + (left > 0 ? rows_cost(plan, d, left) : 0.0)) * (double)d->col_blocks;
 }
 
 /* The part of four threads' time that an uneven number of equal grains leaves unused. */
@@ -241,17 +243,14 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
 static void try_rows(const hy3d_conv3d_plan *plan, hy3d__conv_direct candidate, double *best_cost,
                      hy3d__conv_direct *best)
 {
+    const int64_t most = RESULT_ELEMS / candidate.m_block / candidate.cols + 1;
     int64_t tried = 0;
 
-    for (int64_t parts = 1; parts <= plan->out[1] && tried < 64; parts++) {
-        candidate.rows = hy3d__conv_ceil_div(plan->out[1], parts);
-        if (parts > 1 && candidate.rows == hy3d__conv_ceil_div(plan->out[1], parts - 1)) {
-            continue;
-        }
-        if (candidate.rows > RESULT_ELEMS / candidate.m_block / candidate.cols + 1) {
-            continue;
-        }
-        if (!complete(plan, &candidate)) {
+    /* From the most rows that fit the result tile: a plane may have 2^40 of them. */
+    for (int64_t rows = hy3d__conv_min(most, plan->out[1]); rows > 0 && tried < 64; rows--) {
+        candidate.rows = rows;
+        if (rows != hy3d__conv_ceil_div(plan->out[1], hy3d__conv_ceil_div(plan->out[1], rows)) ||
+            !complete(plan, &candidate)) {
             continue;
         }
         tried++;
