@@ -56,8 +56,10 @@ hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64
 }
 
 /* What Winograd can compute at all. */
-static bool is_possible(const hy3d_conv3d_desc *desc)
+static bool is_possible(const hy3d_conv3d_desc *desc, const int64_t out[3])
 {
+    const double positions = (double)out[0] * (double)out[1] * (double)out[2];
+
     for (int i = 0; i < 3; i++) {
         if (desc->stride[i] != 1 || desc->dilation[i] != 1) {
             return false;
@@ -67,7 +69,9 @@ static bool is_possible(const hy3d_conv3d_desc *desc)
            desc->kernel[0] <= 3 && desc->kernel[1] == 3 && desc->kernel[2] == 3 &&
            desc->in_channels >= LEAST_CHANNELS && desc->out_channels >= LEAST_CHANNELS &&
            /* So that sizes of blocks stay far from overflow. */
-           desc->in_channels <= (1 << 20) && desc->out_channels <= (1 << 20);
+           desc->in_channels <= (1 << 20) && desc->out_channels <= (1 << 20) &&
+           positions * (double)desc->in_channels <= 1e14 &&
+           positions * (double)desc->out_channels <= 1e14;
 }
 
 static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
@@ -86,13 +90,26 @@ static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t
     };
 }
 
+/* A format must not depend on whether weights were prepared, so room to make a panel of them while
+ * running is asked for in any case. */
+static bool fits_unprepared(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                            hy3d_cpu_level level, hy3d__winograd_kind kind)
+{
+    const hy3d__winograd_sizes sizes = sizes_of(desc, out, kind);
+    const hy3d__winograd_limits limits = {
+        .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = false};
+    hy3d__winograd_blocks blocks;
+
+    return hy3d__winograd_best_blocks(&sizes, &limits, &blocks) < 1e300;
+}
+
 bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
                            hy3d__winograd_kind *kind_out)
 {
     double best = WORTH * hy3d__winograd_direct_cost(desc, out, level);
     bool found = false;
 
-    if (!is_possible(desc)) {
+    if (!is_possible(desc, out)) {
         return false;
     }
     for (int i = 0; i < KINDS; i++) {
@@ -110,7 +127,7 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
             found = true;
         }
     }
-    return found;
+    return found && fits_unprepared(desc, out, level, *kind_out);
 }
 
 hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)

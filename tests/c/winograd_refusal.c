@@ -259,7 +259,8 @@ START_TEST(test_huge_sizes_are_planned_without_overflow)
     static const int64_t sizes[][3] = {{1, (int64_t)1 << 28, (int64_t)1 << 27},
                                        {1, (int64_t)1 << 55, 3},
                                        {3, 3, (int64_t)1 << 53},
-                                       {(int64_t)1 << 53, 3, 3}};
+                                       {(int64_t)1 << 53, 3, 3},
+                                       {1, 3, 3}};
     hy3d_context *const context = test_context(NULL, 2);
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
@@ -268,6 +269,8 @@ START_TEST(test_huge_sizes_are_planned_without_overflow)
             hy3d_conv3d_format format;
             desc.accuracy = HY3D_FAST;
             desc.kernel[0] = taps;
+            desc.pad_before[0] = taps - 1;
+            desc.pad_before[1] = i == 4 ? (int64_t)1 << 55 : 0;
             memcpy(desc.in_size, sizes[i], sizeof sizes[i]);
             const hy3d_status status = hy3d_conv3d_choose_format(context, &desc, &format);
             ck_assert(status == HY3D_OK || status == HY3D_ERR_OVERFLOW ||

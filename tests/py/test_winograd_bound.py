@@ -1,0 +1,147 @@
+"""Fast convolutions against float64, held to the bound of docs/numerics.md, whose constant is
+computed here from exact fractions: random, +-1 and adversarial inputs."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction as Fr
+
+import pytest
+import torch
+import torch.nn.functional as functional
+import winograd_points as points
+
+from hy3d_rocm import _core
+
+ONE, NONE = (1, 1, 1), (0, 0, 0)
+ZEROS = ("zeros", "zeros", "zeros")
+# channels in, taps of time, frames, rows, columns: together they reach several kinds.
+SHAPES = [(64, 1, 3, 40, 40), (64, 3, 2, 40, 40), (96, 3, 8, 20, 20), (160, 3, 5, 25, 20),
+          (528, 3, 4, 10, 10), (256, 1, 3, 16, 16), (64, 3, 8, 25, 25), (128, 3, 4, 12, 12)]  # fmt: skip
+
+
+def winograd_of(shape: tuple[int, int, int, int, int]) -> tuple[int, int]:
+    """(m, moments) of the layout that a shape takes; (0, 0) for none."""
+    channels, taps, frames, rows, columns = shape
+    size = (frames + taps - 1, rows + 2, columns + 2)
+    number, name, _ = _core.conv3d_format(
+        size,
+        channels,
+        min(channels, 128),
+        (taps, 3, 3),
+        ONE,
+        ONE,
+        NONE,
+        NONE,
+        ZEROS,
+        1,
+        "f32",
+        "fast",
+    )
+    if number == 0:
+        return 0, 0
+    m = 4 if number <= 2 else 5
+    assert name == f"winograd-{'2x' if number % 2 == 0 else ''}{m}x{m}"
+    return m, 4 if number % 2 == 0 else 1
+
+
+def signs_of(m: int, side: int) -> torch.Tensor:
+    """+-1 of (rows, columns) that make B^T d as large as it can be at the point of most gain."""
+    result, weights, data = points.matrices(points.OURS4 if m == 4 else points.OURS5)
+    most = max(
+        range(m + 2),
+        key=lambda p: max(abs(a[p]) for a in result) * sum(map(abs, data[p]))
+        * max(map(abs, weights[p])),
+    )  # fmt: skip
+    line = torch.tensor([-1.0 if data[most][i % m] < 0 else 1.0 for i in range(side)])
+    return line[:, None] * line[None, :]
+
+
+def inputs(
+    kind: str, shape: tuple[int, int, int, int, int], m: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    channels, taps, frames, rows, columns = shape
+    x = torch.randn(1, channels, frames + taps - 1, rows + 2, columns + 2, generator=generator)
+    weight = torch.randn(min(channels, 128), channels, taps, 3, 3, generator=generator)
+    if kind == "signs":
+        x, weight = x.sign(), weight.sign()
+    elif kind == "adversarial":
+        x = (
+            signs_of(m, max(rows, columns) + 2)[: rows + 2, : columns + 2]
+            * x[:, :, :, :1, :1].sign()
+        )
+        x = x * 0.99999994  # all bits set: every product rounds
+        weight = weight.new_zeros(weight.shape).add_(weight[..., :1, :1].sign() * 1e-3)
+        weight[..., 0, 0] *= 1000.0
+    return x, weight
+
+
+@pytest.mark.parametrize("kind", ["random", "signs", "adversarial"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_errors_stay_within_the_bound_from_exact_fractions(
+    kind: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    m, moments = winograd_of(shape)
+    if m == 0:
+        pytest.skip("this CPU level takes the direct way here")
+    x, weight = inputs(kind, shape, m, torch.Generator().manual_seed(sum(shape)))
+    wanted = functional.conv3d(x.double(), weight.double())
+    out = torch.full_like(wanted, math.nan, dtype=torch.float32)
+    used = _core.conv3d(
+        x.contiguous(), weight, None, out, ONE, ONE, NONE, NONE, ZEROS, 1, 1, accuracy="fast"
+    )
+    assert used[0].startswith("winograd")
+    limit = (
+        float(points.bound(m, moments, shape[0], shape[1]))
+        * float(x.abs().max())
+        * float(weight.double().abs().sum((1, 2, 3, 4)).max())
+    )
+    error = float((out.double() - wanted).abs().max())
+    # Shown with -s or where it fails; relative to max|y| it says little for adversarial weights.
+    print(f"{used[0]} {kind} {shape}: {error / limit:.1e} of the bound, "
+          f"{error / float(wanted.abs().max()):.1e} of max|y|")  # fmt: skip
+    assert error <= limit
+
+
+def test_matrices_give_the_convolution_exactly() -> None:
+    for chosen in (points.OURS4, points.OURS5, points.TIME, points.BEST6):
+        result, weights, data = points.matrices(chosen)
+        n = len(data)
+        x = [Fr(7 * i * i - 3 * i + 1, 5) for i in range(n)]
+        g = [Fr(2), Fr(-3, 7), Fr(11, 4)]
+        u = [sum(a * b for a, b in zip(row, g, strict=True)) for row in weights]
+        v = [sum(a * b for a, b in zip(row, x, strict=True)) for row in data]
+        for i, row in enumerate(result):
+            assert sum(a * b * c for a, b, c in zip(row, u, v, strict=True)) == sum(
+                g[j] * x[i + j] for j in range(3)
+            )
+
+
+def test_the_constants_written_down_are_the_computed_ones() -> None:
+    assert points.gain(points.OURS4) == Fr(133, 9)
+    assert round(float(points.gain(points.OURS5)), 2) == 25.59
+    assert points.gain(points.TIME) == 4
+
+
+def spread_of(value: float) -> torch.Tensor:
+    """Outputs that are not finite, of one bad input among ones: (T, H, W)."""
+    x = torch.ones(1, 64, 10, 42, 42)
+    x[0, 5, 4, 20, 21] = value
+    out = torch.zeros(1, 64, 8, 40, 40)
+    weight = torch.ones(64, 64, 3, 3, 3)
+    used = _core.conv3d(x, weight, None, out, ONE, ONE, NONE, NONE, ZEROS, 1, 1, accuracy="fast")
+    assert used[0].startswith("winograd")
+    return ~out[0, 0].isfinite()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_spreads_within_its_tiles_only(value: float) -> None:
+    bad = spread_of(value)
+    exact = torch.zeros_like(bad)
+    exact[2:5, 18:21, 19:22] = True
+    assert bool(bad[exact].all())
+    t, h, w = (torch.nonzero(bad)[:, i] for i in range(3))
+    # No frame more than the exact result, in rows and columns two tiles of at most five.
+    assert (int(t.min()), int(t.max())) == (2, 4)
+    assert int(h.max() - h.min()) < 10
+    assert int(w.max() - w.min()) < 10
