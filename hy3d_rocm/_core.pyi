@@ -100,6 +100,27 @@ def conv3d_format(
     "f32", "f64", "f16" or "bf16". Follows from the arguments and the CPU level alone.
     """
 
+def conv3d_memory(
+    in_size: _Three,
+    in_channels: int,
+    out_channels: int,
+    kernel: _Three,
+    stride: _Three,
+    dilation: _Three,
+    pad_before: _Three,
+    pad_after: _Three,
+    pad_modes: _PadModes,
+    groups: int,
+    dtype: str,
+    accuracy: str,
+    upsample: _Three | None = None,
+    batch: int = 1,
+    threads: int = 0,
+) -> tuple[int, int]:
+    """Bytes that a convolution takes inside (workspace and what its plan holds, for contiguous
+    weights): with prepared weights, where it has a layout for them, and without. Else as
+    conv3d_format."""
+
 def conv3d_prepare(
     weight: Any,
     format: int,  # noqa: A002
@@ -207,7 +228,7 @@ def blas_info() -> dict[str, Any]:
 def peak_run(threads: int, rounds: int) -> float:
     """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
     `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
-    context's maximum."""
+    context's maximum. rounds: 1 to 2**22."""
 
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...

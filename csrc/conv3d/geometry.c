@@ -18,6 +18,20 @@
 /* One output position in flight per lane and more columns than this gain nothing. */
 #define MAX_COLS 640
 #define M_BLOCK 256
+/* Kernels of one tap in height and width do less with what is packed: pack it for more channels. */
+#define M_BLOCK_THIN 384
+/* Floats after which addresses fall into the same sets of L1 again, a line's, and the ways of it
+ * that any processor in sight has. */
+#define L1_PERIOD 1024
+#define L1_LINE 16
+#define L1_WAYS 8
+/* Elements of an input that is in L2 after its first use, and of an output that L3 takes: larger
+ * ones are better copied, in long runs, than read and written 48 lanes here, 48 there. */
+#define STRAIGHT_INPUT (384 * 1024)
+#define STRAIGHT_OUTPUT (2 * 1024 * 1024)
+/* Blocks of channels that results in y are summed from: they are further apart than in the result
+ * tile, so that every return to them costs more. */
+#define STRAIGHT_BLOCKS 4
 #define PANEL_COLS 512
 #define PANEL_K 384
 
@@ -117,25 +131,68 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }
 
-/* Estimated cycles of all grains of one plane, relative to others of the same shape. */
-static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+bool hy3d__conv_thrashes(int64_t pitch, int64_t lines)
+{
+    int64_t period = L1_PERIOD;
+
+    while (period > L1_LINE && pitch % period != 0) {
+        period /= 2;
+    }
+    return lines > L1_PERIOD / period * L1_WAYS;
+}
+
+/* One tap in height and width, and rows as they are in x: no padding, stride or repetition. */
+static bool is_thin(const hy3d_conv3d_desc *desc)
+{
+    for (int i = 1; i < 3; i++) {
+        if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
+            desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
+            return false;
+        }
+    }
+    return desc->dtype == HY3D_F32;
+}
+
+/* Thin kernels can read rows where they are, if no vector reaches beyond the last row of its
+ * grain; the same for y. */
+static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+{
+    const int64_t plane = plan->out[1] * plan->out[2];
+    const int64_t unit = d->by_row ? d->cols : hy3d__conv_min(d->rows, plan->out[1]) * d->cols;
+
+    return is_thin(&plan->desc) && d->col_blocks == 1 && unit % HY3D__CONV_LANES == 0 &&
+           plane % HY3D__CONV_LANES == 0;
+}
+
+/* Estimated cycles of the grains of `rows` rows of one plane, relative to others of the same shape. */
+static double rows_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d, int64_t rows)
 {
     const double m = (double)plan->m;
-    const double lines = (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
-    double cost = 0.0;
+    const double lines =
+        d->reads_straight
+            ? 0.0
+            : (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
+    const bool in_planes = is_thin(&plan->desc) && d->row_pitch == plan->desc.in_size[2];
+    const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
+    const double packed =
+        in_planes ? lines * (20.0 + 0.4 * (double)(rows * d->row_pitch))
+                  : lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
+    /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to pack,
+     * less where whole planes are copied; weights come from L3 once a grain at about 8 bytes a
+     * cycle. */
+    return 0.5 * vectors * m * (double)plan->k +
+           100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
+           (double)d->m_blocks * packed + 0.5 * m * (double)plan->k +
+           3000.0 * (double)d->m_blocks;
+}
 
-    for (int64_t h = 0; h < plan->out[1]; h += d->rows) {
-        const int64_t rows = hy3d__conv_min(d->rows, plan->out[1] - h);
-        const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
-        const double packed = lines * (double)(rows + d->h.halo);
-        /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to
-         * pack; weights come from L3 once a grain at about 8 bytes a cycle. */
-        cost += 0.5 * vectors * m * (double)plan->k +
-                100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
-                (double)d->m_blocks * packed * (20.0 + 0.25 * (double)d->row_pitch) +
-                0.5 * m * (double)plan->k + 3000.0 * (double)d->m_blocks;
-    }
-    return cost * (double)d->col_blocks;
+/* Of a whole plane. */
+static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
+{
+    const int64_t left = plan->out[1] % d->rows;
+    const double whole = (double)(plan->out[1] / d->rows) * rows_cost(plan, d, d->rows);
+
+    return (whole + (left > 0 ? rows_cost(plan, d, left) : 0.0)) * (double)d->col_blocks;
 }
 
 /* The part of four threads' time that an uneven number of equal grains leaves unused. */
@@ -171,6 +228,14 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_block = hy3d__conv_min(d->c_block, DIRECT_BLOCK_K / plan->taps);
     d->c_block = d->c_block < 1 ? 1 : d->c_block;
     d->c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, d->c_block));
+    const bool straight = is_straight(plan, d);
+    const int64_t plane = plan->out[1] * plan->out[2];
+    d->reads_straight =
+        straight &&
+        plan->desc.in_size[0] * plane <= STRAIGHT_INPUT / plan->desc.in_channels &&
+        !hy3d__conv_thrashes(plan->desc.in_size[0] * plane, d->c_block * plan->taps);
+    d->writes_straight = straight && plan->c <= STRAIGHT_BLOCKS * d->c_block &&
+                         plan->out[0] * plane <= STRAIGHT_OUTPUT / plan->desc.out_channels;
     return true;
 }
 
@@ -178,17 +243,14 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
 static void try_rows(const hy3d_conv3d_plan *plan, hy3d__conv_direct candidate, double *best_cost,
                      hy3d__conv_direct *best)
 {
+    const int64_t most = RESULT_ELEMS / candidate.m_block / candidate.cols + 1;
     int64_t tried = 0;
 
-    for (int64_t parts = 1; parts <= plan->out[1] && tried < 64; parts++) {
-        candidate.rows = hy3d__conv_ceil_div(plan->out[1], parts);
-        if (parts > 1 && candidate.rows == hy3d__conv_ceil_div(plan->out[1], parts - 1)) {
-            continue;
-        }
-        if (candidate.rows > RESULT_ELEMS / candidate.m_block / candidate.cols + 1) {
-            continue;
-        }
-        if (!complete(plan, &candidate)) {
+    /* From the most rows that fit the result tile: a plane may have 2^40 of them. */
+    for (int64_t rows = hy3d__conv_min(most, plan->out[1]); rows > 0 && tried < 64; rows--) {
+        candidate.rows = rows;
+        if (rows != hy3d__conv_ceil_div(plan->out[1], hy3d__conv_ceil_div(plan->out[1], rows)) ||
+            !complete(plan, &candidate)) {
             continue;
         }
         tried++;
@@ -204,7 +266,8 @@ static bool choose_direct(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_direct candidate = {0};
     double cost = 0.0;
-    const int64_t m_first = hy3d__conv_ceil_div(plan->m, M_BLOCK);
+    const int64_t m_first =
+        hy3d__conv_ceil_div(plan->m, is_thin(&plan->desc) ? M_BLOCK_THIN : M_BLOCK);
 
     if (plan->compute_bytes != sizeof(float) || plan->taps > DIRECT_MAX_TAPS ||
         plan->out[1] * plan->out[2] < DIRECT_MIN_POSITIONS) {

@@ -41,6 +41,8 @@ typedef struct hy3d__conv_direct {
     int64_t c_block;           /* input channels in the tile at once */
     int64_t rows, row_blocks;  /* output rows of a grain */
     int64_t cols, col_blocks;  /* output columns of a grain */
+    bool reads_straight;       /* x may be used where it is, without a tile */
+    bool writes_straight;      /* so may y, without a result tile */
     bool by_row;               /* vectors never cross a row's end; else rows are run together */
     /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
     int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
@@ -62,9 +64,12 @@ typedef struct hy3d__winograd_kind {
     int m, n, moments;
 } hy3d__winograd_kind;
 
-/* Sizes of one layer's transformed weights: u[product][panel][k][32]. */
+/* Sizes of one layer's transformed weights: u[product][panel][chunk][segment][k of chunk][32]. A
+ * chunk's sum stays in registers, chunks are added up in memory: short sums round less, and weights
+ * that are made while running stay in L2 from where they are made to where they are used. */
 typedef struct hy3d__winograd_filters {
     hy3d__winograd_kind kind;
+    int64_t chunk;       /* input channels of one, a multiple of 16; the last may have fewer */
     int64_t products;    /* n * n * moments, moment fastest */
     int64_t segments, k; /* taps in a sum (kT or 1); input channels of one, rounded up to 16 */
     int64_t panels;      /* of 32 output channels */
@@ -160,6 +165,11 @@ static inline int64_t hy3d__conv_upsample(const hy3d_conv3d_desc *desc, int axis
     return desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
 }
 
+static inline int64_t hy3d__conv_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static inline int64_t hy3d__conv_ceil_div(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0 ? 1 : 0);
@@ -183,6 +193,8 @@ bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
 hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
+/* True where lines `pitch` elements apart share so few sets of L1 that they drive each other out. */
+bool hy3d__conv_thrashes(int64_t pitch, int64_t lines);
 /* Phase and first entry of a tap; first input index (relative) of a phase. */
 int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
@@ -198,6 +210,8 @@ hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_con
 /* weights.c */
 hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
                                    const hy3d_tensor *bias);
+/* Bytes that it takes, of weights that are contiguous. */
+size_t hy3d__conv_taken_bytes(const hy3d_conv3d_plan *plan);
 
 /* prepared.c */
 struct hy3d_conv3d_weights {
@@ -259,13 +273,14 @@ hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *size
                                                 const hy3d__winograd_blocks *blocks,
                                                 bool prepared);
 
-/* winograd_filters.c: panels [first, first + count) of a weight to u[product][count][k][32];
+/* winograd_filters.c: input channels [channel, channel + count) (one or more chunks) of one panel of
+ * a weight to u, whose products are `product` floats apart; u[0] is chunk `channel / chunk`'s first.
  * scratch: HY3D__WINOGRAD_FILTER_ELEMS. */
-#define HY3D__WINOGRAD_FILTER_ELEMS ((size_t)32 * 16 * 9 * 8)
+#define HY3D__WINOGRAD_FILTER_ELEMS ((size_t)2 * 16 * 8 * 27)
 void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
                                  const hy3d__winograd_filters *filters, const hy3d_tensor *weight,
-                                 int64_t first, int64_t count, float *u, size_t u_panels,
-                                 float *scratch);
+                                 int64_t panel, int64_t channel, int64_t count, float *u,
+                                 size_t product, float *scratch);
 
 /* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
 #define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */

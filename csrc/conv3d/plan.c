@@ -70,12 +70,10 @@ static hy3d_status make_offsets(hy3d_conv3d_plan *plan)
     return HY3D_OK;
 }
 
-/* Everything after the checks. */
-static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
-                         const hy3d_tensor *bias, size_t *needed_out)
+/* Strategy and sizes; allocates nothing. */
+static hy3d_status measure(hy3d_conv3d_plan *plan, size_t *needed_out)
 {
     const hy3d_conv3d_desc *const desc = &plan->desc;
-    hy3d_status status;
 
     plan->m = desc->out_channels / desc->groups;
     plan->c = desc->in_channels / desc->groups;
@@ -83,10 +81,16 @@ static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
     plan->k = plan->c * plan->taps;
     plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
     plan->own_bytes = sizeof *plan;
-    status = hy3d__conv_choose(plan, thread_count(plan->context, desc));
-    if (status == HY3D_OK) {
-        status = set_slots(plan, needed_out);
-    }
+    const hy3d_status status = hy3d__conv_choose(plan, thread_count(plan->context, desc));
+    return status == HY3D_OK ? set_slots(plan, needed_out) : status;
+}
+
+/* Everything after the checks. */
+static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
+                         const hy3d_tensor *bias, size_t *needed_out)
+{
+    hy3d_status status = measure(plan, needed_out);
+
     if (status == HY3D_OK && plan->strategy == HY3D__CONV_PANEL && plan->grains > 0) {
         status = hy3d__blas_load(plan->context);
     }
@@ -146,6 +150,38 @@ hy3d_status hy3d_conv3d_plan_create_prepared(
         return status;
     }
     *plan_out = plan;
+    return HY3D_OK;
+}
+
+hy3d_status hy3d_conv3d_memory(hy3d_context *context, const hy3d_conv3d_desc *desc,
+                               bool has_prepared, size_t *workspace_bytes_out,
+                               size_t *own_bytes_out)
+{
+    static const hy3d_conv3d_weights some = {0};
+    int64_t out[3];
+
+    if (context == NULL || desc == NULL || workspace_bytes_out == NULL || own_bytes_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = hy3d__conv_check_desc(desc, out);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_conv3d_plan plan = {
+        .context = context,
+        .prepared = has_prepared ? &some : NULL,
+        .desc = *desc,
+        .out = {out[0], out[1], out[2]},
+    };
+    status = measure(&plan, NULL);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (plan.strategy == HY3D__CONV_DIRECT) {
+        plan.own_bytes += (size_t)plan.direct.block_k * sizeof *plan.direct.offsets;
+    }
+    *own_bytes_out = plan.own_bytes + hy3d__conv_taken_bytes(&plan);
+    *workspace_bytes_out = plan.workspace_bytes;
     return HY3D_OK;
 }
 

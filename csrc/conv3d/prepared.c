@@ -79,9 +79,10 @@ typedef struct making {
 static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
 {
     const making *const m = argument;
-    hy3d__winograd_filters_make(m->kernels, m->filters, m->weight, grain, 1,
-                                m->u + grain * m->filters->panel_elems,
-                                (size_t)m->filters->panels,
+    const hy3d__winograd_filters *const f = m->filters;
+    hy3d__winograd_filters_make(m->kernels, f, m->weight, grain, 0, f->k,
+                                m->u + grain * f->panel_elems,
+                                (size_t)(f->panels * f->panel_elems),
                                 m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
     return HY3D_OK;
 }

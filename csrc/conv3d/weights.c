@@ -4,6 +4,9 @@
 
 #include "base/checked.h"
 
+/* A kernel's rows, or a panel's columns, beyond the last channel read zeros. */
+#define BIAS_TAIL 32
+
 static hy3d_status take(hy3d_conv3d_plan *plan, int64_t elems, void **memory_out)
 {
     const size_t bytes = (size_t)elems * plan->compute_bytes;
@@ -48,8 +51,7 @@ static void copy_weight(const hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
 
 static hy3d_status take_bias(hy3d_conv3d_plan *plan, const hy3d_tensor *bias)
 {
-    /* A kernel's rows, or a panel's columns, beyond the last channel read zeros. */
-    const int64_t elems = plan->desc.out_channels + 32;
+    const int64_t elems = plan->desc.out_channels + BIAS_TAIL;
     const hy3d_status status = take(plan, elems, &plan->bias);
 
     if (status != HY3D_OK) {
@@ -87,4 +89,15 @@ hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *we
         plan->weight = plan->own_weight;
     }
     return status;
+}
+
+size_t hy3d__conv_taken_bytes(const hy3d_conv3d_plan *plan)
+{
+    const bool halves = plan->desc.dtype == HY3D_F16 || plan->desc.dtype == HY3D_BF16;
+    int64_t elems = plan->desc.out_channels + BIAS_TAIL;
+
+    if (halves && plan->strategy != HY3D__CONV_WINOGRAD) {
+        elems += plan->desc.out_channels * plan->k;
+    }
+    return (size_t)elems * plan->compute_bytes;
 }

@@ -1,10 +1,6 @@
 /* Winograd: a block of tiles to the points, one product a point, and back. */
 #include "conv3d/internal.h"
 
-/* The longest sum in registers; longer ones are added up in r, which keeps rounding errors of long
- * sums small (docs/numerics.md). */
-#define CHAIN 512
-
 static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
 {
     const hy3d__conv_winograd *const d = &plan->winograd;
@@ -27,48 +23,85 @@ static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t gr
     return b;
 }
 
-/* One product with one panel; sums in pieces of CHAIN at most. */
-static void multiply(const hy3d_conv3d_plan *plan, const hy3d__winograd_block *b, const float *v,
-                     size_t v_block, const float *u, float *r, const hy3d__ahead *ahead)
-{
-    const hy3d__winograd_filters *const f = &plan->winograd.filters;
-    const size_t segment = (size_t)(b->tiles_h * b->tiles_w) * 16;
-    const int64_t blocks = f->k / 16;
-    const int64_t parts = hy3d__conv_ceil_div(f->k, CHAIN);
-    const int64_t part = hy3d__conv_ceil_div(blocks, parts);
-    static const hy3d__ahead nothing = {0};
+/* What all products of a grain share. */
+typedef struct operands {
+    const hy3d_conv3d_plan *plan;
+    const hy3d__winograd_block *block;
+    const float *v;
+    size_t v_block, v_point; /* of v: between blocks of 16 channels, between points */
+    float *r;
+} operands;
 
-    if (f->segments * f->k <= CHAIN) {
-        plan->kernels->gemm_f32((size_t)b->rows, (size_t)f->segments, segment, (size_t)blocks,
-                                v_block, v, u, r, 0, ahead);
-        return;
-    }
-    for (int64_t s = 0; s < f->segments; s++) {
-        for (int64_t q = 0; q < blocks; q += part) {
-            const int64_t count = hy3d__conv_min(part, blocks - q);
-            plan->kernels->gemm_f32((size_t)b->rows, 1, 0, (size_t)count, v_block,
-                                    v + (size_t)s * segment + (size_t)q * v_block,
-                                    u + (s * blocks + q) * 16 * 32, r, s + q > 0,
-                                    s + q > 0 ? &nothing : ahead);
+/* One chunk of one product with one panel of weights. */
+static void multiply(const operands *o, int64_t product, int64_t channel, const float *u, float *r,
+                     const hy3d__ahead *ahead)
+{
+    const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
+    const int64_t length = hy3d__conv_min(f->chunk, f->k - channel);
+    const float *const v =
+        o->v + (size_t)product * o->v_point + (size_t)(channel / 16) * o->v_block;
+
+    o->plan->kernels->gemm_f32((size_t)o->block->rows, (size_t)f->segments,
+                               (size_t)(o->block->tiles_h * o->block->tiles_w) * 16,
+                               (size_t)(length / 16), o->v_block, v, u, r, channel > 0, ahead);
+}
+
+static hy3d__ahead look_ahead(const float *a, size_t a_elems, const float *b, size_t b_elems)
+{
+    return (hy3d__ahead){
+        .a = (const char *)a,
+        .b = (const char *)b,
+        .a_step = a_elems == 0 ? 0 : 64,
+        .b_step = b_elems == 0 ? 0 : 128,
+        .a_end = (const char *)(a + a_elems),
+        .b_end = (const char *)(b + b_elems),
+    };
+}
+
+/* All products with prepared weights, point by point: a point's data stays in L2 while panels go
+ * by. Fetched meanwhile: the weights that follow, and a share of the next point's data. */
+static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
+{
+    const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
+    const float *const u = (const float *)o->plan->prepared->data;
+    const int64_t chunks = hy3d__conv_ceil_div(f->k, f->chunk);
+    const size_t share = o->v_point / (size_t)(panels * chunks);
+
+    for (int64_t p = 0; p < f->products; p++) {
+        const float *next = o->v + (size_t)(p + 1) * o->v_point;
+        for (int64_t i = 0; i < panels; i++) {
+            const float *from = u + (p * f->panels + panel + i) * f->panel_elems;
+            float *const r = o->r + (p * panels + i) * o->block->rows * 32;
+            for (int64_t c = 0; c < f->k; c += f->chunk) {
+                const int64_t length = hy3d__conv_min(f->chunk, f->k - c);
+                const size_t elems = (size_t)(f->segments * length * 32);
+                const hy3d__ahead ahead = look_ahead(next, share, from + elems, elems);
+                multiply(o, p, c, from, r, &ahead);
+                from += elems;
+                next += share;
+            }
         }
     }
 }
 
-/* What is needed after product p with a panel: the next panel of weights, and a share of the data
- * of the next point. */
-static hy3d__ahead look_ahead(const hy3d__conv_winograd *d, const float *u, const float *v,
-                              size_t v_point, int64_t panel, int64_t panels)
+/* One panel, whose weights are made a chunk at a time: they never leave L2. */
+static void multiply_making(const operands *o, int64_t panel, float *made, float *scratch)
 {
-    const size_t share = v_point / (size_t)panels;
-    const float *const next = v + v_point + (size_t)panel * share;
-    return (hy3d__ahead){
-        .a = (const char *)next,
-        .b = (const char *)(u + d->filters.panel_elems),
-        .a_step = 64,
-        .b_step = 128,
-        .a_end = (const char *)(next + share),
-        .b_end = (const char *)(u + 2 * d->filters.panel_elems),
-    };
+    const hy3d_conv3d_plan *const plan = o->plan;
+    const hy3d__winograd_filters *const f = &plan->winograd.filters;
+
+    for (int64_t c = 0; c < f->k; c += f->chunk) {
+        const int64_t length = hy3d__conv_min(f->chunk, f->k - c);
+        const size_t elems = (size_t)(f->segments * length * 32);
+        hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, c, length, made, elems,
+                                    scratch);
+        for (int64_t p = 0; p < f->products; p++) {
+            const hy3d__ahead ahead =
+                look_ahead(o->v + (size_t)(p + 1) * o->v_point + (size_t)(c / 16) * o->v_block,
+                           (size_t)(length / 16) * o->v_block, made, 0);
+            multiply(o, p, c, made + (size_t)p * elems, o->r + p * o->block->rows * 32, &ahead);
+        }
+    }
 }
 
 hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t slot)
@@ -79,37 +112,27 @@ hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t sl
     const hy3d__winograd_filters *const f = &d->filters;
     const hy3d__winograd_block b = split_grain(plan, grain);
     float *const v = (float *)(void *)(run->workspace + plan->slot_bytes * slot);
-    float *const r = v + d->elems.v;
-    float *const strips = r + d->elems.r;
-    float *const made = strips + d->elems.strips;
+    float *const strips = v + d->elems.v + d->elems.r;
     const int64_t halo = f->kind.moments == 1 ? plan->desc.kernel[0] - 1 : 0;
     const size_t v_block = (size_t)(b.rows + halo * b.tiles_h * b.tiles_w) * 16;
-    const size_t v_point = v_block * (size_t)(f->k / 16);
+    const operands o = {.plan = plan,
+                        .block = &b,
+                        .v = v,
+                        .v_block = v_block,
+                        .v_point = v_block * (size_t)(f->k / 16),
+                        .r = v + d->elems.v};
 
     hy3d__winograd_input(run, &b, v, strips);
     for (int64_t panel = b.panel; panel < b.panel + b.panels; panel += d->blocks.panels_at_once) {
         const int64_t panels = hy3d__conv_min(d->blocks.panels_at_once, b.panel + b.panels - panel);
-        const int64_t r_panel = b.rows * 32;
-        const float *u = made;
-        int64_t u_panels = panels;
         if (plan->prepared != NULL) {
-            u = (const float *)plan->prepared->data + panel * f->panel_elems;
-            u_panels = f->panels;
+            multiply_prepared(&o, panel, panels);
         } else {
-            hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, panels, made,
-                                        (size_t)panels, strips);
-        }
-        for (int64_t p = 0; p < f->products; p++) {
-            for (int64_t i = 0; i < panels; i++) {
-                const float *const at = u + (p * u_panels + i) * f->panel_elems;
-                const hy3d__ahead ahead =
-                    look_ahead(d, at, v + (size_t)p * v_point, v_point, i, panels);
-                multiply(plan, &b, v + (size_t)p * v_point, v_block, at, r + (p * panels + i) * r_panel,
-                         &ahead);
-            }
+            multiply_making(&o, panel, strips + d->elems.strips, strips);
         }
         for (int64_t i = 0; i < panels; i++) {
-            hy3d__winograd_output(run, &b, panel + i, r + i * r_panel, panels * r_panel, strips);
+            hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32, panels * b.rows * 32,
+                                  strips);
         }
     }
     return HY3D_OK;

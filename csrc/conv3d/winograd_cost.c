@@ -54,7 +54,7 @@ hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *s,
         .v = s->filters.products * (rows + halo) * s->filters.k,
         .r = s->filters.products * b->panels_at_once * rows * 32,
         .strips = 35 * (int64_t)HY3D__WINOGRAD_COLUMNS * 16,
-        .u = prepared ? 0 : s->filters.products * b->panels_at_once * s->filters.panel_elems,
+        .u = prepared ? 0 : s->filters.products * s->filters.segments * s->filters.chunk * 32,
     };
 }
 
@@ -138,7 +138,9 @@ static void consider_panels(search *found, hy3d__winograd_blocks b)
 
     for (int64_t parts = 1; parts <= panels && parts <= 16; parts *= 2) {
         b.panels = hy3d__conv_ceil_div(panels, parts);
-        for (b.panels_at_once = b.panels;; b.panels_at_once = 1) {
+        /* Weights made while running are made a panel at a time. */
+        b.panels_at_once = found->limits->prepared ? b.panels : 1;
+        for (;; b.panels_at_once = 1) {
             consider(found, &b);
             if (b.panels_at_once == 1) {
                 break;

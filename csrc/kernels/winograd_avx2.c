@@ -8,7 +8,6 @@
 #define TARGET __attribute__((target("avx2,fma")))
 #define SUFFIX(name) name##__avx2
 typedef __m256 vec;
-typedef __m256d dvec;
 #define V_LOAD(p) _mm256_loadu_ps(p)
 #define V_STORE(p, v) _mm256_storeu_ps(p, v)
 #define V_SET(x) _mm256_set1_ps(x)
@@ -17,12 +16,6 @@ typedef __m256d dvec;
 #define V_MUL(a, b) _mm256_mul_ps(a, b)
 #define V_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define V_FNMA(a, b, c) _mm256_fnmadd_ps(a, b, c)
-#define D_LOAD(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
-#define D_STORE(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps(v))
-#define D_SET(x) _mm256_set1_pd(x)
-#define D_ADD(a, b) _mm256_add_pd(a, b)
-#define D_SUB(a, b) _mm256_sub_pd(a, b)
-#define D_MUL(a, b) _mm256_mul_pd(a, b)
 
 #include "kernels/winograd_lanes.h"
 #else

@@ -8,7 +8,6 @@
 #define TARGET __attribute__((target("avx512f,fma")))
 #define SUFFIX(name) name##__avx512
 typedef __m512 vec;
-typedef __m512d dvec;
 #define V_LOAD(p) _mm512_loadu_ps(p)
 #define V_STORE(p, v) _mm512_storeu_ps(p, v)
 #define V_SET(x) _mm512_set1_ps(x)
@@ -17,12 +16,6 @@ typedef __m512d dvec;
 #define V_MUL(a, b) _mm512_mul_ps(a, b)
 #define V_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define V_FNMA(a, b, c) _mm512_fnmadd_ps(a, b, c)
-#define D_LOAD(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
-#define D_STORE(p, v) _mm256_storeu_ps(p, _mm512_cvtpd_ps(v))
-#define D_SET(x) _mm512_set1_pd(x)
-#define D_ADD(a, b) _mm512_add_pd(a, b)
-#define D_SUB(a, b) _mm512_sub_pd(a, b)
-#define D_MUL(a, b) _mm512_mul_pd(a, b)
 
 #include "kernels/winograd_lanes.h"
 #else

@@ -2,8 +2,7 @@
  * every ISA, included by winograd_ref.c, winograd_avx2.c and winograd_avx512.c, which define
  *
  *     LANES, TARGET, vec, V_LOAD V_STORE V_SET V_ADD V_SUB V_MUL, V_FMA(a, b, c) = a * b + c,
- *     V_FNMA(a, b, c) = c - a * b;   dvec (LANES / 2 doubles), D_LOAD (from floats) D_STORE (to
- *     floats, rounded) D_SET D_ADD D_SUB D_MUL;   SUFFIX(name)
+ *     V_FNMA(a, b, c) = c - a * b;   SUFFIX(name)
  *
  * F(m,3) is Toom and Cook's: the polynomial product is taken at m + 1 points and infinity. The
  * points decide the rounding error (docs/numerics.md): 0, +-3/4, +-5/4 for m = 4 and +-3/8, +-7/8,
@@ -90,41 +89,45 @@ IN void result5(const vec *r, vec *y)
                  V_FMA(V_SET(bb * bb), sum_b, V_FMA(V_SET(cc * cc), sum_c, r[6])));
 }
 
-/* Filters: G g, in double, since a rounding here would be part of every product. */
-IN void filter_pair(const dvec *g, double x, double f, dvec *u)
+/* Filters: G g. Each constant is rounded once; in double it would take four times as long, and what
+ * it rounds is small beside what the data's transform does. */
+IN void filter_pair(const vec *g, float x, float f, vec *u)
 {
-    const dvec even = D_MUL(D_SET(1.0 / f), D_ADD(g[0], D_MUL(D_SET(x * x), g[2])));
-    const dvec odd = D_MUL(D_SET(x / f), g[1]);
+    const vec even = V_FMA(V_SET(x * x / f), g[2], V_MUL(V_SET(1.0F / f), g[0]));
+    const vec odd = V_SET(x / f);
 
-    u[0] = D_ADD(even, odd);
-    u[1] = D_SUB(even, odd);
+    u[0] = V_FMA(odd, g[1], even);
+    u[1] = V_FNMA(odd, g[1], even);
 }
 
-IN void filter4(const dvec *g, dvec *u)
+IN void filter4(const vec *g, vec *u)
 {
-    const double a = (double)A4, b = (double)B4, aa = a * a, bb = b * b;
+    const float aa = A4 * A4, bb = B4 * B4;
 
-    u[0] = D_MUL(D_SET(1.0 / (aa * bb)), g[0]);
-    filter_pair(g, a, 2.0 * aa * (aa - bb), u + 1);
-    filter_pair(g, b, 2.0 * bb * (bb - aa), u + 3);
+    u[0] = V_MUL(V_SET(1.0F / (aa * bb)), g[0]);
+    filter_pair(g, A4, 2.0F * aa * (aa - bb), u + 1);
+    filter_pair(g, B4, 2.0F * bb * (bb - aa), u + 3);
     u[5] = g[2];
 }
 
 /* The product over the other points changes its sign with the point's: so does the second of each
- * pair. */
-IN void filter5(const dvec *g, dvec *u)
+ * pair, even - odd as odd - even. */
+IN void filter5_pair(const vec *g, float x, float f, vec *u)
 {
-    const double a = (double)A5, b = (double)B5, c = (double)C5;
-    const double aa = a * a, bb = b * b, cc = c * c;
-    const double factor[3] = {2.0 * a * (aa - bb) * (aa - cc), 2.0 * b * (bb - aa) * (bb - cc),
-                              2.0 * c * (cc - aa) * (cc - bb)};
-    const double point[3] = {a, b, c};
+    const vec even = V_FMA(V_SET(x * x / f), g[2], V_MUL(V_SET(1.0F / f), g[0]));
+    const vec odd = V_MUL(V_SET(x / f), g[1]);
 
-#pragma GCC unroll 3
-    for (int i = 0; i < 3; i++) {
-        filter_pair(g, point[i], factor[i], u + 2 * i);
-        u[2 * i + 1] = D_SUB(D_SET(0.0), u[2 * i + 1]);
-    }
+    u[0] = V_ADD(odd, even);
+    u[1] = V_SUB(odd, even);
+}
+
+IN void filter5(const vec *g, vec *u)
+{
+    const float aa = A5 * A5, bb = B5 * B5, cc = C5 * C5;
+
+    filter5_pair(g, A5, 2.0F * A5 * (aa - bb) * (aa - cc), u);
+    filter5_pair(g, B5, 2.0F * B5 * (bb - aa) * (bb - cc), u + 2);
+    filter5_pair(g, C5, 2.0F * C5 * (cc - aa) * (cc - bb), u + 4);
     u[6] = g[2];
 }
 
@@ -146,7 +149,7 @@ IN void result1(const int m, const vec *r, vec *y)
     }
 }
 
-IN void filter1(const int m, const dvec *g, dvec *u)
+IN void filter1(const int m, const vec *g, vec *u)
 {
     if (m == 4) {
         filter4(g, u);
@@ -277,29 +280,31 @@ IN void output_pair_lanes(const int m, size_t tiles, const float *r, size_t mome
     }
 }
 
-/* LANES / 2 channels of one filter, whose nine values are in g. */
-IN void filter_planes(const int m, dvec g[3][3], float *u, size_t point)
+/* LANES channels of one filter, whose nine values are in g. */
+IN void filter_planes(const int m, vec g[3][3], float *u, size_t point)
 {
     const int n = m + 2;
-    dvec down[7][3];
+    vec down[7][3];
 
 #pragma GCC unroll 3
     for (int j = 0; j < 3; j++) {
-        const dvec in[3] = {g[0][j], g[1][j], g[2][j]};
-        dvec out[7];
+        const vec in[3] = {g[0][j], g[1][j], g[2][j]};
+        vec out[7];
         filter1(m, in, out);
 #pragma GCC unroll 7
         for (int i = 0; i < n; i++) {
             down[i][j] = out[i];
         }
     }
-#pragma GCC unroll 7
+    /* Not unrolled: 49 addresses kept at once would all be in memory. */
+#pragma GCC unroll 1
     for (int i = 0; i < n; i++) {
-        dvec out[7];
+        float *const to = u + (size_t)(i * n) * point;
+        vec out[7];
         filter1(m, down[i], out);
 #pragma GCC unroll 7
         for (int j = 0; j < n; j++) {
-            D_STORE(u + (size_t)(i * n + j) * point, out[j]);
+            V_STORE(to + (size_t)j * point, out[j]);
         }
     }
 }
@@ -309,15 +314,15 @@ IN void filter_lanes(const int m, const int moments, const float *g, size_t tap,
                      size_t moment, size_t point)
 {
     for (int q = 0; q < moments; q++) {
-        dvec plane[3][3];
+        vec plane[3][3];
 #pragma GCC unroll 9
         for (int i = 0; i < 9; i++) {
-            const dvec first = D_LOAD(g + 16 * i + (q == 3 ? 2 * tap : 0));
+            const vec first = V_LOAD(g + 16 * i + (q == 3 ? 2 * tap : 0));
             if (q == 1 || q == 2) {
-                const dvec ends = D_ADD(first, D_LOAD(g + 2 * tap + 16 * i));
-                const dvec middle = D_LOAD(g + tap + 16 * i);
+                const vec ends = V_ADD(first, V_LOAD(g + 2 * tap + 16 * i));
+                const vec middle = V_LOAD(g + tap + 16 * i);
                 plane[i / 3][i % 3] =
-                    D_MUL(D_SET(0.5), q == 1 ? D_ADD(ends, middle) : D_SUB(ends, middle));
+                    V_MUL(V_SET(0.5F), q == 1 ? V_ADD(ends, middle) : V_SUB(ends, middle));
             } else {
                 plane[i / 3][i % 3] = first;
             }
@@ -391,7 +396,7 @@ TARGET void SUFFIX(hy3d_winograd_output_pair_f32)(int m, size_t tiles, const flo
 TARGET void SUFFIX(hy3d_winograd_filter_f32)(int m, int moments, const float *g, size_t tap,
                                              float *u, size_t moment, size_t point)
 {
-    for (int l = 0; l < 16; l += LANES / 2) {
+    for (int l = 0; l < 16; l += LANES) {
         if (m == 4) {
             filter_lanes(4, moments, g + l, tap, u + l, moment, point);
         } else {

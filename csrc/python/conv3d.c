@@ -102,15 +102,15 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
     hy3d_py_conv conv;
     job task = {.context = state->context, .conv = &conv, .strategy = ""};
     if (!hy3d_py_cancel_from(state, cancel, &task.cancel) ||
-        !hy3d_py_prepared_from(state, prepared, &task.prepared) ||
-        !hy3d_py_conv_acquire(state, &o, &conv)) {
+        !hy3d_py_prepared_from(state, prepared, &task.prepared)) {
         return NULL;
     }
     PyObject *result = NULL;
-    /* Whoever passed them may drop them while we compute. */
+    /* Whoever passed them may drop them while we compute, or while arrays are asked for theirs. */
     Py_INCREF(cancel);
     Py_INCREF(prepared);
-    if (hy3d_py_prepared_check(state, prepared, &conv.desc)) {
+    const bool acquired = hy3d_py_conv_acquire(state, &o, &conv);
+    if (acquired && hy3d_py_prepared_check(state, prepared, &conv.desc)) {
         Py_BEGIN_ALLOW_THREADS
         run_job(&task);
         Py_END_ALLOW_THREADS
@@ -119,7 +119,9 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
                                      (Py_ssize_t)task.workspace_bytes)
                      : raise_job(state, &task);
     }
-    hy3d_py_conv_release(&conv);
+    if (acquired) {
+        hy3d_py_conv_release(&conv);
+    }
     Py_DECREF(prepared);
     Py_DECREF(cancel);
     return result;
@@ -145,11 +147,11 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
     }
     hy3d_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = conv.has_x ? hy3d_conv3d_reference(
-        &conv.desc, &conv.views[HY3D_PY_X].tensor,
+    status = hy3d_conv3d_reference_fused(
+        &conv.desc, tensor_or_null(&conv.views[HY3D_PY_X], conv.has_x),
         &conv.views[HY3D_PY_WEIGHT].tensor,
-        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias),
-        &conv.views[HY3D_PY_OUT].tensor) : HY3D_ERR_UNSUPPORTED; /* FUSED */
+        tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias), &conv.fusion.core,
+        &conv.views[HY3D_PY_OUT].tensor);
     Py_END_ALLOW_THREADS
     PyObject *result = NULL;
     if (status == HY3D_OK) {

@@ -16,6 +16,7 @@
 static PyMethodDef functions[] = {
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
     FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
+    FUNCTION(conv3d_memory, "Bytes that a convolution takes inside, with prepared weights and without."),
     FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
     FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
     FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),

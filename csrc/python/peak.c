@@ -27,7 +27,7 @@ PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs)
     status = hy3d_peak_run(state->context, (uint32_t)threads, rounds, &flops);
     Py_END_ALLOW_THREADS
     if (status != HY3D_OK) {
-        return hy3d_py_raise(state, status, "rounds is %lld: it must be 1 to 2**32",
+        return hy3d_py_raise(state, status, "rounds is %lld: it must be 1 to 2**22",
                              (long long)rounds);
     }
     return PyFloat_FromDouble(flops);

@@ -283,30 +283,38 @@ static bool check_upsample(const hy3d_conv3d_desc *desc)
     return true;
 }
 
+/* What conv3d_format and conv3d_memory have in common. */
+static bool read_desc(const char *format, char **keywords, PyObject *args, PyObject *kwargs,
+                      hy3d_conv3d_desc *desc)
+{
+    hy3d_py_conv_objects o = {0};
+    PyObject *in_size, *in_channels, *out_channels, *kernel, *dtype;
+    PyObject *batch = NULL;
+    desc->batch = 1;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &in_size, &in_channels,
+                                       &out_channels, &kernel, &o.stride, &o.dilation,
+                                       &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups, &dtype,
+                                       &o.accuracy, &o.upsample, &batch, &o.threads) &&
+           hy3d_py_conv_numbers(&o, desc) &&
+           hy3d_py_int64_array(in_size, "in_size", 3, desc->in_size) &&
+           hy3d_py_at_least("in_size", desc->in_size, 1) &&
+           hy3d_py_int64_array(kernel, "kernel", 3, desc->kernel) &&
+           hy3d_py_at_least("kernel", desc->kernel, 1) &&
+           hy3d_py_int64(in_channels, "in_channels", &desc->in_channels) &&
+           hy3d_py_int64(out_channels, "out_channels", &desc->out_channels) &&
+           (batch == NULL || hy3d_py_int64(batch, "batch", &desc->batch)) &&
+           read_dtype(dtype, &desc->dtype) && check_upsample(desc);
+}
+
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"in_size",   "in_channels", "out_channels", "kernel", "stride",
                         "dilation",  "pad_before",  "pad_after",    "pad_modes", "groups",
                         "dtype",     "accuracy",    "upsample",     "batch",  NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_py_conv_objects o = {0};
-    hy3d_conv3d_desc desc = {.batch = 1};
+    hy3d_conv3d_desc desc = {0};
     hy3d_conv3d_format format = HY3D_FORMAT_NONE;
-    PyObject *in_size, *in_channels, *out_channels, *kernel, *dtype;
-    PyObject *batch = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOO|OO:conv3d_format", keywords,
-                                     &in_size, &in_channels, &out_channels, &kernel, &o.stride,
-                                     &o.dilation, &o.pad_before, &o.pad_after, &o.pad_modes,
-                                     &o.groups, &dtype, &o.accuracy, &o.upsample, &batch) ||
-        !hy3d_py_conv_numbers(&o, &desc) ||
-        !hy3d_py_int64_array(in_size, "in_size", 3, desc.in_size) ||
-        !hy3d_py_at_least("in_size", desc.in_size, 1) ||
-        !hy3d_py_int64_array(kernel, "kernel", 3, desc.kernel) ||
-        !hy3d_py_at_least("kernel", desc.kernel, 1) ||
-        !hy3d_py_int64(in_channels, "in_channels", &desc.in_channels) ||
-        !hy3d_py_int64(out_channels, "out_channels", &desc.out_channels) ||
-        (batch != NULL && !hy3d_py_int64(batch, "batch", &desc.batch)) ||
-        !read_dtype(dtype, &desc.dtype) || !check_upsample(&desc)) {
+    if (!read_desc("OOOOOOOOOOOO|OO:conv3d_format", keywords, args, kwargs, &desc)) {
         return NULL;
     }
     const hy3d_status status = hy3d_conv3d_choose_format(state->context, &desc, &format);
@@ -317,4 +325,27 @@ PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwar
                                                   desc.kernel);
     return Py_BuildValue("(Isn)", (unsigned int)format, hy3d_conv3d_format_name(format),
                          (Py_ssize_t)bytes);
+}
+
+PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {"in_size",  "in_channels", "out_channels", "kernel",    "stride",
+                        "dilation", "pad_before",  "pad_after",    "pad_modes", "groups",
+                        "dtype",    "accuracy",    "upsample",     "batch",     "threads",
+                        NULL};
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    hy3d_conv3d_desc desc = {0};
+    size_t workspace[2], own[2];
+    if (!read_desc("OOOOOOOOOOOO|OOO:conv3d_memory", keywords, args, kwargs, &desc)) {
+        return NULL;
+    }
+    for (int prepared = 0; prepared < 2; prepared++) {
+        const hy3d_status status = hy3d_conv3d_memory(state->context, &desc, prepared == 1,
+                                                      &workspace[prepared], &own[prepared]);
+        if (status != HY3D_OK) {
+            return hy3d_py_conv_raise(state, status, &desc);
+        }
+    }
+    return Py_BuildValue("(nn)", (Py_ssize_t)(workspace[1] + own[1]),
+                         (Py_ssize_t)(workspace[0] + own[0]));
 }

@@ -14,9 +14,10 @@ import torch
 from hy3d_rocm.bench.cpu_errors import SIDE, exact_blocks, largest_error
 from hy3d_rocm.bench.cpu_layers import make_operands, our_call, torch_call
 from hy3d_rocm.bench.cpu_timing import CLOCKS, SAMPLE_S, PeakProbe, median_ratio, timed_rounds
-from hy3d_rocm.bench.cpu_watch import Told, cache_stats, listening, weight_cache
+from hy3d_rocm.bench.cpu_watch import Told, cache_dict, listening
 from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.conv import prepared
 
 _LONG_S = 20.0
 OURS, TORCH, COLD = "ours", "torch", "ours, cold"
@@ -116,7 +117,7 @@ def run_conv(settings: ConvSettings) -> ConvReport:
         report.interrupted = True
     finally:
         torch.set_num_threads(threads)
-    report.cache = cache_stats(weight_cache())
+    report.cache = cache_dict(prepared.cache().stats())
     report.seconds = time.perf_counter() - started
     return report
 
@@ -124,9 +125,8 @@ def run_conv(settings: ConvSettings) -> ConvReport:
 def _measure(row: ConvRow, settings: ConvSettings, peak: PeakProbe) -> None:
     operands = make_operands(row.layer, settings.dtype)
     ours, theirs = our_call(operands, settings.accuracy), torch_call(operands)
-    cache = weight_cache()
-    if cache is not None:
-        cache.clear()
+    cache = prepared.cache()
+    cache.clear()
     # One after the other, and whole outputs kept no longer than the comparison needs.
     blocks = exact_blocks(operands, settings.side)
     row.samples = sum(one.sums.numel() for one in blocks)
@@ -137,8 +137,8 @@ def _measure(row: ConvRow, settings: ConvSettings, peak: PeakProbe) -> None:
     errors = {OURS: largest_error(result, blocks)}
     reach = float(result.abs().max())
     del result
-    row.prepared_bytes = cache_stats(cache).get("bytes")
-    if cache is not None and settings.cold:
+    row.prepared_bytes = cache.stats().bytes
+    if settings.cold:
         functions = {COLD: _cold(ours, cache), OURS: ours}
     started = time.perf_counter()
     try:
@@ -159,7 +159,7 @@ def _measure(row: ConvRow, settings: ConvSettings, peak: PeakProbe) -> None:
         row.extra_bytes = dict(zip((OURS, TORCH), settings.extra(row.layer), strict=True))
 
 
-def _cold(ours: Callable[[], Any], cache: Any) -> Callable[[], Any]:
+def _cold(ours: Callable[[], Any], cache: prepared.WeightCache) -> Callable[[], Any]:
     def call() -> Any:
         cache.clear()
         return ours()

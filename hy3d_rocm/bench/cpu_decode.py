@@ -13,9 +13,10 @@ from torch import Tensor
 
 from hy3d_rocm.bench import cpu_child
 from hy3d_rocm.bench.cpu_timing import median_ratio
-from hy3d_rocm.bench.cpu_watch import cache_stats, weight_cache
+from hy3d_rocm.bench.cpu_watch import cache_dict
 from hy3d_rocm.bench.gpu_decode import psnr
 from hy3d_rocm.bench.models import BenchError, first_line
+from hy3d_rocm.conv import prepared
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
@@ -52,7 +53,8 @@ class Side:
 @dataclass
 class CpuDecodeReport:
     """sides: by name. ratio: torch's time over ours, median over pairs. how: what ours said of
-    itself. cache: the weight cache's figures after the timed decodes."""
+    itself. first_cache, cache: the weight cache's figures of the first call and of the later
+    ones."""
 
     settings: CpuDecodeSettings
     subject: str = ""
@@ -62,6 +64,7 @@ class CpuDecodeReport:
     psnr: float | None = None
     largest_difference: float | None = None
     how: dict[str, Any] = field(default_factory=dict)
+    first_cache: dict[str, Any] = field(default_factory=dict)
     cache: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     seconds: float = 0.0
@@ -117,9 +120,9 @@ def _time(report: CpuDecodeReport) -> None:
     vae, z, report.subject = _subject(settings.model, settings)
     report.latent = tuple(z.shape)
     calls = _calls(vae, z, settings.strategy, report.how)
-    cache = weight_cache()
-    if cache is not None:
-        cache.clear()
+    cache = prepared.cache()
+    cache.clear()
+    before = cache.stats()
     kept: dict[str, Tensor] = {}
     for turn in range(1 + settings.repeats):
         for name, side in report.sides.items():
@@ -132,10 +135,13 @@ def _time(report: CpuDecodeReport) -> None:
                 side.seconds.append(seconds)
             del frames
             settings.say(f"{name}: {f'call {turn + 1}' if turn else 'first call'} {seconds:.2f} s")
+        now = cache.stats()
         if turn == 0:
             _compare(report, kept)
             kept.clear()
-    report.cache = cache_stats(cache)
+            report.first_cache, before = cache_dict(now.since(before)), now
+        else:
+            report.cache = cache_dict(now.since(before))
 
 
 def _called(name: str, call: Callable[[], Tensor]) -> Tensor:
@@ -206,12 +212,13 @@ def run_alone(job: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(settings.threads)
     vae, z, _ = _subject(settings.model, settings)
     call = _calls(vae, z, settings.strategy, {})[job["which"]]
-    peaks = []
+    peaks, start = [], 0
     with torch.no_grad():
         # The back-end's code is loaded before the count begins.
         torch.nn.functional.conv3d(torch.ones(1, 16, 3, 32, 32), torch.ones(16, 16, 3, 3, 3))
         for _ in range(2):
             with PeakMeter() as meter:
                 call()
-            peaks.append(meter.peak_bytes)
-    return {"peaks": peaks, "cache": cache_stats(weight_cache())}
+            start = start or meter.baseline_bytes
+            peaks.append(meter.baseline_bytes + meter.peak_bytes - start)
+    return {"peaks": peaks, "cache": cache_dict(prepared.cache().stats())}

@@ -34,7 +34,9 @@ def conv_text(report: ConvReport) -> str:
     lines += [f"{row.layer.text}: {row.reason}" for row in report.rows if row.reason]
     for sums in sums_of(report):
         lines += [*_sums_lines(sums), ""]
-    lines += [cache_text(report.cache), *_over_lines(report.rows), ""]
+    if report.cache:
+        lines.append(f"Weight cache: {cache_text(report.cache)}")
+    lines += [*_over_lines(report.rows), ""]
     found = targets(report, machine(settings.threads)["level"])
     if found:
         lines += ["Targets (for the two 9x160x160 decodes):", *(f"  {t.line()}" for t in found), ""]
@@ -106,11 +108,18 @@ def _peak_lines(report: ConvReport) -> list[str]:
     ]
     if low < _STEADY * high:
         lines.append(
-            "Other programs had processors meanwhile, or the clock fell. With several threads that"
-            " holds torch up more than ours, which deals out its work as it goes: repeat this on a"
-            " quiet machine."
+            f"Other programs had processors meanwhile, or the clock fell. {_advice(report)}"
         )
     return lines
+
+
+def _advice(report: ConvReport) -> str:
+    if report.settings.threads == 1:
+        return "Ratios are of pairs and suffer little; --clock cpu is steadier."
+    return (
+        "With several threads that holds torch up more than ours, which deals out its work as it "
+        "goes: repeat this on a quiet machine."
+    )
 
 
 def _head(report: ConvReport) -> tuple[str, ...]:

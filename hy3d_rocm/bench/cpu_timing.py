@@ -15,7 +15,7 @@ from typing import Any
 SAMPLE_S = 0.05  # short calls are repeated until a sample takes so long
 _MOST_CALLS = 5000
 _PEAK_S = 0.02
-_MOST_GROWTH = 16
+_MOST_GROWTH, _MOST_ROUNDS = 16, 1 << 22
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
@@ -29,7 +29,8 @@ class PeakProbe:
             started = self.clock()
             self._run()
             seconds = max(self.clock() - started, 1e-9)
-            self.rounds = max(1, int(self.rounds * min(_PEAK_S / seconds, _MOST_GROWTH)))
+            wanted = int(self.rounds * min(_PEAK_S / seconds, _MOST_GROWTH))
+            self.rounds = max(1, min(_MOST_ROUNDS, wanted))
 
     def __call__(self) -> float:
         """Floating-point operations a second."""

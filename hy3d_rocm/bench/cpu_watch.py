@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 from hy3d_rocm import _native
+from hy3d_rocm.conv.prepared import CacheStats
 from hy3d_rocm.units import size_text
 
 
@@ -39,29 +39,16 @@ def listening() -> Iterator[list[Told]]:
         vars(_native)["conv3d"] = real
 
 
-def weight_cache() -> Any | None:
-    """The process's cache of prepared weights; None where this build has none."""
-    try:
-        return importlib.import_module("hy3d_rocm.conv.prepared").cache()
-    except ModuleNotFoundError:
-        return None
-
-
-def cache_stats(cache: Any | None) -> dict[str, Any]:
-    """Its figures, JSON-able; empty without a cache."""
-    if cache is None:
-        return {}
-    stats = cache.stats()
+def cache_dict(stats: CacheStats) -> dict[str, Any]:
+    """The weight cache's figures, JSON-able."""
     return {**dataclasses.asdict(stats), "hit_rate": stats.hit_rate}
 
 
 def cache_text(figures: dict[str, Any]) -> str:
     """The same as one line."""
-    if not figures:
-        return "Weight cache: none in this build."
     asked = figures["hits"] + figures["misses"]
     return (
-        f"Weight cache: {figures['hits']} of {asked} calls found their weights prepared "
+        f"{figures['hits']} of {asked} calls found their weights prepared "
         f"({figures['hit_rate']:.0%}), {figures['made']} were prepared, {figures['refused']} had "
         f"no room; now {size_text(figures['bytes'])} of {size_text(figures['limit_bytes'])}"
     )

@@ -8,8 +8,9 @@ So what is on the shelf stays, and by this rule gives way:
   that gives way was not asked for once. In a scan that repeats nothing gives way, and hits are the
   share that fits; after a change of the model the old one's things go at the second pass.
 * Things that are asked for many times in a row (a layer computed chunk by chunk) and have no place
-  share a guest's place: the second request takes it when the guest before has not been asked for
-  lately. It is made once, by those least recently used, and then kept free.
+  share a guest's place: the fourth request takes it, by when doing without has cost what making
+  the thing costs, and if the guest before has not been asked for lately. Room for it is made once,
+  by those least recently used, and then kept free.
 
 Pure: no lock, no clock but the number of requests.
 """
@@ -29,19 +30,22 @@ V = TypeVar("V")
 # Requests within so many of each other are one visit. Layers of one block that take turns chunk by
 # chunk lie 2 to 4 apart, eight threads at the same layer 8.
 VISIT = 16
+# A guest's place is taken by the request of this number in a visit, and from a guest that was not
+# asked for in so many requests.
+_ASKED, _PATIENCE = 4, 8
 # Requests for things that are not here are remembered too: more than the layers of any decoder.
 _REMEMBERED = 4096
 
 
 @dataclass
 class _Requests:
-    """When a thing was asked for: the first and the last request of this visit, the first one of
-    the visit before (None: there was none), and whether this visit has had a second one."""
+    """When a thing was asked for: the first and the last request of this visit, how many it has
+    had, and the first one of the visit before (None: there was none)."""
 
     start: int
     last: int
+    count: int = 1
     before: int | None = None
-    repeated: bool = False
 
 
 @dataclass
@@ -82,9 +86,8 @@ class Shelf(Generic[K, V]):
         else:
             self._requests.move_to_end(key)
             if self.clock - known.last > VISIT:
-                known.before, known.start, known.repeated = known.start, self.clock, False
-            else:
-                known.repeated = True
+                known.before, known.start, known.count = known.start, self.clock, 0
+            known.count += 1
             known.last = self.clock
         thing = self._things.get(key)
         if thing is None:
@@ -99,7 +102,7 @@ class Shelf(Generic[K, V]):
         room = self.limit - self._guest_room
         if self.used + nbytes <= room or self._take_from_stale(key, nbytes, room):
             return self._book(key, nbytes, guest=False)
-        if self._requests[key].repeated and self._take_guest_room(nbytes):
+        if self._requests[key].count >= _ASKED and self._take_guest_room(nbytes):
             return self._book(key, nbytes, guest=True)
         return False
 
@@ -152,7 +155,7 @@ class Shelf(Generic[K, V]):
         """The guest's place, if nobody has just used it; larger than half the shelf it never is."""
         guests = {k: thing for k, thing in self._things.items() if thing.guest}
         busy = any(guest for _, guest in self._reserved.values())
-        if busy or any(self.clock - thing.last <= VISIT for thing in guests.values()):
+        if busy or any(self.clock - thing.last <= _PATIENCE for thing in guests.values()):
             return False
         if nbytes > self.limit // 2:
             return False

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from hy3d_rocm.conv import prepared
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -82,15 +84,18 @@ _collector = _Collector()
 
 
 def release(device: torch.device) -> int:
-    """Collects cycles that hold tensors, then empties PyTorch's allocator where it is in use.
+    """Collects cycles that hold tensors, then empties PyTorch's allocator where it is in use; for
+    the CPU also the cache of prepared weights.
 
-    Returns the bytes of tensors that died on a CUDA or HIP `device`. For the CPU that can't be
-    told from what other processes do, and 0 is returned.
+    Returns the bytes of tensors that died on a CUDA or HIP `device`, for the CPU those of the
+    cache: of tensors that can't be told there from what other processes do.
     """
     before = _allocated(device)
     _collector.collect()
     if gpu_in_use():
         torch.cuda.empty_cache()
+    if device.type == "cpu":
+        return prepared.give_back()
     return max(0, before - _allocated(device))
 
 

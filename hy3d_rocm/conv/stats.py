@@ -12,6 +12,7 @@ import torch
 
 from hy3d_rocm.conv import cancels
 from hy3d_rocm.conv.call import dtype_name, size_text
+from hy3d_rocm.conv.prepared import CacheStats, stats_now
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -67,7 +68,7 @@ class Stats:
     calls: convolutions seen and routed. recovered: those that a later tier than the first
     computed. failures: attempts that failed and were followed by another tier. raised: calls
     that ended in an exception. passed_through: calls left alone because of autograd.
-    lines: the log lines, each once.
+    lines: the log lines, each once. weights_before: the cache of prepared weights at the start.
     """
 
     calls: int = 0
@@ -77,6 +78,12 @@ class Stats:
     passed_through: int = 0
     lines: list[str] = field(default_factory=list)
     rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
+    weights_before: CacheStats = field(default_factory=stats_now, repr=False, compare=False)
+
+    def prepared_weights(self) -> CacheStats:
+        """What the CPU convolution's cache of prepared weights did since: the process's, so with
+        what other guards and threads asked of it."""
+        return stats_now().since(self.weights_before)
 
     def row(self, op: str, shape: str, dtype: str, tier: str) -> Row:
         """The row of a configuration and tier, made on first use."""
@@ -97,10 +104,12 @@ class Stats:
         with LOCK:
             rows = [asdict(row) for row in self.rows.values()]
             totals = {k: getattr(self, k) for k in _TOTALS}
-            return {**totals, "lines": list(self.lines), "rows": rows}
+            state = {**totals, "lines": list(self.lines), "rows": rows}
+        return {**state, "prepared_weights": asdict(self.prepared_weights())}
 
     def table(self) -> str:
-        """A text table: the totals in one line, then one line for each row."""
+        """A text table: the totals in one line, then one line for each row; a last one about
+        prepared weights where there were any."""
         state = self.as_dict()
         head = ("op", "shape", "dtype", "tier", "calls", "failed", "skipped", "seconds", "bytes")
         lines = [[*head]]
@@ -114,6 +123,9 @@ class Stats:
             left = [c.ljust(w) for c, w in zip(line[:4], widths[:4], strict=True)]
             right = [c.rjust(w) for c, w in zip(line[4:], widths[4:], strict=True)]
             text.append("  ".join((*left, *right)).rstrip())
+        weights = self.prepared_weights()
+        if weights.hits + weights.misses:
+            text.append(weights.text())
         return "\n".join(text)
 
 

@@ -6,6 +6,7 @@
 #ifndef HY3D_CONV3D_H
 #define HY3D_CONV3D_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -122,6 +123,12 @@ HY3D_API hy3d_status hy3d_conv3d_plan_create_prepared(
     hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
     const hy3d_tensor *bias, const hy3d_conv3d_weights *prepared, size_t *needed_out,
     hy3d_conv3d_plan **plan_out);
+/* What a plan of this description takes, without a weight: bytes that run needs and bytes that the
+ * plan holds, as the two functions below give them for contiguous weights. has_prepared: with
+ * prepared weights, where the description has a layout for them. Costs nothing, runs nothing. */
+HY3D_API hy3d_status hy3d_conv3d_memory(hy3d_context *context, const hy3d_conv3d_desc *desc,
+                                        bool has_prepared, size_t *workspace_bytes_out,
+                                        size_t *own_bytes_out);
 HY3D_API void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan);
 
 /* Bytes that run needs, 64-byte aligned; at most the limit of the description. */

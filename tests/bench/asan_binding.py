@@ -23,7 +23,8 @@ FLAGS = """-shared -fPIC -std=c11 -O1 -g -fno-omit-frame-pointer -fsanitize=addr
     -fno-sanitize-recover=undefined -fvisibility=hidden -ffp-contract=off -pthread
     -DPy_LIMITED_API=0x030B0000 -D_GNU_SOURCE -Iinclude -Icsrc""".split()
 # Without the drift of reference counts: a matter of 10^4 calls, not of addresses.
-PYTEST = ["-q", "-p", "no:cacheprovider", "-k", "binding and not counts_do_not_drift", "tests/py"]
+CHOICE = "(binding or prepared or fingerprint) and not counts_do_not_drift"
+PYTEST = ["-q", "-p", "no:cacheprovider", "-k", CHOICE, "tests/py"]
 
 
 def main() -> int:

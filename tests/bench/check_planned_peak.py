@@ -97,6 +97,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.native.memory import room_bytes
     from hy3d_rocm.decode.planning import ways
     from hy3d_rocm.decode.planning.planner import DoesNotFitError, choose
     from hy3d_rocm.decode.planning.prices import Prices
@@ -128,8 +129,12 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
             return {"skipped": str(error)}
     seconds = time.perf_counter() - began
     z = torch.randn(shape, generator=torch.Generator().manual_seed(job["seed"])).to(dtype)
-    record = measure(task, plan.way, z)
-    planned = plan.need.device_bytes if not on_cpu or plan.need.device_bytes else 0
+    room = 0
+    if ways.is_native(task, plan.way) and on_cpu:
+        left = min(budget.device_bytes, 4 * whole.device_bytes) - plan.need.device_bytes
+        room = room_bytes(family, left)
+    record = measure(task, plan.way, z, room)
+    planned = plan.need.device_bytes + room if not on_cpu or plan.need.device_bytes else 0
     if plan.way.strategy == "cpu" and not on_cpu:
         return {"skipped": "computes on the host"}
     return record | {
@@ -139,11 +144,12 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
-    """Runs the way once; peak bytes above what was there before."""
+def measure(task: Any, way: Any, z: Any, room: int = 0) -> dict[str, Any]:
+    """Runs the way once; peak bytes above what was there before. room: of prepared weights."""
     import torch
 
     from hy3d_rocm import protect
+    from hy3d_rocm.conv.room import within
     from hy3d_rocm.decode.engines.movers import mover_for
     from hy3d_rocm.decode.engines.weights import ModuleWeights
     from hy3d_rocm.decode.memory import meter
@@ -152,12 +158,11 @@ def measure(task: Any, way: Any, z: Any) -> dict[str, Any]:
     device = task.device_of(way)
     warm_up(task.dtype)
     weights = ModuleWeights(task.dtype, device)
-    make = task.make_backend if device.type == task.device.type else ways.torch_backend
-    backend = make(weights, device)
+    backend = task.make_backend(weights, device)
     mover = mover_for(device) if way.resident_bytes is not None else None
     tools = ways.Tools(backend, device, mover=mover)
     z = z.to(device)
-    with meter.PeakMeter(device, interval=0) as peak:
+    with meter.PeakMeter(device, interval=0) as peak, within(room):
         if way.strategy == "cpu":
             with protect(policy="pin:cpu"):
                 out = ways.collect(task, way, z, tools)

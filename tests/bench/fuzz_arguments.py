@@ -251,6 +251,7 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
         "conv3d": lambda: [*good_conv(rng), rng.choice([0, 1, 2]), rng.choice([0, 10**7])],
         "conv3d_reference": lambda: good_conv(rng),
         "conv3d_format": lambda: wide_conv(rng)[0],
+        "conv3d_memory": lambda: wide_conv(rng)[0],
         "conv3d_prepare": lambda: good_prepare(rng),
         "conv3d_out_size": lambda: [
             (4, 4, 4),
@@ -260,7 +261,9 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
             (0, 0, 0),
             (1, 1, 1),
         ],
+        "channel_moments": lambda: good_moments(rng),
         "fingerprint": lambda: [rng.choice(arrays[:60]), rng.choice([0, 1, 2])],
+        "peak_run": lambda: [rng.choice([0, 1, 2]), rng.randrange(1, 100)],
         "resolve_device": lambda: [strange_pipeline(rng, arrays), rng.choice([None, "cpu"])],
         "seed_image": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
         "seed_stream": lambda: [rng.randrange(2**64), rng.randrange(2**64)],
@@ -290,6 +293,17 @@ def good_blend(rng: random.Random) -> list[Any]:
     shape = (1, 2, 3, 4, 5)
     windows = [rng.choice([None, np.ones(n, "f4")]) for n in shape[2:]]
     return [np.ones(shape, rng.choice(["f4", "f2"])), *windows, np.zeros(shape, "f4")]
+
+
+def good_moments(rng: random.Random) -> list[Any]:
+    x = np.ones((rng.randrange(3), 2, 3, 4, 5), rng.choice(["f4", "f2"]))
+    return [
+        x,
+        np.zeros(2, "f8"),
+        np.zeros(2, "f8"),
+        rng.choice([0, 1, 2]),
+        rng.choice([None, FLAG]),
+    ]
 
 
 def strange_plan(rng: random.Random, arrays: list[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIGURATIONS = 250 };
+enum { CONFIGURATIONS = 150 };
 
 static hy3d_conv3d_desc random_desc(test_random *random)
 {

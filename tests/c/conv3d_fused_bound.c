@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CONFIGURATIONS = 150 };
+enum { CONFIGURATIONS = 80 };
 
 /* The largest error as a fraction of its bound: inputs are off by their own errors, and every term
  * passes at most K + 3 roundings (its product, K + 1 additions with bias and residual; one more is

@@ -32,6 +32,9 @@ Suite *hy3d_silu_suite(void);
 #ifdef HAVE_TEST_PEAK
 Suite *hy3d_peak_suite(void);
 #endif
+#ifdef HAVE_TEST_CONV_MEMORY
+Suite *hy3d_conv_memory_suite(void);
+#endif
 #ifdef HAVE_TEST_MOMENTS
 Suite *hy3d_moments_suite(void);
 #endif
@@ -83,6 +86,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_PEAK
     {"peak", hy3d_peak_suite},
+#endif
+#ifdef HAVE_TEST_CONV_MEMORY
+    {"conv_memory", hy3d_conv_memory_suite},
 #endif
 #ifdef HAVE_TEST_MOMENTS
     {"moments", hy3d_moments_suite},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hy3d_rocm.bench.cpu_watch import Told, listening
 from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.cli import main
+from hy3d_rocm.conv import prepared
 
 needs_core = pytest.mark.skipif(not _native.available, reason=f"no C core: {_native.missing}")
 
@@ -190,7 +190,7 @@ def test_the_peak_counts_768_operations_a_round_and_eight_grains_a_thread() -> N
     from hy3d_rocm import _core
 
     assert _core.peak_run(1, 10) == 8 * 10 * 768
-    with pytest.raises(ValueError, match=r"rounds is 0: it must be 1 to 2\*\*32"):
+    with pytest.raises(ValueError, match=r"rounds is 0: it must be 1 to 2\*\*22"):
         _core.peak_run(1, 0)
     with pytest.raises(ValueError, match="threads is -1"):
         _core.peak_run(-1, 1)
@@ -205,7 +205,7 @@ def test_a_clock_that_stands_still_does_not_run_the_peak_for_ever(
     rounds: list[int] = []
     monkeypatch.setattr(PeakProbe, "_run", lambda self: rounds.append(self.rounds) or 1.0)
     PeakProbe(1, Clock())()
-    assert rounds == [1000, 16_000, 256_000, 4_096_000, 65_536_000]
+    assert rounds == [1000, 16_000, 256_000, 4_096_000, 1 << 22]
 
 
 def row(one: Layer, ours: float, theirs: float, **options: Any) -> ConvRow:
@@ -266,7 +266,10 @@ def test_a_busy_machine_is_told_from_the_peak() -> None:
     busy.rows[0].peaks = [100e9, 59e9]
     assert "Other programs" not in conv_text(steady)
     assert "(59 to 100)" in conv_text(busy)
-    assert "Other programs" in conv_text(busy)
+    assert "--clock cpu is steadier" in conv_text(busy)
+    two = report([row(LARGE, 1.0, 2.0)], threads=2)
+    two.rows[0].peaks = busy.rows[0].peaks
+    assert "repeat this on a quiet machine" in conv_text(two)
 
 
 def test_more_memory_than_said_is_seen() -> None:
@@ -275,19 +278,6 @@ def test_more_memory_than_said_is_seen() -> None:
     kept.extra_bytes[OURS] += 1
     assert is_over(kept)
     assert f"{LARGE.text}" in conv_text(report([kept])).split("More than the workspace")[1]
-
-
-@dataclass
-class Stats:
-    """As conv/prepared.py's CacheStats."""
-
-    hits: int = 3
-    misses: int = 1
-    made: int = 1
-    refused: int = 0
-    bytes: int = 4096
-    limit_bytes: int = 1 << 20
-    hit_rate = 0.75
 
 
 class Cache:
@@ -299,14 +289,15 @@ class Cache:
     def clear(self) -> None:
         self.cleared += 1
 
-    def stats(self) -> Stats:
-        return Stats()
+    def stats(self) -> prepared.CacheStats:
+        return prepared.CacheStats(3, 1, 1, 0, 0, 1, 4096, 1 << 20)
 
 
 @needs_core
 def test_cold_calls_prepare_their_weights_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache()
-    monkeypatch.setattr(cpu_conv, "weight_cache", lambda: cache)
+    monkeypatch.setattr(prepared, "cache", lambda: cache)
+    monkeypatch.setattr(cpu_conv, "our_call", lambda *_: cpu_conv.torch_call(_[0]))
     found = run_conv(ConvSettings([FLAT], repeats=3, cold=True, sample_s=1e-4))
     assert cache.cleared == 1 + 3
     assert [len(found.rows[0].seconds[name]) for name in (COLD, OURS, TORCH)] == [3, 3, 3]

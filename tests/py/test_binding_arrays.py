@@ -234,12 +234,20 @@ def test_reference_counts_do_not_drift_over_ten_thousand_calls() -> None:
     out = np.zeros((1, 1, 1, 2, 2), np.float32)
     flag = _core.CancelFlag()
     window = _core.schedule_window(2, 1, 1)
-    watched = (x, weight, bias, out, flag, window, ONE, NONE, None.__class__)
+    frame, factors, into = (
+        torch.ones(1, 2, 2),
+        np.ones(1, np.float32),
+        np.zeros((1, 1, 1, 2, 2), "f4"),
+    )
+    watched = (x, weight, bias, out, flag, window, frame, factors, into, ONE, NONE, None.__class__)
 
     def calls(count: int) -> None:
         for _ in range(count):
             _core.conv3d(x, weight, bias, out, ONE, ONE, NONE, NONE, "zeros", 1, 1, 0, flag)
             _core.blend_accumulate(x, None, window, window, out)
+            _core.conv3d(None, weight, bias, into, ONE, ONE, NONE, NONE, "zeros", 1, 1, 0, flag,
+                         "fast", None, [frame], factors, factors, "silu", ONE, into)  # fmt: skip
+            _core.fingerprint(frame)
             for bad in (lambda: reference(x, bias, out), lambda: reference(x, None, out)):
                 try:
                     bad()

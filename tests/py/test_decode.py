@@ -291,7 +291,10 @@ def test_cancel_stops_before_the_next_grain(vae: Any, kind: str) -> None:
         event.set()
 
     with pytest.raises(DecodeCancelled, match="after 1"):
-        decode(vae, latents_of(vae), strategy="streamed", progress=progress, cancel=cancels[kind])
+        decode_with_report(
+            vae, latents_of(vae), strategy="streamed", progress=progress, cancel=cancels[kind],
+            options=DecodeOptions(chunk_size=1),
+        )  # fmt: skip
     assert done == [1]
 
 

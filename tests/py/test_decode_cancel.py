@@ -42,15 +42,19 @@ def test_the_c_cores_flag_is_found_in_what_was_given() -> None:
 def test_a_convolution_of_the_c_core_is_cut_short_and_no_other_way_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    holder, real, calls = Holder(), functional.conv3d, []
+    holder, calls = Holder(), []
 
-    def conv3d(*given: Any, **more: Any) -> Any:
-        calls.append(more["cancel"])
-        if len(calls) == 3:
-            holder.flag.request()  # as a thread would while it computes
-        return real(*given, **more)
+    def watched(real: Any) -> Any:
+        def convolve(*given: Any, **more: Any) -> Any:
+            calls.append(more["cancel"])
+            if len(calls) == 3:
+                holder.flag.request()  # as a thread would while it computes
+            return real(*given, **more)
 
-    monkeypatch.setattr(functional, "conv3d", conv3d)
+        return convolve
+
+    for name in ("conv3d", "fused_conv3d"):  # the router's and the decode's own backend's
+        monkeypatch.setattr(functional, name, watched(getattr(functional, name)))
     vae = tiny_vae("hunyuan")
     z = tiny_latents(vae, 3, 4, 4)
     with pytest.raises(DecodeCancelled):

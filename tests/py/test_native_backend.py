@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from live_storages import LiveStorages  # noqa: E402
 from native_doubles import FusedConv3d  # noqa: E402
 from test_torch_backend import (  # noqa: E402
     Holder,
@@ -25,6 +26,7 @@ from hy3d_rocm.decode.engines.geometry import kernel_size, own_frames, source_ra
 from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, shuffled_frames  # noqa: E402
+from hy3d_rocm.decode.native import memory  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -277,3 +279,57 @@ def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
     assert torch.equal(result, wanted)
     with pytest.raises(torch.OutOfMemoryError):
         backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), moments=True)
+
+
+@pytest.mark.skipif(not IS_THERE, reason="the C core with the fused convolution is not built here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["group", "rms"])
+@pytest.mark.parametrize("up", [(1, 1, 1), (2, 2, 2)])
+def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
+    dtype: Any, kind: str, up: Any
+) -> None:
+    """Live storages of torch's, and what the core allocates at once, against workspace_bytes."""
+    rng = random.Random(5)
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.ones(64))
+    layer = decoder_layer(rng, 64, up=up, keep_first=True, norm=Norm(kind, module, 1e-6))
+    weights = ModuleWeights(dtype, CPU)
+    beside: list[int] = []
+
+    def watched(*given: Any, **more: Any) -> Any:
+        beside.append(live.live)
+        return functional.fused_conv3d(*given, **more)
+
+    backend = NativeBackend(weights, compute=watched)
+    x = normal(rng, 1, 64, 6, 24, 24, dtype=dtype)
+    pieces, frames = Pieces((x[:, :, :3], x[:, :, 3:]), 0, 6), (2, 5)
+    affine = (torch.ones(64), torch.zeros(64)) if kind == "group" else None
+    predicted = backend.workspace_bytes(layer, pieces, frames)
+    names = [weights.of(layer.module, "weight"), weights.of(layer.module, "bias")]
+    known = [x, *names, *(affine or ()), weights.of(module, "weight"), *module.parameters()]
+    with LiveStorages(known, CPU) as live:
+        result, _ = backend.convolve(layer, pieces, frames, affine=affine, moments=True)
+    assert backend.delegated == {}
+    inside = memory.inside_bytes(layer, (64, 64, 3, 3, 3), (24, 24), frames, dtype)
+    assert live.peak - result.nbytes <= predicted
+    assert beside[0] - result.nbytes + inside <= predicted
+    assert predicted <= 64 << 20, "more than the convolution's own limit for a thread"
+
+
+@pytest.mark.skipif(not IS_THERE, reason="the C core with the fused convolution is not built here")
+def test_what_a_convolution_takes_inside_is_what_the_core_says_when_it_runs() -> None:
+    rng = random.Random(15)
+    for threads in (1, 2):
+        for channels in (4, 64):
+            layer = decoder_layer(rng, channels, norm=None, act=None)
+            torch.set_num_threads(threads)
+            size, frames = (30, 26), (0, 4)
+            shape = (channels, channels, 3, 3, 3)
+            said = memory.inside_bytes(layer, shape, size, frames, torch.float32)
+            x = torch.zeros(1, channels, 6, *size)
+            out = torch.empty(1, channels, 4, *size)
+            _, _, workspace = _native.conv3d(
+                x, layer.module.weight.detach(), None, out, (1, 1, 1), (1, 1, 1), (0, 1, 1),
+                (0, 1, 1), ("zeros", "replicate", "replicate"), 1, threads, 0, None, "fast",
+            )  # fmt: skip
+            assert workspace <= said <= workspace + (1 << 16), (threads, channels)

@@ -147,3 +147,119 @@ def test_a_convolution_cut_short_ends_the_decode_as_cancelled(
     monkeypatch.setattr(functional, "fused_conv3d", cut_short)
     with pytest.raises(DecodeCancelled):
         decode_with_report(vae, tiny_latents(vae, 1, 3, 4), "1GB", cancel=lambda: asked["stop"])
+
+
+def test_a_cancel_is_looked_at_before_every_convolution(double: FusedConv3d) -> None:
+    """A chunk of some latent frames takes long on the CPU."""
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 3, 3, 4)
+    with pytest.raises(DecodeCancelled):
+        decode_with_report(vae, z, "1GB", cancel=lambda: double.calls >= 3)
+    assert double.calls == 3
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "wan"])
+def test_smaller_budgets_take_smaller_parts_of_it(kind: str) -> None:
+    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.prices import Prices
+
+    family = family_for(tiny_vae(kind))
+    shape = (1, family.latent_channels, 9, 24, 24)
+    job = ways.Job(
+        family, shape, CPU, torch.float32, torch.float32, ways.native_backend, is_fused=True
+    )
+    listed = [way for way in ways.list_ways(job) if way.strategy == "streamed"]
+    assert len(listed) == (2 if kind == "hunyuan" else 3)
+    prices = Prices(job)
+    needs = [prices(way).device_bytes for way in listed]
+    assert needs == sorted(needs, reverse=True)
+    given = ways.WayOptions(chunk_size=2, slice_bytes=1 << 20)
+    alone = [way for way in ways.list_ways(job, given) if way.strategy == "streamed"]
+    assert len(alone) == 1, "what is asked for is the only one"
+
+
+def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
+    from hy3d_rocm.conv import prepared, room
+
+    made: list[int] = []
+
+    class Prepared:
+        pass
+
+    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: id(weight))
+    weights = [torch.zeros(4) for _ in range(3)]
+
+    def ask(number: int) -> Any:
+        def make() -> Any:
+            made.append(number)
+            return Prepared()
+
+        return cache.get(weights[number], 1, 300, make)
+
+    assert ask(0) is not None
+    with room.within(cache.stats().bytes + 400):
+        assert ask(1) is not None
+        assert ask(2) is None, "600 are held, 700 are the most"
+        assert ask(0) is not None, "what is there is used"
+    assert made == [0, 1]
+    assert ask(2) is not None, "the scope has ended"
+
+
+def test_the_planned_peak_holds_with_the_weights_it_prepares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A decode whose budget leaves nothing prepares nothing; its frames are the same."""
+    from hy3d_rocm.conv import prepared
+
+    if not hasattr(functional, "fused_conv3d"):
+        pytest.skip("the C core with the fused convolution is not built here")
+    from diffusers import AutoencoderKLWan
+
+    vae = AutoencoderKLWan(base_dim=32, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1).eval()
+    vae.requires_grad_(False)
+    z = tiny_latents(vae, 2, 6, 6)
+    caches = []
+    frames = []
+    for budget in ("2GB", None):
+        fresh = prepared.WeightCache(1 << 30)
+        monkeypatch.setattr(prepared, "_made", fresh)
+        if budget is None:
+            budget = str(caches[0][1] + (64 << 10)) + "B"
+        got, report = decode_with_report(vae, z, budget, "streamed")
+        held = fresh.stats().bytes
+        need = report.plan["device_bytes"]
+        caches.append((held, need))
+        frames.append(got)
+        assert report.predicted_peak_bytes <= report.budget_bytes
+        assert need + held <= report.predicted_peak_bytes
+    assert caches[0][0] > 0
+    assert caches[1][0] == 0
+    assert torch.equal(frames[0], frames[1]), "prepared or not is never another result"
+
+
+def wide_vae() -> Any:
+    """Channels enough for the fast algorithm."""
+    from diffusers import AutoencoderKLHunyuanVideo
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoencoderKLHunyuanVideo(
+            latent_channels=4, block_out_channels=(32, 32, 64, 64), norm_num_groups=4,
+            layers_per_block=1,
+        ).eval().requires_grad_(False)  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(functional, "fused_conv3d"), reason="not built here")
+def test_the_cores_decode_is_the_unsplit_decode() -> None:
+    """To 80 dB, what the fast algorithm promises; measured 100 to 120."""
+    import math
+
+    vae = wide_vae()
+    z = tiny_latents(vae, 3, 6, 7)
+    want = unsplit(vae, z).double()
+    got, report = decode_with_report(vae, z, "2GB")
+    assert report.strategy == "streamed"
+    assert report.delegated == {}
+    error = float((got.double() - want).square().mean())
+    span = float(want.max() - want.min())
+    assert 10 * math.log10(span * span / error) >= 80

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hy3d_rocm.conv.admission import VISIT, Shelf
+from hy3d_rocm.conv.admission import Shelf
 
 
 def request(shelf: Shelf[str, str], key: str, nbytes: int) -> bool:
@@ -72,10 +72,19 @@ def test_things_asked_for_many_times_in_a_row_share_a_guest_s_place() -> None:
     model = layers(80)
     scan(shelf, model, times=30)
     shares = [scan(shelf, model, times=30) for _ in range(3)]
-    # 39 keep their places; the 41 others are asked for 30 times: one to see it, one to make it,
-    # and as long as a visit lasts the guest before keeps its place.
-    assert min(shares) >= (39 + 41 * (30 - VISIT - 2) / 30) / 80
+    # 39 keep their places; the 41 others are asked for 30 times, of which some ten go by until the
+    # guest before has left.
+    assert min(shares) >= (39 + 41 * (30 - 10) / 30) / 80
     assert scan(shelf, model) >= 39 / 80
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_things_asked_for_a_few_times_in_a_row_drive_nothing_out(times: int) -> None:
+    shelf: Shelf[str, str] = Shelf(400)
+    model = layers(80)
+    assert scan(shelf, model, times) == 40 * (times - 1) / (80 * times)
+    assert [scan(shelf, model, times) for _ in range(3)] == [0.5] * 3
+    assert shelf.evicted == 0
 
 
 def test_a_burst_of_two_layers_that_take_turns_does_not_make_each_of_them_again_and_again() -> None:

@@ -21,7 +21,7 @@ from hy3d_rocm.decode.engines.torch_backend import (
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.fused.tensors import overlaps
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.memory.workspace import C_WORKSPACE_BYTES
+from hy3d_rocm.decode.native import memory
 from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.layers import Weights
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = tuple(memory.NAMES)
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -53,9 +53,9 @@ class NativeBackend:
     bias and residual in its result. Results are contiguous (1, C, T, H, W).
 
     What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
-    CancelFlag that ends a convolution under way. compute: instead of functional.fused_conv3d.
-    Nothing is written to `add` before all memory that the call needs is there, so a call that ran
-    out of it may be made again.
+    CancelFlag that ends a convolution under way; check: called before each, may raise. compute:
+    instead of functional.fused_conv3d. Nothing is written to `add` before all memory that the call
+    needs is there, so a call that ran out of it may be made again.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class NativeBackend:
     ) -> None:
         self.weights = weights
         self.cancel = cancel
+        self.check: Callable[[], object] | None = None
         self._compute = compute
         self.delegated: dict[str, int] = {}
         self._other = TorchBackend(weights)
@@ -75,6 +76,8 @@ class NativeBackend:
         moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
+        if self.check is not None:
+            self.check()
         reason = self._refusal(layer, source)
         if reason is not None:
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
@@ -94,8 +97,8 @@ class NativeBackend:
         return result, _moments(result, add) if moments else None
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """See Backend.workspace_bytes: the C convolution's workspace, what a norm over the channels
-        makes, a float block of norm or moments, the shuffled copy."""
+        """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
+        what a norm over the channels makes, a float block of norm or moments, the shuffled copy."""
         if self._refusal(layer, source) is not None:
             return self._other.workspace_bytes(layer, source, frames)
         x, weight = source.tensors[0], self._weight(layer)
@@ -107,9 +110,8 @@ class NativeBackend:
         normed = read * x.element_size() if by_position else 0
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
-        return max(
-            normed + max(C_WORKSPACE_BYTES * torch.get_num_threads(), block), shuffled, block
-        )
+        inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
+        return max(normed + max(inside, block), shuffled, block)
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""

@@ -34,6 +34,7 @@ from hy3d_rocm.decode.planning.backends import (
 )
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 from hy3d_rocm.decode.planning.planner import Way
+from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,12 @@ __all__ = [
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
+# For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
+# transforms serve all frames of a call: one core, HunyuanVideo, 9 frames 128x128: 6.8 s whole, 8.1
+# in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
+# in chunks of 1.
+_NATIVE_SLICE_BYTES = 512 * MB
+_NATIVE_LATENTS = (4, 2)
 # A level of tiles is offered if its area is at most this share of the one before.
 _SMALLER = 0.85
 
@@ -103,26 +110,32 @@ def is_native(job: Job, way: Way) -> bool:
 def _streamed(strategy: str, job: Job, device: torch.device, options: WayOptions) -> Iterator[Way]:
     """Exact in less memory: layer by layer where norms see the whole video, else in chunks."""
     on_cpu = device.type == "cpu"
+    native = on_cpu and computes_natively(job.make_backend)
     if job.family.has_global_norms:
-        slice_bytes = options.slice_bytes or _slice_bytes(device)
-        parameters = {"engine": "layers", "slice_bytes": slice_bytes}
+        usual = options.slice_bytes or _slice_bytes(device)
+        sizes = [_NATIVE_SLICE_BYTES] if native and options.slice_bytes is None else []
         spills = options.cpu_offload and not on_cpu
-        yield Way(strategy, "layer by layer", parameters, spills=spills)
+        for slice_bytes in [*sizes, usual]:
+            parameters = {"engine": "layers", "slice_bytes": slice_bytes}
+            what = "layer by layer"
+            if sizes and slice_bytes == usual:
+                what = f"layer by layer, {size_text(usual)} at a time"
+            yield Way(strategy, what, parameters, spills=spills)
         return
     what = "pixel frame" if job.encode else "latent frame"
-    for size in [options.chunk_size] if options.chunk_size else _chunks(job, on_cpu):
+    for size in [options.chunk_size] if options.chunk_size else _chunks(job, on_cpu, native):
         parameters = {"engine": "chunks", "chunk": size}
         yield Way(strategy, f"in chunks of {size} {what}{'s' * (size > 1)}", parameters)
 
 
-def _chunks(job: Job, on_cpu: bool) -> list[int]:
-    """Frames of a chunk: on a GPU as many as keep it busy, else, or where these don't fit, those of
-    one latent frame. By shape alone."""
+def _chunks(job: Job, on_cpu: bool, native: bool) -> list[int]:
+    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some, else, or
+    where these don't fit, those of one latent frame. By shape alone."""
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
-    latents = 1 if on_cpu else max(1, _BUSY_POSITIONS // positions)
+    tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
-    return sorted({int(min(latents, most) * time), int(time)}, reverse=True)
+    return sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:

@@ -1,0 +1,108 @@
+/* Layers whose input and output are used where they are: the same bits as with copies, exact, and
+ * nothing beyond the tensors is touched. */
+#include "conv3d_support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Planes of whole vectors; more channels than a block, output channels with every rest of eight. */
+static hy3d_conv3d_desc straight_desc(int variant)
+{
+    hy3d_conv3d_desc desc = conv_desc(HY3D_F32, 130, 17 + variant, 4, 8, 10, 1);
+
+    desc.kernel[0] = variant % 2 == 0 ? 1 : 3;
+    desc.pad_before[0] = variant % 4 == 3 ? 2 : 0;
+    desc.pad_mode[0] = HY3D_PAD_REPLICATE;
+    desc.batch = variant % 3 == 0 ? 2 : 1;
+    if (variant % 4 == 2) { /* vectors row by row */
+        desc.in_size[1] = 5;
+        desc.in_size[2] = 48;
+    }
+    return desc;
+}
+
+static void copy_values(const hy3d_tensor *from, const hy3d_tensor *to)
+{
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+    do {
+        conv_set(to, at, conv_get(from, at));
+    } while (conv_step(to, at));
+}
+
+/* Values that differ in any bit (as doubles of floats: exact). */
+static int64_t unequal(const hy3d_tensor *a, const hy3d_tensor *b)
+{
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+    int64_t count = 0;
+    do {
+        count += conv_get(a, at) == conv_get(b, at) ? 0 : 1;
+    } while (conv_step(a, at));
+    return count;
+}
+
+START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
+{
+    hy3d_context *const context = test_context(NULL, 2);
+    test_random random = test_rng(700 + (uint64_t)_i);
+    const hy3d_conv3d_desc desc = straight_desc(_i);
+    conv_problem problem = conv_problem_make(&desc, true, LAYOUT_GAPS, LAYOUT_PLAIN, LAYOUT_GAPS,
+                                             &random, 0);
+    conv_problem straight = problem;
+    conv_view x = conv_view_make(HY3D_F32, problem.x.tensor.size, LAYOUT_PLAIN, 0xff);
+    conv_view y = conv_view_make(HY3D_F32, problem.y.tensor.size, LAYOUT_PLAIN, 0xff);
+    /* Whole cache lines, so that they begin where one does and end where a page does. */
+    test_guard x_guard = test_guard_make(x.bytes), y_guard = test_guard_make(y.bytes);
+
+    ck_assert_uint_eq(x.bytes % 64, 0);
+    x.tensor.data = test_guard_end(&x_guard, x.bytes);
+    y.tensor.data = test_guard_end(&y_guard, y.bytes);
+    copy_values(&problem.x.tensor, &x.tensor);
+    straight.x.tensor = x.tensor;
+    ck_assert_ok(conv_problem_run(context, &problem));
+    for (int out = 0; out < 2; out++) { /* x in place, then y as well */
+        if (out == 1) {
+            straight.y.tensor = y.tensor;
+        }
+        ck_assert_ok(conv_problem_run(context, &straight));
+        ck_assert_int_eq(unequal(&problem.y.tensor, &straight.y.tensor), 0);
+    }
+    straight.x.tensor = problem.x.tensor; /* y alone */
+    memset(y.tensor.data, 0xff, y.bytes);
+    ck_assert_ok(conv_problem_run(context, &straight));
+    ck_assert_int_eq(unequal(&problem.y.tensor, &straight.y.tensor), 0);
+    test_guard_free(&x_guard);
+    test_guard_free(&y_guard);
+    conv_view_free(&x);
+    conv_view_free(&y);
+    conv_problem_free(&problem);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_tensors_used_where_they_are_give_exact_integers)
+{
+    hy3d_context *const context = test_context(NULL, 2);
+    test_random random = test_rng(720 + (uint64_t)_i);
+    const hy3d_conv3d_desc desc = straight_desc(_i);
+    conv_problem problem = conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN,
+                                             &random, 3);
+    const size_t bytes = problem.x.bytes;
+    void *memory = NULL;
+
+    ck_assert_ok(hy3d_alloc(context, bytes, &memory)); /* aligned */
+    problem.x.tensor.data = memcpy(memory, problem.x.memory, bytes);
+    ck_assert_ok(conv_problem_run(context, &problem));
+    ck_assert_int_eq(conv_problem_differing(&problem), 0);
+    hy3d_free(context, memory);
+    conv_problem_free(&problem);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+TCase *hy3d_conv3d_straight_case(void)
+{
+    TCase *const tests = tcase_create("straight");
+    tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_the_bits_of_copies, 0, 8);
+    tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_exact_integers, 0, 8);
+    return tests;
+}
