@@ -3,7 +3,7 @@
     python tests/bench/winograd_points.py [--channels 512] [--size 24]
 
 Simulates F(m x m, 3x3) over rows and columns in float32 (transforms, sums of at most 512 products,
-weights transformed in float64 and rounded once), taps of time summed or by F(2,3), and prints the
+weights transformed in float64), taps of time summed or by F(2,3), and prints the
 largest error against float64 relative to the largest output, beside that of a direct convolution,
 and the gain that the proven bound grows with (docs/numerics.md). Inputs are SiLU of normal values,
 weights normal, seed 0.
@@ -81,7 +81,7 @@ def roundings(m: int, moments: int, channels: int, taps: int) -> int:
     else:
         parts = -(-k // CHAIN)
         sums = -(-(k // 16) // parts) * 16 + segments * parts - 1
-    return sums + 4 * m + 2 + (0 if moments == 1 else 3) + 2
+    return sums + 4 * m + 8 + (0 if moments == 1 else 5) + 2
 
 
 def bound(m: int, moments: int, channels: int, taps: int) -> Fr:

@@ -85,8 +85,9 @@ double winograd_bound(hy3d_conv3d_format format, const hy3d_conv3d_desc *desc)
                                  : (k / 16 + parts - 1) / parts * 16 + segments * parts - 1;
     const int64_t data = kind.m == 4 ? 2 * 4 : 2 * 5;
     const int64_t result = kind.m == 4 ? 2 * 4 : 2 * 5;
-    const int64_t time = kind.moments == 1 ? 0 : 1 + 2;
-    const double n = (double)(data + 2 + sum + result + time + 2);
+    const int64_t time = kind.moments == 1 ? 0 : 1 + 2 + 2;
+    const int64_t weight = 2 * 4;
+    const double n = (double)(data + weight + sum + result + time + 2);
     const double gain = gain_of(kind.m);
 
     return n * u / (1.0 - n * u) * gain * gain * (kind.moments == 1 ? 1.0 : gain_of(2)) *

@@ -16,8 +16,10 @@ from hy3d_rocm import _core
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 ZEROS = ("zeros", "zeros", "zeros")
 # channels in, taps of time, frames, rows, columns: together they reach several kinds.
-SHAPES = [(64, 1, 3, 40, 40), (64, 3, 2, 40, 40), (96, 3, 8, 20, 20), (160, 3, 5, 25, 20),
-          (528, 3, 4, 10, 10), (256, 1, 3, 16, 16), (64, 3, 8, 25, 25), (128, 3, 4, 12, 12)]  # fmt: skip
+SHAPES = [
+    (64, 1, 3, 40, 40), (64, 3, 2, 40, 40), (96, 3, 8, 20, 20), (160, 3, 5, 25, 20),
+    (528, 3, 4, 10, 10), (256, 1, 3, 16, 16), (64, 3, 8, 25, 25), (128, 3, 4, 12, 12),
+]  # fmt: skip
 
 
 def winograd_of(shape: tuple[int, int, int, int, int]) -> tuple[int, int]:
