@@ -76,7 +76,8 @@ def roundings(m: int, moments: int, channels: int, taps: int) -> int:
     """How many roundings a product passes at most; products rounded before they are added."""
     k = -(-channels // 16) * 16
     segments, most = (taps, 192 // taps) if moments == 1 else (1, 128)
-    chunk = -(-(-(-k // -(-k // most))) // 16) * 16
+    equal = -(-k // -(-k // most))
+    chunk = -(-equal // 16) * 16
     sums = segments * chunk + -(-k // chunk) - 1
     return sums + 4 * m + 8 + (0 if moments == 1 else 5) + 2
 
