@@ -2,7 +2,7 @@
 
     python tests/bench/winograd_points.py [--channels 512] [--size 24]
 
-Simulates F(m x m, 3x3) over rows and columns in float32 (transforms, sums of at most 512 products,
+Simulates F(m x m, 3x3) over rows and columns in float32 (transforms, sums of 64 channels,
 weights transformed in float64), taps of time summed or by F(2,3), and prints the
 largest error against float64 relative to the largest output, beside that of a direct convolution,
 and the gain that the proven bound grows with (docs/numerics.md). Inputs are SiLU of normal values,
@@ -31,7 +31,7 @@ SETS = {
     "6x6, 0 +-1 +-2 +-1/2": USUAL6,
     "6x6, 0 +-5/8 +-1 +-7/4": BEST6,
 }
-CHAIN = 512
+CHAIN = 64
 
 
 def polynomial(roots: Sequence[Fr]) -> list[Fr]:
@@ -75,12 +75,10 @@ def gain(points: Sequence[Fr]) -> Fr:
 def roundings(m: int, moments: int, channels: int, taps: int) -> int:
     """How many roundings a product passes at most; products rounded before they are added."""
     k = -(-channels // 16) * 16
-    segments = taps if moments == 1 else 1
-    if segments * k <= CHAIN:
-        sums = segments * k
-    else:
-        parts = -(-k // CHAIN)
-        sums = -(-(k // 16) // parts) * 16 + segments * parts - 1
+    segments, most = (taps, 192 // taps) if moments == 1 else (1, 128)
+    equal = -(-k // -(-k // most))
+    chunk = -(-equal // 16) * 16
+    sums = segments * chunk + -(-k // chunk) - 1
     return sums + 4 * m + 8 + (0 if moments == 1 else 5) + 2
 
 

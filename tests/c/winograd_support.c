@@ -77,12 +77,9 @@ double winograd_bound(hy3d_conv3d_format format, const hy3d_conv3d_desc *desc)
     hy3d__winograd_kind kind;
     ck_assert(hy3d__winograd_kind_of(format, &kind));
     const double u = ldexp(1.0, -24);
-    const int64_t segments = kind.moments == 1 ? desc->kernel[0] : 1;
-    const int64_t k = (desc->in_channels + 15) / 16 * 16;
-    const int64_t parts = (k + 511) / 512;
-    const bool is_whole = segments * k <= 512;
-    const int64_t sum = is_whole ? segments * k
-                                 : (k / 16 + parts - 1) / parts * 16 + segments * parts - 1;
+    const hy3d__winograd_filters f = hy3d__winograd_filters_of(
+        kind, desc->out_channels, desc->in_channels, desc->kernel[0]);
+    const int64_t sum = f.segments * f.chunk + (f.k + f.chunk - 1) / f.chunk - 1;
     const int64_t data = kind.m == 4 ? 2 * 4 : 2 * 5;
     const int64_t result = kind.m == 4 ? 2 * 4 : 2 * 5;
     const int64_t time = kind.moments == 1 ? 0 : 1 + 2 + 2;
