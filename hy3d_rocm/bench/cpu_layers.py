@@ -20,6 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 WIDE = "3x3x3, at least 64 channels"
 OTHER = "other layers"
 _WIDE_CHANNELS = 64
+GIGA = 1e9  # operations in one GFLOP
 
 
 @dataclass(frozen=True)

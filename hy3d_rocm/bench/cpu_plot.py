@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.bench.cpu_conv import OURS, TORCH, ConvReport, ConvRow
+from hy3d_rocm.bench.cpu_layers import GIGA
 from hy3d_rocm.bench.cpu_machine import cpu_model, machine
 from hy3d_rocm.bench.models import BenchError
 
@@ -44,18 +45,18 @@ def plot_conv(report: ConvReport, path: Path) -> None:
 def _draw(axes: Any, report: ConvReport, rows: list[ConvRow]) -> None:
     settings = report.settings
     for name, color, shift in ((OURS, _OURS, -0.2), (TORCH, _TORCH, 0.2)):
-        speeds = [(row.speed(name) or 0.0) / 1e9 for row in rows]
+        speeds = [(row.speed(name) or 0.0) / GIGA for row in rows]
         label = f"hy3d_rocm, {settings.accuracy}" if name == OURS else "torch (oneDNN)"
         at = [index + shift for index in range(len(rows))]
         axes.barh(at, speeds, height=0.38, color=color, label=label)
     for index, row in enumerate(rows):
         ratio = row.ratio()
         if ratio is not None:
-            end = max(row.speed(OURS) or 0.0, row.speed(TORCH) or 0.0) / 1e9
+            end = max(row.speed(OURS) or 0.0, row.speed(TORCH) or 0.0) / GIGA
             axes.text(end, index, f"  {ratio:.2f} x", va="center", fontsize=8)
     if report.peak is not None:
-        axes.axvline(report.peak / 1e9, color=_PEAK, linewidth=1.2, linestyle="--",
-                     label=f"peak of multiply-adds, {report.peak / 1e9:.0f}")  # fmt: skip
+        axes.axvline(report.peak / GIGA, color=_PEAK, linewidth=1.2, linestyle="--",
+                     label=f"peak of multiply-adds, {report.peak / GIGA:.0f}")  # fmt: skip
     axes.set_yticks(range(len(rows)), [row.layer.text for row in rows], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.1, y=0.02)

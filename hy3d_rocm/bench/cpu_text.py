@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hy3d_rocm.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow
-from hy3d_rocm.bench.cpu_layers import group_of
+from hy3d_rocm.bench.cpu_layers import GIGA, group_of
 from hy3d_rocm.bench.cpu_machine import machine, machine_lines
 from hy3d_rocm.bench.cpu_memory import SLACK_BYTES
 from hy3d_rocm.bench.cpu_sums import Sums, sums_of, targets
@@ -55,7 +55,7 @@ def conv_dict(report: ConvReport) -> dict[str, Any]:
         "bench": "conv",
         "machine": facts,
         "settings": {name: getattr(settings, name) for name in kept},
-        "peak_gflops": None if report.peak is None else report.peak / 1e9,
+        "peak_gflops": None if report.peak is None else report.peak / GIGA,
         "layers": [_row_dict(row) for row in report.rows],
         "sums": [{**dataclasses.asdict(s), "total_ratio": s.total_ratio} for s in sums_of(report)],
         "targets": [
@@ -75,11 +75,11 @@ def _row_dict(row: ConvRow) -> dict[str, Any]:
         **dataclasses.asdict(row),
         "text": row.layer.text,
         "group": group_of(row.layer),
-        "gflop": row.layer.flops / 1e9,
+        "gflop": row.layer.flops / GIGA,
         "ratio": row.ratio(),
         "cold_ratio": row.ratio(COLD),
         "median_seconds": {name: row.median(name) for name in names},
-        "gflops": {name: (row.speed(name) or 0) / 1e9 for name in names},
+        "gflops": {name: (row.speed(name) or 0) / GIGA for name in names},
         "share": {name: row.share(name) for name in names},
         "is_over": is_over(row),
     }
@@ -103,8 +103,8 @@ def _peak_lines(report: ConvReport) -> list[str]:
     found = [peak for row in report.rows for peak in row.peaks]
     low, high = min(found), max(found)
     lines = [
-        f"peak: {report.peak / 1e9:.0f} GFLOP/s, median of all rounds ({low / 1e9:.0f} to "
-        f"{high / 1e9:.0f})"
+        f"peak: {report.peak / GIGA:.0f} GFLOP/s, median of all rounds ({low / GIGA:.0f} to "
+        f"{high / GIGA:.0f})"
     ]
     if low < _STEADY * high:
         lines.append(

@@ -119,7 +119,8 @@ def tiny_video_vae() -> Any:
 
 def test_a_video_vae_gives_the_images_of_its_own_decode(execute: Callable[..., Any]) -> None:
     vae, latents = tiny_video_vae(), torch.zeros(1, 4, 2, 4, 4)
-    out = execute("Hy3DRocmVAEDecode", samples={"samples": latents}, vae=vae, **AUTO)
+    choice = {**AUTO, "strategy": "whole"}  # auto begins with the C convolution, up to rounding
+    out = execute("Hy3DRocmVAEDecode", samples={"samples": latents}, vae=vae, **choice)
     with torch.no_grad():
         whole = vae.decode(latents).sample
     images, report, _ = out.values

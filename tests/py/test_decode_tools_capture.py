@@ -153,8 +153,9 @@ def test_a_failed_decode_leaves_its_error_in_the_facts_and_in_the_log_of_errors(
     vae: Any, latents: Any, tmp_path: Path
 ) -> None:
     error = torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB in /opt/a/b.py")
+    options = DecodeOptions(backend="torch")  # whose convolutions _Broken sees
     with capturing(tmp_path) as written, pytest.raises(MemoryError), _Broken(error):
-        decode(vae, latents, strategy="streamed")
+        decode_with_report(vae, latents, strategy="streamed", options=options)
     facts = read_capture(written[0]).facts
     assert (facts["outcome"], facts["error"]["type"]) == ("failed", "MemoryError")
     assert "HIP out of memory" in facts["error"]["text"]
