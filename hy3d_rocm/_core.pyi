@@ -129,7 +129,7 @@ def conv3d_prepare(
 ) -> PreparedWeights:
     """weight (Cout, C, kT, kH, kW), f32, f16 or bf16, in that layout. The GIL is released.
 
-    MemoryError, Hy3dError (HY3D_ERR_UNSUPPORTED: no layout of this build, or not of these sizes).
+    MemoryError, ValueError (no layout of this build, or not of these sizes).
     """
 
 def fingerprint(array: Any, threads: int = 0) -> tuple[int, int] | None:
@@ -229,6 +229,9 @@ def peak_run(threads: int, rounds: int) -> float:
     """Chains of f32 multiply-adds in registers at the CPU level in use, eight grains a thread of
     `rounds` x 768 operations; how many operations that were. The GIL is released. threads 0: the
     context's maximum. rounds: 1 to 2**22."""
+
+def trim() -> None:
+    """Frees the workspace that is kept from call to call (256 MB at most)."""
 
 def fail_allocation(k: int, forever: bool = False) -> None: ...
 def allocation_count() -> int: ...

@@ -32,6 +32,7 @@ __all__ = [
     "schedule_window",
     "seed_image",
     "seed_stream",
+    "trim",
 ]
 
 logger = logging.getLogger("hy3d_rocm")
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         schedule_window,
         seed_image,
         seed_stream,
+        trim,
     )
 else:
     try:
@@ -85,6 +87,7 @@ else:
             schedule_window,
             seed_image,
             seed_stream,
+            trim,
         )
     except ImportError as error:
         from hy3d_rocm._fallback import (
@@ -101,6 +104,7 @@ else:
             conv3d_prepare,
             cpu_info,
             fingerprint,
+            trim,
         )
         from hy3d_rocm._fallback.device import resolve_device
         from hy3d_rocm._fallback.schedule import (

@@ -92,6 +92,11 @@ hy3d_status hy3d_alloc(hy3d_context *context, size_t bytes, void **memory_out)
     if (context == NULL || memory_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
+    const hy3d_status status = hy3d__allocator_get(&context->allocator, bytes, memory_out);
+    if (status != HY3D_ERR_OUT_OF_MEMORY || atomic_load(&context->kept) == NULL) {
+        return status;
+    }
+    hy3d_context_trim(context); /* memory that nobody uses must not be why there is none */
     return hy3d__allocator_get(&context->allocator, bytes, memory_out);
 }
 

@@ -26,7 +26,7 @@ static hy3d_status burn_grain(void *argument, int64_t grain, uint32_t slot)
 hy3d_status hy3d_peak_run(hy3d_context *context, uint32_t num_threads, int64_t rounds,
                           double *flops_out)
 {
-    if (rounds < 1 || rounds > INT64_C(1) << 22) {
+    if (context == NULL || flops_out == NULL || rounds < 1 || rounds > INT64_C(1) << 22) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     const uint32_t most = hy3d_context_max_threads(context);

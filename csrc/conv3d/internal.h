@@ -128,7 +128,7 @@ struct hy3d_conv3d_plan {
     void *own_weight;
     void *bias; /* own, compute type, out_channels values and a kernel's rows of zeros */
     size_t own_bytes;
-    /* A slot's workspace: input tile or panel first, then the result tile, then a line buffer. */
+    /* A slot's workspace: input tile or panel first, then the result tile; Winograd's is all input. */
     size_t input_bytes, result_bytes, slot_bytes, workspace_bytes;
     uint32_t slots;
 };

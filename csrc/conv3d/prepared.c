@@ -121,6 +121,7 @@ hy3d_status hy3d_conv3d_weights_create(hy3d_context *context, const hy3d_tensor 
     size_t bytes = 0;
 
     if (context == NULL || weight == NULL || weights_out == NULL || weight->dtype == HY3D_F64 ||
+        hy3d_dtype_bytes(weight->dtype) == 0 ||
         !filters_of(format, weight->size[0], weight->size[1], &weight->size[2], &filters,
                     &bytes)) {
         return HY3D_ERR_INVALID_ARGUMENT;
@@ -182,7 +183,8 @@ hy3d_status hy3d__conv_check_prepared(const hy3d_context *context, const hy3d_co
     if (status != HY3D_OK) {
         return status;
     }
-    const bool fits = prepared->format == format && prepared->out_channels == desc->out_channels &&
+    /* Another context may have another CPU level, whose filters differ in their last bits. */
+    const bool fits = prepared->context == context && prepared->format == format && prepared->out_channels == desc->out_channels &&
                       prepared->in_channels == desc->in_channels &&
                       prepared->kernel[0] == desc->kernel[0] &&
                       prepared->kernel[1] == desc->kernel[1] &&

@@ -6,7 +6,6 @@
 /* Input channels at once: the lines of 16 output channels are read in runs of this many filters. */
 #define CHANNELS 8
 
-/* `count` input channels of one output channel from c0 on, all taps, in index order. */
 /* Whether all of an output channel's values follow each other. */
 static bool is_run(const hy3d_tensor *weight)
 {
@@ -14,6 +13,7 @@ static bool is_run(const hy3d_tensor *weight)
     return stride[4] == 1 && stride[3] == 3 && stride[2] == 9 && stride[1] == 9 * weight->size[2];
 }
 
+/* `count` input channels of one output channel from c0 on, all taps, in index order. */
 static void load_filter(const hy3d__kernels *kernels, const hy3d_tensor *weight, int64_t m,
                         int64_t c0, int64_t count, float *dst)
 {

@@ -77,5 +77,6 @@ PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored);
+PyObject *hy3d_py_trim(PyObject *module, PyObject *ignored);
 
 #endif

@@ -1,4 +1,4 @@
-/* Test hooks of the allocator. */
+/* Memory that is kept, and test hooks of the allocator. */
 #include "python/core.h"
 
 PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -31,4 +31,11 @@ PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored)
     hy3d_context *const context = hy3d_py_get_state(module)->context;
     hy3d_context_trim(context);
     return PyLong_FromUnsignedLongLong(hy3d_context_live_allocations(context));
+}
+
+PyObject *hy3d_py_trim(PyObject *module, PyObject *ignored)
+{
+    (void)ignored;
+    hy3d_context_trim(hy3d_py_get_state(module)->context);
+    Py_RETURN_NONE;
 }

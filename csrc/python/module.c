@@ -33,6 +33,7 @@ static PyMethodDef functions[] = {
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
+    PLAIN(trim, "Frees the workspace that is kept from call to call."),
     FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),
     PLAIN(allocation_count, "Test hook: allocations asked for so far."),
     PLAIN(live_allocations, "Test hook: allocations not yet freed."),

@@ -81,6 +81,10 @@ def blas_info() -> dict[str, Any]:
     return {"available": False, "text": "", "error": f"the C core is not built: {INSTALL}"}
 
 
+def trim() -> None:
+    """As `_core.trim`: nothing is kept."""
+
+
 def conv3d(*args: object, **kwargs: object) -> Any:
     """Always refuses: the CPU convolution exists in C only."""
     raise Hy3dError(_NEEDED)

@@ -80,8 +80,8 @@ HY3D_API void hy3d_context_trim(hy3d_context *context);
 HY3D_API void hy3d_context_fail_allocation(hy3d_context *context, uint64_t k, bool forever);
 /* Allocations asked for since the context was made, failed ones included. */
 HY3D_API uint64_t hy3d_context_allocation_count(const hy3d_context *context);
-/* Allocations not yet freed, the context's own and a workspace that is kept included: 0 leaks means that this number is the
- * same before and after. */
+/* Allocations not yet freed, the context's own and a workspace that is kept included (trim first): 0 leaks
+ * means that this number is the same before and after. */
 HY3D_API uint64_t hy3d_context_live_allocations(const hy3d_context *context);
 
 /* A cancel flag: requested from any thread, looked at by long calls once per grain. */

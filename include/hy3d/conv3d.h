@@ -51,7 +51,7 @@ typedef struct hy3d_conv3d_desc {
     /* At most this many threads; 0 is the context's maximum. Never changes a bit of the result. */
     uint32_t num_threads;
     /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MB a thread. A tighter
-     * bound means fewer grains in flight, never another result. */
+     * bound means fewer or smaller grains in flight, never another result. */
     size_t workspace_limit_bytes;
 } hy3d_conv3d_desc;
 
@@ -108,16 +108,15 @@ HY3D_API size_t hy3d_conv3d_weights_bytes(const hy3d_conv3d_weights *weights);
 HY3D_API hy3d_conv3d_format hy3d_conv3d_weights_format(const hy3d_conv3d_weights *weights);
 
 /* weight has sizes (out_channels, in_channels / groups, kT, kH, kW), any strides; bias is NULL or
- * has size[0] = out_channels (the other sizes 1). Both are of desc->dtype. The plan keeps what it
- * needs of them in its own memory or borrows weight->data where it is contiguous and f32 or f64:
- * keep weight and bias alive and unchanged as long as the plan.
- * HY3D_ERR_WORKSPACE_TOO_SMALL: *needed_out (if not NULL) is the smallest limit that would do;
- * it is also written on success. */
+ * has size[0] = out_channels (the other sizes 1). Both are of desc->dtype. The plan may read weight
+ * until it is destroyed, whatever its type: keep weight and bias alive and unchanged as long.
+ * HY3D_ERR_WORKSPACE_TOO_SMALL: *needed_out (if not NULL) is the smallest limit that would do; on
+ * success a limit that gives this plan with one grain in flight. */
 HY3D_API hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_desc *desc,
                                              const hy3d_tensor *weight, const hy3d_tensor *bias,
                                              size_t *needed_out, hy3d_conv3d_plan **plan_out);
 /* As above, with weights that were prepared (NULL: none, then they are transformed while running,
- * part by part in the workspace). prepared must have the sizes of weight and the layout that
+ * part by part in the workspace). prepared must be of this context and have the sizes of weight and the layout that
  * hy3d_conv3d_choose_format gives, else HY3D_ERR_INVALID_ARGUMENT. Never another result. */
 HY3D_API hy3d_status hy3d_conv3d_plan_create_prepared(
     hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,

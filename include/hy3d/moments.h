@@ -15,7 +15,8 @@ HY3D_BEGIN_DECLS
  * channel c, deviations[c] the sum of (x - mean[c])^2. Sums are made in double, of blocks of
  * positions whose first value is subtracted before squaring, so nothing cancels: deviations are
  * within 1e-10 of themselves for any data, plus 2^-50 * (blocks of 2048 positions) * (1 + |mean| /
- * standard deviation) of them. NaN and infinities in x give NaN.
+ * standard deviation) of them. NaN and infinities in x give
+ * NaN deviations, and a mean that is not finite.
  *
  * num_threads as in hy3d_conv3d_desc. Bit-identical for every thread count, CPU level and memory
  * layout (NaN aside: only "is NaN" is promised). Allocates nothing. cancel may be NULL;

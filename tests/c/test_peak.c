@@ -49,6 +49,8 @@ START_TEST(test_rounds_out_of_range_are_refused)
     ck_assert_status(hy3d_peak_run(context, 1, 0, &flops), HY3D_ERR_INVALID_ARGUMENT);
     ck_assert_status(hy3d_peak_run(context, 1, (INT64_C(1) << 22) + 1, &flops),
                      HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_peak_run(NULL, 1, 1, &flops), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_peak_run(context, 1, 1, NULL), HY3D_ERR_INVALID_ARGUMENT);
     ck_assert(flops == -1);
     hy3d_context_destroy(context);
 }

@@ -75,6 +75,8 @@ START_TEST(test_weights_that_cannot_be_prepared_are_refused)
         bad = weight;
         bad.dtype = HY3D_F64;
         ck_assert_status(prepare(context, &bad, format), HY3D_ERR_INVALID_ARGUMENT);
+        bad.dtype = (hy3d_dtype)99;
+        ck_assert_status(prepare(context, &bad, format), HY3D_ERR_INVALID_ARGUMENT);
         bad = weight;
         bad.size[3] = 1;
         ck_assert_status(prepare(context, &bad, format), HY3D_ERR_INVALID_ARGUMENT);
@@ -129,6 +131,16 @@ START_TEST(test_prepared_weights_of_another_layer_or_layout_are_refused)
             hy3d_conv3d_weights_destroy(weights);
         }
     }
+    hy3d_context *const other = test_context(NULL, 1);
+    hy3d_conv3d_weights *foreign = NULL;
+    hy3d_conv3d_plan *none = NULL;
+    ck_assert_ok(
+        hy3d_conv3d_weights_create(other, &p.weight.tensor, right, 0, NULL, &foreign));
+    ck_assert_status(hy3d_conv3d_plan_create_prepared(context, &desc, &p.weight.tensor, NULL,
+                                                      foreign, NULL, &none),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_conv3d_weights_destroy(foreign);
+    hy3d_context_destroy(other);
     conv_problem_free(&p);
     hy3d_context_destroy(context);
 }

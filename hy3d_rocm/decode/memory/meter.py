@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.decode.memory.budget import Machine, is_apu
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ def give_back(device: torch.device | None = None) -> None:
     gc.collect()
     if device is not None and device.type == "cuda":
         torch.cuda.empty_cache()
+    _native.trim()
     trim_malloc()
 
 
