@@ -85,7 +85,7 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     """Decode as `job` says; pixels (1, 3, T, H, W) in -1..1 and the record."""
     from safetensors.torch import load_file
 
-    from hy3d_rocm.decode import decode_with_report
+    from hy3d_rocm.decode import DecodeOptions, decode_with_report
     from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
     from hy3d_rocm.demo.model import load_demo_vae
 
@@ -108,6 +108,8 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
             budget=job.get("budget_bytes"),
             strategy="auto" if protected else "whole",
             progress=report_progress,
+            # The faults are those of torch's convolutions: the C one would never meet them.
+            options=DecodeOptions(backend="torch"),
         )
     record = {
         "mode": job["mode"],
