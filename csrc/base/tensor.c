@@ -1,4 +1,6 @@
-#include "hy3d/tensor.h"
+#include "base/tensor.h"
+
+#include "base/checked.h"
 
 size_t hy3d_dtype_bytes(hy3d_dtype dtype)
 {
@@ -27,4 +29,22 @@ const char *hy3d_dtype_name(hy3d_dtype dtype)
         return "bf16";
     }
     return "unknown";
+}
+
+hy3d_status hy3d__check_reach(const void *data, hy3d_dtype dtype, int dims, const int64_t *size,
+                              const int64_t *stride)
+{
+    int64_t low = 0, high = 0;
+
+    for (int i = 0; i < dims; i++) {
+        int64_t reach;
+        if (!hy3d__mul_i64(size[i] - 1, stride[i], &reach) ||
+            !hy3d__mul_i64(reach, (int64_t)hy3d_dtype_bytes(dtype), &reach) ||
+            !hy3d__add_i64(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    return data == NULL || (uintptr_t)data % hy3d_dtype_bytes(dtype) != 0
+               ? HY3D_ERR_INVALID_ARGUMENT
+               : HY3D_OK;
 }

@@ -3,6 +3,7 @@
 #include "conv3d/internal.h"
 
 #include "base/checked.h"
+#include "base/tensor.h"
 
 static bool known_dtype(hy3d_dtype dtype)
 {
@@ -105,25 +106,6 @@ hy3d_status hy3d_conv3d_out_size(const hy3d_conv3d_desc *desc, int64_t out_size_
     return status;
 }
 
-/* That data is there and aligned, and that the address of no element overflows. */
-static hy3d_status check_reach(const void *data, hy3d_dtype dtype, int dims, const int64_t *size,
-                               const int64_t *stride)
-{
-    int64_t low = 0, high = 0;
-
-    for (int i = 0; i < dims; i++) {
-        int64_t reach;
-        if (!hy3d__mul_i64(size[i] - 1, stride[i], &reach) ||
-            !hy3d__mul_i64(reach, (int64_t)hy3d_dtype_bytes(dtype), &reach) ||
-            !hy3d__add_i64(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
-            return HY3D_ERR_OVERFLOW;
-        }
-    }
-    return data == NULL || (uintptr_t)data % hy3d_dtype_bytes(dtype) != 0
-               ? HY3D_ERR_INVALID_ARGUMENT
-               : HY3D_OK;
-}
-
 /* Sizes, type, pointer, strides. */
 static hy3d_status check_tensor(const hy3d_tensor *tensor, hy3d_dtype dtype,
                                 const int64_t size[HY3D_TENSOR_DIMS], bool written)
@@ -147,7 +129,7 @@ static hy3d_status check_tensor(const hy3d_tensor *tensor, hy3d_dtype dtype,
             return HY3D_ERR_INVALID_ARGUMENT;
         }
     }
-    return check_reach(tensor->data, dtype, HY3D_TENSOR_DIMS, size, tensor->stride);
+    return hy3d__check_reach(tensor->data, dtype, HY3D_TENSOR_DIMS, size, tensor->stride);
 }
 
 hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
@@ -183,7 +165,8 @@ static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_
         const hy3d_conv3d_frame *const frame = &frames[t];
         const hy3d_status status =
             frame->data == NULL ? HY3D_OK
-                                : check_reach(frame->data, desc->dtype, 3, size, frame->stride);
+                                : hy3d__check_reach(frame->data, desc->dtype, 3, size,
+                                                    frame->stride);
         if (status != HY3D_OK) {
             return status;
         }

@@ -8,6 +8,7 @@
 #include "hy3d/moments.h"
 
 #include "base/checked.h"
+#include "base/tensor.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
@@ -121,10 +122,15 @@ static hy3d_status check(const hy3d_tensor *x, int64_t *positions)
             return HY3D_ERR_OVERFLOW;
         }
     }
-    if (hy3d_dtype_bytes(x->dtype) == 0 || (x->data == NULL && x->size[DIM_C] > 0)) {
+    if (hy3d_dtype_bytes(x->dtype) == 0) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    return x->dtype == HY3D_F64 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
+    if (x->dtype == HY3D_F64) {
+        return HY3D_ERR_UNSUPPORTED;
+    }
+    return x->size[DIM_C] == 0 ? HY3D_OK
+                               : hy3d__check_reach(x->data, x->dtype, HY3D_TENSOR_DIMS, x->size,
+                                                   x->stride);
 }
 
 /* Along W, and along H, T and N too where they go on where the one inside ends. */

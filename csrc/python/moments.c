@@ -71,6 +71,8 @@ PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kw
         return NULL;
     }
     hy3d_py_view views[VIEWS] = {{.ndim = 0}};
+    /* Whoever passed it may drop it while we compute, or while arrays are asked for theirs. */
+    Py_INCREF(cancel_object);
     const bool good = acquire_all(objects, views);
     hy3d_status status = HY3D_OK;
     if (good) {
@@ -79,6 +81,7 @@ PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kw
                                       views[MEAN].tensor.data, views[DEVIATIONS].tensor.data);
         Py_END_ALLOW_THREADS
     }
+    Py_DECREF(cancel_object);
     for (int i = 0; i < VIEWS; i++) {
         hy3d_py_view_release(&views[i]);
     }

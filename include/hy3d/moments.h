@@ -21,7 +21,8 @@ HY3D_BEGIN_DECLS
  * num_threads as in hy3d_conv3d_desc. Bit-identical for every thread count, CPU level and memory
  * layout (NaN aside: only "is NaN" is promised). Allocates nothing. cancel may be NULL;
  * HY3D_ERR_CANCELLED leaves mean and deviations partly written. HY3D_ERR_INVALID_ARGUMENT (also:
- * a channel without positions), HY3D_ERR_UNSUPPORTED (f64), HY3D_ERR_OVERFLOW. */
+ * a channel without positions, data that is not aligned), HY3D_ERR_UNSUPPORTED (f64),
+ * HY3D_ERR_OVERFLOW. */
 HY3D_API hy3d_status hy3d_channel_moments(hy3d_context *context, const hy3d_tensor *x,
                                           uint32_t num_threads, const hy3d_cancel *cancel,
                                           double *mean, double *deviations);
