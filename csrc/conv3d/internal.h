@@ -79,7 +79,7 @@ typedef struct hy3d__winograd_filters {
 /* What the cost of a convolution by Winograd follows from. */
 typedef struct hy3d__winograd_sizes {
     hy3d__winograd_filters filters;
-    int64_t in_channels, out_channels, kernel_t, frames, tiles_h, tiles_w, images;
+    int64_t in_channels, kernel_t, frames, tiles_h, tiles_w, images;
 } hy3d__winograd_sizes;
 
 typedef struct hy3d__winograd_limits {
@@ -221,8 +221,8 @@ struct hy3d_conv3d_weights {
     size_t bytes;
     void *data;
 };
-hy3d_status hy3d__conv_check_prepared(const hy3d_context *context, const hy3d_conv3d_desc *desc,
-                                      const hy3d_conv3d_weights *prepared);
+/* Whether plan->prepared is what the plan's strategy, once chosen, can use. */
+hy3d_status hy3d__conv_check_prepared(const hy3d_conv3d_plan *plan);
 
 /* gather.c: n elements at indices first, first + step, ... of the line as compute type; outside of
  * it zeros or the edge. */

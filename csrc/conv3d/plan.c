@@ -91,6 +91,9 @@ static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
 {
     hy3d_status status = measure(plan, needed_out);
 
+    if (status == HY3D_OK && plan->prepared != NULL) {
+        status = hy3d__conv_check_prepared(plan);
+    }
     if (status == HY3D_OK && plan->strategy == HY3D__CONV_PANEL && plan->grains > 0) {
         status = hy3d__blas_load(plan->context);
     }
@@ -125,9 +128,6 @@ hy3d_status hy3d_conv3d_plan_create_prepared(
     hy3d_status status = hy3d__conv_check_desc(desc, out);
     if (status == HY3D_OK) {
         status = hy3d__conv_check_weight(desc, weight, bias);
-    }
-    if (status == HY3D_OK && prepared != NULL) {
-        status = hy3d__conv_check_prepared(context, desc, prepared);
     }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, sizeof(hy3d_conv3d_plan), &memory);

@@ -174,17 +174,16 @@ hy3d_conv3d_format hy3d_conv3d_weights_format(const hy3d_conv3d_weights *weights
     return weights == NULL ? HY3D_FORMAT_NONE : weights->format;
 }
 
-hy3d_status hy3d__conv_check_prepared(const hy3d_context *context, const hy3d_conv3d_desc *desc,
-                                      const hy3d_conv3d_weights *prepared)
+hy3d_status hy3d__conv_check_prepared(const hy3d_conv3d_plan *plan)
 {
-    hy3d_conv3d_format format;
-    const hy3d_status status = hy3d_conv3d_choose_format(context, desc, &format);
-
-    if (status != HY3D_OK) {
-        return status;
-    }
+    const hy3d_conv3d_weights *const prepared = plan->prepared;
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    const hy3d_conv3d_format format = plan->strategy == HY3D__CONV_WINOGRAD
+                                          ? hy3d__winograd_format(&plan->winograd.filters.kind)
+                                          : HY3D_FORMAT_NONE;
     /* Another context may have another CPU level, whose filters differ in their last bits. */
-    const bool fits = prepared->context == context && prepared->format == format && prepared->out_channels == desc->out_channels &&
+    const bool fits = prepared->context == plan->context && prepared->format == format &&
+                      prepared->out_channels == desc->out_channels &&
                       prepared->in_channels == desc->in_channels &&
                       prepared->kernel[0] == desc->kernel[0] &&
                       prepared->kernel[1] == desc->kernel[1] &&

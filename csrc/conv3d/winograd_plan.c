@@ -81,7 +81,6 @@ static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t
         .filters = hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels,
                                              desc->kernel[0]),
         .in_channels = desc->in_channels,
-        .out_channels = desc->out_channels,
         .kernel_t = desc->kernel[0],
         .frames = out[0],
         .tiles_h = hy3d__conv_ceil_div(out[1], kind.m),

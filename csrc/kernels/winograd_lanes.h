@@ -349,20 +349,12 @@ TARGET void SUFFIX(hy3d_winograd_across_f32)(int m, int sign, size_t tiles, cons
                                              size_t point, size_t tile)
 {
     for (int l = 0; l < 16; l += LANES) {
-        if (m == 4) {
-            if (sign > 0) {
-                ACROSS(4, 1);
-            } else if (sign < 0) {
-                ACROSS(4, -1);
-            } else {
-                ACROSS(4, 0);
-            }
+        if (sign == 0) {
+            m == 4 ? ACROSS(4, 0) : ACROSS(5, 0);
         } else if (sign > 0) {
-            ACROSS(5, 1);
-        } else if (sign < 0) {
-            ACROSS(5, -1);
+            m == 4 ? ACROSS(4, 1) : ACROSS(5, 1);
         } else {
-            ACROSS(5, 0);
+            m == 4 ? ACROSS(4, -1) : ACROSS(5, -1);
         }
     }
 }

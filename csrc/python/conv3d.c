@@ -110,14 +110,17 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
     Py_INCREF(cancel);
     Py_INCREF(prepared);
     const bool acquired = hy3d_py_conv_acquire(state, &o, &conv);
-    if (acquired && hy3d_py_prepared_check(state, prepared, &conv.desc)) {
+    if (acquired) {
         Py_BEGIN_ALLOW_THREADS
         run_job(&task);
         Py_END_ALLOW_THREADS
-        result = task.status == HY3D_OK
-                     ? Py_BuildValue("(sIn)", task.strategy, (unsigned int)task.threads,
-                                     (Py_ssize_t)task.workspace_bytes)
-                     : raise_job(state, &task);
+        if (task.status == HY3D_OK) {
+            result = Py_BuildValue("(sIn)", task.strategy, (unsigned int)task.threads,
+                                   (Py_ssize_t)task.workspace_bytes);
+        } else if (task.status != HY3D_ERR_INVALID_ARGUMENT ||
+                   hy3d_py_prepared_check(state, prepared, &conv.desc)) {
+            result = raise_job(state, &task);
+        }
     }
     if (acquired) {
         hy3d_py_conv_release(&conv);
