@@ -204,3 +204,17 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, t
     return atomic_load(&threads_fail) ? EAGAIN
                                       : __real_pthread_create(thread, attributes, start, argument);
 }
+
+uint32_t test_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+float test_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}

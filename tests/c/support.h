@@ -51,6 +51,10 @@ int64_t test_between(test_random *random, int64_t low, int64_t high);
 void test_fill_f32(test_random *random, float *out, size_t n, int limit);
 void test_fill_f64(test_random *random, double *out, size_t n, int limit);
 
+/* The bits of a float, and the float of bits. */
+uint32_t test_bits_of(float value);
+float test_float_of(uint32_t bits);
+
 /* Runs `call` with its k-th allocation failing, k = 1, 2, ..., once and then for ever, until it
  * succeeds. Every failure must be HY3D_ERR_OUT_OF_MEMORY, must give back what it took, and the
  * next call must work. `call` returns its status and releases what it made when it succeeds.

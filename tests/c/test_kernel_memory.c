@@ -14,20 +14,6 @@
 
 enum { CHUNK = 4096 };
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* Source and target of one call, so that every kernel can be tried in one loop. */
 enum { KERNELS = 6 };
 
@@ -78,7 +64,7 @@ static void fill_bits(test_random *random, int which, void *out, size_t bytes)
     for (size_t i = 0; i < bytes / 4; i++) {
         uint32_t word = (uint32_t)(test_next(random) >> 32);
         if (which >= 4) {
-            word = bits_of((float)test_between(random, -1000, 1000) / 16);
+            word = test_bits_of((float)test_between(random, -1000, 1000) / 16);
         }
         memcpy((char *)out + 4 * i, &word, sizeof word);
     }
@@ -158,9 +144,9 @@ START_TEST(test_blend_rounds_the_product_then_the_sum)
             const uint64_t bits = test_next(&random), more = test_next(&random);
             const uint32_t keep = round % 2 ? 0xffffffffU : 0x83ffffffU;
             const uint32_t set = round % 2 ? 0 : 0x3c000000U;
-            src[i] = float_of(((uint32_t)bits & keep) | set);
-            window[i] = float_of(((uint32_t)(bits >> 32) & keep) | set);
-            before[i] = float_of(((uint32_t)more & keep) | set);
+            src[i] = test_float_of(((uint32_t)bits & keep) | set);
+            window[i] = test_float_of(((uint32_t)(bits >> 32) & keep) | set);
+            before[i] = test_float_of(((uint32_t)more & keep) | set);
         }
         const float row = (float)test_between(&random, -1000, 1000) / 777;
         for (int with_window = 0; with_window < 2; with_window++) {
@@ -169,7 +155,8 @@ START_TEST(test_blend_rounds_the_product_then_the_sum)
             for (size_t i = 0; i < N; i++) {
                 const float wanted =
                     oracle_blend(before[i], src[i], row, with_window ? window[i] : 1);
-                const bool same = isnan(wanted) ? isnan(got[i]) : bits_of(wanted) == bits_of(got[i]);
+                const bool same = isnan(wanted) ? isnan(got[i])
+                                                : test_bits_of(wanted) == test_bits_of(got[i]);
                 ck_assert_msg(same, "%a + %a * (%a * %a) gives %a, wanted %a", (double)before[i],
                               (double)src[i], (double)row, (double)window[i], (double)got[i],
                               (double)wanted);

@@ -9,20 +9,6 @@
 
 enum { HALVES = 65536, CHUNK = 4096 };
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* A 16-bit float format. */
 typedef struct format {
     int fraction_bits, lowest_exponent, all_ones; /* all_ones: exponent field of infinity */
@@ -86,7 +72,7 @@ static uint32_t nan_to_half(format of, uint32_t bits)
 
 static uint32_t wanted_half(format of, uint32_t bits)
 {
-    const float value = float_of(bits);
+    const float value = test_float_of(bits);
     return isnan(value) ? nan_to_half(of, bits) : oracle_encode(of, (double)value);
 }
 
@@ -120,18 +106,20 @@ START_TEST(test_every_f16_and_bf16_pattern_widens_exactly)
     kernels->cvt_f16_f32(HALVES, in, out[0]);
     kernels->cvt_bf16_f32(HALVES, in, out[1]);
     for (uint32_t half = 0; half < HALVES; half++) {
-        uint32_t wanted = bits_of((float)(is_nan_half(f16, half) ? 0 : oracle_decode(f16, half)));
+        uint32_t wanted =
+            test_bits_of((float)(is_nan_half(f16, half) ? 0 : oracle_decode(f16, half)));
         if (is_nan_half(f16, half)) {
             wanted = (half & 0x8000U) << 16 | 0x7fc00000U | (half & 0x3ffU) << 13;
         }
-        ck_assert_msg(bits_of(out[0][half]) == wanted, "f16 %04x gives %08x, wanted %08x", half,
-                      bits_of(out[0][half]), wanted);
+        ck_assert_msg(test_bits_of(out[0][half]) == wanted, "f16 %04x gives %08x, wanted %08x", half,
+                      test_bits_of(out[0][half]), wanted);
         wanted = half << 16;
         if (!is_nan_half(bf16, half)) {
-            ck_assert_msg(bits_of((float)oracle_decode(bf16, half)) == wanted, "oracle %04x", half);
+            ck_assert_msg(test_bits_of((float)oracle_decode(bf16, half)) == wanted, "oracle %04x",
+                          half);
         }
-        ck_assert_msg(bits_of(out[1][half]) == wanted, "bf16 %04x gives %08x", half,
-                      bits_of(out[1][half]));
+        ck_assert_msg(test_bits_of(out[1][half]) == wanted, "bf16 %04x gives %08x", half,
+                      test_bits_of(out[1][half]));
     }
 }
 END_TEST
@@ -172,8 +160,8 @@ START_TEST(test_narrowing_rounds_to_nearest_even_at_every_boundary)
             /* Middle to the next one up; above the largest finite value the tie is 65520. */
             const bool has_next = (half & 0x7fffU) < 0x7bffU;
             const double next = has_next ? oracle_decode(f16, half + 1) : copysign(65536.0, here);
-            const uint32_t exact = bits_of((float)here);
-            const uint32_t middle = bits_of((float)(isinf(here) ? here : (here + next) / 2));
+            const uint32_t exact = test_bits_of((float)here);
+            const uint32_t middle = test_bits_of((float)(isinf(here) ? here : (here + next) / 2));
             const uint32_t beside[] = {exact, exact + 1, exact - 1, middle, middle + 1, middle - 1};
             memcpy(patterns + n, beside, sizeof beside);
             n += COUNT_OF(beside);

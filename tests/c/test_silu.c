@@ -12,24 +12,10 @@
 
 enum { CHUNK = 4096, LANES = 16 };
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* NaN is NaN, whatever its bits. */
 static bool same(float a, float b)
 {
-    return isnan(a) ? isnan(b) : bits_of(a) == bits_of(b);
+    return isnan(a) ? isnan(b) : test_bits_of(a) == test_bits_of(b);
 }
 
 static double silu_oracle(double v)
@@ -59,7 +45,7 @@ START_TEST(test_silu_is_within_three_u_of_the_double_one)
 
     for (uint64_t first = 0; first < (uint64_t)1 << 32; first += CHUNK * step) {
         for (uint64_t i = 0; i < CHUNK; i++) {
-            in[i] = float_of((uint32_t)(first + i * step));
+            in[i] = test_float_of((uint32_t)(first + i * step));
         }
         memcpy(out, in, sizeof in);
         hy3d__kernels_for(_i)->affine_silu_f32(CHUNK, 1.0F, -0.0F, 1, out);
@@ -101,8 +87,9 @@ END_TEST
 static void fill_values(test_random *random, float *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        out[i] = test_between(random, 0, 9) == 0 ? float_of((uint32_t)(test_next(random) >> 32))
-                                                 : (float)test_between(random, -4000, 4000) / 37;
+        out[i] = test_between(random, 0, 9) == 0
+                     ? test_float_of((uint32_t)(test_next(random) >> 32))
+                     : (float)test_between(random, -4000, 4000) / 37;
     }
 }
 
