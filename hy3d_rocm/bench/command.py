@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from hy3d_rocm.bench.cpu_command import CPU_BENCHES, add_conv_parser, run_cpu_command
 from hy3d_rocm.bench.gpu_command import GPU_BENCHES, add_gpu_parsers, run_gpu_command
+from hy3d_rocm.bench.terminal import count, deliver
 from hy3d_rocm.units import GB
 
 _EPILOG = """\
@@ -70,15 +70,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--size",
-        type=_positive,
+        type=count,
         metavar="PIXELS",
         help="a side of the picture (default 512; 64 on a CPU or with --tiny)",
     )
     parser.add_argument(
-        "--steps", type=_positive, help="denoising steps (default 20; 2 on a CPU or with --tiny)"
+        "--steps", type=count, help="denoising steps (default 20; 2 on a CPU or with --tiny)"
     )
     parser.add_argument(
-        "--repeats", type=_positive, default=3, help="calls after the first one (default 3)"
+        "--repeats", type=count, default=3, help="calls after the first one (default 3)"
     )
     parser.add_argument(
         "--free",
@@ -120,28 +120,19 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    sys.stdout.write(report.as_text())
-    if arguments.json is not None:
-        try:
-            arguments.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-        except OSError as error:
-            _say(f"{arguments.json} cannot be written: {error.strerror}")
-            return 1
-    if report.interrupted:
-        return 130
-    return 0 if report.measured else 1
+    return deliver(
+        report.as_text(),
+        report.as_dict(),
+        arguments.json,
+        _say,
+        measured=report.measured,
+        interrupted=report.interrupted,
+    )
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"hy3d-rocm bench: {text}\n")
     sys.stderr.flush()
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
-    return value
 
 
 def _gigabytes(text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.bench.plain import plain
+from hy3d_rocm.bench.terminal import count, deliver
 
 CPU_BENCHES = ("conv",)
 # The same as cpu_layers has, which imports torch.
@@ -37,15 +37,15 @@ def add_conv_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = conv.add_argument
     add("--shapes", type=Path, metavar="FILE", help="layers to take (default: the package's)")
     add("--entries", nargs="+", default=list(_SETS), metavar="NAME", help="sets of layers in it")
-    add("--min-channels", type=_count, default=1, metavar="N", help="of input and output")
+    add("--min-channels", type=count, default=1, metavar="N", help="of input and output")
     add("--kernel", type=_kernel, metavar="3x3x3", help='such as 3x3x3 or 3x3 (default "any")')
     add("--min-gflop", type=_number, default=0.05, metavar="X", help="smallest layer (0.05)")
     add("--max-gflop", type=_number, default=math.inf, metavar="X", help="largest layer")
-    add("--threads", type=_count, metavar="N", help="default: torch's own number")
+    add("--threads", type=count, metavar="N", help="default: torch's own number")
     add("--dtype", choices=_DTYPES, default="float32", help="of input, weight and output")
     add("--accuracy", choices=("fast", "exact"), default="fast", help='default "fast"')
     add("--cpu-level", choices=_LEVELS, help="lower the instruction set, torch's as well")
-    add("--repeats", type=_count, default=5, metavar="N", help="rounds (default 5)")
+    add("--repeats", type=count, default=5, metavar="N", help="rounds (default 5)")
     add("--clock", choices=("wall", "cpu"), default="wall",
         help="cpu: the calling thread's time, for one thread on a shared machine")  # fmt: skip
     add("--cold", action="store_true", help="also calls that prepare their weights")
@@ -58,9 +58,9 @@ def add_cpu_decode_options(decode: argparse.ArgumentParser) -> None:
     """To `bench decode`."""
     add = decode.add_argument
     add("--model", choices=("hunyuan", "wan"), help="with --device cpu (default hunyuan)")
-    add("--frames", type=_count, metavar="N", help="with --device cpu (default 9)")
+    add("--frames", type=count, metavar="N", help="with --device cpu (default 9)")
     add("--size", type=_size, metavar="HxW", help="with --device cpu (default 160x160)")
-    add("--threads", type=_count, metavar="N", help="with --device cpu (default: torch's own)")
+    add("--threads", type=count, metavar="N", help="with --device cpu (default: torch's own)")
     add("--strategy", help='of hy3d_rocm.decode, with --device cpu (default "auto")')
     add("--cpu-level", choices=_LEVELS, help="with --device cpu: lower both instruction sets")
     add("--no-memory", action="store_true", help="with --device cpu: without the children that "
@@ -170,29 +170,19 @@ def _memory(arguments: argparse.Namespace, threads: int) -> Callable[[Any], tupl
 
 
 def _written(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
-    """Prints the text, writes the JSON; the exit code."""
-    sys.stdout.write(text)
-    if arguments.json is not None:
-        try:
-            arguments.json.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            _say(f"{arguments.json} cannot be written: {error.strerror}")
-            return 1
-    if data["interrupted"]:
-        return 130
-    return 0 if data["measured"] else 1
+    return deliver(
+        text,
+        plain(data),
+        arguments.json,
+        _say,
+        measured=data["measured"],
+        interrupted=data["interrupted"],
+    )
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"hy3d-rocm bench: {text}\n")
     sys.stderr.flush()
-
-
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
-    return value
 
 
 def _number(text: str) -> float:

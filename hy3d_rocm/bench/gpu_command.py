@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from hy3d_rocm.bench.cpu_command import (
 from hy3d_rocm.bench.decode_cases_text import add_cases_options, run_cases_command
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
 from hy3d_rocm.bench.plain import plain
+from hy3d_rocm.bench.terminal import count, deliver
 
 GPU_BENCHES = ("gpu", "decode")
 _GPU_TEXT = """\
@@ -57,7 +57,7 @@ def add_gpu_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     decode = _parser(kinds, "decode", "a whole video decode with and without the vendor library",
                      _DECODE_TEXT)  # fmt: skip
     decode.add_argument("--policy", default="auto", help='of protect() (default "auto")')
-    decode.add_argument("--repeats", type=_count, default=5, metavar="N",
+    decode.add_argument("--repeats", type=count, default=5, metavar="N",
                         help="timed decodes after the first (default 5)")  # fmt: skip
     decode.add_argument("--library", action="store_true",
                         help="on AMD: by MIOpen too, in this process; it may hang")  # fmt: skip
@@ -105,16 +105,14 @@ def run_gpu_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    sys.stdout.write(text)
-    if arguments.json is not None:
-        try:
-            arguments.json.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            _say(f"{arguments.json} cannot be written: {error.strerror}")
-            return 1
-    if data["interrupted"]:
-        return 130
-    return 0 if data["measured"] else 1
+    return deliver(
+        text,
+        plain(data),
+        arguments.json,
+        _say,
+        measured=data["measured"],
+        interrupted=data["interrupted"],
+    )
 
 
 def _gpu(arguments: argparse.Namespace, device: Any) -> tuple[str, dict[str, Any]]:
@@ -178,13 +176,6 @@ def _number(text: str) -> float:
         value = math.nan
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return value
 
 
