@@ -18,20 +18,6 @@
 /* One output position in flight per lane and more columns than this gain nothing. */
 #define MAX_COLS 640
 #define M_BLOCK 256
-/* Kernels of one tap in height and width do less with what is packed: pack it for more channels. */
-#define M_BLOCK_THIN 384
-/* Floats after which addresses fall into the same sets of L1 again, a line's, and the ways of it
- * that any processor in sight has. */
-#define L1_PERIOD 1024
-#define L1_LINE 16
-#define L1_WAYS 8
-/* Elements of an input that is in L2 after its first use, and of an output that L3 takes: larger
- * ones are better copied, in long runs, than read and written 48 lanes here, 48 there. */
-#define STRAIGHT_INPUT (384 * 1024)
-#define STRAIGHT_OUTPUT (2 * 1024 * 1024)
-/* Blocks of channels that results in y are summed from: they are further apart than in the result
- * tile, so that every return to them costs more. */
-#define STRAIGHT_BLOCKS 4
 #define PANEL_COLS 512
 #define PANEL_K 384
 
@@ -95,7 +81,7 @@ static hy3d__conv_axis best_axis(const hy3d_conv3d_desc *desc, int i, int64_t n)
 
 /* Cost of n vectors in a row: calls of three, and of two, which run at 93 % of their speed; a
  * single vector waits for loads. */
-static double vectors_cost(int64_t n)
+double hy3d__conv_vectors_cost(int64_t n)
 {
     const double full = (double)(n / HY3D__CONV_VECTORS * HY3D__CONV_VECTORS);
     switch (n % HY3D__CONV_VECTORS) {
@@ -131,55 +117,16 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }
 
-bool hy3d__conv_thrashes(int64_t pitch, int64_t lines)
-{
-    int64_t period = L1_PERIOD;
-
-    while (period > L1_LINE && pitch % period != 0) {
-        period /= 2;
-    }
-    return lines > L1_PERIOD / period * L1_WAYS;
-}
-
-/* One tap in height and width, and rows as they are in x: no padding, stride or repetition. */
-static bool is_thin(const hy3d_conv3d_desc *desc)
-{
-    for (int i = 1; i < 3; i++) {
-        if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
-            desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
-            return false;
-        }
-    }
-    return desc->dtype == HY3D_F32;
-}
-
-/* Thin kernels can read rows where they are, if no vector reaches beyond the last row of its
- * grain; the same for y. */
-static bool is_straight(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
-{
-    const int64_t plane = plan->out[1] * plan->out[2];
-    const int64_t unit = d->by_row ? d->cols : hy3d__conv_min(d->rows, plan->out[1]) * d->cols;
-
-    return is_thin(&plan->desc) && d->col_blocks == 1 && unit % HY3D__CONV_LANES == 0 &&
-           plane % HY3D__CONV_LANES == 0;
-}
-
 /* Estimated cycles of the grains of `rows` rows of one plane, relative to others of the same shape. */
 static double rows_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d, int64_t rows)
 {
     const double m = (double)plan->m;
-    const double lines =
-        d->reads_straight
-            ? 0.0
-            : (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
-    const bool in_planes = is_thin(&plan->desc) && d->row_pitch == plan->desc.in_size[2];
-    const double vectors = vectors_cost(run_vectors(d, rows, d->cols));
+    const double lines = (double)(plan->desc.kernel[0] * d->h.phases * d->w.phases * plan->c);
+    const double vectors = hy3d__conv_vectors_cost(run_vectors(d, rows, d->cols));
     const double packed =
-        in_planes ? lines * (20.0 + 0.4 * (double)(rows * d->row_pitch))
-                  : lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
-    /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to pack,
-     * less where whole planes are copied; weights come from L3 once a grain at about 8 bytes a
-     * cycle. */
+        lines * (double)(rows + d->h.halo) * (20.0 + 0.25 * (double)d->row_pitch);
+    /* Half a cycle a multiply-add of one vector; 20 cycles a line and 4 elements a cycle to pack;
+     * weights come from L3 once a grain at about 8 bytes a cycle. */
     return 0.5 * vectors * m * (double)plan->k +
            100.0 / 24.0 * vectors * m * (double)hy3d__conv_ceil_div(plan->c, d->c_block) +
            (double)d->m_blocks * packed + 0.5 * m * (double)plan->k +
@@ -228,14 +175,6 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_block = hy3d__conv_min(d->c_block, DIRECT_BLOCK_K / plan->taps);
     d->c_block = d->c_block < 1 ? 1 : d->c_block;
     d->c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, d->c_block));
-    const bool straight = is_straight(plan, d);
-    const int64_t plane = plan->out[1] * plan->out[2];
-    d->reads_straight =
-        straight &&
-        plan->desc.in_size[0] * plane <= STRAIGHT_INPUT / plan->desc.in_channels &&
-        !hy3d__conv_thrashes(plan->desc.in_size[0] * plane, d->c_block * plan->taps);
-    d->writes_straight = straight && plan->c <= STRAIGHT_BLOCKS * d->c_block &&
-                         plan->out[0] * plane <= STRAIGHT_OUTPUT / plan->desc.out_channels;
     return true;
 }
 
@@ -266,8 +205,7 @@ static bool choose_direct(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_direct candidate = {0};
     double cost = 0.0;
-    const int64_t m_first =
-        hy3d__conv_ceil_div(plan->m, is_thin(&plan->desc) ? M_BLOCK_THIN : M_BLOCK);
+    const int64_t m_first = hy3d__conv_ceil_div(plan->m, M_BLOCK);
 
     if (plan->compute_bytes != sizeof(float) || plan->taps > DIRECT_MAX_TAPS ||
         plan->out[1] * plan->out[2] < DIRECT_MIN_POSITIONS) {
@@ -299,7 +237,7 @@ static hy3d_status count_direct(hy3d_conv3d_plan *plan)
     hy3d__conv_direct *const d = &plan->direct;
     int64_t grains = plan->desc.batch;
 
-    d->block_k = d->c_block * plan->taps;
+    plan->block_k = d->c_block * plan->taps;
     d->tile_elems = d->c_block * d->channel_pitch +
                     HY3D__CONV_LANES * (HY3D__CONV_VECTORS + 1);
     if (!hy3d__mul_i64(grains, plan->desc.groups, &grains) ||
@@ -347,6 +285,10 @@ hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads)
                               &kind)) {
         plan->strategy = HY3D__CONV_WINOGRAD;
         return hy3d__winograd_plan(plan, kind, threads);
+    }
+    if (hy3d__conv_choose_thin(plan, threads)) {
+        plan->strategy = HY3D__CONV_THIN;
+        return hy3d__conv_count_thin(plan);
     }
     if (choose_direct(plan)) {
         plan->strategy = HY3D__CONV_DIRECT;

@@ -21,6 +21,7 @@
 
 typedef enum hy3d__conv_strategy {
     HY3D__CONV_DIRECT, /* padded input tile, micro-kernel straight on it */
+    HY3D__CONV_THIN,   /* one tap in height and width: packed columns, the same micro-kernel */
     HY3D__CONV_PANEL,  /* K-blocked im2col panel, GEMM */
     HY3D__CONV_WINOGRAD, /* F(m,3) over rows and columns, products by GEMM */
 } hy3d__conv_strategy;
@@ -41,16 +42,19 @@ typedef struct hy3d__conv_direct {
     int64_t c_block;           /* input channels in the tile at once */
     int64_t rows, row_blocks;  /* output rows of a grain */
     int64_t cols, col_blocks;  /* output columns of a grain */
-    bool reads_straight;       /* x may be used where it is, without a tile */
-    bool writes_straight;      /* so may y, without a result tile */
     bool by_row;               /* vectors never cross a row's end; else rows are run together */
     /* Elements: between rows, h phases' w phases, h phases, kT planes, channels of the tile. */
     int64_t row_pitch, phase_w_pitch, phase_h_pitch, plane_pitch, channel_pitch;
     int64_t tile_elems;            /* tail for the vectors' over-read included */
     int64_t c_pitch;               /* result tile: between output channels */
-    int64_t block_k;               /* c_block * taps */
-    int32_t *offsets;              /* own memory: tile offset of each k of a full block */
 } hy3d__conv_direct;
+
+typedef struct hy3d__conv_thin {
+    int64_t c_block;           /* input channels at once */
+    int64_t m_block, m_blocks; /* output channels of a grain */
+    int64_t positions, blocks; /* of a plane in a grain, whole columns */
+    bool writes_straight;      /* y may be summed where it is, without a result tile */
+} hy3d__conv_thin;
 
 typedef struct hy3d__conv_panel {
     int64_t m_block, m_blocks;
@@ -119,6 +123,9 @@ struct hy3d_conv3d_plan {
     int64_t m, c, taps, k;
     hy3d__conv_strategy strategy;
     hy3d__conv_direct direct;
+    hy3d__conv_thin thin;
+    int64_t block_k;  /* of direct and thin: terms of a sum in registers */
+    int32_t *offsets; /* own memory: where the tile has each term of a full block */
     hy3d__conv_panel panel;
     hy3d__conv_winograd winograd;
     int64_t grains;
@@ -180,6 +187,18 @@ static inline int64_t hy3d__conv_round_up(int64_t a, int64_t b)
     return hy3d__conv_ceil_div(a, b) * b;
 }
 
+/* Rows and vectors of the next call of a conv_f32 kernel, of so many left. 4 = 2 + 2: a single
+ * vector leaves the multipliers waiting for loads. */
+static inline int64_t hy3d__conv_rows_next(int64_t left)
+{
+    return left >= HY3D__CONV_ROWS ? HY3D__CONV_ROWS : hy3d__conv_min(left, 4);
+}
+
+static inline int64_t hy3d__conv_vectors_next(int64_t left)
+{
+    return left == 4 ? 2 : hy3d__conv_min(left, HY3D__CONV_VECTORS);
+}
+
 /* check.c */
 hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3]);
 hy3d_status hy3d__conv_check_weight(const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
@@ -193,8 +212,9 @@ bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
 hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
-/* True where lines `pitch` elements apart share so few sets of L1 that they drive each other out. */
-bool hy3d__conv_thrashes(int64_t pitch, int64_t lines);
+/* What n vectors beside each other take of a conv_f32 kernel's time, in those of a third of a call
+ * with three. */
+double hy3d__conv_vectors_cost(int64_t n);
 /* Phase and first entry of a tap; first input index (relative) of a phase. */
 int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
@@ -297,7 +317,12 @@ void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block 
 void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block *block,
                            int64_t panel, const float *r, int64_t r_point, float *strips);
 
-/* direct.c, panel.c, winograd.c: grains. */
+/* thin.c: false where it can't do it; then its sizes. */
+bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads);
+hy3d_status hy3d__conv_count_thin(hy3d_conv3d_plan *plan);
+
+/* direct.c, thin.c, panel.c, winograd.c: grains. */
+hy3d_status hy3d__conv_thin_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot);
 hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot);

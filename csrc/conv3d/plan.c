@@ -43,33 +43,45 @@ static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
     return HY3D_OK;
 }
 
-/* Where each tap of each channel of a block lies in the tile, in the order of the weights. */
+/* Where a direct tile has a term of a block's sums, in the order of the weights. */
+static int32_t tile_offset(const hy3d_conv3d_plan *plan, int64_t k)
+{
+    const hy3d__conv_direct *const d = &plan->direct;
+    const int64_t *const kernel = plan->desc.kernel;
+    const int64_t kw = k % kernel[2];
+    const int64_t kh = k / kernel[2] % kernel[1];
+    const int64_t kt = k / kernel[2] / kernel[1] % kernel[0];
+    const int64_t c = k / plan->taps;
+
+    return (int32_t)(c * d->channel_pitch + kt * d->plane_pitch +
+                     hy3d__conv_tap_phase(&d->h, kh) * d->phase_h_pitch +
+                     hy3d__conv_tap_phase(&d->w, kw) * d->phase_w_pitch +
+                     hy3d__conv_tap_entry(&d->h, kh) * d->row_pitch +
+                     hy3d__conv_tap_entry(&d->w, kw));
+}
+
+static bool uses_offsets(const hy3d_conv3d_plan *plan)
+{
+    return plan->strategy == HY3D__CONV_DIRECT || plan->strategy == HY3D__CONV_THIN;
+}
+
 static hy3d_status make_offsets(hy3d_conv3d_plan *plan)
 {
-    hy3d__conv_direct *const d = &plan->direct;
-    const int64_t *const kernel = plan->desc.kernel;
-    const size_t bytes = (size_t)d->block_k * sizeof *d->offsets;
+    const size_t bytes = (size_t)plan->block_k * sizeof *plan->offsets;
     void *memory = NULL;
     const hy3d_status status = hy3d_alloc(plan->context, bytes, &memory);
     if (status != HY3D_OK) {
         return status;
     }
-    d->offsets = memory;
+    plan->offsets = memory;
     plan->own_bytes += bytes;
-    for (int64_t k = 0; k < d->block_k; k++) {
-        const int64_t kw = k % kernel[2];
-        const int64_t kh = k / kernel[2] % kernel[1];
-        const int64_t kt = k / kernel[2] / kernel[1] % kernel[0];
-        const int64_t c = k / plan->taps;
-        d->offsets[k] = (int32_t)(c * d->channel_pitch + kt * d->plane_pitch +
-                                  hy3d__conv_tap_phase(&d->h, kh) * d->phase_h_pitch +
-                                  hy3d__conv_tap_phase(&d->w, kw) * d->phase_w_pitch +
-                                  hy3d__conv_tap_entry(&d->h, kh) * d->row_pitch +
-                                  hy3d__conv_tap_entry(&d->w, kw));
+    for (int64_t k = 0; k < plan->block_k; k++) {
+        plan->offsets[k] = plan->strategy == HY3D__CONV_THIN
+                               ? (int32_t)(k * HY3D__CONV_LANES * HY3D__CONV_VECTORS)
+                               : tile_offset(plan, k);
     }
     return HY3D_OK;
 }
-
 /* Strategy and sizes; allocates nothing. */
 static hy3d_status measure(hy3d_conv3d_plan *plan, size_t *needed_out)
 {
@@ -97,7 +109,7 @@ static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
     if (status == HY3D_OK && plan->strategy == HY3D__CONV_PANEL && plan->grains > 0) {
         status = hy3d__blas_load(plan->context);
     }
-    if (status == HY3D_OK && plan->strategy == HY3D__CONV_DIRECT) {
+    if (status == HY3D_OK && uses_offsets(plan)) {
         status = make_offsets(plan);
     }
     if (status == HY3D_OK) {
@@ -177,8 +189,8 @@ hy3d_status hy3d_conv3d_memory(hy3d_context *context, const hy3d_conv3d_desc *de
     if (status != HY3D_OK) {
         return status;
     }
-    if (plan.strategy == HY3D__CONV_DIRECT) {
-        plan.own_bytes += (size_t)plan.direct.block_k * sizeof *plan.direct.offsets;
+    if (uses_offsets(&plan)) {
+        plan.own_bytes += (size_t)plan.block_k * sizeof *plan.offsets;
     }
     *own_bytes_out = plan.own_bytes + hy3d__conv_taken_bytes(&plan);
     *workspace_bytes_out = plan.workspace_bytes;
@@ -193,7 +205,7 @@ void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan)
     hy3d_context *const context = plan->context;
     hy3d_free(context, plan->bias);
     hy3d_free(context, plan->own_weight);
-    hy3d_free(context, plan->direct.offsets);
+    hy3d_free(context, plan->offsets);
     hy3d_free(context, plan);
 }
 
@@ -219,6 +231,9 @@ const char *hy3d_conv3d_plan_strategy(const hy3d_conv3d_plan *plan)
     }
     if (plan->strategy == HY3D__CONV_DIRECT) {
         return "direct";
+    }
+    if (plan->strategy == HY3D__CONV_THIN) {
+        return "thin";
     }
     if (plan->strategy == HY3D__CONV_WINOGRAD) {
         return hy3d_conv3d_format_name(hy3d__winograd_format(&plan->winograd.filters.kind));

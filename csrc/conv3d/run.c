@@ -10,6 +10,8 @@ static hy3d__grain_fn grain_of(hy3d__conv_strategy strategy)
         return hy3d__conv_winograd_grain;
     case HY3D__CONV_PANEL:
         return hy3d__conv_panel_grain;
+    case HY3D__CONV_THIN:
+        return hy3d__conv_thin_grain;
     case HY3D__CONV_DIRECT:
     default:
         return hy3d__conv_direct_grain;

@@ -7,7 +7,29 @@
 #include <immintrin.h>
 
 #define AVX512 __attribute__((target("avx512f,fma")))
+/* Terms, unrolled: fewer instructions beside the multiply-adds, 2 to 3 %. With four the compiler runs
+ * out of registers. */
+#define STEP 3
 #define INLINE static inline __attribute__((always_inline)) AVX512
+
+/* One term of all sums. */
+INLINE void term(const int mr, const int nv, const int u, const float *const *row, size_t lda,
+                 const float *const *b, int32_t at, __m512 sum[8][3])
+{
+    __m512 x[3];
+#pragma GCC unroll 3
+    for (int v = 0; v < nv; v++) {
+        x[v] = _mm512_loadu_ps(b[v] + at);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++) {
+        const __m512 w = _mm512_set1_ps(row[r / 3][(size_t)(r % 3) * lda + (size_t)u]);
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
+        }
+    }
+}
 
 INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t lda,
                  const float *const *b, const int32_t *offset, const float *bias, float *c,
@@ -21,24 +43,23 @@ INLINE void tile(const int mr, const int nv, size_t k, const float *a, size_t ld
             sum[r][v] = _mm512_setzero_ps();
         }
     }
-    for (size_t i = 0; i < k; i++) {
-        const int32_t at = offset[i];
-        /* Three pointers reach all rows by scaled indices; eight would not fit the registers. */
-        const float *const row[3] = {a + i, mr > 3 ? a + i + 3 * lda : a,
-                                     mr > 6 ? a + i + 6 * lda : a};
-        __m512 x[3];
+    /* Three pointers reach all rows by scaled indices; eight would not fit the registers. */
+    const float *row[3] = {a, mr > 3 ? a + 3 * lda : a, mr > 6 ? a + 6 * lda : a};
+    size_t left = k;
+    for (; left >= STEP; left -= STEP, offset += STEP) {
 #pragma GCC unroll 3
-        for (int v = 0; v < nv; v++) {
-            x[v] = _mm512_loadu_ps(b[v] + at);
+        for (int u = 0; u < STEP; u++) {
+            term(mr, nv, u, row, lda, b, offset[u], sum);
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < mr; r++) {
-            const __m512 w = _mm512_set1_ps(row[r / 3][(size_t)(r % 3) * lda]);
-#pragma GCC unroll 3
-            for (int v = 0; v < nv; v++) {
-                sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
-            }
-        }
+        row[0] += STEP;
+        row[1] += STEP;
+        row[2] += STEP;
+    }
+    for (; left > 0; left--, offset++) {
+        term(mr, nv, 0, row, lda, b, offset[0], sum);
+        row[0]++;
+        row[1]++;
+        row[2]++;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < mr; r++) {

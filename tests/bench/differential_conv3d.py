@@ -75,6 +75,11 @@ def random_config(seed: int, index: int) -> Config:
     if rng.random() < 0.02:  # rows that are cut into columns
         size[rng.choice((1, 2))] += rng.randint(600, 1400)
         channels = (1, rng.choice((1, 9)))
+    if rng.random() < 0.15:  # one tap in height and width, a way of its own
+        kernel, stride = (kernel[0], 1, 1), (stride[0], 1, 1)
+        before, after = (before[0], 0, 0), (after[0], 0, 0)
+        size[1:] = [rng.randint(1, 40), rng.randint(1, 40)]
+        channels = (rng.randint(1, 70), rng.randint(1, 40))
     batch = rng.choice((0, 1, 1, 1, 1, 1, 2, 3))
     return Config(
         index=index,

@@ -5,7 +5,7 @@
 #include "conv3d_support.h"
 
 /* More input channels and frames than random descriptions have. */
-enum { CONV_MOST_CHANNELS = 80, CONV_MOST_FRAMES = 96 };
+enum { CONV_MOST_CHANNELS = 288, CONV_MOST_FRAMES = 96 };
 
 typedef struct conv_fused {
     conv_problem problem;

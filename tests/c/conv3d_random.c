@@ -38,6 +38,14 @@ hy3d_conv3d_desc conv_random_desc(test_random *random)
                               desc.pad_after[i];
         desc.in_size[i] = (least < 1 ? 1 : least) + pick(random, room, COUNT_OF(room));
     }
+    if (test_between(random, 0, 5) == 0) { /* one tap in height and width, a way of its own */
+        for (int i = 1; i < 3; i++) {
+            desc.kernel[i] = desc.stride[i] = 1;
+            desc.pad_before[i] = desc.pad_after[i] = 0;
+            desc.in_size[i] = test_between(random, 1, 40);
+        }
+        desc.in_channels = desc.groups * test_between(random, 1, 70);
+    }
     if (test_between(random, 0, 29) == 0) { /* rows that are cut into columns */
         desc.in_size[2] += test_between(random, 600, 1500);
         desc.batch = desc.in_size[0] = desc.kernel[0] = 1;

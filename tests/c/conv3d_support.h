@@ -70,6 +70,6 @@ TCase *hy3d_conv3d_run_case(void);
 TCase *hy3d_conv3d_kernel_case(void);
 TCase *hy3d_conv3d_fused_case(void);
 TCase *hy3d_conv3d_fused_bound_case(void);
-TCase *hy3d_conv3d_straight_case(void);
+TCase *hy3d_conv3d_thin_case(void);
 
 #endif

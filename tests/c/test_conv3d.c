@@ -190,6 +190,6 @@ Suite *hy3d_conv3d_suite(void)
     suite_add_tcase(suite, hy3d_conv3d_kernel_case());
     suite_add_tcase(suite, hy3d_conv3d_fused_case());
     suite_add_tcase(suite, hy3d_conv3d_fused_bound_case());
-    suite_add_tcase(suite, hy3d_conv3d_straight_case());
+    suite_add_tcase(suite, hy3d_conv3d_thin_case());
     return suite;
 }

@@ -1,12 +1,12 @@
-/* Layers whose input and output are used where they are: the same bits as with copies, exact, and
- * nothing beyond the tensors is touched. */
+/* Kernels of one tap in height and width, whose results may be summed in y: the same bits in every
+ * layout and with every number of threads, exact, and nothing beyond the tensors is touched. */
 #include "conv3d_support.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Planes of whole vectors; more channels than a block, output channels with every rest of eight. */
-static hy3d_conv3d_desc straight_desc(int variant)
+static hy3d_conv3d_desc thin_desc(int variant)
 {
     hy3d_conv3d_desc desc = conv_desc(HY3D_F32, 130, 17 + variant, 4, 8, 10, 1);
 
@@ -14,9 +14,9 @@ static hy3d_conv3d_desc straight_desc(int variant)
     desc.pad_before[0] = variant % 4 == 3 ? 2 : 0;
     desc.pad_mode[0] = HY3D_PAD_REPLICATE;
     desc.batch = variant % 3 == 0 ? 2 : 1;
-    if (variant % 4 == 2) { /* vectors row by row */
-        desc.in_size[1] = 5;
-        desc.in_size[2] = 48;
+    if (variant % 4 == 2) { /* more positions than a grain takes */
+        desc.in_size[1] = 9;
+        desc.in_size[2] = 64;
     }
     return desc;
 }
@@ -44,7 +44,7 @@ START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
 {
     hy3d_context *const context = test_context(NULL, 2);
     test_random random = test_rng(700 + (uint64_t)_i);
-    const hy3d_conv3d_desc desc = straight_desc(_i);
+    const hy3d_conv3d_desc desc = thin_desc(_i);
     conv_problem problem = conv_problem_make(&desc, true, LAYOUT_GAPS, LAYOUT_PLAIN, LAYOUT_GAPS,
                                              &random, 0);
     conv_problem straight = problem;
@@ -79,11 +79,38 @@ START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
 }
 END_TEST
 
+/* How positions and channels are cut follows threads; the bits must not. */
+START_TEST(test_threads_change_no_bit_of_thin_kernels)
+{
+    test_random random = test_rng(740 + (uint64_t)_i);
+    hy3d_conv3d_desc desc = thin_desc(_i);
+    hy3d_context *const context = test_context(NULL, 16);
+
+    desc.in_size[1] = 11 + _i; /* rests of vectors */
+    desc.dtype = (hy3d_dtype[]){HY3D_F32, HY3D_F16, HY3D_BF16}[_i % 3];
+    conv_problem problem =
+        conv_problem_make(&desc, true, (conv_layout)(_i % LAYOUT_COUNT), LAYOUT_PLAIN,
+                          (conv_layout)(_i % LAYOUT_EXPANDED), &random, 0);
+    conv_view first = conv_view_make(desc.dtype, problem.y.tensor.size, LAYOUT_PLAIN, 0);
+    for (uint32_t threads = 1; threads <= 16; threads += threads == 1 ? 1 : 3) {
+        problem.desc.num_threads = threads;
+        ck_assert_ok(conv_problem_run(context, &problem));
+        if (threads == 1) {
+            copy_values(&problem.y.tensor, &first.tensor);
+        }
+        ck_assert_int_eq(unequal(&problem.y.tensor, &first.tensor), 0);
+    }
+    conv_view_free(&first);
+    conv_problem_free(&problem);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_tensors_used_where_they_are_give_exact_integers)
 {
     hy3d_context *const context = test_context(NULL, 2);
     test_random random = test_rng(720 + (uint64_t)_i);
-    const hy3d_conv3d_desc desc = straight_desc(_i);
+    const hy3d_conv3d_desc desc = thin_desc(_i);
     conv_problem problem = conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN,
                                              &random, 3);
     const size_t bytes = problem.x.bytes;
@@ -99,10 +126,11 @@ START_TEST(test_tensors_used_where_they_are_give_exact_integers)
 }
 END_TEST
 
-TCase *hy3d_conv3d_straight_case(void)
+TCase *hy3d_conv3d_thin_case(void)
 {
-    TCase *const tests = tcase_create("straight");
+    TCase *const tests = tcase_create("thin");
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_the_bits_of_copies, 0, 8);
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_exact_integers, 0, 8);
+    tcase_add_loop_test(tests, test_threads_change_no_bit_of_thin_kernels, 0, 15);
     return tests;
 }

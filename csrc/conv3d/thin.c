@@ -1,0 +1,345 @@
+/* Kernels of one tap in height and width: products of weights with columns of positions.
+ *
+ * A plane is one line of positions. 48 of them at a time, all channels and taps of a block packed
+ * one after the other, are a column that the micro-kernel reads from end to end: read where it
+ * lies, every line would be in a page of its own and often in the same sets of L1 as the others
+ * (a fifth of the speed at 384 channels of 40x40). Results that would only be copied are summed
+ * where they go. How positions and output channels are cut changes no bit: only the blocks of input
+ * channels do, which follow from sizes alone. */
+#include "conv3d/internal.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+#define COLUMN (HY3D__CONV_LANES * HY3D__CONV_VECTORS)
+/* Terms of a sum that is kept in registers: a column of them takes half of L1. */
+#define MAX_TERMS 144
+/* Rows of weights that stay in L2 while a grain's columns go by. */
+#define MAX_ROWS 384
+#define MAX_COLUMNS 8
+/* Elements of a result tile, which shares L2 with them. */
+#define RESULT_ELEMS (128 * 1024)
+/* How many channels ahead lines are fetched: runs of 1.5 KB at most are too short for the processor
+ * to see them coming. Worth 12 % at 512 channels of 80x80. */
+#define AHEAD 8
+/* Fewer terms than this: nothing is won by packing. */
+#define LEAST_TERMS 16
+/* Bytes of an output that L3 takes: a larger one is better written in long runs. */
+#define STRAIGHT_BYTES ((int64_t)8 << 20)
+
+/* One tap in height and width, and positions as they are in x: no padding, stride or repetition. */
+static bool is_thin(const hy3d_conv3d_plan *plan)
+{
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+
+    for (int i = 1; i < 3; i++) {
+        if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
+            desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
+            return false;
+        }
+    }
+    return plan->compute_bytes == sizeof(float) && plan->taps <= MAX_TERMS &&
+           plan->k >= LEAST_TERMS && plan->out[1] * plan->out[2] >= HY3D__CONV_LANES;
+}
+
+static int64_t plane(const hy3d_conv3d_plan *plan)
+{
+    return plan->out[1] * plan->out[2];
+}
+
+/* Expected cycles of a grain: a multiply-add of a vector takes half of one, a vector of a line 8 to
+ * pack, a weight that comes from L3 half of one, all else 3000. */
+static double grain_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, int64_t vectors)
+{
+    return (double)plan->k * ((0.5 * hy3d__conv_vectors_cost(vectors) + 0.5) * (double)d->m_block +
+                              8.0 * (double)vectors) +
+           3000.0;
+}
+
+/* Of all grains on the threads there are. */
+static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint32_t threads)
+{
+    const int64_t vectors = hy3d__conv_ceil_div(plane(plan), HY3D__CONV_LANES);
+    const int64_t each = d->positions / HY3D__CONV_LANES;
+    const int64_t parts = hy3d__conv_ceil_div(vectors, each);
+    const double a_plane = (double)(parts - 1) * grain_cost(plan, d, each) +
+                           grain_cost(plan, d, vectors - (parts - 1) * each);
+    const double planes = (double)hy3d__conv_ceil_div(plan->m, d->m_block) *
+                          (double)plan->desc.batch * (double)plan->desc.groups *
+                          (double)plan->out[0];
+    const double rounds = planes * (double)parts / (double)threads;
+    const double whole = rounds < 64.0 ? (double)(int64_t)(rounds + 0.999999) : rounds;
+
+    return a_plane / (double)parts * whole;
+}
+
+bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
+{
+    const int64_t vectors = hy3d__conv_ceil_div(plane(plan), HY3D__CONV_LANES);
+    const int64_t fewest = hy3d__conv_ceil_div(vectors, MAX_COLUMNS * HY3D__CONV_VECTORS);
+    hy3d__conv_thin d = {0};
+    double least = 0.0;
+
+    if (!is_thin(plan)) {
+        return false;
+    }
+    d.c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->k, MAX_TERMS));
+    d.writes_straight = plan->desc.dtype == HY3D_F32 &&
+                        plan->out[0] * plane(plan) <=
+                            STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels;
+    for (int64_t cut = 1; cut <= 8; cut++) {
+        d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
+        for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
+            d.positions = HY3D__CONV_LANES * hy3d__conv_ceil_div(vectors, parts);
+            const double cycles = cost(plan, &d, threads);
+            if (d.writes_straight || d.m_block <= RESULT_ELEMS / d.positions || least <= 0.0) {
+                if (least <= 0.0 || cycles < least) {
+                    least = cycles;
+                    plan->thin = d;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+hy3d_status hy3d__conv_count_thin(hy3d_conv3d_plan *plan)
+{
+    hy3d__conv_thin *const d = &plan->thin;
+    int64_t grains = plan->desc.batch;
+
+    d->m_blocks = hy3d__conv_ceil_div(plan->m, d->m_block);
+    d->blocks = hy3d__conv_ceil_div(plane(plan), d->positions);
+    plan->block_k = d->c_block * plan->taps;
+    if (!hy3d__mul_i64(grains, plan->desc.groups, &grains) ||
+        !hy3d__mul_i64(grains, plan->out[0], &grains) ||
+        !hy3d__mul_i64(grains, d->blocks, &grains) ||
+        !hy3d__mul_i64(grains, d->m_blocks, &grains)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    plan->grains = grains;
+    plan->input_bytes =
+        (size_t)(plan->block_k * hy3d__conv_round_up(d->positions, COLUMN)) * sizeof(float);
+    plan->result_bytes = (size_t)(d->m_block * d->positions) * sizeof(float);
+    return HY3D_OK;
+}
+
+/* Positions [first, first + count) of a plane, output channels [m, m + rows). */
+typedef struct piece {
+    int64_t image, group, t, first, count, m, rows;
+} piece;
+
+static piece split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
+{
+    const hy3d__conv_thin *const d = &plan->thin;
+    piece p;
+
+    p.m = grain % d->m_blocks * d->m_block;
+    p.rows = hy3d__conv_min(d->m_block, plan->m - p.m);
+    grain /= d->m_blocks;
+    p.first = grain % d->blocks * d->positions;
+    p.count = hy3d__conv_min(d->positions, plane(plan) - p.first);
+    grain /= d->blocks;
+    p.t = grain % plan->out[0];
+    grain /= plan->out[0];
+    p.group = grain % plan->desc.groups;
+    p.image = grain / plan->desc.groups;
+    return p;
+}
+
+/* To its place in every column; `column` floats are between columns. */
+static void spread(const float *line, int64_t n, float *dst, int64_t column)
+{
+    for (; n >= COLUMN; n -= COLUMN, line += COLUMN, dst += column) {
+        memcpy(dst, line, COLUMN * sizeof *dst);
+    }
+    if (n > 0) {
+        memcpy(dst, line, (size_t)n * sizeof *dst);
+        memset(dst + n, 0, (size_t)(COLUMN - n) * sizeof *dst);
+    }
+}
+
+/* To L2. The address may lie anywhere. */
+static void prefetch(const unsigned char *data, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += (int64_t)HY3D__CONV_ALIGN) {
+        __builtin_prefetch(data + i, 0, 2);
+    }
+}
+
+/* The piece's positions of one channel of a frame. */
+static void pack_line(const hy3d__conv_run *run, const piece *p, const hy3d_conv3d_frame *frame,
+                      int64_t channel, float *dst, int64_t column)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const int64_t bytes = (int64_t)hy3d_dtype_bytes(plan->desc.dtype);
+    const bool is_flat = frame->stride[1] == plan->out[2] * frame->stride[2];
+    const int64_t width = is_flat ? plane(plan) : plan->out[2];
+    hy3d__conv_line line = hy3d__conv_source_line(run, frame, channel, 0);
+    const unsigned char *const data = line.data;
+    float values[MAX_COLUMNS * COLUMN];
+
+    if (data != NULL && is_flat && frame->stride[2] == 1 && line.dtype == HY3D_F32 &&
+        !line.is_changed) {
+        if (channel + AHEAD < plan->desc.in_channels) {
+            prefetch(data + (p->first + AHEAD * frame->stride[0]) * bytes, p->count * bytes);
+        }
+        spread((const float *)(const void *)data + p->first, p->count, dst, column);
+        return;
+    }
+    for (int64_t done = 0, n; done < p->count; done += n) {
+        const int64_t row = (p->first + done) / width, at = (p->first + done) % width;
+        n = hy3d__conv_min(p->count - done, width - at);
+        line.data = data == NULL ? NULL : data + row * frame->stride[1] * bytes;
+        line.size = width;
+        hy3d__conv_load_line(plan->kernels, &line, at, 1, n, values + done);
+    }
+    spread(values, p->count, dst, column);
+}
+
+/* Channels [channel, channel + channels) of the group, all taps, in the order of the weights. */
+static void pack(const hy3d__conv_run *run, const piece *p, int64_t channel, int64_t channels,
+                 float *columns)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d_conv3d_desc *const desc = &plan->desc;
+    const int64_t column = channels * plan->taps * COLUMN;
+
+    for (int64_t tap = 0; tap < plan->taps; tap++) {
+        const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
+            run, p->image,
+            p->t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
+        for (int64_t c = 0; c < channels; c++) {
+            pack_line(run, p, &frame, p->group * plan->c + channel + c,
+                      columns + (c * plan->taps + tap) * COLUMN, column);
+        }
+    }
+}
+
+/* One block of channels of a grain. */
+typedef struct block {
+    int64_t channel, terms;
+    const float *columns;
+    float *result; /* of the piece's first row */
+    int64_t pitch;
+} block;
+
+/* Rows [from, to) of the piece times nv vectors. The next block's weights are fetched with the last
+ * ones: a block of a row is too short for the processor to see it coming. */
+static void multiply_rows(const hy3d_conv3d_plan *plan, const piece *p, const block *of,
+                          int64_t from, int64_t to, int64_t vector, int64_t nv)
+{
+    const int64_t m = p->group * plan->m + p->m;
+    const int64_t first = of->channel * plan->taps;
+    const bool is_last = (vector + nv) * HY3D__CONV_LANES >= p->count;
+    const int64_t next = hy3d__conv_min(of->terms, plan->k - first - of->terms);
+    const float *b[HY3D__CONV_VECTORS];
+
+    for (int64_t i = 0; i < nv; i++) {
+        b[i] = of->columns + (vector + i) / HY3D__CONV_VECTORS * of->terms * COLUMN +
+               (vector + i) % HY3D__CONV_VECTORS * HY3D__CONV_LANES;
+    }
+    for (int64_t r = from, rows; r < to; r += rows) {
+        const float *const weight = (const float *)plan->weight + (m + r) * plan->k + first;
+        rows = hy3d__conv_rows_next(to - r);
+        for (int64_t i = 0; is_last && next > 0 && i < rows; i++) {
+            prefetch((const unsigned char *)(weight + i * plan->k + of->terms),
+                     next * (int64_t)sizeof *weight);
+        }
+        plan->kernels->conv_f32((int)rows, (int)nv, (size_t)of->terms, weight, (size_t)plan->k, b,
+                                plan->offsets,
+                                of->channel == 0 ? (const float *)plan->bias + m + r : NULL,
+                                of->result + r * of->pitch + vector * HY3D__CONV_LANES,
+                                (size_t)of->pitch);
+    }
+}
+
+static void multiply(const hy3d_conv3d_plan *plan, const piece *p, const block *of)
+{
+    const int64_t vectors = hy3d__conv_ceil_div(p->count, HY3D__CONV_LANES);
+
+    for (int64_t from = 0; from < p->rows; from += MAX_ROWS) {
+        const int64_t to = hy3d__conv_min(from + MAX_ROWS, p->rows);
+        for (int64_t v = 0, nv; v < vectors; v += nv) {
+            nv = hy3d__conv_vectors_next(vectors - v);
+            multiply_rows(plan, p, of, from, to, v, nv);
+        }
+    }
+}
+
+/* A tensor whose rows follow each other, as one of a single row a frame. */
+static bool flatten(const hy3d_tensor *tensor, hy3d_tensor *flat)
+{
+    *flat = *tensor;
+    flat->size[3] = 1;
+    flat->size[4] = tensor->size[3] * tensor->size[4];
+    return tensor->stride[3] == tensor->size[4] * tensor->stride[4];
+}
+
+static void store(const hy3d__conv_run *run, const piece *p, const float *result, int64_t pitch)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d_tensor *residual = run->fusion->residual;
+    hy3d_tensor y, other;
+    const bool is_flat =
+        flatten(run->y, &y) && (residual == NULL || flatten(residual, &other));
+    const int64_t width = is_flat ? plane(plan) : plan->out[2];
+
+    for (int64_t done = 0, n; done < p->count; done += n) {
+        const int64_t row = (p->first + done) / width, at = (p->first + done) % width;
+        n = hy3d__conv_min(p->count - done, width - at);
+        const hy3d__conv_result stored = {
+            .data = result + done,
+            .at = {p->image, p->group * plan->m + p->m, p->t, row, at},
+            .channels = p->rows,
+            .rows = 1,
+            .cols = n,
+            .channel_pitch = pitch,
+            .row_pitch = pitch,
+            .residual = residual != NULL && is_flat ? &other : residual,
+        };
+        hy3d__conv_store(plan->kernels, is_flat ? &y : run->y, &stored);
+    }
+}
+
+/* Where results may be summed in y: NULL, or the first of them. */
+static float *straight_out(const hy3d__conv_run *run, const piece *p)
+{
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d_tensor *const y = run->y;
+
+    if (!plan->thin.writes_straight || run->fusion->residual != NULL || y->stride[4] != 1 ||
+        y->stride[3] != plan->out[2] || y->stride[1] < 0 || p->count % HY3D__CONV_LANES != 0) {
+        return NULL;
+    }
+    return (float *)y->data + p->image * y->stride[0] +
+           (p->group * plan->m + p->m) * y->stride[1] + p->t * y->stride[2] + p->first;
+}
+
+hy3d_status hy3d__conv_thin_grain(void *argument, int64_t grain, uint32_t slot)
+{
+    const hy3d__conv_run *const run = argument;
+    const hy3d_conv3d_plan *const plan = run->plan;
+    const hy3d__conv_thin *const d = &plan->thin;
+    unsigned char *const memory = run->workspace + plan->slot_bytes * slot;
+    float *const columns = (float *)(void *)memory;
+    const piece p = split_grain(plan, grain);
+    float *const straight = straight_out(run, &p);
+    block of = {
+        .columns = columns,
+        .result = straight != NULL ? straight : (float *)(void *)(memory + plan->input_bytes),
+        .pitch = straight != NULL ? run->y->stride[1] : d->positions,
+    };
+
+    for (; of.channel < plan->c; of.channel += d->c_block) {
+        const int64_t channels = hy3d__conv_min(d->c_block, plan->c - of.channel);
+        of.terms = channels * plan->taps;
+        pack(run, &p, of.channel, channels, columns);
+        multiply(plan, &p, &of);
+    }
+    if (straight == NULL) {
+        store(run, &p, of.result, of.pitch);
+    }
+    return HY3D_OK;
+}
