@@ -280,6 +280,11 @@ hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64
 bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
                            hy3d__winograd_kind *kind_out);
 hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads);
+/* Its parts: the sizes, and blocks that were chosen. */
+hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                             hy3d__winograd_kind kind);
+hy3d_status hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
+                                      const hy3d__winograd_blocks *blocks);
 
 /* winograd_cost.c: estimates in cycles. */
 #define HY3D__WINOGRAD_SLOT_BYTES ((size_t)60 << 20)
@@ -289,6 +294,16 @@ double hy3d__winograd_direct_cost(const hy3d_conv3d_desc *desc, const int64_t ou
 double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
                                   const hy3d__winograd_limits *limits,
                                   hy3d__winograd_blocks *blocks_out);
+/* What the cost is a weighted sum of, for one grain, and how many of them follow each other. */
+typedef struct hy3d__winograd_work {
+    double products; /* rows times terms, of 32 columns each */
+    double data;     /* channels' tiles to points and back */
+    double weights, made;
+    double rounds, bytes;
+} hy3d__winograd_work;
+hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *sizes,
+                                          const hy3d__winograd_limits *limits,
+                                          const hy3d__winograd_blocks *blocks);
 hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *sizes,
                                                 const hy3d__winograd_blocks *blocks,
                                                 bool prepared);

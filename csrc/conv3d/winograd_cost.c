@@ -1,7 +1,7 @@
 /* What a convolution by Winograd is expected to cost, and the blocks that cost least.
  *
- * A model of cycles with five constants, fitted to the layers of video VAEs (docs/tuning.md says how
- * and how well). Blocks change no bit of a result, so they may follow threads and memory; the kind
+ * A model of cycles with five constants, fitted to the layers of video VAEs by
+ * tests/bench/fit_winograd_cost.py (docs/tuning.md says how well). Blocks change no bit of a result, so they may follow threads and memory; the kind
  * may not, and is chosen for one thread. */
 #include "conv3d/internal.h"
 
@@ -63,25 +63,17 @@ static double block_bytes(const hy3d__winograd_elems *e)
     return 4.0 * (double)(e->v + e->r + e->strips + e->u);
 }
 
-/* Expected cycles of all grains on the threads there are, each grain counted as a full one. */
-static double blocks_cost(const hy3d__winograd_sizes *s, const hy3d__winograd_limits *limits,
-                          const hy3d__winograd_blocks *b)
+hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
+                                          const hy3d__winograd_limits *limits,
+                                          const hy3d__winograd_blocks *b)
 {
-    const cycles c = cycles_at(limits->level);
     const double tiles = (double)(b->h * b->w);
     const double products = (double)s->filters.products;
     const double rows = (double)row_count(s, b->frames, b->h * b->w);
     const double sum = (double)(s->filters.segments * s->filters.k);
     const double panels = (double)b->panels;
-    /* A group of up to 14 rows costs about half a row more than they do. */
-    const double products_cost =
-        c.product * products * sum * panels * (rows + 0.5 * (double)((int64_t)(rows + 13.0) / 14));
     const double points_in = products * (s->filters.kind.moments == 1 ? 1.0 : 0.5);
-    const double data = c.data * points_in * tiles *
-                        ((double)s->in_channels * (double)(b->frames + s->kernel_t - 1) +
-                         32.0 * panels * (double)b->frames);
-    const double weights = products * sum * 32.0 * panels *
-                           (c.weight + (limits->prepared ? 0.0 : c.filter));
+    const double weights = products * sum * 32.0 * panels;
     const double grains = (double)s->images * (double)hy3d__conv_ceil_div(s->frames, b->frames) *
                           (double)hy3d__conv_ceil_div(s->tiles_h, b->h) *
                           (double)hy3d__conv_ceil_div(s->tiles_w, b->w) *
@@ -92,8 +84,31 @@ static double blocks_cost(const hy3d__winograd_sizes *s, const hy3d__winograd_li
             ? (double)hy3d__conv_ceil_div((int64_t)grains, (int64_t)limits->threads)
             : grains / threads;
     const hy3d__winograd_elems elems = hy3d__winograd_block_elems(s, b, limits->prepared);
-    const double over = block_bytes(&elems) / GOOD_BYTES - 1.0;
-    return rounds * (products_cost + data + weights + 3000.0) *
+    return (hy3d__winograd_work){
+        /* A group of up to 14 rows costs about half a row more than they do. */
+        .products =
+            products * sum * panels * (rows + 0.5 * (double)((int64_t)(rows + 13.0) / 14)),
+        .data = points_in * tiles *
+                ((double)s->in_channels * (double)(b->frames + s->kernel_t - 1) +
+                 32.0 * panels * (double)b->frames),
+        .weights = weights,
+        .made = limits->prepared ? 0.0 : weights,
+        .rounds = rounds,
+        .bytes = block_bytes(&elems),
+    };
+}
+
+/* Expected cycles of all grains on the threads there are, each grain counted as a full one. */
+static double blocks_cost(const hy3d__winograd_sizes *s, const hy3d__winograd_limits *limits,
+                          const hy3d__winograd_blocks *b)
+{
+    const cycles c = cycles_at(limits->level);
+    const hy3d__winograd_work w = hy3d__winograd_work_of(s, limits, b);
+    const double over = w.bytes / GOOD_BYTES - 1.0;
+
+    return w.rounds *
+           (c.product * w.products + c.data * w.data + c.weight * w.weights + c.filter * w.made +
+            3000.0) *
            (1.0 + (over > 0.0 ? 0.03 * over : 0.0));
 }
 

@@ -74,8 +74,8 @@ static bool is_possible(const hy3d_conv3d_desc *desc, const int64_t out[3])
            positions * (double)desc->out_channels <= 1e14;
 }
 
-static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
-                                     hy3d__winograd_kind kind)
+hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
+                                             hy3d__winograd_kind kind)
 {
     return (hy3d__winograd_sizes){
         .filters = hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels,
@@ -94,7 +94,7 @@ static hy3d__winograd_sizes sizes_of(const hy3d_conv3d_desc *desc, const int64_t
 static bool fits_unprepared(const hy3d_conv3d_desc *desc, const int64_t out[3],
                             hy3d_cpu_level level, hy3d__winograd_kind kind)
 {
-    const hy3d__winograd_sizes sizes = sizes_of(desc, out, kind);
+    const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(desc, out, kind);
     const hy3d__winograd_limits limits = {
         .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = false};
     hy3d__winograd_blocks blocks;
@@ -115,7 +115,7 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
         if (kinds[i].moments != 1 && (desc->kernel[0] != 3 || out[0] < 2)) {
             continue;
         }
-        const hy3d__winograd_sizes sizes = sizes_of(desc, out, kinds[i]);
+        const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(desc, out, kinds[i]);
         const hy3d__winograd_limits limits = {
             .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = true};
         hy3d__winograd_blocks blocks;
@@ -129,24 +129,16 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
     return found && fits_unprepared(desc, out, level, *kind_out);
 }
 
-hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)
+hy3d_status hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
+                                      const hy3d__winograd_blocks *blocks)
 {
     hy3d__conv_winograd *const d = &plan->winograd;
-    const size_t limit = plan->desc.workspace_limit_bytes;
-    const hy3d__winograd_sizes sizes = sizes_of(&plan->desc, plan->out, kind);
-    const size_t share = limit == 0 ? HY3D__WINOGRAD_SLOT_BYTES : limit / threads;
-    const hy3d__winograd_limits limits = {
-        .level = hy3d_context_cpu_level(plan->context),
-        .threads = threads,
-        .slot_bytes = share < HY3D__WINOGRAD_SLOT_BYTES ? share : HY3D__WINOGRAD_SLOT_BYTES,
-        .prepared = plan->prepared != NULL,
-    };
     int64_t grains = plan->desc.batch;
 
-    (void)hy3d__winograd_best_blocks(&sizes, &limits, &d->blocks);
-    d->filters = sizes.filters;
-    d->tiles_h = sizes.tiles_h;
-    d->tiles_w = sizes.tiles_w;
+    d->blocks = *blocks;
+    d->filters = sizes->filters;
+    d->tiles_h = sizes->tiles_h;
+    d->tiles_w = sizes->tiles_w;
     d->blocks_h = hy3d__conv_ceil_div(d->tiles_h, d->blocks.h);
     d->blocks_w = hy3d__conv_ceil_div(d->tiles_w, d->blocks.w);
     d->blocks_t = hy3d__conv_ceil_div(plan->out[0], d->blocks.frames);
@@ -157,10 +149,27 @@ hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind
         !hy3d__mul_i64(grains, d->blocks_m, &grains)) {
         return HY3D_ERR_OVERFLOW;
     }
-    d->elems = hy3d__winograd_block_elems(&sizes, &d->blocks, limits.prepared);
+    d->elems = hy3d__winograd_block_elems(sizes, &d->blocks, plan->prepared != NULL);
     plan->grains = grains;
     plan->input_bytes = (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) *
                         sizeof(float);
     plan->result_bytes = 0;
     return HY3D_OK;
+}
+
+hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)
+{
+    const size_t limit = plan->desc.workspace_limit_bytes;
+    const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(&plan->desc, plan->out, kind);
+    const size_t share = limit == 0 ? HY3D__WINOGRAD_SLOT_BYTES : limit / threads;
+    const hy3d__winograd_limits limits = {
+        .level = hy3d_context_cpu_level(plan->context),
+        .threads = threads,
+        .slot_bytes = share < HY3D__WINOGRAD_SLOT_BYTES ? share : HY3D__WINOGRAD_SLOT_BYTES,
+        .prepared = plan->prepared != NULL,
+    };
+    hy3d__winograd_blocks blocks;
+
+    (void)hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
+    return hy3d__winograd_use_blocks(plan, &sizes, &blocks);
 }
