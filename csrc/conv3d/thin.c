@@ -15,6 +15,8 @@
 #define COLUMN (HY3D__CONV_LANES * HY3D__CONV_VECTORS)
 /* Terms of a sum that is kept in registers: a column of them takes half of L1. */
 #define MAX_TERMS 144
+/* A sum of so many is not cut in two: its results need not be read again. */
+#define WHOLE_TERMS 192
 /* Rows of weights that stay in L2 while a grain's columns go by. */
 #define MAX_ROWS 384
 #define MAX_COLUMNS 8
@@ -84,7 +86,9 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
     if (!is_thin(plan)) {
         return false;
     }
-    d.c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->k, MAX_TERMS));
+    d.c_block = plan->k <= WHOLE_TERMS
+                    ? plan->c
+                    : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->k, MAX_TERMS));
     d.writes_straight = plan->desc.dtype == HY3D_F32 &&
                         plan->out[0] * plane(plan) <=
                             STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels;
