@@ -1,6 +1,6 @@
 /* Which strategy, which blocks. Everything here follows from sizes alone, never from threads or
- * the workspace limit: the cut into grains fixes the order of every sum (but for Winograd's, whose
- * sums are the same in every block). */
+ * the workspace limit: the cut into grains fixes the order of every sum (but for Winograd and thin
+ * kernels, whose sums are the same in every block). */
 #include "conv3d/internal.h"
 
 #include "base/checked.h"

@@ -52,7 +52,7 @@ typedef struct hy3d__conv_direct {
 typedef struct hy3d__conv_thin {
     int64_t c_block;           /* input channels at once */
     int64_t m_block, m_blocks; /* output channels of a grain */
-    int64_t positions, blocks; /* of a plane in a grain, whole columns */
+    int64_t positions, blocks; /* of a plane in a grain, whole vectors */
     bool writes_straight;      /* y may be summed where it is, without a result tile */
 } hy3d__conv_thin;
 

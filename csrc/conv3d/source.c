@@ -13,7 +13,9 @@ hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t ima
         return (hy3d_conv3d_frame){.data = NULL};
     }
     if (run->fusion->frames != NULL) {
-        return run->fusion->frames[index];
+        /* Strides of a frame of zeros were never looked at. */
+        return run->fusion->frames[index].data != NULL ? run->fusion->frames[index]
+                                                       : (hy3d_conv3d_frame){.data = NULL};
     }
     const int64_t frame = index / hy3d__conv_upsample(desc, 0);
     const int64_t offset = image * x->stride[0] + frame * x->stride[2];

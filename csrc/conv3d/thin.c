@@ -4,8 +4,8 @@
  * one after the other, are a column that the micro-kernel reads from end to end: read where it
  * lies, every line would be in a page of its own and often in the same sets of L1 as the others
  * (a fifth of the speed at 384 channels of 40x40). Results that would only be copied are summed
- * where they go. How positions and output channels are cut changes no bit: only the blocks of input
- * channels do, which follow from sizes alone. */
+ * where they go. How positions and output channels are cut changes no bit, so it may follow threads
+ * and the workspace limit: only the blocks of input channels do, which follow from sizes alone. */
 #include "conv3d/internal.h"
 
 #include "base/checked.h"
@@ -13,15 +13,17 @@
 #include <string.h>
 
 #define COLUMN (HY3D__CONV_LANES * HY3D__CONV_VECTORS)
-/* Terms of a sum that is kept in registers: a column of them takes half of L1. */
+/* Terms of a sum that is kept in registers, for up to as many taps: a column takes half of L1. */
 #define MAX_TERMS 144
 /* A sum of so many is not cut in two: its results need not be read again. */
 #define WHOLE_TERMS 192
 /* Rows of weights that stay in L2 while a grain's columns go by. */
 #define MAX_ROWS 384
 #define MAX_COLUMNS 8
+/* Output channels of the smallest grain. */
+#define LEAST_ROWS 64
 /* Elements of a result tile, which shares L2 with them. */
-#define RESULT_ELEMS (128 * 1024)
+#define RESULT_ELEMS (256 * 1024)
 /* How many channels ahead lines are fetched: runs of 1.5 KB at most are too short for the processor
  * to see them coming. Worth 12 % at 512 channels of 80x80. */
 #define AHEAD 8
@@ -68,7 +70,8 @@ static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint3
     const double a_plane = (double)(parts - 1) * grain_cost(plan, d, each) +
                            grain_cost(plan, d, vectors - (parts - 1) * each);
     const double planes = (double)hy3d__conv_ceil_div(plan->m, d->m_block) *
-                          (double)plan->desc.batch * (double)plan->desc.groups *
+                          (double)hy3d__conv_max(1, plan->desc.batch) *
+                          (double)plan->desc.groups *
                           (double)plan->out[0];
     const double rounds = planes * (double)parts / (double)threads;
     const double whole = rounds < 64.0 ? (double)(int64_t)(rounds + 0.999999) : rounds;
@@ -76,32 +79,53 @@ static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint3
     return a_plane / (double)parts * whole;
 }
 
+static int64_t channels_at_once(const hy3d_conv3d_plan *plan)
+{
+    const int64_t most = hy3d__conv_max(1, MAX_TERMS / plan->taps);
+    return plan->k <= WHOLE_TERMS
+               ? plan->c
+               : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, most));
+}
+
+static bool fits(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, size_t slot_bytes)
+{
+    const int64_t columns = d->c_block * plan->taps * hy3d__conv_round_up(d->positions, COLUMN);
+
+    return d->m_block <= RESULT_ELEMS / d->positions &&
+           (size_t)(columns + d->m_block * d->positions) <= slot_bytes / sizeof(float);
+}
+
 bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
 {
+    const size_t limit = plan->desc.workspace_limit_bytes;
+    const size_t slot_bytes = limit == 0 ? SIZE_MAX : limit / threads;
     const int64_t vectors = hy3d__conv_ceil_div(plane(plan), HY3D__CONV_LANES);
     const int64_t fewest = hy3d__conv_ceil_div(vectors, MAX_COLUMNS * HY3D__CONV_VECTORS);
-    hy3d__conv_thin d = {0};
-    double least = 0.0;
+    const int64_t cuts = hy3d__conv_ceil_div(plan->m, RESULT_ELEMS / HY3D__CONV_LANES);
+    double least = -1.0;
 
     if (!is_thin(plan)) {
         return false;
     }
-    d.c_block = plan->k <= WHOLE_TERMS
-                    ? plan->c
-                    : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->k, MAX_TERMS));
-    d.writes_straight = plan->desc.dtype == HY3D_F32 &&
-                        plan->out[0] * plane(plan) <=
-                            STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels;
-    for (int64_t cut = 1; cut <= 8; cut++) {
+    hy3d__conv_thin d = {
+        .c_block = channels_at_once(plan),
+        .writes_straight = plan->desc.dtype == HY3D_F32 &&
+                           plan->out[0] * plane(plan) <=
+                               STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels,
+    };
+    /* The smallest, where nothing fits. */
+    plan->thin = d;
+    plan->thin.m_block =
+        hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
+    plan->thin.positions = HY3D__CONV_LANES * hy3d__conv_min(vectors, HY3D__CONV_VECTORS);
+    for (int64_t cut = cuts; cut < cuts + 8; cut++) {
         d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
         for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
             d.positions = HY3D__CONV_LANES * hy3d__conv_ceil_div(vectors, parts);
             const double cycles = cost(plan, &d, threads);
-            if (d.writes_straight || d.m_block <= RESULT_ELEMS / d.positions || least <= 0.0) {
-                if (least <= 0.0 || cycles < least) {
-                    least = cycles;
-                    plan->thin = d;
-                }
+            if (fits(plan, &d, slot_bytes) && (least < 0.0 || cycles < least)) {
+                least = cycles;
+                plan->thin = d;
             }
         }
     }

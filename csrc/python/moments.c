@@ -45,7 +45,8 @@ static PyObject *raise_moments(const hy3d_py_state *state, hy3d_status status)
                              "channel_moments takes f32, f16 and bf16, not f64: convert x.");
     }
     if (status == HY3D_ERR_INVALID_ARGUMENT) {
-        hy3d_py_value_error("x has no positions: there is nothing to take a mean of.");
+        hy3d_py_value_error("x has no positions to take a mean of, or its elements are not aligned: "
+                            "pass one that has some, and a copy of an unaligned one.");
         return NULL;
     }
     return hy3d_py_raise(state, status, NULL);

@@ -147,7 +147,9 @@ static void time_kind(const layer *l, hy3d_conv3d_format format, bool is_prepare
         if (i == 0) {
             (void)hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
         }
+        int tries = 0;
         do {
+            require(tries++ < 10000, "no blocks that fit");
             blocks = i == 0 ? blocks : random_blocks(&sizes, is_prepared);
             elems = hy3d__winograd_block_elems(&sizes, &blocks, is_prepared);
         } while (i > 0 && (size_t)(elems.v + elems.r + elems.strips + elems.u) * sizeof(float) >

@@ -94,6 +94,7 @@ START_TEST(test_threads_change_no_bit_of_thin_kernels)
     conv_view first = conv_view_make(desc.dtype, problem.y.tensor.size, LAYOUT_PLAIN, 0);
     for (uint32_t threads = 1; threads <= 16; threads += threads == 1 ? 1 : 3) {
         problem.desc.num_threads = threads;
+        problem.desc.workspace_limit_bytes = threads % 2 == 0 ? 150000 : 0;
         ck_assert_ok(conv_problem_run(context, &problem));
         if (threads == 1) {
             copy_values(&problem.y.tensor, &first.tensor);
@@ -126,11 +127,38 @@ START_TEST(test_tensors_used_where_they_are_give_exact_integers)
 }
 END_TEST
 
+/* A grain has as many output channels as fit, not all of them. */
+START_TEST(test_thin_kernels_take_little_memory_whatever_their_size)
+{
+    static const int64_t channels[][2] = {
+        {16, 65536}, {16, (int64_t)1 << 20}, {384, 1152}, {1 << 20, 24}, {20000, 20000}, {16, 1}};
+    static const uint32_t threads[] = {1, 2, 8};
+    hy3d_context *const context = test_context(NULL, 8);
+
+    for (size_t i = 0; i < COUNT_OF(channels) * COUNT_OF(threads) * 4; i++) {
+        const int64_t *const pair = channels[i % COUNT_OF(channels)];
+        hy3d_conv3d_desc desc = conv_desc(HY3D_F32, pair[0], pair[1], 5, 40, 40, 1);
+        size_t workspace = 0, own = 0;
+        desc.kernel[0] = i / COUNT_OF(channels) % 2 == 0 ? 1 : 3;
+        desc.batch = i % 5 == 4 ? 0 : 1;
+        desc.num_threads = threads[i / COUNT_OF(channels) % COUNT_OF(threads)];
+        desc.workspace_limit_bytes = i / COUNT_OF(channels) / 6 == 0 ? 0 : 200000;
+        const hy3d_status status = hy3d_conv3d_memory(context, &desc, false, &workspace, &own);
+        ck_assert_msg(status == HY3D_OK, "case %zu: %s", i, hy3d_status_name(status));
+        ck_assert_uint_le(workspace, desc.workspace_limit_bytes != 0
+                                         ? desc.workspace_limit_bytes
+                                         : (size_t)1400000 * desc.num_threads);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_conv3d_thin_case(void)
 {
     TCase *const tests = tcase_create("thin");
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_the_bits_of_copies, 0, 8);
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_exact_integers, 0, 8);
     tcase_add_loop_test(tests, test_threads_change_no_bit_of_thin_kernels, 0, 15);
+    tcase_add_test(tests, test_thin_kernels_take_little_memory_whatever_their_size);
     return tests;
 }
