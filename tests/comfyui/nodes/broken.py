@@ -7,9 +7,11 @@ Three ways in: `HarnessFaults` sets HY3D_FAULTS in the running server, as a user
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ class HarnessFaults(HarnessFresh):
         no_faults()
         os.environ["HY3D_FAULTS"] = faults
         refuse(0)
+        torch_computes(bool(faults))
         forget()
         return (value,)
 
@@ -52,6 +55,7 @@ class HarnessFired(Probe):
 
     def look(self, value: Any) -> dict[str, Any]:
         refuse(0)
+        torch_computes(False)
         found = sys.modules.get("hy3d_rocm.conv.faults")
         fired = 0 if found is None else sum(fault.fired for fault in found._environment[1])
         no_faults()
@@ -77,6 +81,7 @@ class _Refusing(TorchFunctionMode):
 
 
 _refusing: _Refusing | None = None
+_natively: Callable[[torch.device, torch.dtype], str | None] | None = None
 
 
 class HarnessBroken(HarnessFresh):
@@ -88,8 +93,25 @@ class HarnessBroken(HarnessFresh):
 
     def give(self, value: Any, every: int) -> tuple[Any]:
         refuse(every)
+        torch_computes(every > 0)
         forget()
         return (value,)
+
+
+def torch_computes(on: bool) -> None:
+    """On the CPU a decode runs on the C convolution, which meets no fault of a GPU's tiers: while
+    `on`, PyTorch's convolutions compute it, as they do on a GPU."""
+    global _natively
+    if "hy3d_rocm" not in sys.modules:
+        return
+    backend = importlib.import_module("hy3d_rocm.decode.native.backend")
+    if _natively is None:
+        _natively = backend.refusal
+    backend.refusal = _not_now if on else _natively
+
+
+def _not_now(device: torch.device, dtype: torch.dtype) -> str:
+    return "the harness injects faults into PyTorch's convolutions"
 
 
 def refuse(every: int) -> None:
