@@ -79,21 +79,6 @@ static hy3d__conv_axis best_axis(const hy3d_conv3d_desc *desc, int i, int64_t n)
                                                                                         : shared;
 }
 
-/* Cost of n vectors in a row: calls of three, and of two, which run at 93 % of their speed; a
- * single vector waits for loads. */
-double hy3d__conv_vectors_cost(int64_t n)
-{
-    const double full = (double)(n / HY3D__CONV_VECTORS * HY3D__CONV_VECTORS);
-    switch (n % HY3D__CONV_VECTORS) {
-    case 1:
-        return n == 1 ? 1.4 : full + 1.3;
-    case 2:
-        return full + 2.15;
-    default:
-        return full;
-    }
-}
-
 static int64_t run_vectors(const hy3d__conv_direct *d, int64_t rows, int64_t cols)
 {
     if (d->by_row) {
