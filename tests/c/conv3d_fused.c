@@ -130,6 +130,8 @@ START_TEST(test_bits_depend_neither_on_frames_nor_on_threads_or_limit)
     conv_problem *const p = &fused.problem;
     if (conv_needs_missing_blas(context, p)) {
         (void)test_has_blas(context);
+        conv_fused_free(&fused);
+        hy3d_context_destroy(context);
         return;
     }
     fused.fusion = (hy3d_conv3d_fusion){

@@ -36,6 +36,8 @@ START_TEST(test_bits_do_not_depend_on_threads_limit_or_alignment)
         conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN, &random, 0);
     if (conv_needs_missing_blas(context, &problem)) {
         (void)test_has_blas(context);
+        conv_problem_free(&problem);
+        hy3d_context_destroy(context);
         return;
     }
     hy3d_conv3d_plan *plan = NULL;
@@ -82,6 +84,8 @@ START_TEST(test_workspace_stays_below_the_limit_and_nothing_beyond_it_is_written
         conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN, &random, 3);
     if (conv_needs_missing_blas(context, &problem)) {
         (void)test_has_blas(context);
+        conv_problem_free(&problem);
+        hy3d_context_destroy(context);
         return;
     }
     hy3d_conv3d_plan *plan = NULL;
