@@ -130,19 +130,3 @@ hy3d_status hy3d__raster_bound_faces(hy3d__raster_job *job)
     const int64_t grains = (job->desc->faces + FACES_A_GRAIN - 1) / FACES_A_GRAIN;
     return hy3d__parallel_for(job->context, grains, job->slots, job->cancel, bounds_grain, job);
 }
-
-hy3d_raster_problem hy3d__raster_find_problem(const hy3d_raster_desc *desc, const float *clip,
-                                              const int32_t *triangles)
-{
-    for (int64_t i = 0; i < desc->vertices; i++) {
-        if (!finite_vertex(clip + 4 * i)) {
-            return (hy3d_raster_problem){HY3D_RASTER_NOT_FINITE, i, 0};
-        }
-    }
-    for (int64_t i = 0; i < 3 * desc->faces; i++) {
-        if (triangles[i] < 0 || triangles[i] >= desc->vertices) {
-            return (hy3d_raster_problem){HY3D_RASTER_BAD_INDEX, i / 3, triangles[i]};
-        }
-    }
-    return (hy3d_raster_problem){HY3D_RASTER_NO_FAULT, 0, 0};
-}

@@ -55,9 +55,6 @@ typedef struct hy3d__raster_job {
 /* HY3D_ERR_INVALID_ARGUMENT: a vertex is not finite, or an index out of range. */
 hy3d_status hy3d__raster_place_vertices(hy3d__raster_job *job);
 hy3d_status hy3d__raster_bound_faces(hy3d__raster_job *job);
-/* Which one it is. */
-hy3d_raster_problem hy3d__raster_find_problem(const hy3d_raster_desc *desc, const float *clip,
-                                              const int32_t *triangles);
 
 /* Tiles from first to last that bounds lie in. */
 static inline hy3d__raster_bounds hy3d__raster_tiles_of(hy3d__raster_bounds b)

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/checked.h"
+#include "raster/checks.h"
 #include "raster/internal.h"
 
 #define MOST_VERTICES ((int64_t)INT32_MAX)
@@ -99,12 +100,23 @@ static hy3d_status draw(hy3d__raster_job *job)
     return status;
 }
 
+/* The first of what is wrong, now that something is. */
+static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem *problem_out)
+{
+    const hy3d_raster_desc *const desc = job->desc;
+    const hy3d_status status = hy3d__raster_check_finite(
+        job->context, desc->vertices, 4, job->clip, job->slots, job->cancel, problem_out);
+    return status != HY3D_OK ? status
+                             : hy3d__raster_check_indices(job->context, desc->faces, 3,
+                                                          job->triangles, (uint32_t)desc->vertices,
+                                                          job->slots, job->cancel, problem_out);
+}
+
 static void plan_work(hy3d__raster_job *job)
 {
     const hy3d_raster_desc *const desc = job->desc;
-    const uint32_t most = hy3d_context_max_threads(job->context);
     const int64_t by_faces = desc->faces / LEAST_CHUNK_FACES + 1;
-    job->slots = desc->num_threads == 0 || desc->num_threads > most ? most : desc->num_threads;
+    job->slots = hy3d__raster_slots(job->context, desc->num_threads);
     job->tiles_across = (desc->width + HY3D__TILE - 1) / HY3D__TILE;
     job->tiles = job->tiles_across * ((desc->height + HY3D__TILE - 1) / HY3D__TILE);
     const int64_t by_tiles = MOST_COUNTERS / (job->tiles + 1) + 1;
@@ -152,8 +164,5 @@ hy3d_status hy3d_rasterize(hy3d_context *context, const hy3d_raster_desc *desc, 
         status = draw(&job);
     }
     hy3d_workspace_give(context, memory);
-    if (status == HY3D_ERR_INVALID_ARGUMENT && problem_out != NULL) {
-        *problem_out = hy3d__raster_find_problem(desc, clip, faces);
-    }
-    return status;
+    return status == HY3D_ERR_INVALID_ARGUMENT ? find_problem(&job, problem_out) : status;
 }
