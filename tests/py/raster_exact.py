@@ -73,11 +73,14 @@ class Face:
     def depth_at(self, p: int, q: int) -> Fraction:
         return Fraction(self.depth.at(p, q), self.depth_divisor)
 
-    def barycentric_at(self, p: int, q: int) -> list[Fraction] | None:
-        """None where the face is seen at W = infinity."""
+    def is_endless_at(self, p: int, q: int) -> bool:
+        """Whether it is seen there at W = infinity, where it has no barycentrics: corners on both
+        sides of the eye under compat. The contract draws no such pixel."""
+        return sum(share.at(p, q) for share in self.shares) == 0
+
+    def barycentric_at(self, p: int, q: int) -> list[Fraction]:
         shares = [share.at(p, q) for share in self.shares]
-        total = sum(shares)
-        return [Fraction(share, total) for share in shares] if total else None
+        return [Fraction(share, sum(shares)) for share in shares]
 
 
 def compat_face(vertices: list[list[Fraction]], size: tuple[int, int]) -> Face | None:
@@ -174,7 +177,7 @@ class Scene:
         found = []
         for number in range(len(self._faces)) if candidates is None else candidates:
             face = self.face(int(number))
-            if face is None or not face.covers(p, q):
+            if face is None or not face.covers(p, q) or face.is_endless_at(p, q):
                 continue
             depth = face.depth_at(p, q)
             kept = self._prior is None or is_behind(depth, float(self._prior[row, column]))
@@ -186,7 +189,7 @@ class Scene:
         seen = self.seen(row, column, candidates)
         return seen[0].face + 1 if seen and seen[0].kept else 0
 
-    def barycentric(self, number: int, row: int, column: int) -> list[Fraction] | None:
+    def barycentric(self, number: int, row: int, column: int) -> list[Fraction]:
         face = self.face(number)
         assert face is not None
         return face.barycentric_at(2 * int(column) + 1, 2 * int(row) + 1)

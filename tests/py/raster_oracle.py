@@ -232,6 +232,7 @@ def fragments(
     share = part * t.weight[which]
     share = share / _sum(share)[:, None]
     barycentric = _sum(share[:, :, None] * t.corner[which])
+    surely = surely & np.isfinite(share.error).all(1)  # else it may be at W = infinity
     kept = np.nonzero(seen)[0]
     return Fragments(t.face[which][kept], row[kept], column[kept],
                      (sure[which, row, column] & surely)[kept], first[kept], last[kept],

@@ -133,6 +133,20 @@ def slivers(rng: Rng) -> Made:
     return np.hstack([xy * w, z * w, w]), np.arange(3 * n).reshape(-1, 3)
 
 
+def needles(rng: Rng) -> Made:
+    """Slivers whose corners are near and far: W from 1e-9 to 1, sometimes behind the eye."""
+    clip, faces = slivers(rng)
+    w = 10.0 ** rng.uniform(rng.choice([-9.0, -5.0, -2.0]), 0, (len(clip), 1))
+    if rng.random() < 0.3:
+        w *= rng.choice([-1, 1], w.shape)
+    xy, depth = clip[:, :2] / clip[:, 3:], clip[:, 2:3] / clip[:, 3:]
+    if rng.random() < 0.5:  # powers of two keep places where they were
+        w = np.exp2(np.round(np.log2(np.abs(w)))) * np.sign(w)
+    if rng.random() < 0.3:  # Z does not follow W
+        return np.hstack([xy * w, depth, w]), faces
+    return np.hstack([xy * w, depth * w, w]), faces
+
+
 def behind(rng: Rng) -> Made:
     """Some vertices behind the camera, beside it (W = 0) or next to it."""
     clip, faces = soup(rng)
@@ -261,7 +275,7 @@ def planes(rng: Rng) -> Made:
 
 KINDS: dict[str, Callable[[Rng], Made]] = {
     "soup": soup, "closed": closed, "degenerate": degenerate, "slivers": slivers,
-    "behind": behind, "stacks": stacks, "subpixel": subpixel, "huge": huge, "lattice": lattice,
+    "needles": needles, "behind": behind, "stacks": stacks, "subpixel": subpixel, "huge": huge, "lattice": lattice,
     "sheet": sheet, "fan": fan, "texture": texture_space, "extreme": extreme, "planes": planes,
 }  # fmt: skip
 # Sides on which whole and half numbers of the lattice meet pixel centres, of either rule.
