@@ -61,7 +61,7 @@ static bool misses(const hy3d__raster_job *job, const tile_state *state, size_t 
         const int row = tile->y + (eq > 0 ? box->bottom : box->top);
         const double p = (2.0 * column + 1 - view->width) * view->sy;
         const double q = (2.0 * row + 1 - view->height) * view->sx;
-        if (ep * p + (eq * q + er * view->r) < -state->faces.bound[i][k]) {
+        if (ep * p + (eq * q + er) < -state->faces.bound[k]) {
             return true;
         }
     }
@@ -161,6 +161,7 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
     tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
     tile->prior_pitch = job->desc->width;
     tile->prior = job->prior ? job->prior + tile->y * tile->prior_pitch + tile->x : NULL;
+    tile->wants_depth = job->depth != NULL;
     clear(tile);
     while (next_face(&lists, &face)) {
         if (!meet(job->bounds[face], tile, &boxes[n])) {
