@@ -32,9 +32,9 @@ def report(rule: str, level: str, seconds: float, verdict: object) -> None:
         f"  face index: {c['pixels'] - c['unsure']} decided by float64, {c['unsure']} ties judged "
         f"in whole numbers: {c['exact']} equal, {c['within epsilon']} a depth within its epsilon"
     )
-    print(f"  barycentrics: largest error {verdict.worst_barycentric:.2g} of {BARYCENTRIC:g}; depth: "
-          f"{verdict.worst_depth:.2f} of its room; {c['values judged exactly']} pixels' values "
-          f"judged in whole numbers")  # fmt: skip
+    print(f"  barycentrics: largest error {verdict.worst_barycentric:.2g} of {BARYCENTRIC:g}")
+    print(f"  depth: {verdict.worst_depth:.2f} of its room; {c['values judged exactly']} pixels' "
+          f"values judged in whole numbers")  # fmt: skip
     print(f"  wrong: {c['wrong']}")
 
 
