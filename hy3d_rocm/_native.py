@@ -133,18 +133,10 @@ else:
         available = True
         missing = ""
     try:
-        from hy3d_rocm._core import (
-            inpaint_vertices,
-            interpolate,
-            rasterize,
-            scatter,
-            vertex_normals,
-        )
+        from hy3d_rocm._core import interpolate, rasterize
     except ImportError:
-        from hy3d_rocm._fallback import (
-            inpaint_vertices,
-            interpolate,
-            rasterize,
-            scatter,
-            vertex_normals,
-        )
+        from hy3d_rocm._fallback import interpolate, rasterize
+    try:
+        from hy3d_rocm._core import inpaint_vertices, scatter, vertex_normals
+    except ImportError:
+        from hy3d_rocm._fallback import inpaint_vertices, scatter, vertex_normals

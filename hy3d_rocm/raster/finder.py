@@ -60,7 +60,8 @@ def install(allowed: Callable[[], bool] = lambda: True) -> Installed:
             found.allowed = allowed
         for name in SERVED:
             _forget_namespace(name)
-    return status()
+    off = _switched_off()  # `allowed` is not asked before it has to be
+    return Installed(not off, off or "it is installed", _served())
 
 
 def uninstall() -> None:
@@ -76,12 +77,9 @@ def uninstall() -> None:
 
 def status() -> Installed:
     """What is in place now."""
-    served = {name: getattr(sys.modules.get(name), _MARK, "") for name in SERVED}
-    served = {name: why for name, why in served.items() if why}
     finder = _installed()
-    if finder is None:
-        return Installed(False, "it is not installed", served)
-    return Installed(not (reason := finder.why_not()), reason or "it is installed", served)
+    reason = "it is not installed" if finder is None else finder.why_not()
+    return Installed(not reason, reason or "it is installed", _served())
 
 
 class _Finder(MetaPathFinder):
@@ -106,8 +104,8 @@ class _Finder(MetaPathFinder):
 
     def why_not(self) -> str:
         """Why nothing is served; "" if it is."""
-        if os.environ.get(VARIABLE, "").strip().lower() == "off":
-            return f"{VARIABLE}=off"
+        if off := _switched_off():
+            return off
         try:
             return "" if self.allowed() else "it is switched off"
         except Exception as error:  # noqa: BLE001  (a setting must not cost an import)
@@ -185,6 +183,15 @@ class _Trying(Loader):
 
     def __getattr__(self, name: str) -> Any:  # get_source and so on, for tracebacks
         return getattr(self._inner, name)
+
+
+def _switched_off() -> str:
+    return f"{VARIABLE}=off" if os.environ.get(VARIABLE, "").strip().lower() == "off" else ""
+
+
+def _served() -> dict[str, str]:
+    found = {name: getattr(sys.modules.get(name), _MARK, "") for name in SERVED}
+    return {name: why for name, why in found.items() if why}
 
 
 def _installed() -> _Finder | None:
