@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HY3D__TILE 32 /* pixels a side: 24 KB of them stay in L1 */
+#define HY3D__TILE 64 /* pixels a side: depth and faces of them take 32 KB */
 #define HY3D__TILE_PIXELS (HY3D__TILE * HY3D__TILE)
 #define HY3D__TILE_SLACK 8 /* a vector may be loaded beyond the last pixel */
 #define HY3D__FACES 8      /* in a batch */
