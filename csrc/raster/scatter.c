@@ -33,26 +33,26 @@ typedef struct target {
     double right, below;
 } target;
 
-/* false: the point is left out. */
-INLINE bool target_of(const scatter_job *job, int64_t point, target *out)
+INLINE bool is_left_out(const scatter_job *job, int64_t point)
 {
     const float u = job->uv[2 * point], v = job->uv[2 * point + 1];
-    if (!(u >= 0.0F && u <= 1.0F && v >= 0.0F && v <= 1.0F) ||
-        (job->weights != NULL && !(job->weights[point] > 0.0F))) {
-        return false;
-    }
+    return u < 0.0F || u > 1.0F || v < 0.0F || v > 1.0F ||
+           (job->weights != NULL && !(job->weights[point] > 0.0F));
+}
+
+INLINE target target_of(const scatter_job *job, int64_t point)
+{
     /* 24 bits by 15: exact. */
-    double x = (double)u * (double)(job->desc->width - 1);
-    double y = (double)v * (double)(job->desc->height - 1);
+    double x = (double)job->uv[2 * point] * (double)(job->desc->width - 1);
+    double y = (double)job->uv[2 * point + 1] * (double)(job->desc->height - 1);
     if (job->desc->filter == HY3D_SCATTER_NEAREST) {
         x = (double)(int64_t)(x + 0.5);
         y = (double)(int64_t)(y + 0.5);
     }
-    out->column = (int64_t)x;
-    out->row = (int64_t)y;
-    out->right = x - (double)out->column;
-    out->below = y - (double)out->row;
-    return true;
+    target to = {(int64_t)x, (int64_t)y, 0, 0};
+    to.right = x - (double)to.column;
+    to.below = y - (double)to.row;
+    return to;
 }
 
 static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_t *cursor,
@@ -60,10 +60,10 @@ static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_
 {
     const scatter_job *const job = argument;
     for (int64_t i = begin; i < end; i++) {
-        target to;
-        if (!target_of(job, i, &to)) {
+        if (is_left_out(job, i)) {
             continue;
         }
+        const target to = target_of(job, i);
         const int64_t band = to.row >> job->shift;
         const int64_t last = to.below > 0 ? (to.row + 1) >> job->shift : band;
         for (int64_t b = band; b <= last; b++) {
@@ -103,8 +103,7 @@ INLINE void add_points(const scatter_job *job, int64_t channels, int64_t band, d
         const int64_t point = job->buckets.items[i];
         const float *const value = job->values + channels * point;
         const double weight = job->weights != NULL ? (double)job->weights[point] : 1.0;
-        target to;
-        (void)target_of(job, point, &to);
+        const target to = target_of(job, point);
         const int64_t row = to.row - top;
         if (row >= 0) {
             add_row(value, channels, &to, weight * (1.0 - to.below), sums + row * pitch);
