@@ -59,6 +59,9 @@ Suite *hy3d_schedule_suite(void);
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTER_MESH
+Suite *hy3d_raster_mesh_suite(void);
+#endif
 
 typedef struct named_suite {
     const char *name;
@@ -119,6 +122,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},
+#endif
+#ifdef HAVE_TEST_RASTER_MESH
+    {"raster_mesh", hy3d_raster_mesh_suite},
 #endif
 };
 
