@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import shutil
 import subprocess
 import tempfile
@@ -195,7 +196,7 @@ def _picture_order(flat: Any, size: int) -> Any:
 
 def _chunks(units: int, unit: int) -> Iterator[tuple[int, int]]:
     bounds = [units * number // CHUNKS * unit for number in range(CHUNKS + 1)]
-    return ((first, end) for first, end in zip(bounds, bounds[1:], strict=False) if end > first)
+    return ((first, end) for first, end in itertools.pairwise(bounds) if end > first)
 
 
 def _libraries() -> list[str]:
