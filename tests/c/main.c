@@ -50,6 +50,9 @@ Suite *hy3d_winograd_suite(void);
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
 Suite *hy3d_winograd_kernels_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+Suite *hy3d_raster_kernels_suite(void);
+#endif
 #ifdef HAVE_TEST_SCHEDULE
 Suite *hy3d_schedule_suite(void);
 #endif
@@ -61,6 +64,9 @@ Suite *hy3d_rasterize_suite(void);
 #endif
 #ifdef HAVE_TEST_RASTERIZE_RUNS
 Suite *hy3d_rasterize_runs_suite(void);
+#endif
+#ifdef HAVE_TEST_RASTER_MESH
+Suite *hy3d_raster_mesh_suite(void);
 #endif
 
 typedef struct named_suite {
@@ -114,6 +120,9 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
     {"winograd_kernels", hy3d_winograd_kernels_suite},
 #endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+    {"raster_kernels", hy3d_raster_kernels_suite},
+#endif
 #ifdef HAVE_TEST_SCHEDULE
     {"schedule", hy3d_schedule_suite},
 #endif
@@ -125,6 +134,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_RASTERIZE_RUNS
     {"rasterize_runs", hy3d_rasterize_runs_suite},
+#endif
+#ifdef HAVE_TEST_RASTER_MESH
+    {"raster_mesh", hy3d_raster_mesh_suite},
 #endif
 };
 
