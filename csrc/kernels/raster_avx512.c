@@ -74,6 +74,35 @@ static inline __attribute__((always_inline)) TARGET void corners_of(const float 
 #define CORNERS(clip, corner, out) corners_of(clip, corner, out)
 
 #include "kernels/raster_lanes.h"
+
+/* Element i of output vector v is element (16 v + i) / 3 of array (16 v + i) % 3: the first two are
+ * picked from two vectors at once, the third is put between them. */
+static const int32_t weave[3][16] = {
+    {0, 16, 0, 1, 17, 1, 2, 18, 2, 3, 19, 3, 4, 20, 4, 5},
+    {21, 5, 6, 22, 6, 7, 23, 7, 8, 24, 8, 9, 25, 9, 10, 26},
+    {10, 11, 27, 11, 12, 28, 12, 13, 29, 13, 14, 30, 14, 15, 31, 15},
+};
+static const __mmask16 third[3] = {0x4924, 0x2492, 0x9249};
+
+TARGET void hy3d_raster_row_f32__avx512(size_t n, const int32_t *face, const float *a,
+                                        const float *b, const float *c, float *restrict out)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t left = n - i;
+        const __mmask16 here = left >= 16 ? 0xFFFF : (__mmask16)((1U << left) - 1U);
+        const __m512i faces = _mm512_maskz_loadu_epi32(here, face + i);
+        const __mmask16 seen = _mm512_test_epi32_mask(faces, faces);
+        const __m512 x = _mm512_maskz_loadu_ps(seen, a + i), y = _mm512_maskz_loadu_ps(seen, b + i);
+        const __m512 z = _mm512_maskz_loadu_ps(seen, c + i);
+        const uint64_t floats = left >= 16 ? ~0ULL : (1ULL << (3 * left)) - 1ULL;
+        for (int v = 0; v < 3; v++) {
+            const __m512i from = _mm512_loadu_si512(weave[v]);
+            const __m512 two = _mm512_permutex2var_ps(x, from, y);
+            _mm512_mask_storeu_ps(out + 3 * i + 16 * v, (__mmask16)(floats >> (16 * v)),
+                                  _mm512_mask_permutexvar_ps(two, third[v], from, z));
+        }
+    }
+}
 #else
 typedef int hy3d__no_raster_avx512; /* a translation unit must not be empty */
 #endif

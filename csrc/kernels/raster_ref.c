@@ -159,3 +159,13 @@ void hy3d_raster_cover_f64__ref(const hy3d__raster_view *view, const hy3d__raste
         }
     }
 }
+
+void hy3d_raster_row_f32__ref(size_t n, const int32_t *face, const float *a, const float *b,
+                              const float *c, float *restrict out)
+{
+    for (size_t i = 0; i < n; i++) {
+        out[3 * i] = face[i] != 0 ? a[i] : 0.0F;
+        out[3 * i + 1] = face[i] != 0 ? b[i] : 0.0F;
+        out[3 * i + 2] = face[i] != 0 ? c[i] : 0.0F;
+    }
+}

@@ -114,11 +114,10 @@ static void clear(hy3d__raster_tile *tile)
 {
     for (int i = 0; i < HY3D__TILE_PIXELS; i++) {
         tile->step[i] = INT32_MAX;
-        tile->depth[i] = INFINITY;
     }
     memset(tile->face, 0, HY3D__TILE_PIXELS * sizeof(tile->face[0]));
-    for (int k = 0; k < 3; k++) {
-        memset(tile->barycentric[k], 0, HY3D__TILE_PIXELS * sizeof(tile->barycentric[k][0]));
+    for (int i = 0; tile->wants_depth && i < HY3D__TILE_PIXELS; i++) {
+        tile->depth[i] = INFINITY;
     }
 }
 
@@ -135,12 +134,9 @@ static void write_out(const hy3d__raster_job *job, const hy3d__raster_tile *tile
             memcpy(job->depth + to, tile->depth + from, (size_t)columns * sizeof(float));
         }
         if (job->barycentric != NULL) {
-            float *const out = job->barycentric + 3 * to;
-            for (int64_t i = 0; i < columns; i++) {
-                for (int k = 0; k < 3; k++) {
-                    out[3 * i + k] = tile->barycentric[k][from + i];
-                }
-            }
+            job->kernels->raster_row_f32((size_t)columns, tile->face + from,
+                                         tile->barycentric[0] + from, tile->barycentric[1] + from,
+                                         tile->barycentric[2] + from, job->barycentric + 3 * to);
         }
     }
 }

@@ -50,6 +50,9 @@ Suite *hy3d_winograd_suite(void);
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
 Suite *hy3d_winograd_kernels_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+Suite *hy3d_raster_kernels_suite(void);
+#endif
 #ifdef HAVE_TEST_SCHEDULE
 Suite *hy3d_schedule_suite(void);
 #endif
@@ -110,6 +113,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
     {"winograd_kernels", hy3d_winograd_kernels_suite},
+#endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+    {"raster_kernels", hy3d_raster_kernels_suite},
 #endif
 #ifdef HAVE_TEST_SCHEDULE
     {"schedule", hy3d_schedule_suite},
