@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,27 @@ def test_texels_of_no_vertex_are_left_alone() -> None:
     np.testing.assert_array_equal(masked[others], mask[others])
     assert (masked[::8, ::8] == 255).all()
     assert filled == (mask[::8, ::8] == 0).sum()
+
+
+def test_a_long_one_ends_when_it_is_cancelled_and_changes_nothing() -> None:
+    """A spot that spreads over 180,000 faces, against their order for a part: seconds of rounds."""
+    positions, uvs, _ = sheet(300, np.random.default_rng(1))
+    first = (np.arange(300)[:, None] * 301 + np.arange(300)).ravel()
+    faces = np.stack([first, first + 1, first + 301, first + 1, first + 302, first + 301], 1)
+    faces = faces.reshape(-1, 3).astype(np.int32)
+    texture = np.random.default_rng(2).random((301, 301, 3)).astype(F32)
+    mask = np.zeros((301, 301), np.uint8)
+    mask[150:155, 150:155] = 255
+    before = texture.copy(), mask.copy()
+    flag = _core.CancelFlag()
+    timer = threading.Timer(0.1, flag.request)
+    timer.start()
+    with pytest.raises(_core.Hy3dError, match="cancelled") as caught:
+        _core.inpaint_vertices(texture, mask, positions, uvs, faces, faces, cancel=flag)
+    timer.join()
+    assert caught.value.name == "HY3D_ERR_CANCELLED"
+    np.testing.assert_array_equal(texture, before[0])
+    np.testing.assert_array_equal(mask, before[1])
 
 
 NAN = np.full((3, 3), np.nan, F32)
