@@ -82,7 +82,8 @@ class View:
     def distances(self, positions: Floats) -> Floats:
         """(V,): how far the positions (V, 3) are in front of the camera, along its axis."""
         toward = self.axes[2].astype(np.float32)
-        return np.float32(self.camera_distance) - positions @ toward
+        away: Floats = np.float32(self.camera_distance) - positions @ toward
+        return away
 
     def clip(self, positions: Floats, size: tuple[int, int]) -> Floats:
         """(V, 4) float32 for a picture of size (height, width): row 0 is the top, so Y points down.

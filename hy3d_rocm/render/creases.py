@@ -55,9 +55,9 @@ def face_normals(positions: Floats, faces: Indices) -> Floats:
     corners = positions[faces].astype(np.float64)
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     length = np.linalg.norm(normals, axis=1, keepdims=True)
-    unit: Floats = np.divide(
-        normals, length, out=np.zeros_like(normals), where=length > 0
-    ).astype(np.float32)
+    unit: Floats = np.divide(normals, length, out=np.zeros_like(normals), where=length > 0).astype(
+        np.float32
+    )
     return unit
 
 
@@ -82,11 +82,12 @@ def _smooth_links(
     """Pairs of corners (numbers 3 f + k) at one place, at an edge that bends less than allowed."""
     low = faces.astype(np.int64)
     high = np.roll(low, -1, axis=1)  # edge k goes from corner k to corner k + 1
-    start = np.arange(faces.size, dtype=np.int64).reshape(-1, 3)
-    end = np.roll(start, -1, axis=1)
+    corners = np.arange(faces.size, dtype=np.int64).reshape(-1, 3)
+    following = np.roll(corners, -1, axis=1)
     swap = low > high
     low, high = np.where(swap, high, low), np.where(swap, low, high)
-    start, end = np.where(swap, end, start).reshape(-1), np.where(swap, start, end).reshape(-1)
+    start = np.where(swap, following, corners).reshape(-1)
+    end = np.where(swap, corners, following).reshape(-1)
     key = (low * np.int64(len(places)) + high).reshape(-1)
     order = np.argsort(key, kind="stable")
     here, there = order[:-1], order[1:]

@@ -57,7 +57,8 @@ class Drawing:
         seen from outside (as all formats have it)."""
         normals = self.interpolate(self.mesh.normals, self.mesh.normal_faces)
         length = np.sqrt(np.einsum("ij,ij->i", normals, normals))[:, None]
-        return np.divide(normals, length, out=normals, where=length > 0)
+        np.divide(normals, length, out=normals, where=length > 0)
+        return normals
 
     def distances(self) -> Floats:
         """(K,): from the camera along its axis, in radii of the mesh."""

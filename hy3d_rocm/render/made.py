@@ -85,7 +85,7 @@ def cube() -> Part:
         [0.95, 0.80, 0.45], [0.75, 0.60, 0.90], [0.60, 0.60, 0.60],
     ])  # fmt: skip
     first = np.arange(0, 24, 4)[:, None]
-    faces = np.concatenate([first + [0, 1, 2], first + [0, 2, 3]])
+    faces = np.concatenate([first + np.array([0, 1, 2]), first + np.array([0, 2, 3])])
     return Part(corners[sides.reshape(-1)], faces, colors=np.repeat(colors, 4, axis=0))
 
 

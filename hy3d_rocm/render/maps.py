@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
     Picture = npt.NDArray[np.uint8]
-    Color = tuple[int, int, int]
 
+Color = tuple[int, int, int]
 WHITE: Color = (255, 255, 255)
 NORMAL_AXES = ("world", "camera", "stage")
 # Of the surface in a depth map; 0 is where nothing is.
@@ -132,11 +132,13 @@ def _with_background(picture: Picture, covered: Floats, background: Color | None
         return np.concatenate([picture, _bytes(covered)[..., None]], axis=-1)
     share = covered[..., None]
     mixed = picture * share + np.array(background, np.float32) * (1 - share)
-    return np.rint(mixed).astype(np.uint8)
+    opaque: Picture = np.rint(mixed).astype(np.uint8)
+    return opaque
 
 
 def _bytes(values: Floats) -> Picture:
-    return np.rint(np.clip(values, 0, 1) * np.float32(255)).astype(np.uint8)
+    whole: Picture = np.rint(np.clip(values, 0, 1) * np.float32(255)).astype(np.uint8)
+    return whole
 
 
 MAPS: dict[str, Callable[..., npt.NDArray[Any]]] = {

@@ -112,7 +112,7 @@ def read_mesh(path: str | Path, *, crease: float = DEFAULT_CREASE) -> Mesh:
         raise MeshError(f"{path} is too large for the memory of this machine") from error
     except OSError as error:
         raise MeshError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # noqa: BLE001  trimesh's readers raise what their parsers do
+    except Exception as error:  # trimesh's readers raise what their parsers do
         logger.debug("%s", path, exc_info=True)
         known = path.suffix.lower() in _READABLE
         hint = "the file is damaged or not what its name says" if known else _WANTED
@@ -134,7 +134,8 @@ def _trimesh() -> Any:
 
 
 def _parts_of_scene(scene: Any, trimesh: Any) -> tuple[list[Part], tuple[str, ...]]:
-    parts, left_out = [], 0
+    parts: list[Part] = []
+    left_out = 0
     for node in scene.graph.nodes_geometry:
         transform, name = scene.graph[node]
         geometry = scene.geometry[name]

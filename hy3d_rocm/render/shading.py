@@ -1,4 +1,4 @@
-"""Light for a picture that shows a shape: a soft sky, a key light and a rim, fixed to the camera."""
+"""Light that shows a shape: a soft sky, a key light and a rim, fixed to the camera."""
 
 from __future__ import annotations
 
