@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Drawing:
         """(K, 3): where on the mesh; the mesh fits the ball of radius 1."""
         return self.interpolate(self.mesh.positions, self.mesh.faces)
 
+    @cached_property
     def normals(self) -> Floats:
         """(K, 3) of length 1, in mesh axes, outwards where the mesh's faces turn left-handed
         seen from outside (as all formats have it)."""
@@ -62,7 +64,8 @@ class Drawing:
 
     def distances(self) -> Floats:
         """(K,): from the camera along its axis, in radii of the mesh."""
-        return self.view.distances(self.positions())
+        away = self.view.distances(self.mesh.positions)
+        return self.interpolate(away[:, None], self.mesh.faces)[:, 0]
 
     def seen_from_behind(self) -> npt.NDArray[np.bool_]:
         """(K,): whether the face shows its back."""

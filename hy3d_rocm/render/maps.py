@@ -36,7 +36,7 @@ def normal_map(drawing: Drawing, axes: str = "world", background: Color | None =
     the viewer, so that what faces the viewer is blue. "stage": X, -Z and Y, as the texture stage
     has them. A surface keeps the side that its faces' order gives it, also seen from behind.
     """
-    normals = drawing.normals()
+    normals = drawing.normals
     if axes == "camera":
         normals = normals @ drawing.view.axes.T.astype(np.float32)
     elif axes == "stage":
@@ -65,6 +65,8 @@ def shaded_map(drawing: Drawing, background: Color | None = WHITE) -> Picture:
 
 def face_map(drawing: Drawing, background: Color | None = WHITE) -> Picture:
     """Each face in a colour of its own, the same in every view (see face_colors)."""
+    if drawing.supersample == 1:
+        return _placed(drawing, face_colors(drawing.faces - 1), background)
     faces = drawing.face_picture()
     picture = face_colors(np.maximum(faces - 1, 0))
     return _with_background(picture, (faces > 0).astype(np.float32), background)
@@ -122,8 +124,22 @@ def as_stage(vectors: Floats) -> Floats:
 
 
 def _painted(drawing: Drawing, colors: Floats, background: Color | None) -> Picture:
+    if drawing.supersample == 1:
+        return _placed(drawing, _bytes(colors), background)
     means, covered = drawing.resolved(colors)
     return _with_background(_bytes(means), covered, background)
+
+
+def _placed(drawing: Drawing, colors: Picture, background: Color | None) -> Picture:
+    """The samples are pixels: their colours (K, 3), put where they belong."""
+    height, width = drawing.size
+    around = (0, 0, 0, 0) if background is None else background
+    picture = np.empty((height * width, len(around)), np.uint8)
+    picture[:] = around
+    picture[drawing.samples, :3] = colors
+    if background is None:
+        picture[drawing.samples, 3] = 255
+    return picture.reshape(height, width, -1)
 
 
 def _with_background(picture: Picture, covered: Floats, background: Color | None) -> Picture:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,9 @@ class Mesh:
     radius: float
     notes: tuple[str, ...] = field(default=())
 
-    @property
+    @cached_property
     def face_normals(self) -> Floats:
+        """(F, 3) of length 1; 0 for a face without area."""
         return face_normals(self.positions, self.faces)
 
 

@@ -19,28 +19,28 @@ CLAY = (0.86, 0.83, 0.79)
 _KEY, _KEY_STRENGTH = (-0.45, 0.62, 0.64), 0.66
 _FILL, _FILL_STRENGTH = (0.75, 0.05, 0.66), 0.16
 _SKY, _GROUND = 0.42, 0.16
-_RIM_STRENGTH, _GLOSS_STRENGTH, _GLOSS_POWER = 0.10, 0.10, 40
-_GAMMA = 2.2
+_RIM_STRENGTH, _GLOSS_STRENGTH, _GLOSS_SQUARINGS = 0.10, 0.10, 5  # to the power of 32
 
 
 def shaded_colors(drawing: Drawing) -> Floats:
     """(K, 3) in 0..1, as a screen takes them. Faces seen from behind are lit as if from before."""
-    normals = drawing.normals() @ drawing.view.axes.T.astype(np.float32)
+    normals = drawing.normals @ drawing.view.axes.T.astype(np.float32)
     normals[drawing.seen_from_behind()] *= -1
-    if drawing.mesh.has_color:
-        albedo = drawing.colors()
-    else:
-        albedo = np.broadcast_to(np.array(CLAY, np.float32), normals.shape)
+    stored = drawing.colors() if drawing.mesh.has_color else np.array([CLAY], np.float32)
     up, front = normals[:, 1], np.clip(normals[:, 2], 0, 1)
     sky = np.float32(_GROUND) + np.float32(_SKY - _GROUND) * (up + 1) / 2
     key = np.clip(normals @ _unit(_KEY), 0, 1)
     fill = np.clip(normals @ _unit(_FILL), 0, 1)
     light = sky + np.float32(_KEY_STRENGTH) * key + np.float32(_FILL_STRENGTH) * fill
     half = _unit(np.add(_unit(_KEY), (0, 0, 1)))
-    gloss = np.clip(normals @ half, 0, 1) ** _GLOSS_POWER * np.float32(_GLOSS_STRENGTH)
-    shine = gloss + (1 - front) ** 3 * np.float32(_RIM_STRENGTH)
-    linear = albedo ** np.float32(_GAMMA) * light[:, None] + shine[:, None]
-    shaded: Floats = np.clip(linear, 0, 1) ** np.float32(1 / _GAMMA)
+    gloss = np.clip(normals @ half, 0, 1)
+    for _ in range(_GLOSS_SQUARINGS):
+        gloss *= gloss
+    edge = 1 - front
+    shine = gloss * np.float32(_GLOSS_STRENGTH) + edge * edge * edge * np.float32(_RIM_STRENGTH)
+    # A gamma of 2, near the screen's 2.2: a square root takes a tenth of a power's time.
+    linear = stored * stored * light[:, None] + shine[:, None]
+    shaded: Floats = np.sqrt(np.minimum(linear, 1))
     return shaded
 
 
