@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hy3d_rocm")
 
 DEFAULT_CREASE = 40.0
+CLAY = (0.86, 0.83, 0.79)  # of what has neither a texture nor colours
 _READABLE = (".glb", ".gltf", ".obj", ".ply", ".stl", ".off")
 _WANTED = "give a .glb, .gltf, .obj, .ply, .stl or .off file with triangles"
 
@@ -52,7 +53,8 @@ class Mesh:
     units) tell where it was. The center is that of the bounding box, as in the texture stage.
 
     positions (V, 3), faces (F, 3), normals (N, 3) and normal_faces (F, 3), uvs (V, 2), colors
-    (V, 3) in 0..1, textures, and which of them each face (F,) has: -1 is none.
+    (V, 3) in 0..1 (clay where the file has none), textures, and which of them each face (F,) has:
+    -1 is none.
     """
 
     name: str
@@ -91,8 +93,8 @@ def mesh_of_parts(
     textures = tuple(part.texture for part in parts if part.texture is not None)
     return Mesh(
         name, positions, index, normals, normal_faces,
-        np.concatenate([_or(part.uvs, len(part.positions), 2, 0.0) for part in parts]),
-        np.concatenate([_or(part.colors, len(part.positions), 3, 1.0) for part in parts]),
+        np.concatenate([_uvs(part) for part in parts]),
+        np.concatenate([_colors(part) for part in parts]),
         textures, _face_textures(parts),
         any(part.texture is not None or part.colors is not None for part in parts),
         center, radius, notes,
@@ -238,10 +240,17 @@ def _to_the_origin(
     return np.clip(inside, -1, 1).astype(np.float32), tuple(center.tolist()), radius
 
 
-def _or(values: npt.NDArray[Any] | None, count: int, columns: int, default: float) -> Floats:
-    if values is None:
-        return np.full((count, columns), default, np.float32)
-    return np.ascontiguousarray(values, np.float32)
+def _uvs(part: Part) -> Floats:
+    if part.uvs is None:
+        return np.zeros((len(part.positions), 2), np.float32)
+    return np.ascontiguousarray(part.uvs, np.float32)
+
+
+def _colors(part: Part) -> Floats:
+    if part.colors is None:
+        one = CLAY if part.texture is None else (1.0, 1.0, 1.0)
+        return np.full((len(part.positions), 3), one, np.float32)
+    return np.ascontiguousarray(part.colors, np.float32)
 
 
 def _face_textures(parts: Sequence[Part]) -> Indices:

@@ -157,7 +157,8 @@ def _draw(told: Told, view: View) -> Drawing:
 def _write_views(told: Told, say: Callable[[str], None]) -> None:
     mesh, settings = told.mesh, told.settings
     views, maps = planned_views(settings), planned_maps(mesh, settings)
-    sheet = Sheet(mesh.name[:11], maps, [view.name for view in views])
+    title = f"{mesh.name}: {len(mesh.faces):,} faces"
+    sheet = Sheet(title, maps, [view.name for view in views])
     cameras = []
     for number, view in enumerate(views, 1):
         drawing = _draw(told, view)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-CLAY = (0.86, 0.83, 0.79)
 # Directions in camera axes (right, up, towards the viewer), strengths in linear light. They add up
 # to about 1 on what faces the key light, so that a texture's white stays below white.
 _KEY, _KEY_STRENGTH = (-0.45, 0.62, 0.64), 0.66
@@ -26,7 +25,7 @@ def shaded_colors(drawing: Drawing) -> Floats:
     """(K, 3) in 0..1, as a screen takes them. Faces seen from behind are lit as if from before."""
     normals = drawing.normals @ drawing.view.axes.T.astype(np.float32)
     normals[drawing.seen_from_behind()] *= -1
-    stored = drawing.colors() if drawing.mesh.has_color else np.array([CLAY], np.float32)
+    stored = drawing.colors()
     up, front = normals[:, 1], np.clip(normals[:, 2], 0, 1)
     sky = np.float32(_GROUND) + np.float32(_SKY - _GROUND) * (up + 1) / 2
     key = np.clip(normals @ _unit(_KEY), 0, 1)

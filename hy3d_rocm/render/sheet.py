@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 CELL = 256
-_MARGIN, _LABEL_WIDTH, _CAPTION_HEIGHT = 8, 84, 30
+_MARGIN, _LABEL_WIDTH, _CAPTION_HEIGHT = 8, 84, 54
 _BACKGROUND, _INK, _QUIET_INK = (250, 250, 248), (30, 34, 40), (110, 116, 125)
 
 
@@ -49,11 +49,11 @@ class Sheet:
         )
         sheet = Image.new("RGB", size, _BACKGROUND)
         ink = ImageDraw.Draw(sheet)
-        font, small = ImageFont.load_default(15), ImageFont.load_default(13)
-        ink.text((_MARGIN, 7), self._title, fill=_INK, font=small)
+        font = ImageFont.load_default(15)
+        ink.text((_MARGIN, 6), self._title, fill=_INK, font=font)
         for column, view in enumerate(self._views):
             middle = _LABEL_WIDTH + column * step_x + cell_width // 2
-            ink.text((middle, 7), view, fill=_QUIET_INK, font=font, anchor="ma")
+            ink.text((middle, 31), view, fill=_QUIET_INK, font=font, anchor="ma")
         for row, name in enumerate(self._maps):
             top = _CAPTION_HEIGHT + row * step_y
             ink.text((_MARGIN, top + cell_height // 2), name, fill=_INK, font=font, anchor="lm")
