@@ -1,9 +1,10 @@
 /* How a picture is drawn: vertices -> bounds -> bins -> tiles.
  *
- *   bounds.c  which pixels a face may cover, by its corners on the screen (f32, with a margin)
- *   bins.c    a list of faces for each tile, in order of faces; faces that would be in many lists are
- *             kept aside in one
- *   tile.c    a tile's faces in batches of eight: prepared and drawn by the kernels, a thread a tile
+ *   bounds.c  which pixels a face may cover, by its corners on the screen (with a margin)
+ *   bins.c    a list of faces for each tile, in order of faces; faces that would be in many lists
+ *             are kept aside in one
+ *   tile.c    a tile's faces in batches of eight: prepared and drawn by the kernels; tiles are
+ *             what threads take
  *   odd.c     what rounding leaves open, with exact signs
  *
  * A tile takes its faces in ascending order, so of equal depths the lower face stays, and nothing
@@ -19,9 +20,9 @@
 /* A face in more tiles than this is large. */
 #define HY3D__RASTER_FEW_TILES 16
 
-/* A vertex's place on the screen, in pixels; NaN where it has none. */
+/* A vertex's place on the screen, in parts of a pixel; see bounds.c. */
 typedef struct hy3d__raster_place {
-    float x, y;
+    int32_t x, y;
 } hy3d__raster_place;
 
 /* Pixels from first to last that a face may cover; left > right is none. */
@@ -46,8 +47,8 @@ typedef struct hy3d__raster_job {
     hy3d__raster_bounds *bounds; /* of faces */
     int64_t tiles_across, tiles;
     int64_t chunks, chunk_faces; /* faces are binned in so many parts */
-    uint32_t *counts;            /* [chunk][tile + 1], then where a part's faces begin in a tile's list */
-    int64_t *starts;             /* [tile + 2]: of tiles' lists in `entries`; the last one: large faces */
+    uint32_t *counts;            /* [part][tile]: faces, then where they begin in the tile's list */
+    int64_t *starts;             /* of tiles' lists in `entries`; after them that of large faces */
     int32_t *entries;
     void *tile_state; /* one for each slot, see tile.c */
 } hy3d__raster_job;
