@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int32]
 
 MOST_PIXELS_A_SIDE = 32768  # of the rasteriser
+# Samples that NumPy works on at a time: what it makes on the way stays in the cache.
+BLOCK = 16384
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ class Drawing:
         which = self.mesh.face_texture[self.faces - 1]
         for number, texture in enumerate(self.mesh.textures):
             at = np.flatnonzero(which == number)
-            colors[at] *= sample_texture(texture, uvs[at])
+            for start in range(0, len(at), BLOCK):
+                part = at[start : start + BLOCK]
+                colors[part] *= sample_texture(texture, uvs[part])
         return colors
 
     def resolved(self, values: Floats) -> tuple[Floats, Floats]:
@@ -151,7 +155,7 @@ def draw(
 
 
 def _sum_of_blocks(plane: Floats) -> Floats:
-    """Over axes 1 and 3, which are as long as each other and short: 5 times sum()'s speed."""
+    """Over axes 1 and 3, which are as long as each other and short: 3 times sum()'s speed."""
     total = np.zeros_like(plane[:, 0, :, 0])
     for i in range(plane.shape[1]):
         for j in range(plane.shape[1]):

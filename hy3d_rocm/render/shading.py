@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hy3d_rocm.render.drawing import Drawing
+from hy3d_rocm.render.drawing import BLOCK, Drawing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,9 +23,18 @@ _RIM_STRENGTH, _GLOSS_STRENGTH, _GLOSS_SQUARINGS = 0.10, 0.10, 5  # to the power
 
 def shaded_colors(drawing: Drawing) -> Floats:
     """(K, 3) in 0..1, as a screen takes them. Faces seen from behind are lit as if from before."""
-    normals = drawing.normals @ drawing.view.axes.T.astype(np.float32)
-    normals[drawing.seen_from_behind()] *= -1
-    stored = drawing.colors()
+    axes = drawing.view.axes.T.astype(np.float32)
+    behind, shaded = drawing.seen_from_behind(), drawing.colors()
+    for start in range(0, len(shaded), BLOCK):
+        part = slice(start, start + BLOCK)
+        normals = drawing.normals[part] @ axes
+        np.negative(normals, out=normals, where=behind[part, None])
+        shaded[part] = _lit(normals, shaded[part])
+    return shaded
+
+
+def _lit(normals: Floats, stored: Floats) -> Floats:
+    """Colours (K, 3) in the light that surfaces with normals (K, 3), in camera axes, get."""
     up, front = normals[:, 1], np.clip(normals[:, 2], 0, 1)
     sky = np.float32(_GROUND) + np.float32(_SKY - _GROUND) * (up + 1) / 2
     key = np.clip(normals @ _unit(_KEY), 0, 1)
@@ -39,8 +48,8 @@ def shaded_colors(drawing: Drawing) -> Floats:
     shine = gloss * np.float32(_GLOSS_STRENGTH) + edge * edge * edge * np.float32(_RIM_STRENGTH)
     # A gamma of 2, near the screen's 2.2: a square root takes a tenth of a power's time.
     linear = stored * stored * light[:, None] + shine[:, None]
-    shaded: Floats = np.sqrt(np.minimum(linear, 1))
-    return shaded
+    lit: Floats = np.sqrt(np.minimum(linear, 1))
+    return lit
 
 
 def _unit(direction: npt.ArrayLike) -> Floats:
