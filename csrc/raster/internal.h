@@ -82,6 +82,11 @@ static inline bool hy3d__raster_meet(hy3d__raster_bounds b, int32_t x, int32_t y
     return box->left <= box->right && box->top <= box->bottom;
 }
 
+/* Whether the edge function ep P + eq Q + constant, with its error, is below 0 in all of the box. */
+bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile *tile,
+                         const hy3d__raster_box *box, double ep, double eq, double constant,
+                         double bound);
+
 size_t hy3d__raster_tile_state_bytes(void);
 hy3d_status hy3d__raster_draw_tiles(hy3d__raster_job *job);
 
@@ -99,6 +104,9 @@ struct hy3d__raster_odd {
 /* False where the face covers nothing. */
 bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
                               const int32_t *triangles, int32_t face, hy3d__raster_odd *out);
+/* Whether it covers nothing of the box: a few tests for many pixels. */
+bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box *box,
+                             const hy3d__raster_tile *tile);
 void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
                             hy3d__raster_tile *tile);
 

@@ -5,6 +5,9 @@
 #include "base/parallel.h"
 #include "raster/internal.h"
 
+/* Pixels a side that an odd face is asked about together: most of them are long and thin. */
+#define ODD_BLOCK 8
+
 typedef struct tile_state {
     hy3d__raster_tile tile;
     hy3d__raster_faces faces;
@@ -50,27 +53,43 @@ static bool next_face(const hy3d__raster_job *job, const hy3d__raster_tile *tile
     return true;
 }
 
+bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile *tile,
+                         const hy3d__raster_box *box, double ep, double eq, double constant,
+                         double bound)
+{
+    /* Where in the box it is largest. */
+    const int column = tile->x + (ep > 0 ? box->right : box->left);
+    const int row = tile->y + (eq > 0 ? box->bottom : box->top);
+    const double p = (2.0 * column + 1 - view->width) * view->sy;
+    const double q = (2.0 * row + 1 - view->height) * view->sx;
+    return ep * p + (eq * q + constant) < -bound;
+}
+
 /* Whether one edge has the whole box outside. A box of some vectors is worth the question. */
 static bool misses(const hy3d__raster_job *job, const tile_state *state, size_t k,
                    const hy3d__raster_box *box)
 {
-    const hy3d__raster_view *const view = &job->view;
-    const hy3d__raster_tile *const tile = &state->tile;
+    const hy3d__raster_faces *const faces = &state->faces;
     if (box->bottom - box->top + (box->right - box->left) < 16) {
         return false;
     }
     for (int i = 0; i < 3; i++) {
-        const double ep = state->faces.edge[i][0][k], eq = state->faces.edge[i][1][k];
-        const double er = state->faces.edge[i][2][k];
-        const int column = tile->x + (ep > 0 ? box->right : box->left);
-        const int row = tile->y + (eq > 0 ? box->bottom : box->top);
-        const double p = (2.0 * column + 1 - view->width) * view->sy;
-        const double q = (2.0 * row + 1 - view->height) * view->sx;
-        if (ep * p + (eq * q + er) < -state->faces.bound[k]) {
+        if (hy3d__raster_misses(&job->view, &state->tile, box, faces->edge[i][0][k],
+                                faces->edge[i][1][k], faces->edge[i][2][k], faces->bound[k])) {
             return true;
         }
     }
     return false;
+}
+
+static void draw_odd_block(const hy3d__raster_odd *odd, const hy3d__raster_box *block,
+                           hy3d__raster_tile *tile)
+{
+    for (int row = block->top; row <= block->bottom; row++) {
+        for (int column = block->left; column <= block->right; column++) {
+            hy3d__raster_odd_pixel(odd, column, row, tile);
+        }
+    }
 }
 
 static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t face,
@@ -80,9 +99,14 @@ static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t fac
     if (!hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
         return;
     }
-    for (int row = box->top; row <= box->bottom; row++) {
-        for (int column = box->left; column <= box->right; column++) {
-            hy3d__raster_odd_pixel(&odd, column, row, &state->tile);
+    for (int top = box->top; top <= box->bottom; top += ODD_BLOCK) {
+        for (int left = box->left; left <= box->right; left += ODD_BLOCK) {
+            const int right = left + ODD_BLOCK - 1, bottom = top + ODD_BLOCK - 1;
+            const hy3d__raster_box block = {left, right < box->right ? right : box->right, top,
+                                            bottom < box->bottom ? bottom : box->bottom};
+            if (!hy3d__raster_odd_misses(&odd, &block, &state->tile)) {
+                draw_odd_block(&odd, &block, &state->tile);
+            }
         }
     }
 }
