@@ -34,7 +34,8 @@ EMBREE = Peer(
     "raster_peers_embree",
     "on Debian: apt install libembree3-3 or libembree4-4; or pip install embreex",
 )
-DRAWING = [peer for peer in PEERS if peer.name not in ("NumPy", "torch")]
+# Those that --also asks for once more: of the system's libraries, not of a wheel's.
+SYSTEMS = [*(peer for peer in PEERS if peer.name == "llvmpipe"), EMBREE]
 
 
 def main() -> int:
@@ -49,7 +50,7 @@ def main() -> int:
     pythons = [[python] for python in arguments.python]
     try:
         contenders = contenders_of(pythons, [*PEERS, EMBREE])
-        contenders += contenders_of([], [*DRAWING, EMBREE], arguments.also)[1 + len(DRAWING) + 1 :]
+        contenders += contenders_of([], SYSTEMS, arguments.also)[1 + len(SYSTEMS) :]
         settings = RasterSettings(contenders, pictures_of(arguments), 0, arguments.threads,
                                   arguments.repeats, say)  # fmt: skip
         return measured(settings, arguments.json)

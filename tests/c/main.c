@@ -59,6 +59,12 @@ Suite *hy3d_schedule_suite(void);
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTERIZE
+Suite *hy3d_rasterize_suite(void);
+#endif
+#ifdef HAVE_TEST_RASTERIZE_RUNS
+Suite *hy3d_rasterize_runs_suite(void);
+#endif
 #ifdef HAVE_TEST_RASTER_MESH
 Suite *hy3d_raster_mesh_suite(void);
 #endif
@@ -122,6 +128,12 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},
+#endif
+#ifdef HAVE_TEST_RASTERIZE
+    {"rasterize", hy3d_rasterize_suite},
+#endif
+#ifdef HAVE_TEST_RASTERIZE_RUNS
+    {"rasterize_runs", hy3d_rasterize_runs_suite},
 #endif
 #ifdef HAVE_TEST_RASTER_MESH
     {"raster_mesh", hy3d_raster_mesh_suite},

@@ -191,6 +191,7 @@ def test_limits_are_held_against_the_pictures_they_were_set_for(
     size: int, faces: int, kind: str, limit: float | None
 ) -> None:
     assert target_ms(RasterPart("s", size, faces, kind == VALUES), kind) == limit
+    assert target_ms(RasterPart("s", size, faces, kind != VALUES), kind) is None
 
 
 def test_being_behind_or_slow_is_a_fault() -> None:
