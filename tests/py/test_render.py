@@ -217,9 +217,8 @@ def test_made_meshes_are_closed_and_their_normals_point_outwards(name: str) -> N
     corners = mesh.positions[mesh.faces].astype(np.float64)
     assert np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) > 0.5
     _, places = creases.merge_places(mesh.positions, mesh.faces)
-    edges = np.concatenate([places[:, [0, 1]], places[:, [1, 2]], places[:, [2, 0]]]).astype(
-        np.int64
-    )
+    corner = places.astype(np.int64)
+    edges = np.concatenate([corner[:, [0, 1]], corner[:, [1, 2]], corner[:, [2, 0]]])
     there = np.sort(edges[:, 0] * len(mesh.positions) + edges[:, 1])
     back = np.sort(edges[:, 1] * len(mesh.positions) + edges[:, 0])
     assert (np.diff(there) > 0).all()  # no edge twice in one direction

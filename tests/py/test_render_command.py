@@ -155,6 +155,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_file(
     ("arguments", "words"),
     [(["no_such.glb"], "no_such.glb does not exist"),
      (["mesh.glb", "--mesh", "cube"], "give one of them"),
+     (["--mesh", "sphere", "--maps", "color"], "neither a texture nor colours"),
      (["--size", "32768", "--supersample", "2"], "32768 a side")],
 )  # fmt: skip
 def test_what_cannot_be_is_told_in_a_sentence(
