@@ -77,12 +77,12 @@ class Told:
             if seconds:
                 lines.append(
                     f"rasterising took {sum(seconds) * 1e3:.0f} ms for {len(seconds)} {what}"
-                    f"{'s' if len(seconds) > 1 else ''} of {self._samples(what)} samples (median "
+                    f"{'s' if len(seconds) > 1 else ''} of {self._samples()} samples (median "
                     f"{statistics.median(seconds) * 1e3:.1f} ms, {rule})"
                 )
         return lines
 
-    def _samples(self, _what: str) -> str:
+    def _samples(self) -> str:
         height, width = self.settings.size
         return f"{width * self.settings.supersample}x{height * self.settings.supersample}"
 
