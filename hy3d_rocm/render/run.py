@@ -77,12 +77,12 @@ class Told:
             if seconds:
                 lines.append(
                     f"rasterising took {sum(seconds) * 1e3:.0f} ms for {len(seconds)} {what}"
-                    f"{'s' if len(seconds) > 1 else ''} of {self._samples(what)} samples (median "
+                    f"{'s' if len(seconds) > 1 else ''} of {self._samples()} samples (median "
                     f"{statistics.median(seconds) * 1e3:.1f} ms, {rule})"
                 )
         return lines
 
-    def _samples(self, _what: str) -> str:
+    def _samples(self) -> str:
         height, width = self.settings.size
         return f"{width * self.settings.supersample}x{height * self.settings.supersample}"
 
@@ -94,8 +94,11 @@ def planned_views(settings: Settings) -> list[View]:
 
 
 def planned_maps(mesh: Mesh, settings: Settings) -> list[str]:
-    """Colour is left out where the mesh has none."""
-    return [name for name in settings.maps if name != "color" or mesh.has_color]
+    """Colour is left out where the mesh has none; ValueError if nothing is left."""
+    maps = [name for name in settings.maps if name != "color" or mesh.has_color]
+    if not maps:
+        raise ValueError(f"{mesh.name} has neither a texture nor colours: give other --maps")
+    return maps
 
 
 def planned_files(mesh: Mesh, settings: Settings) -> list[str]:
@@ -169,7 +172,7 @@ def _write_views(told: Told, say: Callable[[str], None]) -> None:
         near, far = depth_range(drawing)
         cameras.append({**view.as_dict(), "depth_white": near, "depth_dark": far})
         say(f"view {number} of {len(views)}: {view.name}")
-    if len(views) <= _MOST_ON_SHEET and maps:
+    if len(views) <= _MOST_ON_SHEET:
         told.files.append(output.write_png(told.folder / SHEET, sheet.picture()))
     told.files.append(output.write_json(told.folder / CAMERAS, _cameras(told, cameras)))
 
