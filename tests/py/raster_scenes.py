@@ -147,12 +147,34 @@ def needles(rng: Rng) -> Made:
     return np.hstack([xy * w, depth * w, w]), faces
 
 
+def hairlines(rng: Rng) -> Made:
+    """Edges that miss a pixel's centre by some 2^-36 of the picture; the corner opposite may be
+    next to the eye, and that pixel's barycentrics then have an edge's relative error in full."""
+    n, tries = int(rng.integers(1, 6)), 4096
+    clip = np.ones((n, 3, 4))
+    for face in clip:
+        at = rng.integers(-24, 25, 2) / 32
+        a = (at - rng.uniform(0.2, 0.8, 2) * rng.choice([-1, 1], 2)).astype(np.float32)
+        b = (at + (at - a) * rng.uniform(0.5, 0.9, (tries, 1))).astype(np.float32).astype(float)
+        miss = (b[:, 0] - a[0]) * (at[1] - a[1]) - (b[:, 1] - a[1]) * (at[0] - a[0])
+        k = np.argsort(np.abs(miss))[rng.integers(4)]
+        along = b[k] - a
+        across = np.array([-along[1], along[0]]) / np.hypot(*along) * np.sign(miss[k])
+        face[0, :2], face[1, :2] = a, b[k]
+        face[2, :2] = at + 2.0 ** -rng.integers(4, 22) * across + rng.uniform(-0.2, 0.2) * along
+        face[:, 2] = rng.uniform(-0.5, 0.5, 3)
+        face[2] *= 2.0 ** -rng.integers(0, 40)
+    return clip.reshape(-1, 4), np.arange(3 * n).reshape(-1, 3)
+
+
 def behind(rng: Rng) -> Made:
     """Some vertices behind the camera, beside it (W = 0) or next to it."""
     clip, faces = soup(rng)
     n = len(clip)
     kind = rng.integers(6, size=n)
     clip[kind == 0] *= -1
+    for face in faces[rng.random(len(faces)) < 0.2]:  # a whole face
+        clip[face] = np.abs(clip[face, 3:]) * clip[face] / clip[face, 3:] * -1
     clip[kind == 1, 3] *= -1
     tiny = 10.0 ** rng.uniform(-30, -3, n) * rng.choice([-1, 1], n)
     clip[kind == 2, 3] = tiny[kind == 2]
@@ -275,9 +297,9 @@ def planes(rng: Rng) -> Made:
 
 KINDS: dict[str, Callable[[Rng], Made]] = {
     "soup": soup, "closed": closed, "degenerate": degenerate, "slivers": slivers,
-    "needles": needles, "behind": behind, "stacks": stacks, "subpixel": subpixel, "huge": huge,
-    "lattice": lattice, "sheet": sheet, "fan": fan, "texture": texture_space, "extreme": extreme,
-    "planes": planes,
+    "needles": needles, "hairlines": hairlines, "behind": behind, "stacks": stacks,
+    "subpixel": subpixel, "huge": huge, "lattice": lattice, "sheet": sheet, "fan": fan,
+    "texture": texture_space, "extreme": extreme, "planes": planes,
 }  # fmt: skip
 # Sides on which whole and half numbers of the lattice meet pixel centres, of either rule.
 SIDES = (8, 9, 16, 17, 32, 33, 64, 65)
@@ -293,6 +315,8 @@ def size_of(rng: Rng) -> tuple[int, int]:
         return sides[0], sides[1]
     if pick < 0.45:
         return int(rng.integers(60, 97)), int(rng.integers(60, 97))
+    if pick < 0.47:
+        return int(rng.integers(120, 140)), int(rng.integers(120, 140))
     return int(rng.integers(8, 49)), int(rng.integers(8, 49))
 
 
@@ -309,7 +333,8 @@ def scene_of(seed: int, index: int, kind: str | None = None) -> Scene:
     rng = np.random.default_rng([seed, index])
     names = list(KINDS)
     kind = kind or names[index % len(names)]
-    size = size_of(rng)
+    # Of hairlines' 1/32 centres of pixels are the even ones under compat, the odd under topleft.
+    size = size_of(rng) if kind != "hairlines" else ((32, 32), (33, 33))[index // 3 % 2]
     clip, faces = KINDS[kind](rng)
     if rng.random() < 0.2:
         faces = faces[rng.permutation(len(faces))]
