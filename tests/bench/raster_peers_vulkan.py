@@ -49,6 +49,8 @@ def variables(threads: int) -> dict[str, str]:
 
 def jobs(scene: Scene, given: Given | None, threads: int) -> list[Job]:
     """None that interpolates."""
+    if given is not None:
+        return []
     try:
         library: Any = importlib.import_module("wgpu")
         adapter = library.gpu.request_adapter_sync()
@@ -56,8 +58,6 @@ def jobs(scene: Scene, given: Given | None, threads: int) -> list[Job]:
         raise MissingError(str(error)) from error
     if "llvmpipe" not in adapter.info["device"]:
         raise MissingError(f"Vulkan gives {adapter.info['device']}, which is not software")
-    if given is not None:
-        return []
     needed = 64 * scene.clip.nbytes  # of one buffer; the default is 256 MB
     device = adapter.request_device_sync(
         required_features=["primitive-index"],
