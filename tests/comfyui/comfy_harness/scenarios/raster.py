@@ -61,21 +61,19 @@ def _whole_stage(context: Context, server: Server) -> None:
 
 
 def _again(context: Context, server: Server) -> None:
-    """What is baked with a renderer that ComfyUI has kept is what a new one bakes.
-
-    In-painting asks the renderer for its mesh; on a CPU upstream turns the renderer's own
-    coordinates then.
-    """
+    """What is baked with a renderer that ComfyUI has kept is what a new one bakes (in-painting asks
+    the renderer for its mesh; on a CPU upstream turns the renderer's own coordinates then), and
+    upstream's own in-painting over the mesh paints the same bits as the C core."""
     even = _texture_stage(weights="1, 1, 1, 1, 1, 1", saved=False)
     kept = server.run(even)
     context.report.check(
         "another bake keeps the renderer", kept.ok and "render" in kept.cached, kept.seen()
     )
-    with context.patched() as other:
+    with context.server(context.pack, {"HY3D_ROCM_PATCH": "on,-inpaint"}) as other:
         fresh = other.run(even)
-    for name in ("baked", "painted"):
+    for name in ("baked", "over the mesh", "painted"):
         context.report.equal(
-            f"{name}: as with a new renderer", kept.items(f"hash {name}"),
+            f"{name}: as with a new renderer and upstream's in-painting", kept.items(f"hash {name}"),
             fresh.items(f"hash {name}") or "nothing",
         )  # fmt: skip
 

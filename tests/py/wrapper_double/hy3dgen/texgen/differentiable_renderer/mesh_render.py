@@ -2,6 +2,8 @@
 
 import torch
 
+from .mesh_processor import meshVerticeInpaint  # noqa: F401
+
 
 class MeshRender:
     def __init__(self, default_resolution=4, device="cuda"):
