@@ -204,7 +204,7 @@ static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
     void *memory = NULL;
     if (status == HY3D_OK) {
         size_t bytes;
-        status = hy3d__mul_size((size_t)job->band_sums * sizeof(double), slots, &bytes)
+        status = hy3d__mul_size((size_t)job->band_sums, slots * sizeof(double), &bytes)
                      ? hy3d_workspace_take(context, bytes, &memory)
                      : HY3D_ERR_OVERFLOW;
     }

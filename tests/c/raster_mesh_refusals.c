@@ -104,6 +104,7 @@ START_TEST(test_scatter_refuses_what_has_no_meaning)
         {{HY3D_SCATTER_LINEAR, 2, 2, 1, (int64_t)1 << 31, 0}, HY3D_ERR_INVALID_ARGUMENT},
         {{(hy3d_scatter_filter)2, 2, 2, 1, 3, 0}, HY3D_ERR_INVALID_ARGUMENT},
         {{HY3D_SCATTER_LINEAR, 2, 2, INT64_MAX / 4, 3, 0}, HY3D_ERR_OVERFLOW},
+        {{HY3D_SCATTER_LINEAR, 1, 1, INT64_MAX / 4, 0, 0}, HY3D_ERR_OVERFLOW},
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         ck_assert_status(TRY(&bad[i].desc), bad[i].status);
