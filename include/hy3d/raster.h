@@ -112,18 +112,21 @@ typedef struct hy3d_vertex_inpaint_desc {
 HY3D_BEGIN_DECLS
 
 /* Back-projection: values (points, channels) at uv (points, 2) into a texture. u goes along
- * columns and v along rows, and 0 and 1 are the centres of the first and the last one: column u
- * * (width - 1), row v * (height - 1) (torch.grid_sample's align_corners = True; no flip). A
- * point outside 0 .. 1, or of weight 0, is left out. weights (points) are finite and at least 0;
- * NULL: 1 each. To total (height, width) the sum of weights that a texel got, to texture
- * (height, width, channels) the weighted mean of values, 0 where the sum is 0. A texel gets
- * nothing from a point whose share there is 0; a value that is not finite spreads to the texels
- * that it reaches. Shares, products and sums are in double, points in order, and rounded to f32
- * once: within 2^-24 + 2^-52 (points + 8) of the true mean, relative to the mean of the values'
- * magnitudes. problem_out (may be NULL): HY3D_RASTER_NOT_FINITE (`at` a point: its uv, or its
- * weight) and HY3D_RASTER_NEGATIVE; uv is looked at before weights. Takes 4 to 8 bytes a point,
- * and 512 KiB a thread or (channels + 1) * 8 bytes a texel of one row. HY3D_ERR_CANCELLED leaves
- * the texture partly written. */
+ * columns and v along rows, and 0 and 1 are the centres of the first and the last one:
+ * column u * (width - 1), row v * (height - 1) (torch.grid_sample's align_corners = True; no
+ * flip). A point outside 0 .. 1, or of weight 0, is left out. weights (points) are finite and at
+ * least 0; NULL: 1 each.
+ *
+ * To total (height, width) the sum of weights that a texel got, to texture (height, width,
+ * channels) the weighted mean of values, 0 where the sum is 0. A texel gets nothing from a point
+ * whose share there is 0; a value that is not finite spreads to the texels that it reaches.
+ * Shares, products and sums are in double, points in order, and rounded to f32 once: within
+ * 2^-24 + 2^-52 (points + 8) of the true mean, relative to the mean of the values' magnitudes.
+ *
+ * problem_out (may be NULL): HY3D_RASTER_NOT_FINITE (`at` a point: its uv, or its weight) and
+ * HY3D_RASTER_NEGATIVE; uv is looked at before weights. Takes 4 to 8 bytes a point, and 512 KiB a
+ * thread or (channels + 1) * 8 bytes a texel of one row. HY3D_ERR_CANCELLED leaves the texture
+ * partly written. */
 HY3D_API hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc,
                                   const float *values, const float *uv, const float *weights,
                                   const hy3d_cancel *cancel, hy3d_raster_problem *problem_out,
@@ -146,12 +149,13 @@ HY3D_API hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices
 /* Fills colours of vertices in from their neighbours, as the texture packs' meshVerticeInpaint
  * does (method "smooth", the same bits).
  *
- * A corner of a face has a texel: column round(u * (width - 1)), row round((1 - v) * (height -
- * 1)), in f32, halves to even; uvs outside 0 .. 1 are clamped to the border. A vertex has the
+ * A corner of a face has a texel: column round(u * (width - 1)), row
+ * round((1 - v) * (height - 1)), in f32, halves to even; what is outside is clamped to the border
+ * (upstream reads elsewhere or fails there). A vertex has the
  * colour of its last corner, faces in order, whose texel's mask is not 0. The corners whose
  * texel's mask is 0 are then gone through in order, again and again: their vertex gets the mean
- * of the colours that its successors (the next corner in each face it is in) have, weighted by 1
- * / max(distance, 1e-4)^2. A counter begins at 2; a round that leaves as many corners without a
+ * of the colours that its successors (the next corner in each face it is in) have, weighted by
+ * 1 / max(distance, 1e-4)^2. A counter begins at 2; a round that leaves as many corners without a
  * coloured successor as the one before (0 before the first) takes 1 from it, any other adds 1;
  * at 0 it ends. So a vertex is smoothed a few times after it was filled, and what no coloured
  * vertex can be reached from stays. In the end each corner whose vertex has a colour writes it
