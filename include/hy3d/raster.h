@@ -147,7 +147,8 @@ HY3D_API hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices
                                          hy3d_raster_problem *problem_out, float *normals);
 
 /* Fills colours of vertices in from their neighbours, as the texture packs' meshVerticeInpaint
- * does (method "smooth", the same bits).
+ * does (method "smooth"): with the bits of its Python version. The compiled one rounds halves of
+ * texels up, and colours otherwise in the last bits.
  *
  * A corner of a face has a texel: column round(u * (width - 1)), row
  * round((1 - v) * (height - 1)), in f32, halves to even; what is outside is clamped to the border
