@@ -1,7 +1,8 @@
-/* Colours of vertices from their neighbours'. The rounds are Gauss-Seidel: what a corner writes, the
- * next one reads, in f32. That order is the contract, so a call is one thread's work. What may be left
- * out is a mean whose successors have not changed since it was taken: it would come out the same. A
- * front that runs against the order takes a round a step, so that this is most of all means. */
+/* Colours of vertices from their neighbours'. The rounds are Gauss-Seidel: what a corner writes,
+ * the next one reads, in f32. That order is the contract, so a call is one thread's work. What
+ * may be left out is a mean whose successors have not changed since it was taken: it would come
+ * out the same. A front that runs against the order takes a round a step, so that this is most
+ * of all means. */
 #include "base/checked.h"
 #include "hy3d/raster.h"
 #include "raster/checks.h"
@@ -21,7 +22,7 @@ typedef struct inpaint_job {
     hy3d__inpaint_graph graph;
     float *colours; /* (vertices + 1, channels): the last row is for a sum on its way */
     uint8_t *has_colour;
-    uint8_t *state; /* of a vertex: FRESH: no successor has changed since; LACKS: none had a colour */
+    uint8_t *state; /* FRESH: no successor has changed since; LACKS: none had a colour */
     int32_t *open; /* vertices of the corners whose texel is masked out */
     int64_t open_count;
     int64_t coloured; /* vertices with a colour */
@@ -73,8 +74,8 @@ static void look_at_texels(inpaint_job *job)
     }
 }
 
-/* The mean of the successors' colours, beside the colours: a vertex may be its own successor. NULL where
- * none has a colour (and a weight: at an infinite distance it has none). */
+/* The mean of the successors' colours, beside the colours: a vertex may be its own successor.
+ * NULL where none has a colour (and a weight: at an infinite distance it has none). */
 static const float *mean_of(const inpaint_job *job, int32_t vertex)
 {
     const size_t channels = (size_t)job->desc->channels;
@@ -116,8 +117,8 @@ static void smooth(inpaint_job *job, int32_t vertex)
     }
 }
 
-/* Ends: a corner that has found a coloured successor always will (weights do not change, colours are
- * not taken back), so there are at most as many other rounds as open corners. */
+/* Ends: a corner that has found a coloured successor always will (weights do not change, colours
+ * are not taken back), so there are at most as many other rounds as open corners. */
 static hy3d_status fill(inpaint_job *job)
 {
     enum { LOOK = 4096 };

@@ -18,7 +18,8 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
 {
     const size_t corners = 3 * (size_t)faces;
     void *memory[4] = {NULL, NULL, NULL, NULL};
-    hy3d_status status = hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first, &memory[0]);
+    hy3d_status status = hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first,
+                                    &memory[0]);
     out->first = memory[0];
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, corners * sizeof *out->next, &memory[1]);
@@ -35,8 +36,8 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
     return status;
 }
 
-/* Counts, then the place of each vertex's first, which walks to its end while the corners are put down;
- * so it stands one vertex on. */
+/* Counts, then the place of each vertex's first, which walks to its end while the corners are
+ * put down; so it stands one vertex on. */
 hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, int64_t faces,
                                      const float *positions, const int32_t *triangles,
                                      hy3d__inpaint_graph *out)
