@@ -1,0 +1,320 @@
+"""Device code of the rasteriser for GPU tensors. Imports triton.
+
+Three launches make a picture, bit for bit that of the C core (csrc/raster):
+
+    draw_faces   a lane a face: small ones are drawn, of the others it notes how many tiles they have
+    draw_tiles   a program a tile of such a face
+    read_keys    a lane a pixel: which face won, its barycentrics and depth, worked out again
+
+What is drawn is a minimum over 64-bit keys (depth's step, then face): it does not matter who comes
+when. A pixel of which rounding leaves open whether it is covered, and every pixel of a face that is
+odd (faces.py), is drawn by exact arithmetic in a second pass over the same pixels, which programs
+without such pixels skip.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hy3d_rocm.raster.gpu.exact import exact_pixel
+from hy3d_rocm.raster.gpu.faces import (
+    bound_of,
+    box,
+    depth_of,
+    edges_at,
+    key_of,
+    larger,
+    load_corner,
+    passes,
+    pixel,
+    prepare,
+    screen,
+    smaller,
+)
+
+EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
+def _offer(keys, prior, at, z, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr):
+    """The minimum of what is at pixels and a fragment of the depth z."""
+    near = z
+    if HAS_PRIOR:
+        near = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
+    mask = mask & passes(z, near, HAS_PRIOR, COMPAT)
+    key = key_of(z, face, COMPAT)
+    # What another program has just written may not be seen yet; it can only be larger then.
+    there = tl.load(keys + at, mask=mask, other=0)
+    tl.atomic_min(keys + at, key, mask=mask & (key < there), sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["vertices", "faces", "width", "height"])
+def draw_faces(
+    clip, triangles, prior, keys, tiles, status, vertices, faces, width, height,
+    COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, MOST: tl.constexpr, TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK faces whose boxes have at most MOST pixels.
+
+    clip (vertices, 4) float32, triangles (faces, 3) int32, prior (height, width) float32, keys
+    (height, width) int64. To tiles (faces,) int32: tiles of TILE x TILE pixels that draw_tiles has to
+    draw. status[1], int64: the least of its own and the numbers of faces with a bad index.
+    """
+    face = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_there = face < faces
+    corner = triangles + face.to(tl.int64) * 3
+    i0 = tl.load(corner, mask=is_there, other=0)
+    i1 = tl.load(corner + 1, mask=is_there, other=0)
+    i2 = tl.load(corner + 2, mask=is_there, other=0)
+    good = (i0 >= 0) & (i0 < vertices) & (i1 >= 0) & (i1 < vertices)
+    good = good & (i2 >= 0) & (i2 < vertices)
+    tl.atomic_min(status + 1 + face * 0, face.to(tl.int64), mask=is_there & (good == 0))
+    is_there = is_there & good
+    x0, y0, z0, w0 = load_corner(clip, i0, is_there)
+    x1, y1, z1, w1 = load_corner(clip, i1, is_there)
+    x2, y2, z2, w2 = load_corner(clip, i2, is_there)
+    sx, sy = screen(width, height, COMPAT)
+    r = sx * sy
+    left, columns, top, rows = box(
+        x0, y0, w0, x1, y1, w1, x2, y2, w2, sx, sy, width, height, COMPAT
+    )
+    rows = tl.where(is_there, rows, 0)
+    pixels = columns * rows
+    wide = tl.cdiv(columns, TILE) * tl.cdiv(rows, TILE)
+    is_small = pixels <= MOST
+    tl.store(tiles + face, tl.where(is_small, 0, wide), mask=face < faces)
+    pixels = tl.where(is_small, pixels, 0)
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
+    )
+    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
+    doubts = odd & (pixels > 0)
+    most = tl.max(pixels, 0)
+    column, row = left, top
+    k = 0
+    while k < most:
+        p, q = pixel(column, row, width, height, sx, sy)
+        e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        drawn = (k < pixels) & (odd == 0)
+        sure = drawn & (e0 > a) & (e1 > b) & (e2 > c)
+        maybe = drawn & (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+        doubts = doubts | (maybe & (sure == 0))
+        z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
+        at = row.to(tl.int64) * width + column
+        _offer(keys, prior, at, z, face, sure, HAS_PRIOR, COMPAT)
+        is_last = column == left + columns - 1
+        column = tl.where(is_last, left, column + 1)
+        row = row + is_last.to(tl.int32)
+        k += 1
+    if tl.max(doubts.to(tl.int32), 0) > 0:
+        column, row = left, top
+        k = 0
+        while k < most:
+            p, q = pixel(column, row, width, height, sx, sy)
+            e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+            sure = (e0 > a) & (e1 > b) & (e2 > c)
+            maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+            open_ = (k < pixels) & (odd | (maybe & (sure == 0)))
+            at = row.to(tl.int64) * width + column
+            if tl.max(open_.to(tl.int32), 0) > 0:
+                covered, _, _, _, _, z = exact_pixel(
+                    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
+                )
+                z = smaller(larger(z, low), high)
+                _offer(keys, prior, at, z, face, open_ & covered, HAS_PRIOR, COMPAT)
+            is_last = column == left + columns - 1
+            column = tl.where(is_last, left, column + 1)
+            row = row + is_last.to(tl.int32)
+            k += 1
+
+
+@triton.jit
+def _face_of(ends, faces, item):
+    """The first face whose tiles end beyond `item`."""
+    first = item * 0
+    last = first + (faces - 1)
+    while first < last:
+        middle = (first + last) // 2
+        is_before = tl.load(ends + middle) <= item
+        first = tl.where(is_before, middle + 1, first)
+        last = tl.where(is_before, last, middle)
+    return first
+
+
+@triton.jit
+def _corners_of(clip, triangles, face, mask):
+    corner = triangles + face.to(tl.int64) * 3
+    x0, y0, z0, w0 = load_corner(clip, tl.load(corner, mask=mask, other=0), mask)
+    x1, y1, z1, w1 = load_corner(clip, tl.load(corner + 1, mask=mask, other=0), mask)
+    x2, y2, z2, w2 = load_corner(clip, tl.load(corner + 2, mask=mask, other=0), mask)
+    return x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2
+
+
+@triton.jit
+def _reach(e0, e1, p0, p1, q0, q1):
+    """The corner of a box of pixels where an edge function is largest."""
+    return tl.where(e0 > 0.0, p1, p0), tl.where(e1 > 0.0, q1, q0)
+
+
+@triton.jit(do_not_specialize=["faces", "width", "height", "first"])
+def draw_tiles(
+    clip, triangles, prior, keys, tiles, ends, faces, width, height, first,
+    COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The tile number `first` + its own of all that draw_faces noted; ends (faces,) int64: their
+    sums, each with its own."""
+    item = tl.program_id(0).to(tl.int64) + first
+    face = _face_of(ends, faces, item)
+    tile = (item - (tl.load(ends + face) - tl.load(tiles + face))).to(tl.int32)
+    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
+        clip, triangles, face, face >= 0
+    )
+    sx, sy = screen(width, height, COMPAT)
+    r = sx * sy
+    left, columns, top, rows = box(
+        x0, y0, w0, x1, y1, w1, x2, y2, w2, sx, sy, width, height, COMPAT
+    )
+    across = tl.cdiv(columns, TILE)
+    right, bottom = left + columns - 1, top + rows - 1
+    left, top = left + (tile % across) * TILE, top + (tile // across) * TILE
+    right, bottom = tl.minimum(right, left + TILE - 1), tl.minimum(bottom, top + TILE - 1)
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
+    )
+    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
+    # Rounding keeps order: where the largest value is outside, all are.
+    p0, q0 = pixel(left, top, width, height, sx, sy)
+    p1, q1 = pixel(right, bottom, width, height, sx, sy)
+    p, q = _reach(a0, a1, p0, p1, q0, q1)
+    meets = a0 * p + (a1 * q + a2 * r) >= a * -1.0
+    p, q = _reach(b0, b1, p0, p1, q0, q1)
+    meets = meets & (b0 * p + (b1 * q + b2 * r) >= b * -1.0)
+    p, q = _reach(c0, c1, p0, p1, q0, q1)
+    meets = meets & (c0 * p + (c1 * q + c2 * r) >= c * -1.0)
+    open_ = odd
+    if meets & (odd == 0):
+        column = left + tl.arange(0, TILE)[None, :]
+        row = top + tl.arange(0, TILE)[:, None]
+        p, q = pixel(column, row, width, height, sx, sy)
+        e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        inside = (column <= right) & (row <= bottom)
+        sure = inside & (e0 > a) & (e1 > b) & (e2 > c)
+        maybe = inside & (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+        z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
+        at = row.to(tl.int64) * width + column
+        _offer(keys, prior, at, z, face, sure, HAS_PRIOR, COMPAT)
+        doubts = (maybe & (sure == 0)).to(tl.int32)
+        open_ = tl.max(tl.max(doubts, 1), 0) > 0
+    if open_:
+        of_lanes = face + tl.zeros((CHUNK,), tl.int32)
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
+            clip, triangles, of_lanes, of_lanes >= 0
+        )
+        k = 0
+        while k < TILE * TILE:
+            column = left + (k + tl.arange(0, CHUNK)) % TILE
+            row = top + (k + tl.arange(0, CHUNK)) // TILE
+            p, q = pixel(column, row, width, height, sx, sy)
+            e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+            sure = (e0 > a) & (e1 > b) & (e2 > c)
+            maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+            here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
+            if tl.max(here.to(tl.int32), 0) > 0:
+                covered, _, _, _, _, z = exact_pixel(
+                    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
+                )
+                z = smaller(larger(z, low), high)
+                at = row.to(tl.int64) * width + column
+                _offer(keys, prior, at, z, face, here & covered, HAS_PRIOR, COMPAT)
+            k += CHUNK
+
+
+@triton.jit(do_not_specialize=["width", "height"])
+def read_keys(
+    clip, triangles, keys, face_index, barycentric, depth, width, height,
+    COMPAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """To face_index (height, width) int32, barycentric (height, width, 3) and depth (height, width)
+    float32: what keys say of BLOCK pixels."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < width.to(tl.int64) * height
+    key = tl.load(keys + at, mask=is_there, other=EMPTY)
+    drawn = key != EMPTY
+    face = tl.where(drawn, key & 0x7FFFFFFF, 0)
+    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(clip, triangles, face, drawn)
+    sx, sy = screen(width, height, COMPAT)
+    r = sx * sy
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
+    )
+    column, row = (at % width).to(tl.int32), (at // width).to(tl.int32)
+    p, q = pixel(column, row, width, height, sx, sy)
+    e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
+    share = 1.0 / ((e0 + e1) + e2)
+    s0, s1, s2 = e0 * share, e1 * share, e2 * share
+    sure = (e0 > bound_of(a0, a1, a2, r)) & (e1 > bound_of(b0, b1, b2, r))
+    sure = sure & (e2 > bound_of(c0, c1, c2, r)) & (odd == 0)
+    open_ = drawn & (sure == 0)
+    if tl.max(open_.to(tl.int32), 0) > 0:
+        _, t0, t1, t2, total, exact_z = exact_pixel(
+            x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
+        )
+        s0 = tl.where(open_, t0 / total, s0)
+        s1 = tl.where(open_, t1 / total, s1)
+        s2 = tl.where(open_, t2 / total, s2)
+        z = tl.where(open_, smaller(larger(exact_z, low), high), z)
+    tl.store(face_index + at, tl.where(drawn, face + 1, 0).to(tl.int32), mask=is_there)
+    tl.store(depth + at, tl.where(drawn, z, float("inf")).to(tl.float32), mask=is_there)
+    tl.store(barycentric + at * 3, tl.where(drawn, s0, 0.0).to(tl.float32), mask=is_there)
+    tl.store(barycentric + at * 3 + 1, tl.where(drawn, s1, 0.0).to(tl.float32), mask=is_there)
+    tl.store(barycentric + at * 3 + 2, tl.where(drawn, s2, 0.0).to(tl.float32), mask=is_there)
+
+
+@triton.jit(do_not_specialize=["vertices"])
+def check_vertices(clip, status, vertices, BLOCK: tl.constexpr):
+    """status[0], int64: the least of its own and the numbers of vertices that are not finite."""
+    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    for k in tl.static_range(4):
+        x = tl.load(clip + number * 4 + k, mask=number < vertices, other=0.0)
+        bad = (tl.abs(x) < float("inf")) == 0
+        tl.atomic_min(status + number * 0, number, mask=(number < vertices) & bad)
+
+
+@triton.jit(do_not_specialize=["count", "limit", "slot"])
+def check_indices(values, status, count, limit, slot, BLOCK: tl.constexpr):
+    """status[slot], int64: the least of its own and the places of values, int32, that are not of
+    0 .. limit - 1."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(values + at, mask=at < count, other=0).to(tl.int64)
+    bad = (value < 0) | (value >= limit)
+    tl.atomic_min(status + slot + at * 0, at, mask=(at < count) & bad)
+
+
+@triton.jit(do_not_specialize=["vertices", "faces", "channels", "pixels"])
+def interpolate_pixels(
+    attributes, triangles, face_index, barycentric, out, vertices, faces, channels, pixels,
+    BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """out[p, c] = (b0 * x0[c] + b1 * x1[c]) + b2 * x2[c] for BLOCK pixels and CHANNELS channels.
+
+    attributes (vertices, channels), barycentric (pixels, 3), out (pixels, channels) float32;
+    face_index (pixels,) int32, 0 for none. A bad index reads nothing.
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    number = tl.load(face_index + at, mask=at < pixels, other=0).to(tl.int64)
+    drawn = (number > 0) & (number <= faces)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    total = tl.zeros((BLOCK, CHANNELS), tl.float32)
+    for k in tl.static_range(3):
+        vertex = tl.load(triangles + (number * 3 + (k - 3)), mask=drawn, other=0).to(tl.int64)
+        share = tl.load(barycentric + (at * 3 + k), mask=drawn, other=0.0)
+        wanted = (drawn & (vertex >= 0) & (vertex < vertices))[:, None]
+        x = tl.load(
+            attributes + (vertex[:, None] * channels + channel[None, :]),
+            mask=wanted & (channel < channels)[None, :], other=0.0,
+        )  # fmt: skip
+        total = share[:, None] * x if k == 0 else total + share[:, None] * x
+    to = out + (at[:, None] * channels + channel[None, :])
+    tl.store(to, total, mask=(at < pixels)[:, None] & (channel < channels)[None, :])
