@@ -219,6 +219,34 @@ def channel_moments(
     """Of x (N, C, T, H, W), f32, f16 or bf16: mean and sum of squared deviations of each channel
     into f64 arrays (C), summed in f64. threads 0: the context's maximum. The GIL is released."""
 
+def rasterize(
+    clip: Any,
+    faces: Any,
+    prior: Any,
+    face_index: Any,
+    barycentric: Any,
+    depth: Any,
+    rule: str = "topleft",
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
+) -> None:
+    """clip f32 (V, 4), faces i32 (F, 3), all arrays C-contiguous. Into face_index i32 (H, W) the
+    face seen + 1, 0 where none; barycentric f32 (H, W, 3) or None; depth f32 (H, W) of Z/W, +inf
+    where nothing, or None. prior None or f32 (H, W) of Z/W: nearer fragments are dropped. rule
+    "compat" or "topleft", see include/hy3d/raster.h. The GIL is released."""
+
+def interpolate(
+    attributes: Any,
+    faces: Any,
+    face_index: Any,
+    barycentric: Any,
+    out: Any,
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
+) -> None:
+    """attributes f32 (V, C), faces i32 (F, 3), face_index i32 (N), barycentric f32 (N, 3), all
+    C-contiguous: out f32 (N, C) gets the attributes of face face_index - 1, 0 where that is 0."""
+
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""
 

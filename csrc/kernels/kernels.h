@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/raster.h"
+
 #if defined(__x86_64__) || defined(__i386__)
 #define HY3D__X86 1
 #else

@@ -30,6 +30,8 @@ static PyMethodDef functions[] = {
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
     FUNCTION(channel_moments, "Mean and sum of squared deviations of each channel."),
+    FUNCTION(rasterize, "Which face is seen at each pixel of a picture, and where on it."),
+    FUNCTION(interpolate, "Attributes of vertices at the pixels of a picture, into `out`."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),

@@ -1,0 +1,54 @@
+/* What the rasteriser's kernels work on; plain data, see csrc/raster/internal.h for the whole.
+ *
+ * A face's corners are (X, Y, Z, W). Edge i is the plane through the eye and the two corners other
+ * than i: E_i(p) = det(v_j, v_k, p) over (X, Y, W), (i, j, k) cyclic, which no vertex behind the eye
+ * disturbs. A pixel is p = (P, Q, R), whole numbers that are exact in double:
+ *     P = (2 column + 1 - width) * sy,  Q = (2 row + 1 - height) * sx,  R = sx * sy. */
+#ifndef HY3D_KERNELS_RASTER_H
+#define HY3D_KERNELS_RASTER_H
+
+#include <stdint.h>
+
+#define HY3D__TILE 32 /* pixels a side: 24 KB of them stay in L1 */
+#define HY3D__TILE_PIXELS (HY3D__TILE * HY3D__TILE)
+#define HY3D__TILE_SLACK 8 /* a vector may be loaded beyond the last pixel */
+#define HY3D__FACES 8      /* in a batch */
+
+/* What is the same for all faces of a picture. */
+typedef struct hy3d__raster_view {
+    int32_t width, height;
+    double sx, sy, r;
+    double scale, offset;     /* a depth's step is floor(z * scale + offset) */
+    double nearest, farthest; /* z outside of them is cut off */
+    int compat;               /* hy3d_raster_rule */
+} hy3d__raster_view;
+
+/* Prepared faces, structure of arrays. Edges are turned so that the inside is >= 0. */
+typedef struct hy3d__raster_faces {
+    double edge[3][3][HY3D__FACES]; /* [edge][factor of P, Q, R] */
+    double bound[3][HY3D__FACES];   /* an edge function's rounding error is below */
+    double z[3][HY3D__FACES];       /* z = sum of E_i z_i ... */
+    double low[HY3D__FACES], high[HY3D__FACES]; /* ... and within these */
+    int32_t face[HY3D__FACES];
+    unsigned odd; /* bit k: face k needs exact arithmetic throughout; the rest of it is not set */
+} hy3d__raster_faces;
+
+/* Pixels of a tile, first to last, within it. */
+typedef struct hy3d__raster_box {
+    int left, right, top, bottom; /* the last two columns and rows belong to it */
+} hy3d__raster_box;
+
+typedef struct hy3d__raster_tile {
+    int32_t x, y;              /* of its first pixel */
+    const float *prior;        /* at its first pixel; NULL without one */
+    int64_t prior_pitch;
+    int32_t step[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* depth; INT32_MAX where nothing is */
+    int32_t face[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* + 1 */
+    float barycentric[3][HY3D__TILE_PIXELS + HY3D__TILE_SLACK];
+    float depth[HY3D__TILE_PIXELS + HY3D__TILE_SLACK];
+    /* Pixels of the last face of which rounding leaves open whether they are covered. */
+    int doubts;
+    uint16_t doubt[HY3D__TILE_PIXELS];
+} hy3d__raster_tile;
+
+#endif

@@ -1,0 +1,127 @@
+/* One face with exact signs: for faces that are nearly or truly without area, that pass through the
+ * eye's plane under the compat rule, and for single pixels that lie on an edge. */
+#include <math.h>
+
+#include "raster/exact.h"
+#include "raster/internal.h"
+
+#define MOST_STEPS 1073741824.0 /* 2^30 */
+#define ERROR 0x1p-50           /* as in the kernels */
+
+static double sign_of(double value) { return (double)((value > 0) - (value < 0)); }
+
+static double exact_edge(const float *const v[3], int i, double p, double q, double r)
+{
+    return hy3d__raster_exact(v[(i + 1) % 3], v[(i + 2) % 3], p, q, r);
+}
+
+/* The factors of P, Q and R: each one rounded difference of exact products, so of the exact sign. */
+static void factors(const float *a, const float *b, double out[3])
+{
+    const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
+    const double bx = (double)b[0], by = (double)b[1], bw = (double)b[3];
+    out[0] = ay * bw - aw * by;
+    out[1] = aw * bx - ax * bw;
+    out[2] = ax * by - ay * bx;
+}
+
+bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
+                              const int32_t *triangles, int32_t face, hy3d__raster_odd *out)
+{
+    int positive = 0, negative = 0;
+    const int32_t *const corner = triangles + 3 * (int64_t)face;
+    for (int i = 0; i < 3; i++) {
+        out->v[i] = clip + 4 * (int64_t)corner[i];
+        positive += out->v[i][3] > 0;
+        negative += out->v[i][3] < 0;
+    }
+    const double det = exact_edge(out->v, 2, (double)out->v[2][0], (double)out->v[2][1],
+                                  (double)out->v[2][3]);
+    if (!(det < 0 || det > 0) || !(view->r > 0)) {
+        return false;
+    }
+    out->view = view;
+    out->face = face;
+    out->turn = sign_of(det);
+    out->low = INFINITY;
+    out->high = -INFINITY;
+    for (int i = 0; i < 3; i++) {
+        const double z = (double)out->v[i][2], w = (double)out->v[i][3];
+        factors(out->v[(i + 1) % 3], out->v[(i + 2) % 3], out->edge[i]);
+        out->bound[i] = (fabs(out->edge[i][0]) + fabs(out->edge[i][1]) + fabs(out->edge[i][2])) *
+                        view->r * ERROR;
+        out->sign[i] = view->compat ? out->turn * sign_of(w) : out->turn;
+        out->z[i] = z * (1.0 / (fabs(det) * view->r));
+        out->low = fmin(out->low, z / w);
+        out->high = fmax(out->high, z / w);
+    }
+    if (positive != 3 && negative != 3) {
+        out->low = -INFINITY;
+        out->high = INFINITY;
+    }
+    return true;
+}
+
+/* Whether a pixel on the edge belongs to the face: the edge is a left one (E grows with the column),
+ * or a top one (E is the same along a row and grows with the row). */
+static bool owns(const hy3d__raster_odd *odd, int i)
+{
+    const double x = odd->edge[i][0] * odd->turn, y = odd->edge[i][1] * odd->turn;
+    return odd->view->compat || x > 0 || (!(x < 0) && y > 0);
+}
+
+/* The weights of corners, turned to the positive side; false where the pixel is not covered. */
+static bool weights(const hy3d__raster_odd *odd, double p, double q, double out[3])
+{
+    const double r = odd->view->r;
+    for (int i = 0; i < 3; i++) {
+        const double *const e = odd->edge[i];
+        const double value = e[0] * p + (e[1] * q + e[2] * r);
+        if (odd->sign[i] * value < -odd->bound[i]) {
+            return false;
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        const double exact = exact_edge(odd->v, i, p, q, r), side = odd->sign[i] * exact;
+        if (side < 0 || (!(side > 0) && !owns(odd, i))) {
+            return false;
+        }
+        out[i] = odd->turn * exact;
+    }
+    return true;
+}
+
+void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
+                            hy3d__raster_tile *tile)
+{
+    const hy3d__raster_view *const view = odd->view;
+    const double p = (2.0 * (tile->x + column) + 1 - view->width) * view->sy;
+    const double q = (2.0 * (tile->y + row) + 1 - view->height) * view->sx;
+    const int at = row * HY3D__TILE + column;
+    double e[3];
+    if (!weights(odd, p, q, e)) {
+        return;
+    }
+    const double total = (e[0] + e[1]) + e[2];
+    double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
+    z = fmin(fmax(z, odd->low), odd->high);
+    const double steps = fmin(fmax(z * view->scale + view->offset, -MOST_STEPS), MOST_STEPS);
+    const int32_t step = (int32_t)floor(steps);
+    /* Corners on both sides of the eye may cancel: a point at infinity. */
+    if (!(total < 0 || total > 0) || !(z >= view->nearest && z <= view->farthest) ||
+        step >= tile->step[at]) {
+        return;
+    }
+    if (tile->prior != NULL) {
+        const double before = (double)tile->prior[row * tile->prior_pitch + column];
+        if (z * 0.49999 + 0.5 < (before * 0.49999 + 0.5) + 1e-6) {
+            return;
+        }
+    }
+    tile->step[at] = step;
+    tile->face[at] = odd->face + 1;
+    tile->depth[at] = (float)z;
+    for (int i = 0; i < 3; i++) {
+        tile->barycentric[i][at] = (float)(e[i] / total);
+    }
+}

@@ -1,0 +1,168 @@
+/* The entry: checks, memory, and the steps in order. */
+#include <math.h>
+
+#include "base/checked.h"
+#include "raster/checks.h"
+#include "raster/internal.h"
+
+#define MOST_VERTICES ((int64_t)INT32_MAX)
+#define MOST_FACES ((int64_t)INT32_MAX - 1)
+/* Counters of bins: parts of at least so many faces, and no more counters than that in all. */
+#define LEAST_CHUNK_FACES 4096
+#define MOST_CHUNKS 16
+#define MOST_COUNTERS ((int64_t)1 << 22)
+
+static hy3d_status check(const hy3d_context *context, const hy3d_raster_desc *desc,
+                         const float *clip, const int32_t *triangles, const int32_t *face_index)
+{
+    if (context == NULL || desc == NULL || face_index == NULL ||
+        (desc->rule != HY3D_RASTER_COMPAT && desc->rule != HY3D_RASTER_TOPLEFT) ||
+        desc->width < 1 || desc->width > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->height < 1 ||
+        desc->height > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->vertices < 0 ||
+        desc->vertices > MOST_VERTICES || desc->faces < 0 || desc->faces > MOST_FACES ||
+        (desc->vertices > 0 && clip == NULL) || (desc->faces > 0 && triangles == NULL)) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    return HY3D_OK;
+}
+
+static hy3d__raster_view view_of(const hy3d_raster_desc *desc)
+{
+    const bool compat = desc->rule == HY3D_RASTER_COMPAT;
+    const double sx = (double)(compat ? desc->width - 1 : desc->width);
+    const double sy = (double)(compat ? desc->height - 1 : desc->height);
+    return (hy3d__raster_view){
+        .width = (int32_t)desc->width,
+        .height = (int32_t)desc->height,
+        .sx = sx,
+        .sy = sy,
+        .r = sx * sy,
+        .scale = compat ? 0.49999 * 0x1p18 : 0x1p29,
+        .offset = compat ? 0x1p17 : 0x1p29,
+        .nearest = compat ? -(double)INFINITY : -1,
+        .farthest = compat ? (double)INFINITY : 1,
+        .compat = compat,
+    };
+}
+
+/* Lays out what the steps work on in one piece of memory; with memory NULL only adds up. */
+static hy3d_status lay_out(hy3d__raster_job *job, char *memory, size_t *bytes_out)
+{
+    const size_t sizes[][2] = {
+        {(size_t)job->desc->vertices, sizeof(hy3d__raster_place)},
+        {(size_t)job->desc->faces, sizeof(hy3d__raster_bounds)},
+        {(size_t)(job->tiles + 2), sizeof(int64_t)},
+        {(size_t)(job->chunks * (job->tiles + 1)), sizeof(uint32_t)},
+        {job->slots, hy3d__raster_tile_state_bytes()},
+    };
+    void *parts[sizeof sizes / sizeof sizes[0]];
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t bytes;
+        parts[i] = memory ? memory + at : NULL;
+        if (!hy3d__mul_size(sizes[i][0], sizes[i][1], &bytes) ||
+            !hy3d__add_size(bytes, 63, &bytes) ||
+            !hy3d__add_size(at, bytes / 64 * 64, &at)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    job->places = parts[0];
+    job->bounds = parts[1];
+    job->starts = parts[2];
+    job->counts = parts[3];
+    job->tile_state = parts[4];
+    *bytes_out = at;
+    return HY3D_OK;
+}
+
+static hy3d_status draw(hy3d__raster_job *job)
+{
+    int64_t entries;
+    void *memory = NULL;
+    hy3d_status status = hy3d__raster_place_vertices(job);
+    if (status == HY3D_OK) {
+        status = hy3d__raster_bound_faces(job);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d__raster_bin_count(job, &entries);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(job->context, (size_t)entries * sizeof(int32_t) + 1, &memory);
+    }
+    if (status == HY3D_OK) {
+        job->entries = memory;
+        status = hy3d__raster_bin_fill(job);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d__raster_draw_tiles(job);
+    }
+    hy3d_free(job->context, memory);
+    return status;
+}
+
+/* The first of what is wrong, now that something is. */
+static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem *problem_out)
+{
+    const hy3d_raster_desc *const desc = job->desc;
+    const hy3d_status status = hy3d__raster_check_finite(
+        job->context, desc->vertices, 4, job->clip, job->slots, job->cancel, problem_out);
+    return status != HY3D_OK ? status
+                             : hy3d__raster_check_indices(job->context, desc->faces, 3,
+                                                          job->triangles, (uint32_t)desc->vertices,
+                                                          job->slots, job->cancel, problem_out);
+}
+
+static void plan_work(hy3d__raster_job *job)
+{
+    const hy3d_raster_desc *const desc = job->desc;
+    const int64_t by_faces = desc->faces / LEAST_CHUNK_FACES + 1;
+    job->slots = hy3d__raster_slots(job->context, desc->num_threads);
+    job->tiles_across = (desc->width + HY3D__TILE - 1) / HY3D__TILE;
+    job->tiles = job->tiles_across * ((desc->height + HY3D__TILE - 1) / HY3D__TILE);
+    const int64_t by_tiles = MOST_COUNTERS / (job->tiles + 1) + 1;
+    job->chunks = by_faces < by_tiles ? by_faces : by_tiles;
+    job->chunks = job->chunks < MOST_CHUNKS ? job->chunks : MOST_CHUNKS;
+    job->chunk_faces = (desc->faces + job->chunks - 1) / job->chunks;
+}
+
+hy3d_status hy3d_rasterize(hy3d_context *context, const hy3d_raster_desc *desc, const float *clip,
+                           const int32_t *faces, const float *prior, const hy3d_cancel *cancel,
+                           hy3d_raster_problem *problem_out, int32_t *face_index,
+                           float *barycentric, float *depth)
+{
+    hy3d_status status = check(context, desc, clip, faces, face_index);
+    void *memory = NULL;
+    size_t bytes;
+    if (problem_out != NULL) {
+        *problem_out = (hy3d_raster_problem){HY3D_RASTER_NO_FAULT, 0, 0};
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d__raster_job job = {
+        .context = context,
+        .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+        .desc = desc,
+        .view = view_of(desc),
+        .cancel = cancel,
+        .clip = clip,
+        .triangles = faces,
+        .prior = prior,
+        .face_index = face_index,
+        .barycentric = barycentric,
+        .depth = depth,
+    };
+    plan_work(&job);
+    status = lay_out(&job, NULL, &bytes);
+    if (status == HY3D_OK) {
+        status = hy3d_workspace_take(context, bytes, &memory);
+    }
+    if (status == HY3D_OK) {
+        status = lay_out(&job, memory, &bytes);
+    }
+    if (status == HY3D_OK) {
+        status = draw(&job);
+    }
+    hy3d_workspace_give(context, memory);
+    return status == HY3D_ERR_INVALID_ARGUMENT ? find_problem(&job, problem_out) : status;
+}

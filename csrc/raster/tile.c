@@ -1,0 +1,185 @@
+/* The tiles of a picture. */
+#include <math.h>
+#include <string.h>
+
+#include "base/parallel.h"
+#include "raster/internal.h"
+
+typedef struct tile_state {
+    hy3d__raster_tile tile;
+    hy3d__raster_faces faces;
+} tile_state;
+
+size_t hy3d__raster_tile_state_bytes(void)
+{
+    return (sizeof(tile_state) + 63) / 64 * 64;
+}
+
+/* The faces of a tile in ascending order: its own list and the large ones. */
+typedef struct face_lists {
+    const int32_t *own, *own_end, *large, *large_end;
+} face_lists;
+
+static bool next_face(face_lists *lists, int32_t *face)
+{
+    if (lists->own == lists->own_end && lists->large == lists->large_end) {
+        return false;
+    }
+    if (lists->large == lists->large_end ||
+        (lists->own != lists->own_end && *lists->own < *lists->large)) {
+        *face = *lists->own++;
+    } else {
+        *face = *lists->large++;
+    }
+    return true;
+}
+
+/* Where bounds and tile meet; false where they don't. */
+static bool meet(hy3d__raster_bounds b, const hy3d__raster_tile *tile, hy3d__raster_box *box)
+{
+    const int last = HY3D__TILE - 1;
+    box->left = b.left > tile->x ? b.left - tile->x : 0;
+    box->top = b.top > tile->y ? b.top - tile->y : 0;
+    box->right = b.right - tile->x < last ? b.right - tile->x : last;
+    box->bottom = b.bottom - tile->y < last ? b.bottom - tile->y : last;
+    return box->left <= box->right && box->top <= box->bottom;
+}
+
+/* Whether one edge has the whole box outside. A box of some vectors is worth the question. */
+static bool misses(const hy3d__raster_job *job, const tile_state *state, size_t k,
+                   const hy3d__raster_box *box)
+{
+    const hy3d__raster_view *const view = &job->view;
+    const hy3d__raster_tile *const tile = &state->tile;
+    if (box->bottom - box->top + (box->right - box->left) < 16) {
+        return false;
+    }
+    for (int i = 0; i < 3; i++) {
+        const double ep = state->faces.edge[i][0][k], eq = state->faces.edge[i][1][k];
+        const double er = state->faces.edge[i][2][k];
+        const int column = tile->x + (ep > 0 ? box->right : box->left);
+        const int row = tile->y + (eq > 0 ? box->bottom : box->top);
+        const double p = (2.0 * column + 1 - view->width) * view->sy;
+        const double q = (2.0 * row + 1 - view->height) * view->sx;
+        if (ep * p + (eq * q + er * view->r) < -state->faces.bound[i][k]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t face,
+                     const hy3d__raster_box *box)
+{
+    hy3d__raster_odd odd;
+    if (!hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
+        return;
+    }
+    for (int row = box->top; row <= box->bottom; row++) {
+        for (int column = box->left; column <= box->right; column++) {
+            hy3d__raster_odd_pixel(&odd, column, row, &state->tile);
+        }
+    }
+}
+
+static void draw_doubts(const hy3d__raster_job *job, tile_state *state, int32_t face)
+{
+    hy3d__raster_tile *const tile = &state->tile;
+    hy3d__raster_odd odd;
+    if (tile->doubts == 0 ||
+        !hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
+        return;
+    }
+    for (int i = 0; i < tile->doubts; i++) {
+        hy3d__raster_odd_pixel(&odd, tile->doubt[i] % HY3D__TILE, tile->doubt[i] / HY3D__TILE,
+                               tile);
+    }
+}
+
+static void draw_batch(const hy3d__raster_job *job, tile_state *state, size_t n,
+                       const hy3d__raster_box *boxes)
+{
+    job->kernels->raster_setup_f64(n, &job->view, job->clip, job->triangles, &state->faces);
+    for (size_t k = 0; k < n; k++) {
+        if ((state->faces.odd >> k & 1U) != 0) {
+            draw_odd(job, state, state->faces.face[k], &boxes[k]);
+        } else if (!misses(job, state, k, &boxes[k])) {
+            job->kernels->raster_cover_f64(&job->view, &state->faces, k, &boxes[k], &state->tile);
+            draw_doubts(job, state, state->faces.face[k]);
+        }
+    }
+}
+
+static void clear(hy3d__raster_tile *tile)
+{
+    for (int i = 0; i < HY3D__TILE_PIXELS; i++) {
+        tile->step[i] = INT32_MAX;
+        tile->depth[i] = INFINITY;
+    }
+    memset(tile->face, 0, HY3D__TILE_PIXELS * sizeof(tile->face[0]));
+    for (int k = 0; k < 3; k++) {
+        memset(tile->barycentric[k], 0, HY3D__TILE_PIXELS * sizeof(tile->barycentric[k][0]));
+    }
+}
+
+static void write_out(const hy3d__raster_job *job, const hy3d__raster_tile *tile)
+{
+    const int64_t width = job->desc->width, right = width - tile->x;
+    const int64_t below = job->desc->height - tile->y;
+    const int64_t columns = right < HY3D__TILE ? right : HY3D__TILE;
+    const int64_t rows = below < HY3D__TILE ? below : HY3D__TILE;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t from = row * HY3D__TILE, to = (tile->y + row) * width + tile->x;
+        memcpy(job->face_index + to, tile->face + from, (size_t)columns * sizeof(int32_t));
+        if (job->depth != NULL) {
+            memcpy(job->depth + to, tile->depth + from, (size_t)columns * sizeof(float));
+        }
+        if (job->barycentric != NULL) {
+            float *const out = job->barycentric + 3 * to;
+            for (int64_t i = 0; i < columns; i++) {
+                for (int k = 0; k < 3; k++) {
+                    out[3 * i + k] = tile->barycentric[k][from + i];
+                }
+            }
+        }
+    }
+}
+
+static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
+{
+    const hy3d__raster_job *const job = argument;
+    tile_state *const state =
+        (void *)((char *)job->tile_state + slot * hy3d__raster_tile_state_bytes());
+    hy3d__raster_tile *const tile = &state->tile;
+    face_lists lists = {job->entries + job->starts[number], job->entries + job->starts[number + 1],
+                        job->entries + job->starts[job->tiles],
+                        job->entries + job->starts[job->tiles + 1]};
+    hy3d__raster_box boxes[HY3D__FACES];
+    size_t n = 0;
+    int32_t face;
+    tile->x = (int32_t)(number % job->tiles_across * HY3D__TILE);
+    tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
+    tile->prior_pitch = job->desc->width;
+    tile->prior = job->prior ? job->prior + tile->y * tile->prior_pitch + tile->x : NULL;
+    clear(tile);
+    while (next_face(&lists, &face)) {
+        if (!meet(job->bounds[face], tile, &boxes[n])) {
+            continue;
+        }
+        state->faces.face[n++] = face;
+        if (n == HY3D__FACES) {
+            draw_batch(job, state, n, boxes);
+            n = 0;
+        }
+    }
+    if (n > 0) {
+        draw_batch(job, state, n, boxes);
+    }
+    write_out(job, tile);
+    return HY3D_OK;
+}
+
+hy3d_status hy3d__raster_draw_tiles(hy3d__raster_job *job)
+{
+    return hy3d__parallel_for(job->context, job->tiles, job->slots, job->cancel, tile_grain, job);
+}
