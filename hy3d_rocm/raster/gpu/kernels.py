@@ -219,7 +219,9 @@ def draw_tiles(
             e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
             sure = (e0 > a) & (e1 > b) & (e2 > c)
             maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
-            here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
+            # A sum: Triton's interpreter makes floats of a bool that it broadcasts.
+            doubts = (maybe & (sure == 0)).to(tl.int32) + odd.to(tl.int32)
+            here = (column <= right) & (row <= bottom) & (doubts > 0)
             if tl.max(here.to(tl.int32), 0) > 0:
                 covered, _, _, _, _, z = exact_pixel(
                     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
