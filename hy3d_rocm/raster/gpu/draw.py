@@ -26,11 +26,11 @@ class Sizes:
     faces: int = 64
     most_pixels: int = 48
     tile: int = 16
-    chunk: int = 64
     pixels: int = 128
     checked: int = 1024
     face_warps: int = 2
     tile_warps: int = 1
+    settle_warps: int = 8
     pixel_warps: int = 4
 
 
@@ -77,14 +77,19 @@ def draw(
         return Problem("vertex", bad_vertex)
     if bad_face != _NONE:
         return Problem("face", bad_face)
-    for first in range(0, items if faces else 0, _ITEMS_A_LAUNCH):
-        if cancel is not None:
-            cancel()
-        kernels.draw_tiles[(min(items - first, _ITEMS_A_LAUNCH),)](
-            clip, triangles, keys if prior is None else prior, keys, tiles, ends,
-            faces, width, height, first, COMPAT=compat, HAS_PRIOR=prior is not None,
-            TILE=sizes.tile, CHUNK=sizes.chunk, num_warps=sizes.tile_warps, **OPTIONS,
-        )  # fmt: skip
+    if faces and items:
+        doubts = torch.empty(min(items, _ITEMS_A_LAUNCH), dtype=torch.int32, device=device)
+        for first in range(0, items, _ITEMS_A_LAUNCH):
+            if cancel is not None:
+                cancel()
+            for kernel, warps in (
+                (kernels.draw_tiles, sizes.tile_warps), (kernels.settle_tiles, sizes.settle_warps)
+            ):
+                kernel[(min(items - first, _ITEMS_A_LAUNCH),)](
+                    clip, triangles, keys if prior is None else prior, keys, tiles, ends, doubts,
+                    faces, width, height, first, COMPAT=compat, HAS_PRIOR=prior is not None,
+                    TILE=sizes.tile, num_warps=warps, **OPTIONS,
+                )  # fmt: skip
     return _read(clip, triangles, keys, compat, sizes)
 
 
@@ -95,7 +100,7 @@ def _read(
     face_index = torch.empty((height, width), dtype=torch.int32, device=keys.device)
     barycentric = torch.empty((height, width, 3), dtype=torch.float32, device=keys.device)
     depth = torch.empty((height, width), dtype=torch.float32, device=keys.device)
-    grid: Any = (-(-height * width // sizes.pixels),)
+    grid: Any = (-(-width // sizes.pixels), height)
     kernels.read_keys[grid](
         clip, triangles, keys, face_index, barycentric, depth, width, height,
         COMPAT=compat, BLOCK=sizes.pixels, num_warps=sizes.pixel_warps, **OPTIONS,

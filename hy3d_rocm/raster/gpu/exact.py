@@ -41,12 +41,13 @@ def _product(a, b):
 
 
 @triton.jit
-def exact_det(ax, ay, aw, bx, by, bw, p, q, r):
+def exact_det(ax, ay, aw, bx, by, bw, p, q, r, rounds):
     """det(a, b, (p, q, r)) over (X, Y, W), float64 of one shape: the sign is exact and so is 0; the
     value is good to some 2^-50 of itself.
 
     A round of the loop adds a term to the expansion e. The parts that were made are the last ones,
-    so that what falls out at the low end is zero.
+    so that what falls out at the low end is zero. rounds: 12, which the compiler must not know: it
+    would unroll the loop and interleave what follows, which takes all registers and more.
     """
     t1, t0 = _product(ay * bw, p)
     t3, t2 = _product((aw * by) * -1.0, p)
@@ -58,7 +59,7 @@ def exact_det(ax, ay, aw, bx, by, bw, p, q, r):
     e0, e1, e2, e3, e4, e5 = zero, zero, zero, zero, zero, zero
     e6, e7, e8, e9, e10, e11 = zero, zero, zero, zero, zero, zero
     k = 0
-    while k < 12:
+    while k < rounds:
         b = t0
         t0, t1, t2, t3, t4, t5, t6 = t1, t2, t3, t4, t5, t6, t7
         t7, t8, t9, t10, t11 = t8, t9, t10, t11, zero
@@ -103,11 +104,12 @@ def exact_pixel(
 ):  # fmt: skip
     """As csrc/raster/odd.c: whether faces cover pixels; the weights of their corners; Z/W that is
     not yet held within its range."""
-    det = exact_det(x0, y0, w0, x1, y1, w1, x2, y2, w2)
+    rounds = tl.where(r < 0.0, 0, 12)
+    det = exact_det(x0, y0, w0, x1, y1, w1, x2, y2, w2, rounds)
     turn = _turned_sign(det)
-    e0 = exact_det(x1, y1, w1, x2, y2, w2, p, q, r)
-    e1 = exact_det(x2, y2, w2, x0, y0, w0, p, q, r)
-    e2 = exact_det(x0, y0, w0, x1, y1, w1, p, q, r)
+    e0 = exact_det(x1, y1, w1, x2, y2, w2, p, q, r, rounds)
+    e1 = exact_det(x2, y2, w2, x0, y0, w0, p, q, r, rounds)
+    e2 = exact_det(x0, y0, w0, x1, y1, w1, p, q, r, rounds)
     s0, s1, s2 = turn, turn, turn
     if COMPAT:
         s0, s1, s2 = turn * _turned_sign(w0), turn * _turned_sign(w1), turn * _turned_sign(w2)

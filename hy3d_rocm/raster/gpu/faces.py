@@ -161,4 +161,4 @@ def key_of(z, face, COMPAT: tl.constexpr):
     """What is compared: the depth's step, then the face's number."""
     steps = z * (0.49999 * 262144.0) + 131072.0 if COMPAT else z * 536870912.0 + 536870912.0
     steps = smaller(larger(steps, -1073741824.0), 1073741824.0)
-    return tl.floor(steps).to(tl.int64) * 4294967296 + face.to(tl.int64)
+    return tl.floor(steps).to(tl.int32).to(tl.int64) * 4294967296 + face.to(tl.int64)

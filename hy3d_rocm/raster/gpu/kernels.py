@@ -1,15 +1,15 @@
 """Device code of the rasteriser for GPU tensors. Imports triton.
 
-Three launches make a picture, bit for bit that of the C core (csrc/raster):
+These launches make a picture, bit for bit that of the C core (csrc/raster):
 
-    draw_faces   a lane a face: small ones are drawn, of the others it notes how many tiles they have
+    draw_faces   a lane a face: small ones are drawn; of those left it notes how many tiles they have
     draw_tiles   a program a tile of such a face
+    settle_tiles the same, where draw_tiles found doubts
     read_keys    a lane a pixel: which face won, its barycentrics and depth, worked out again
 
 What is drawn is a minimum over 64-bit keys (depth's step, then face): it does not matter who comes
-when. A pixel of which rounding leaves open whether it is covered, and every pixel of a face that is
-odd (faces.py), is drawn by exact arithmetic in a second pass over the same pixels, which programs
-without such pixels skip.
+when, nor who comes twice. A pixel in doubt (rounding leaves open whether it is covered) and every
+pixel of a face that is odd (faces.py) is drawn with exact signs, by settle_tiles.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def draw_faces(
     COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, MOST: tl.constexpr, TILE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK faces whose boxes have at most MOST pixels.
+    """BLOCK faces whose boxes have at most MOST pixels, none of them in doubt.
 
     clip (vertices, 4) float32, triangles (faces, 3) int32, prior (height, width) float32, keys
     (height, width) int64. To tiles (faces,) int32: tiles of TILE x TILE pixels that draw_tiles has to
@@ -83,7 +83,6 @@ def draw_faces(
     pixels = columns * rows
     wide = tl.cdiv(columns, TILE) * tl.cdiv(rows, TILE)
     is_small = pixels <= MOST
-    tl.store(tiles + face, tl.where(is_small, 0, wide), mask=face < faces)
     pixels = tl.where(is_small, pixels, 0)
     a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
@@ -107,26 +106,7 @@ def draw_faces(
         column = tl.where(is_last, left, column + 1)
         row = row + is_last.to(tl.int32)
         k += 1
-    if tl.max(doubts.to(tl.int32), 0) > 0:
-        column, row = left, top
-        k = 0
-        while k < most:
-            p, q = pixel(column, row, width, height, sx, sy)
-            e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
-            sure = (e0 > a) & (e1 > b) & (e2 > c)
-            maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
-            open_ = (k < pixels) & (odd | (maybe & (sure == 0)))
-            at = row.to(tl.int64) * width + column
-            if tl.max(open_.to(tl.int32), 0) > 0:
-                covered, _, _, _, _, z = exact_pixel(
-                    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
-                )
-                z = smaller(larger(z, low), high)
-                _offer(keys, prior, at, z, face, open_ & covered, HAS_PRIOR, COMPAT)
-            is_last = column == left + columns - 1
-            column = tl.where(is_last, left, column + 1)
-            row = row + is_last.to(tl.int32)
-            k += 1
+    tl.store(tiles + face, tl.where(is_small & (doubts == 0), 0, wide), mask=face < faces)
 
 
 @triton.jit
@@ -152,26 +132,21 @@ def _corners_of(clip, triangles, face, mask):
 
 
 @triton.jit
-def _reach(e0, e1, p0, p1, q0, q1):
-    """The corner of a box of pixels where an edge function is largest."""
-    return tl.where(e0 > 0.0, p1, p0), tl.where(e1 > 0.0, q1, q0)
+def _most(e0, e1, e2, p0, p1, q0, q1, r):
+    """The largest value of an edge function on a box of pixels: rounding keeps order."""
+    return e0 * tl.where(e0 > 0.0, p1, p0) + (e1 * tl.where(e1 > 0.0, q1, q0) + e2 * r)
 
 
-@triton.jit(do_not_specialize=["faces", "width", "height", "first"])
-def draw_tiles(
-    clip, triangles, prior, keys, tiles, ends, faces, width, height, first,
-    COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+@triton.jit
+def _tile_of(
+    clip, triangles, tiles, ends, faces, width, height, item,
+    COMPAT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The tile number `first` + its own of all that draw_faces noted; ends (faces,) int64: their
-    sums, each with its own."""
-    item = tl.program_id(0).to(tl.int64) + first
+    """The face of a tile, its first and last columns, first and last rows."""
     face = _face_of(ends, faces, item)
     tile = (item - (tl.load(ends + face) - tl.load(tiles + face))).to(tl.int32)
-    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
-        clip, triangles, face, face >= 0
-    )
+    x0, y0, _, w0, x1, y1, _, w1, x2, y2, _, w2 = _corners_of(clip, triangles, face, face >= 0)
     sx, sy = screen(width, height, COMPAT)
-    r = sx * sy
     left, columns, top, rows = box(
         x0, y0, w0, x1, y1, w1, x2, y2, w2, sx, sy, width, height, COMPAT
     )
@@ -179,23 +154,37 @@ def draw_tiles(
     right, bottom = left + columns - 1, top + rows - 1
     left, top = left + (tile % across) * TILE, top + (tile // across) * TILE
     right, bottom = tl.minimum(right, left + TILE - 1), tl.minimum(bottom, top + TILE - 1)
+    return face, left, right, top, bottom
+
+
+@triton.jit(do_not_specialize=["faces", "width", "height", "first"])
+def draw_tiles(
+    clip, triangles, prior, keys, tiles, ends, doubts, faces, width, height, first,
+    COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The tile number `first` + its own of all that draw_faces noted; ends (faces,) int64: their
+    sums, each with its own. To doubts, int32, at its own number: whether settle_tiles is needed."""
+    item = tl.program_id(0)
+    face, left, right, top, bottom = _tile_of(
+        clip, triangles, tiles, ends, faces, width, height, item.to(tl.int64) + first, COMPAT, TILE
+    )
+    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
+        clip, triangles, face, face >= 0
+    )
+    sx, sy = screen(width, height, COMPAT)
+    r = sx * sy
     a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
     a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
-    # Rounding keeps order: where the largest value is outside, all are.
     p0, q0 = pixel(left, top, width, height, sx, sy)
     p1, q1 = pixel(right, bottom, width, height, sx, sy)
-    p, q = _reach(a0, a1, p0, p1, q0, q1)
-    meets = a0 * p + (a1 * q + a2 * r) >= a * -1.0
-    p, q = _reach(b0, b1, p0, p1, q0, q1)
-    meets = meets & (b0 * p + (b1 * q + b2 * r) >= b * -1.0)
-    p, q = _reach(c0, c1, p0, p1, q0, q1)
-    meets = meets & (c0 * p + (c1 * q + c2 * r) >= c * -1.0)
-    open_ = odd
+    meets = _most(a0, a1, a2, p0, p1, q0, q1, r) >= a * -1.0
+    meets = meets & (_most(b0, b1, b2, p0, p1, q0, q1, r) >= b * -1.0)
+    meets = meets & (_most(c0, c1, c2, p0, p1, q0, q1, r) >= c * -1.0)
+    open_ = odd.to(tl.int32)
     if meets & (odd == 0):
-        column = left + tl.arange(0, TILE)[None, :]
-        row = top + tl.arange(0, TILE)[:, None]
+        column, row = left + tl.arange(0, TILE)[None, :], top + tl.arange(0, TILE)[:, None]
         p, q = pixel(column, row, width, height, sx, sy)
         e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         inside = (column <= right) & (row <= bottom)
@@ -204,32 +193,45 @@ def draw_tiles(
         z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
         at = row.to(tl.int64) * width + column
         _offer(keys, prior, at, z, face, sure, HAS_PRIOR, COMPAT)
-        doubts = (maybe & (sure == 0)).to(tl.int32)
-        open_ = tl.max(tl.max(doubts, 1), 0) > 0
-    if open_:
-        of_lanes = face + tl.zeros((CHUNK,), tl.int32)
-        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
-            clip, triangles, of_lanes, of_lanes >= 0
-        )
-        k = 0
-        while k < TILE * TILE:
-            column = left + (k + tl.arange(0, CHUNK)) % TILE
-            row = top + (k + tl.arange(0, CHUNK)) // TILE
-            p, q = pixel(column, row, width, height, sx, sy)
-            e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
-            sure = (e0 > a) & (e1 > b) & (e2 > c)
-            maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
-            # A sum: Triton's interpreter makes floats of a bool that it broadcasts.
-            doubts = (maybe & (sure == 0)).to(tl.int32) + odd.to(tl.int32)
-            here = (column <= right) & (row <= bottom) & (doubts > 0)
-            if tl.max(here.to(tl.int32), 0) > 0:
-                covered, _, _, _, _, z = exact_pixel(
-                    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
-                )
-                z = smaller(larger(z, low), high)
-                at = row.to(tl.int64) * width + column
-                _offer(keys, prior, at, z, face, here & covered, HAS_PRIOR, COMPAT)
-            k += CHUNK
+        open_ = tl.max(tl.max((maybe & (sure == 0)).to(tl.int32), 1), 0)
+    tl.store(doubts + item, open_)
+
+
+@triton.jit(do_not_specialize=["faces", "width", "height", "first"])
+def settle_tiles(
+    clip, triangles, prior, keys, tiles, ends, doubts, faces, width, height, first,
+    COMPAT: tl.constexpr, HAS_PRIOR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """After draw_tiles, the same tile's pixels in doubt, or all if the face is odd. Without a loop,
+    out of which the compiler would move more than there are registers."""
+    item = tl.program_id(0)
+    if tl.load(doubts + item) == 0:
+        return
+    face, left, right, top, bottom = _tile_of(
+        clip, triangles, tiles, ends, faces, width, height, item.to(tl.int64) + first, COMPAT, TILE
+    )
+    lane = tl.arange(0, TILE * TILE)
+    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
+        clip, triangles, face + lane * 0, lane >= 0
+    )
+    sx, sy = screen(width, height, COMPAT)
+    r = sx * sy
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, _, _, _, low, high, odd = prepare(
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
+    )
+    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
+    column, row = left + lane % TILE, top + lane // TILE
+    p, q = pixel(column, row, width, height, sx, sy)
+    e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    sure = (e0 > a) & (e1 > b) & (e2 > c)
+    maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+    here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
+    covered, _, _, _, _, z = exact_pixel(
+        x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
+    )
+    z = smaller(larger(z, low), high)
+    at = row.to(tl.int64) * width + column
+    _offer(keys, prior, at, z, face, here & covered, HAS_PRIOR, COMPAT)
 
 
 @triton.jit(do_not_specialize=["width", "height"])
@@ -238,9 +240,10 @@ def read_keys(
     COMPAT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """To face_index (height, width) int32, barycentric (height, width, 3) and depth (height, width)
-    float32: what keys say of BLOCK pixels."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = at < width.to(tl.int64) * height
+    float32: what keys say of BLOCK pixels of a row."""
+    column, row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
+    is_there = column < width
+    at = row.to(tl.int64) * width + column
     key = tl.load(keys + at, mask=is_there, other=EMPTY)
     drawn = key != EMPTY
     face = tl.where(drawn, key & 0x7FFFFFFF, 0)
@@ -250,7 +253,6 @@ def read_keys(
     a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
-    column, row = (at % width).to(tl.int32), (at // width).to(tl.int32)
     p, q = pixel(column, row, width, height, sx, sy)
     e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
     z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
