@@ -66,6 +66,10 @@ def prestartup() -> None:
         from hy3d_rocm.comfy import framepack_door
 
         framepack_door.prepare(os.environ)
+        what = "custom_rasterizer is not served"
+        from hy3d_rocm.comfy import raster_door
+
+        raster_door.prepare(os.environ)
     except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
         _LOGGER.error("hy3d_rocm: %s: %s: %s", what, type(error).__name__, error)
 

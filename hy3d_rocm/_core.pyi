@@ -247,6 +247,45 @@ def interpolate(
     """attributes f32 (V, C), faces i32 (F, 3), face_index i32 (N), barycentric f32 (N, 3), all
     C-contiguous: out f32 (N, C) gets the attributes of face face_index - 1, 0 where that is 0."""
 
+def scatter(
+    values: Any,
+    uv: Any,
+    weights: Any,
+    texture: Any,
+    total: Any,
+    filter: str = "linear",
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
+) -> None:
+    """values f32 (N, C) at uv f32 (N, 2), u along columns and 0 and 1 the centres of the first and the
+    last texel; weights None or f32 (N): texture f32 (H, W, C) gets weighted means (0 where there is
+    nothing), total f32 (H, W) the sums of weights. Points outside 0..1 are left out."""
+
+def vertex_normals(
+    positions: Any,
+    faces: Any,
+    normals: Any,
+    weighting: str = "area",
+    threads: int = 0,
+    cancel: CancelFlag | None = None,
+) -> None:
+    """positions f32 (V, 3), faces i32 (F, 3): normals f32 (V, 3) of length 1, or 0 where there is no
+    direction. weighting: "area" or "angle"."""
+
+def inpaint_vertices(
+    texture: Any,
+    mask: Any,
+    positions: Any,
+    uvs: Any,
+    faces: Any,
+    uv_faces: Any,
+    method: str = "smooth",
+    cancel: CancelFlag | None = None,
+) -> int:
+    """texture f32 (H, W, C) and mask u8 (H, W) are changed: texels of vertices (v = 1 is row 0) where the
+    mask is 0 get colours from neighbours over the mesh. positions f32 (V, 3), uvs f32 (U, 2), faces and
+    uv_faces i32 (F, 3). Returns how many vertices had no colour and got one."""
+
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""
 

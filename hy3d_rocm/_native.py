@@ -24,15 +24,20 @@ __all__ = [
     "conv3d_prepare",
     "cpu_info",
     "fingerprint",
+    "inpaint_vertices",
+    "interpolate",
     "missing",
     "philox4x32",
+    "rasterize",
     "resolve_device",
+    "scatter",
     "schedule_grain",
     "schedule_plan",
     "schedule_window",
     "seed_image",
     "seed_stream",
     "trim",
+    "vertex_normals",
 ]
 
 logger = logging.getLogger("hy3d_rocm")
@@ -127,3 +132,11 @@ else:
     else:
         available = True
         missing = ""
+    try:
+        from hy3d_rocm._core import interpolate, rasterize
+    except ImportError:
+        from hy3d_rocm._fallback import interpolate, rasterize
+    try:
+        from hy3d_rocm._core import inpaint_vertices, scatter, vertex_normals
+    except ImportError:
+        from hy3d_rocm._fallback import inpaint_vertices, scatter, vertex_normals

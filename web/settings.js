@@ -14,6 +14,10 @@ const HUNYUAN3D = [
   ["render", "Render MultiView"],
 ];
 
+const SERVED = [
+  ["raster", "custom_rasterizer where it is missing"],
+];
+
 const VAES = [
   ["core-vae", "ComfyUI's VAE nodes"],
   ["wan-vae", "WanVideoWrapper's VAE nodes"],
@@ -100,6 +104,10 @@ app.registerExtension({
     ...patchSwitches(
       HUNYUAN3D, "Corrected nodes", 80,
       "Correct these nodes of ComfyUI-Hunyuan3DWrapper. Off: they run as upstream wrote them.",
+    ),
+    ...patchSwitches(
+      SERVED, "Texture stage", 75,
+      "Serve packs this module where it cannot be imported. After a change restart ComfyUI.",
     ),
     ...patchSwitches(
       VAES, "Corrected VAE nodes", 70,

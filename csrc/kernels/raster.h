@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HY3D__TILE 32 /* pixels a side: 24 KB of them stay in L1 */
+#define HY3D__TILE 64 /* pixels a side: depth and faces of them take 32 KB */
 #define HY3D__TILE_PIXELS (HY3D__TILE * HY3D__TILE)
 #define HY3D__TILE_SLACK 8 /* a vector may be loaded beyond the last pixel */
 #define HY3D__FACES 8      /* in a batch */
@@ -18,19 +18,22 @@
 typedef struct hy3d__raster_view {
     int32_t width, height;
     double sx, sy, r;
-    double scale, offset;     /* a depth's step is floor(z * scale + offset) */
-    double nearest, farthest; /* z outside of them is cut off */
+    double scale, offset;     /* Z/W counts scale * Z/W + offset steps of depth, rounded down */
+    double unscale;           /* 1 / scale */
+    double nearest, farthest; /* in steps; what is outside of them is cut off */
+    double hidden;            /* drops what is nearer than prior * scale + hidden */
     int compat;               /* hy3d_raster_rule */
 } hy3d__raster_view;
 
-/* Prepared faces, structure of arrays. Edges are turned so that the inside is >= 0. */
+/* Prepared faces, structure of arrays. Edge functions are turned so that the inside is >= 0, and
+ * divided by |det(v_0, v_1, v_2)| R: they are the corners' weights, sum of E_i W_i = 1. */
 typedef struct hy3d__raster_faces {
-    double edge[3][3][HY3D__FACES]; /* [edge][factor of P, Q, R] */
-    double bound[3][HY3D__FACES];   /* an edge function's rounding error is below */
-    double z[3][HY3D__FACES];       /* z = sum of E_i z_i ... */
-    double low[HY3D__FACES], high[HY3D__FACES]; /* ... and within these */
+    double edge[3][3][HY3D__FACES]; /* [edge][factor of P, factor of Q, constant] */
+    double bound[HY3D__FACES];      /* no edge function's rounding error is above */
+    double z[3][HY3D__FACES];       /* depth in steps is the sum of E_i z_i, and offset */
     int32_t face[HY3D__FACES];
-    unsigned odd; /* bit k: face k needs exact arithmetic throughout; the rest of it is not set */
+    unsigned odd;     /* bit k: face k needs exact arithmetic throughout; the rest of it is not set */
+    unsigned careful; /* bit k: it is cut, passes through the eye's plane, or is out of depth's range */
 } hy3d__raster_faces;
 
 /* Pixels of a tile, first to last, within it. */
@@ -42,6 +45,7 @@ typedef struct hy3d__raster_tile {
     int32_t x, y;              /* of its first pixel */
     const float *prior;        /* at its first pixel; NULL without one */
     int64_t prior_pitch;
+    int wants_depth;
     int32_t step[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* depth; INT32_MAX where nothing is */
     int32_t face[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* + 1 */
     float barycentric[3][HY3D__TILE_PIXELS + HY3D__TILE_SLACK];

@@ -24,16 +24,16 @@ typedef __mmask8 few;
 #define V_MAX(a, b) _mm512_max_pd(a, b)
 #define V_ABS(a) _mm512_andnot_pd(_mm512_set1_pd(-0.0), a)
 #define V_NEG_IF(m, a) _mm512_mask_xor_pd(a, m, a, _mm512_set1_pd(-0.0))
-#define V_PICK(m, a, b) _mm512_mask_blend_pd(m, b, a)
+#define V_FLOOR(a) _mm512_roundscale_pd(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define V_GE(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GE_OQ)
 #define V_GT(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)
 #define V_LT(a, b) _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)
 #define V_INDEX _mm512_set_pd(7, 6, 5, 4, 3, 2, 1, 0)
-#define V_FLOOR_INTS(v)                                                                            \
-    _mm512_cvt_roundpd_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
+#define V_GE_IN(m, a, b) _mm512_mask_cmp_pd_mask(m, a, b, _CMP_GE_OQ)
+#define V_GT_IN(m, a, b) _mm512_mask_cmp_pd_mask(m, a, b, _CMP_GT_OQ)
+#define V_INTS(v) _mm512_cvtpd_epi32(v)
 #define V_HALF(v) _mm512_cvtpd_ps(v)
 #define V_WIDEN(h) _mm512_cvtps_pd(h)
-#define M_AND(a, b) ((mask)((a) & (b)))
 #define M_AND_NOT(a, b) ((mask)((a) & ~(b)))
 #define M_FIRST(n) ((mask)((n) >= LANES ? 0xFF : (1 << (n)) - 1))
 #define M_BITS(m) ((unsigned)(m))
@@ -45,6 +45,10 @@ typedef __mmask8 few;
 #define I_LOAD(p) _mm256_loadu_si256((const void *)(p))
 #define I_LESS(a, b) _mm256_cmplt_epi32_mask(a, b)
 #define I_STORE(p, f, v) _mm256_mask_storeu_epi32(p, f, v)
+#define H_SET(x) _mm256_set1_ps(x)
+#define H_ADD(a, b) _mm256_add_ps(a, b)
+#define H_MUL(a, b) _mm256_mul_ps(a, b)
+#define H_DIV(a, b) _mm256_div_ps(a, b)
 #define H_LOAD(p, f) _mm256_maskz_loadu_ps(f, p)
 #define H_STORE(p, f, v) _mm256_mask_storeu_ps(p, f, v)
 
@@ -70,6 +74,35 @@ static inline __attribute__((always_inline)) TARGET void corners_of(const float 
 #define CORNERS(clip, corner, out) corners_of(clip, corner, out)
 
 #include "kernels/raster_lanes.h"
+
+/* Element i of output vector v is element (16 v + i) / 3 of array (16 v + i) % 3: the first two are
+ * picked from two vectors at once, the third is put between them. */
+static const int32_t weave[3][16] = {
+    {0, 16, 0, 1, 17, 1, 2, 18, 2, 3, 19, 3, 4, 20, 4, 5},
+    {21, 5, 6, 22, 6, 7, 23, 7, 8, 24, 8, 9, 25, 9, 10, 26},
+    {10, 11, 27, 11, 12, 28, 12, 13, 29, 13, 14, 30, 14, 15, 31, 15},
+};
+static const __mmask16 third[3] = {0x4924, 0x2492, 0x9249};
+
+TARGET void hy3d_raster_row_f32__avx512(size_t n, const int32_t *face, const float *a,
+                                        const float *b, const float *c, float *restrict out)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t left = n - i;
+        const __mmask16 here = left >= 16 ? 0xFFFF : (__mmask16)((1U << left) - 1U);
+        const __m512i faces = _mm512_maskz_loadu_epi32(here, face + i);
+        const __mmask16 seen = _mm512_test_epi32_mask(faces, faces);
+        const __m512 x = _mm512_maskz_loadu_ps(seen, a + i), y = _mm512_maskz_loadu_ps(seen, b + i);
+        const __m512 z = _mm512_maskz_loadu_ps(seen, c + i);
+        const uint64_t floats = left >= 16 ? ~0ULL : (1ULL << (3 * left)) - 1ULL;
+        for (int v = 0; v < 3; v++) {
+            const __m512i from = _mm512_loadu_si512(weave[v]);
+            const __m512 two = _mm512_permutex2var_ps(x, from, y);
+            _mm512_mask_storeu_ps(out + 3 * i + 16 * v, (__mmask16)(floats >> (16 * v)),
+                                  _mm512_mask_permutexvar_ps(two, third[v], from, z));
+        }
+    }
+}
 #else
 typedef int hy3d__no_raster_avx512; /* a translation unit must not be empty */
 #endif

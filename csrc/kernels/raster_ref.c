@@ -1,17 +1,17 @@
 /* The rasteriser's kernels, one face and one pixel after the other. Written so that every ISA can
- * follow operation for operation: min and max as the instructions do them (the second where the two
- * are equal), no fused multiply-add. */
+ * follow operation for operation: no fused multiply-add. */
 #include <math.h>
 
 #include "kernels/kernels.h"
 
-#define MOST_STEPS 1073741824.0 /* 2^30 */
-#define ERROR 0x1p-50           /* of an edge function: eight roundings, of which five are met */
-/* Below this share of E by W the weights of corners are no longer good to 2^-32 of the whole. */
+/* Of an edge function, relative to its terms: at most seven roundings of 2^-53 are met. */
+#define ERROR 0x1p-50
+/* Above this share of the whole a corner's weight is not known well enough for depth. */
 #define FRAGILE 0x1p-32
-
-static double smaller(double a, double b) { return a < b ? a : b; }
-static double larger(double a, double b) { return a > b ? a : b; }
+#define MOST_STEPS 0x1p30
+/* W within 2^+-60: weights are at home in float. */
+#define LEAST_W 0x1p-60
+#define MOST_W 0x1p60
 
 static void cross(const float *a, const float *b, double *out)
 {
@@ -22,48 +22,80 @@ static void cross(const float *a, const float *b, double *out)
     out[2] = ax * by - ay * bx;
 }
 
-/* Whether every weight that the face can give is well known; see raster_setup_f64. */
-static int prepare(const hy3d__raster_view *view, const float *const v[3], size_t k,
-                   hy3d__raster_faces *out)
+/* What corners say: on which side of the eye they are, whether they are plain. */
+typedef struct corners {
+    int positive, negative, plain;
+} corners;
+
+static corners look_at(const hy3d__raster_view *view, const float *const v[3])
 {
-    double e[3][3], quotient[3], weight = 0;
-    int positive = 0, negative = 0;
+    corners out = {0, 0, 1};
+    for (int i = 0; i < 3; i++) {
+        const double z = fabs((double)v[i][2]), w = (double)v[i][3], size = fabs(w);
+        const double most = view->compat ? size * (MOST_STEPS * 0.5) : size;
+        out.positive += w > 0;
+        out.negative += w < 0;
+        out.plain &= (view->compat ? z * view->scale : z) <= most;
+        out.plain &= size >= LEAST_W && size <= MOST_W;
+    }
+    out.plain &= out.positive == 3 || out.negative == 3;
+    return out;
+}
+
+static void prepare(const hy3d__raster_view *view, const float *const v[3], size_t k,
+                    hy3d__raster_faces *out)
+{
+    double e[3][3], bound = 0, weight = 0;
     for (int i = 0; i < 3; i++) {
         cross(v[(i + 1) % 3], v[(i + 2) % 3], e[i]);
-        positive += v[i][3] > 0;
-        negative += v[i][3] < 0;
-        quotient[i] = (double)v[i][2] / (double)v[i][3];
     }
+    const corners sides = look_at(view, v);
+    const int mirrored = view->compat && sides.negative == 3;
     const double x = e[2][0] * (double)v[2][0], y = e[2][1] * (double)v[2][1];
     const double w = e[2][2] * (double)v[2][3], det = x + y + w;
-    const double size = fabs(det) * view->r;
-    const int turned = (det < 0) != (view->compat && negative == 3);
+    const double share = 1.0 / (fabs(det) * view->r);
+    const double turned = (det < 0) != mirrored ? -share : share;
     for (int i = 0; i < 3; i++) {
+        double sum = 0;
         for (int p = 0; p < 3; p++) {
-            out->edge[i][p][k] = turned ? -e[i][p] : e[i][p];
+            const double factor = e[i][p] * turned * (p == 2 ? view->r : 1);
+            out->edge[i][p][k] = factor;
+            sum = p == 2 ? sum * view->r + fabs(factor) : sum + fabs(factor);
         }
-        out->bound[i][k] =
-            (fabs(e[i][0]) + fabs(e[i][1]) + fabs(e[i][2])) * view->r * ERROR;
-        weight = larger(out->bound[i][k] * fabs((double)v[i][3]), weight);
-        const double z = (double)v[i][2] * (1.0 / size);
-        out->z[i][k] = view->compat && negative == 3 ? -z : z;
+        sum *= ERROR;
+        bound = sum > bound ? sum : bound;
+        weight = fabs((double)v[i][3]) > weight ? fabs((double)v[i][3]) : weight;
+        const double z = (double)v[i][2] * view->scale;
+        out->z[i][k] = mirrored ? -z : z;
     }
-    const int one_side = positive == 3 || negative == 3;
-    out->low[k] = one_side ? smaller(smaller(quotient[0], quotient[1]), quotient[2]) : -INFINITY;
-    out->high[k] = one_side ? larger(larger(quotient[0], quotient[1]), quotient[2]) : INFINITY;
-    return fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR && weight <= size * FRAGILE &&
-           (one_side || !view->compat);
+    out->bound[k] = bound;
+    const int known = fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR &&
+                      bound * weight <= FRAGILE &&
+                      (sides.positive == 3 || sides.negative == 3 || !view->compat);
+    out->odd |= known ? 0U : 1U << k;
+    out->careful |= sides.plain ? 0U : 1U << k;
 }
 
 void hy3d_raster_setup_f64__ref(size_t n, const hy3d__raster_view *view, const float *clip,
                                 const int32_t *triangles, hy3d__raster_faces *faces)
 {
     faces->odd = 0;
+    faces->careful = 0;
     for (size_t k = 0; k < n; k++) {
         const int32_t *const corner = triangles + 3 * (size_t)faces->face[k];
         const float *const v[3] = {clip + 4 * (size_t)corner[0], clip + 4 * (size_t)corner[1],
                                    clip + 4 * (size_t)corner[2]};
-        faces->odd |= prepare(view, v, k, faces) ? 0U : 1U << k;
+        prepare(view, v, k, faces);
+    }
+}
+
+static void store(const hy3d__raster_view *view, hy3d__raster_tile *tile, int at, int32_t step,
+                  int32_t face, double steps)
+{
+    tile->step[at] = step;
+    tile->face[at] = face + 1;
+    if (tile->wants_depth) {
+        tile->depth[at] = (float)((steps - view->offset) * view->unscale);
     }
 }
 
@@ -71,29 +103,40 @@ void hy3d_raster_setup_f64__ref(size_t n, const hy3d__raster_view *view, const f
 static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *faces, size_t k,
                      const double e[3], const float *prior, hy3d__raster_tile *tile, int at)
 {
-    double z = (e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k];
-    z = smaller(larger(z, faces->low[k]), faces->high[k]);
-    const double steps = smaller(larger(z * view->scale + view->offset, -MOST_STEPS), MOST_STEPS);
-    const int32_t step = (int32_t)floor(steps);
-    const double share = 1.0 / ((e[0] + e[1]) + e[2]);
-    if (!(z >= view->nearest && z <= view->farthest) || step >= tile->step[at]) {
+    const int careful = faces->careful >> k & 1U;
+    double steps = ((e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k]) +
+                   view->offset;
+    if ((careful && !(steps >= view->nearest && steps <= view->farthest)) ||
+        (prior != NULL && steps < (double)*prior * view->scale + view->hidden)) {
         return;
     }
-    if (prior != NULL &&
-        z * 0.49999 + 0.5 < ((double)*prior * 0.49999 + 0.5) + 1e-6) {
+    double whole = floor(steps);
+    if (careful) {
+        whole = whole > -MOST_STEPS ? whole : -MOST_STEPS;
+        whole = whole < MOST_STEPS ? whole : MOST_STEPS;
+    }
+    if ((int32_t)whole >= tile->step[at]) {
         return;
     }
-    tile->step[at] = step;
-    tile->face[at] = faces->face[k] + 1;
-    tile->depth[at] = (float)z;
+    store(view, tile, at, (int32_t)whole, faces->face[k], steps);
+    if (careful) {
+        const double share = 1.0 / ((e[0] + e[1]) + e[2]);
+        for (int i = 0; i < 3; i++) {
+            tile->barycentric[i][at] = (float)(e[i] * share);
+        }
+        return;
+    }
+    const float f[3] = {(float)e[0], (float)e[1], (float)e[2]};
+    const float share = 1.0F / ((f[0] + f[1]) + f[2]);
     for (int i = 0; i < 3; i++) {
-        tile->barycentric[i][at] = (float)(e[i] * share);
+        tile->barycentric[i][at] = f[i] * share;
     }
 }
 
 void hy3d_raster_cover_f64__ref(const hy3d__raster_view *view, const hy3d__raster_faces *faces,
                                 size_t k, const hy3d__raster_box *box, hy3d__raster_tile *tile)
 {
+    const double bound = faces->bound[k];
     tile->doubts = 0;
     for (int row = box->top; row <= box->bottom; row++) {
         const double q = (2.0 * (tile->y + row) + 1 - view->height) * view->sx;
@@ -101,20 +144,28 @@ void hy3d_raster_cover_f64__ref(const hy3d__raster_view *view, const hy3d__raste
             const double p = (2.0 * (tile->x + column) + 1 - view->width) * view->sy;
             const int at = row * HY3D__TILE + column;
             double e[3];
-            int maybe = 1, surely = 1;
             for (int i = 0; i < 3; i++) {
                 e[i] = faces->edge[i][0][k] * p +
-                       (faces->edge[i][1][k] * q + faces->edge[i][2][k] * view->r);
-                maybe &= e[i] >= -faces->bound[i][k];
-                surely &= e[i] > faces->bound[i][k];
+                       (faces->edge[i][1][k] * q + faces->edge[i][2][k]);
             }
-            if (maybe && !surely) {
-                tile->doubt[tile->doubts++] = (uint16_t)at;
-            } else if (surely) {
+            const double two = e[0] < e[1] ? e[0] : e[1], least = two < e[2] ? two : e[2];
+            if (least > bound) {
                 const float *const prior = tile->prior;
                 fragment(view, faces, k, e,
                          prior ? prior + row * tile->prior_pitch + column : NULL, tile, at);
+            } else if (least >= -bound) {
+                tile->doubt[tile->doubts++] = (uint16_t)at;
             }
         }
+    }
+}
+
+void hy3d_raster_row_f32__ref(size_t n, const int32_t *face, const float *a, const float *b,
+                              const float *c, float *restrict out)
+{
+    for (size_t i = 0; i < n; i++) {
+        out[3 * i] = face[i] != 0 ? a[i] : 0.0F;
+        out[3 * i + 1] = face[i] != 0 ? b[i] : 0.0F;
+        out[3 * i + 2] = face[i] != 0 ? c[i] : 0.0F;
     }
 }

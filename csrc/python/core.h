@@ -73,6 +73,9 @@ PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *k
 PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_rasterize(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_interpolate(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_scatter(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_vertex_normals(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_inpaint_vertices(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_cpu_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs);

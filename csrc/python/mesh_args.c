@@ -77,6 +77,19 @@ bool hy3d_py_mesh_same(const hy3d_py_mesh_call *call, int a, int dim_a, int b, i
                                (long long)other, dim_b);
 }
 
+bool hy3d_py_mesh_picture(const hy3d_py_mesh_call *call, int array)
+{
+    for (int dim = 0; dim < 2; dim++) {
+        const int64_t size = call->flats[array].size[dim];
+        if (size < 1 || size > HY3D_RASTER_MOST_PIXELS_A_SIDE) {
+            return hy3d_py_value_error("%s is %lld pixels %s: it must be 1 to %d.",
+                                       call->arrays[array].name, (long long)size,
+                                       dim == 0 ? "high" : "wide", HY3D_RASTER_MOST_PIXELS_A_SIDE);
+        }
+    }
+    return true;
+}
+
 /* The problem's row of an array that is there and has it, else NULL. */
 static const void *problem_row(const hy3d_py_mesh_call *call, int array)
 {

@@ -39,6 +39,9 @@ void hy3d_py_mesh_release(hy3d_py_mesh_call *call);
 /* A sentence where arrays a and b differ in the size of a dimension (of each). */
 bool hy3d_py_mesh_same(const hy3d_py_mesh_call *call, int a, int dim_a, int b, int dim_b);
 
+/* A sentence unless the array's first two dimensions are a height and a width that a picture may have. */
+bool hy3d_py_mesh_picture(const hy3d_py_mesh_call *call, int array);
+
 /* ValueError for call->problem's bad index if array `faces` (rows of 3) has it: `targets` is what it
  * counts and how many there are. false: it was another array's. */
 bool hy3d_py_mesh_bad_face(const hy3d_py_mesh_call *call, int faces, int64_t count,

@@ -6,28 +6,29 @@
 
 #define VERTICES_A_GRAIN 8192
 #define FACES_A_GRAIN 8192
-/* Beyond the picture by more than any rounding; its square is still exact in f32's range. */
+/* Places count 1/256 of a pixel; what is farther away than any rounding is there with its error. */
+#define PARTS 256
 #define FAR_AWAY 1e9
-/* A place is off by four roundings of f32 at most: of 2^-24 of the picture's width, where it lies
- * within it or no farther away than that. What is farther away is outside with its error as well. */
-#define MARGIN 0x1p-21F
+/* A place is off by less than one part, as it is cut to whole ones. */
+#define MARGIN 2
+/* What has no place on the screen. */
+#define NOWHERE INT32_MIN
 
-static float on_screen(double quotient, double size)
+/* In columns or rows: a pixel's centre is a whole number. */
+static int32_t on_screen(double quotient, double size, double shift)
 {
-    const double place = (quotient * 0.5 + 0.5) * size;
-    return (float)(place > FAR_AWAY ? FAR_AWAY : place < -FAR_AWAY ? -FAR_AWAY : place);
+    const double place = ((quotient * 0.5 + 0.5) * size + shift) * PARTS;
+    return (int32_t)(place > FAR_AWAY ? FAR_AWAY : place < -FAR_AWAY ? -FAR_AWAY : place);
 }
 
-/* In columns and rows: a pixel's centre is a whole number. */
 static hy3d__raster_place place_of(const hy3d__raster_view *view, const float *v)
 {
-    const double w = (double)v[3];
+    const double w = (double)v[3], shift = view->compat ? 0 : -0.5;
     if (view->compat ? !(w < 0 || w > 0) : !(w > 0)) {
-        return (hy3d__raster_place){NAN, NAN};
+        return (hy3d__raster_place){NOWHERE, NOWHERE};
     }
-    const float shift = view->compat ? 0.0F : -0.5F;
-    return (hy3d__raster_place){on_screen((double)v[0] / w, view->sx) + shift,
-                                on_screen((double)v[1] / w, view->sy) + shift};
+    return (hy3d__raster_place){on_screen((double)v[0] / w, view->sx, shift),
+                                on_screen((double)v[1] / w, view->sy, shift)};
 }
 
 static bool finite_vertex(const float *v)
@@ -56,30 +57,29 @@ hy3d_status hy3d__raster_place_vertices(hy3d__raster_job *job)
     return hy3d__parallel_for(job->context, grains, job->slots, job->cancel, place_grain, job);
 }
 
-/* The whole pixels from low to high that lie within [0, size); false if none does. */
-static bool span(float low, float high, int32_t size, float margin, uint16_t *first,
-                 uint16_t *last)
+static inline int32_t least(int32_t a, int32_t b, int32_t c)
 {
-    const float from = ceilf(low - margin), to = floorf(high + margin);
-    const float most = (float)(size - 1);
-    if (from > to || from > most || to < 0) {
-        return false;
-    }
-    *first = (uint16_t)(from < 0 ? 0 : from);
-    *last = (uint16_t)(to > most ? most : to);
-    return true;
-}
-
-static float least(float a, float b, float c)
-{
-    const float ab = a < b ? a : b;
+    const int32_t ab = a < b ? a : b;
     return ab < c ? ab : c;
 }
 
-static float most(float a, float b, float c)
+static inline int32_t most(int32_t a, int32_t b, int32_t c)
 {
-    const float ab = a > b ? a : b;
+    const int32_t ab = a > b ? a : b;
     return ab > c ? ab : c;
+}
+
+/* The pixels between the places, within [0, size); false where there is none. */
+static inline bool span(int32_t low, int32_t high, int32_t size, uint16_t *first, uint16_t *last)
+{
+    const int32_t from = low - MARGIN, to = high + MARGIN;
+    if (to < 0) {
+        return false;
+    }
+    const int32_t one = from > 0 ? (from + (PARTS - 1)) / PARTS : 0, other = to / PARTS;
+    *first = (uint16_t)(one < size ? one : size);
+    *last = (uint16_t)(other < size ? other : size - 1);
+    return one <= other && one < size;
 }
 
 static const hy3d__raster_bounds nothing = {1, 0, 1, 0};
@@ -89,7 +89,7 @@ static hy3d__raster_bounds bounds_of(const hy3d__raster_job *job, const int32_t 
     const hy3d__raster_view *const view = &job->view;
     const hy3d__raster_place a = job->places[corner[0]], b = job->places[corner[1]],
                              c = job->places[corner[2]];
-    const int lost = isnan(a.x) + isnan(b.x) + isnan(c.x);
+    const int lost = (a.x == NOWHERE) + (b.x == NOWHERE) + (c.x == NOWHERE);
     hy3d__raster_bounds out;
     if (lost != 0) {
         /* Through the eye's plane: all of the picture, the tiles will tell. */
@@ -98,10 +98,8 @@ static hy3d__raster_bounds bounds_of(const hy3d__raster_job *job, const int32_t 
                    : (hy3d__raster_bounds){0, (uint16_t)(view->width - 1), 0,
                                            (uint16_t)(view->height - 1)};
     }
-    if (!span(least(a.x, b.x, c.x), most(a.x, b.x, c.x), view->width,
-              (float)view->width * MARGIN, &out.left, &out.right) ||
-        !span(least(a.y, b.y, c.y), most(a.y, b.y, c.y), view->height,
-              (float)view->height * MARGIN, &out.top, &out.bottom)) {
+    if (!span(least(a.x, b.x, c.x), most(a.x, b.x, c.x), view->width, &out.left, &out.right) ||
+        !span(least(a.y, b.y, c.y), most(a.y, b.y, c.y), view->height, &out.top, &out.bottom)) {
         return nothing;
     }
     return out;

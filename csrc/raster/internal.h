@@ -1,6 +1,6 @@
 /* How a picture is drawn: vertices -> bounds -> bins -> tiles.
  *
- *   bounds.c  which pixels a face may cover, by its corners on the screen (f32, with a margin)
+ *   bounds.c  which pixels a face may cover, by its corners on the screen (with a margin)
  *   bins.c    a list of faces for each tile, in order of faces; faces that would be in many lists are
  *             kept aside in one
  *   tile.c    a tile's faces in batches of eight: prepared and drawn by the kernels, a thread a tile
@@ -19,9 +19,9 @@
 /* A face in more tiles than this is large. */
 #define HY3D__RASTER_FEW_TILES 16
 
-/* A vertex's place on the screen, in pixels; NaN where it has none. */
+/* A vertex's place on the screen, in parts of a pixel; see bounds.c. */
 typedef struct hy3d__raster_place {
-    float x, y;
+    int32_t x, y;
 } hy3d__raster_place;
 
 /* Pixels from first to last that a face may cover; left > right is none. */

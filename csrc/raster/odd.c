@@ -105,16 +105,16 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     const double total = (e[0] + e[1]) + e[2];
     double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
     z = fmin(fmax(z, odd->low), odd->high);
-    const double steps = fmin(fmax(z * view->scale + view->offset, -MOST_STEPS), MOST_STEPS);
-    const int32_t step = (int32_t)floor(steps);
+    const double steps = z * view->scale + view->offset;
+    const int32_t step = (int32_t)fmin(fmax(floor(steps), -MOST_STEPS), MOST_STEPS);
     /* Corners on both sides of the eye may cancel: a point at infinity. */
-    if (!(total < 0 || total > 0) || !(z >= view->nearest && z <= view->farthest) ||
+    if (!(total < 0 || total > 0) || !(steps >= view->nearest && steps <= view->farthest) ||
         step >= tile->step[at]) {
         return;
     }
     if (tile->prior != NULL) {
         const double before = (double)tile->prior[row * tile->prior_pitch + column];
-        if (z * 0.49999 + 0.5 < (before * 0.49999 + 0.5) + 1e-6) {
+        if (steps < before * view->scale + view->hidden) {
             return;
         }
     }

@@ -31,16 +31,20 @@ static hy3d__raster_view view_of(const hy3d_raster_desc *desc)
     const bool compat = desc->rule == HY3D_RASTER_COMPAT;
     const double sx = (double)(compat ? desc->width - 1 : desc->width);
     const double sy = (double)(compat ? desc->height - 1 : desc->height);
+    const double scale = compat ? 0.49999 * 0x1p18 : 0x1p29;
+    const double offset = compat ? 0x1p17 : 0x1p29;
     return (hy3d__raster_view){
         .width = (int32_t)desc->width,
         .height = (int32_t)desc->height,
         .sx = sx,
         .sy = sy,
         .r = sx * sy,
-        .scale = compat ? 0.49999 * 0x1p18 : 0x1p29,
-        .offset = compat ? 0x1p17 : 0x1p29,
-        .nearest = compat ? -(double)INFINITY : -1,
-        .farthest = compat ? (double)INFINITY : 1,
+        .scale = scale,
+        .offset = offset,
+        .unscale = 1 / scale,
+        .nearest = compat ? -(double)INFINITY : 0,
+        .farthest = compat ? (double)INFINITY : 2 * offset,
+        .hidden = offset + 1e-6 / 0.49999 * scale,
         .compat = compat,
     };
 }

@@ -61,7 +61,7 @@ static bool misses(const hy3d__raster_job *job, const tile_state *state, size_t 
         const int row = tile->y + (eq > 0 ? box->bottom : box->top);
         const double p = (2.0 * column + 1 - view->width) * view->sy;
         const double q = (2.0 * row + 1 - view->height) * view->sx;
-        if (ep * p + (eq * q + er * view->r) < -state->faces.bound[i][k]) {
+        if (ep * p + (eq * q + er) < -state->faces.bound[k]) {
             return true;
         }
     }
@@ -114,11 +114,10 @@ static void clear(hy3d__raster_tile *tile)
 {
     for (int i = 0; i < HY3D__TILE_PIXELS; i++) {
         tile->step[i] = INT32_MAX;
-        tile->depth[i] = INFINITY;
     }
     memset(tile->face, 0, HY3D__TILE_PIXELS * sizeof(tile->face[0]));
-    for (int k = 0; k < 3; k++) {
-        memset(tile->barycentric[k], 0, HY3D__TILE_PIXELS * sizeof(tile->barycentric[k][0]));
+    for (int i = 0; tile->wants_depth && i < HY3D__TILE_PIXELS; i++) {
+        tile->depth[i] = INFINITY;
     }
 }
 
@@ -135,12 +134,9 @@ static void write_out(const hy3d__raster_job *job, const hy3d__raster_tile *tile
             memcpy(job->depth + to, tile->depth + from, (size_t)columns * sizeof(float));
         }
         if (job->barycentric != NULL) {
-            float *const out = job->barycentric + 3 * to;
-            for (int64_t i = 0; i < columns; i++) {
-                for (int k = 0; k < 3; k++) {
-                    out[3 * i + k] = tile->barycentric[k][from + i];
-                }
-            }
+            job->kernels->raster_row_f32((size_t)columns, tile->face + from,
+                                         tile->barycentric[0] + from, tile->barycentric[1] + from,
+                                         tile->barycentric[2] + from, job->barycentric + 3 * to);
         }
     }
 }
@@ -161,6 +157,7 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
     tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
     tile->prior_pitch = job->desc->width;
     tile->prior = job->prior ? job->prior + tile->y * tile->prior_pitch + tile->x : NULL;
+    tile->wants_depth = job->depth != NULL;
     clear(tile);
     while (next_face(&lists, &face)) {
         if (!meet(job->bounds[face], tile, &boxes[n])) {

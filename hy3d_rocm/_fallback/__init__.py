@@ -29,6 +29,8 @@ INSTALL = (
 )
 _NEEDED = f"The CPU convolution needs the C core, which is not there: {INSTALL}."
 
+_NEEDED_TO_RASTERIZE = f"The rasteriser needs the C core, which is not there: {INSTALL}."
+
 
 class Hy3dError(RuntimeError):
     """A failure that is neither a ValueError nor a MemoryError; `status` is its number."""
@@ -113,6 +115,19 @@ def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
 def channel_moments(*args: object, **kwargs: object) -> None:
     """Always refuses: without the C core torch takes the moments (decode/engines/moments.py)."""
     raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
+
+
+def rasterize(*args: object, **kwargs: object) -> None:
+    """Always refuses: the rasteriser exists in C only."""
+    raise Hy3dError(_NEEDED_TO_RASTERIZE)
+
+
+interpolate = scatter = vertex_normals = rasterize
+
+
+def inpaint_vertices(*args: object, **kwargs: object) -> int:
+    """Always refuses, as `rasterize`."""
+    raise Hy3dError(_NEEDED_TO_RASTERIZE)
 
 
 def conv3d_out_size(

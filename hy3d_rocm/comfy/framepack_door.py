@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hy3d_rocm.comfy.switches import switched_on
 from hy3d_rocm.framepack import importing
 
 NAME = "framepack-import"
@@ -21,17 +22,7 @@ def prepare(environ: Mapping[str, str] | None = None) -> importing.Hook:
     does not, the pack could not be imported at all.
     """
     asked = os.environ if environ is None else environ
-    return importing.install(lambda: _allowed(asked), _device)
-
-
-def _allowed(environ: Mapping[str, str]) -> bool:
-    from hy3d_rocm.comfy import settings
-    from hy3d_rocm.comfy.patch.gate import VARIABLE, read_choice
-
-    choice = read_choice(environ.get(VARIABLE, ""))
-    if choice.mode == "off" or NAME in choice.left_out:
-        return False
-    return NAME not in settings.current(environ).patches_off
+    return importing.install(lambda: switched_on(NAME, asked), _device)
 
 
 def _device() -> str:

@@ -32,7 +32,8 @@ VAE_PATCHES = ("core-vae", "wan-vae", "hunyuan-vae")
 FRAMEPACK_PATCHES = (
     "framepack-import", "framepack-unload", "framepack-memory", "framepack-preview",
 )  # fmt: skip
-PATCHES = (*HUNYUAN3D_PATCHES, *VAE_PATCHES, *FRAMEPACK_PATCHES)
+SERVED_MODULES = ("raster",)
+PATCHES = (*HUNYUAN3D_PATCHES, *SERVED_MODULES, *VAE_PATCHES, *FRAMEPACK_PATCHES)
 PREFIX = "hy3d_rocm."
 VARIABLES = {
     "seed_mode": "HY3D_ROCM_SEED_MODE",

@@ -80,6 +80,15 @@ RULES: tuple[Rule, ...] = (
         check=none_of(""),
     ),
     Rule(
+        name="raster",
+        variables=("HY3D_RASTER",),
+        values="off, on",
+        verdict=Verdict.FINE,
+        effect="whether custom_rasterizer is served where it cannot be imported; on is the default",
+        source=OWN,
+        check=one_of("off", "on"),
+    ),
+    Rule(
         name="pack-off",
         variables=("HY3D_ROCM",),
         values="off",
@@ -99,7 +108,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="only-off-counts",
-        variables=("HY3D_ROCM", "HY3D_ROCM_ENV"),
+        variables=("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_RASTER"),
         values="anything else",
         verdict=Verdict.NOTHING,
         effect="only off has an effect",

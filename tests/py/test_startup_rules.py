@@ -110,6 +110,7 @@ ROWS: dict[str, Row] = {
     "cpu-level": ("HY3D_CPU", "avx2", "sse", STRIX, {}),
     "cpu-level-unknown": ("HY3D_CPU", "sse", "ref", STRIX, {}),
     "faults": ("HY3D_FAULTS", "current:*:*:oom", "", STRIX, {}),
+    "raster": ("HY3D_RASTER", "off", "yes", STRIX, {}),
     "pack-off": ("HY3D_ROCM", "off", "on", STRIX, {}),
     "environment-off": ("HY3D_ROCM_ENV", "OFF", "0", STRIX, {}),
     "only-off-counts": ("HY3D_ROCM_ENV", "0", "off", STRIX, {}),

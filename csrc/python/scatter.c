@@ -1,0 +1,109 @@
+/* scatter: points with values into a texture. */
+#include <string.h>
+
+#include "python/mesh_args.h"
+
+enum { VALUES, UV, WEIGHTS, TEXTURE, TOTAL, ARRAYS };
+
+static const hy3d_py_array arrays[ARRAYS] = {
+    [VALUES] = {"values", HY3D_PY_F32, 2, 0, false, false},
+    [UV] = {"uv", HY3D_PY_F32, 2, 2, false, false},
+    [WEIGHTS] = {"weights", HY3D_PY_F32, 1, 0, false, true},
+    [TEXTURE] = {"texture", HY3D_PY_F32, 3, 0, true, false},
+    [TOTAL] = {"total", HY3D_PY_F32, 2, 0, true, false},
+};
+
+static bool filter_from(const char *text, hy3d_scatter_filter *filter)
+{
+    if (strcmp(text, "linear") == 0) {
+        *filter = HY3D_SCATTER_LINEAR;
+    } else if (strcmp(text, "nearest") == 0) {
+        *filter = HY3D_SCATTER_NEAREST;
+    } else {
+        return hy3d_py_value_error("filter is \"%s\": it must be \"linear\" or \"nearest\".", text);
+    }
+    return true;
+}
+
+static bool check(const hy3d_py_mesh_call *call)
+{
+    const int64_t *const size = call->flats[TEXTURE].size;
+    if (!hy3d_py_mesh_picture(call, TEXTURE)) {
+        return false;
+    }
+    if (size[2] == 0) {
+        return hy3d_py_value_error("texture has no channels: it must be (height, width, channels).");
+    }
+    if (call->flats[UV].size[0] > INT32_MAX) {
+        return hy3d_py_value_error("uv has %lld points: scatter takes 2**31 - 1 at once.",
+                                   (long long)call->flats[UV].size[0]);
+    }
+    return hy3d_py_mesh_same(call, VALUES, 0, UV, 0) &&
+           hy3d_py_mesh_same(call, VALUES, 1, TEXTURE, 2) &&
+           hy3d_py_mesh_same(call, TOTAL, 0, TEXTURE, 0) &&
+           hy3d_py_mesh_same(call, TOTAL, 1, TEXTURE, 1) &&
+           (!call->flats[WEIGHTS].held || hy3d_py_mesh_same(call, WEIGHTS, 0, UV, 0));
+}
+
+static hy3d_status run(hy3d_py_mesh_call *call, hy3d_scatter_filter filter)
+{
+    const hy3d_py_flat *const flats = call->flats;
+    const hy3d_scatter_desc desc = {
+        .filter = filter,
+        .width = flats[TEXTURE].size[1],
+        .height = flats[TEXTURE].size[0],
+        .channels = flats[TEXTURE].size[2],
+        .points = flats[UV].size[0],
+        .num_threads = (uint32_t)call->threads,
+    };
+    hy3d_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = hy3d_scatter(call->state->context, &desc, flats[VALUES].data, flats[UV].data,
+                          flats[WEIGHTS].data, call->cancel, &call->problem, flats[TEXTURE].data,
+                          flats[TOTAL].data);
+    Py_END_ALLOW_THREADS
+    return status;
+}
+
+static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
+{
+    if (status != HY3D_ERR_INVALID_ARGUMENT || call->problem.fault == HY3D_RASTER_NO_FAULT) {
+        hy3d_py_raise(call->state, status, "scatter: %s.", hy3d_status_text(status));
+    } else if (call->problem.fault == HY3D_RASTER_NEGATIVE) {
+        hy3d_py_value_error("weights is negative at point %lld: a weight must be at least 0.",
+                            (long long)call->problem.at);
+    } else if (!hy3d_py_mesh_not_finite(call, UV, "point")) {
+        hy3d_py_mesh_not_finite(call, WEIGHTS, "point");
+    }
+}
+
+PyObject *hy3d_py_scatter(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {"values", "uv",     "weights", "texture", "total",
+                        "filter", "threads", "cancel", NULL};
+    PyObject *objects[ARRAYS] = {NULL, NULL, NULL, NULL, NULL};
+    PyObject *threads = NULL, *cancel = Py_None;
+    const char *text = "linear";
+    hy3d_scatter_filter filter = HY3D_SCATTER_LINEAR;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|sOO:scatter", keywords, &objects[VALUES],
+                                     &objects[UV], &objects[WEIGHTS], &objects[TEXTURE],
+                                     &objects[TOTAL], &text, &threads, &cancel) ||
+        !filter_from(text, &filter)) {
+        return NULL;
+    }
+    hy3d_py_mesh_call call = {
+        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
+    bool good = hy3d_py_mesh_acquire(&call, objects, threads, cancel) && check(&call);
+    if (good) {
+        const hy3d_status status = run(&call, filter);
+        if (status != HY3D_OK) {
+            explain(&call, status);
+            good = false;
+        }
+    }
+    hy3d_py_mesh_release(&call);
+    if (!good) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}

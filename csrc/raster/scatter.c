@@ -1,0 +1,231 @@
+/* Points into a texture. The texture is cut into bands of rows, and points are sorted into them: a
+ * point on the border of two goes to both. A band is summed by one thread in double, points in order,
+ * so a texel's sum depends neither on threads nor on where the borders are. Sums in double cost no
+ * time here (the texels of a band stay in L2, points are what is waited for) and spare a bound that
+ * grows with the points a texel gets. */
+#include "base/checked.h"
+#include "base/parallel.h"
+#include "hy3d/raster.h"
+#include "raster/buckets.h"
+#include "raster/checks.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands, that
+ * a small texture has work for several threads. */
+enum { BAND_SUMS = 65536, LEAST_BANDS = 16 };
+
+typedef struct scatter_job {
+    const hy3d_scatter_desc *desc;
+    const float *values, *uv, *weights;
+    float *texture, *total;
+    int64_t rows; /* of a band */
+    int64_t band_sums;
+    hy3d__buckets buckets;
+    double *sums; /* band_sums a slot */
+} scatter_job;
+
+/* The texels from (column, row) to the next ones, and the shares of the next ones. */
+typedef struct target {
+    int64_t column, row;
+    double right, below;
+} target;
+
+/* false: the point is left out. */
+static bool target_of(const scatter_job *job, int64_t point, target *out)
+{
+    const float u = job->uv[2 * point], v = job->uv[2 * point + 1];
+    if (!(u >= 0.0F && u <= 1.0F && v >= 0.0F && v <= 1.0F) ||
+        (job->weights != NULL && !(job->weights[point] > 0.0F))) {
+        return false;
+    }
+    /* 24 bits by 15: exact. */
+    double x = (double)u * (double)(job->desc->width - 1);
+    double y = (double)v * (double)(job->desc->height - 1);
+    if (job->desc->filter == HY3D_SCATTER_NEAREST) {
+        x = floor(x + 0.5);
+        y = floor(y + 0.5);
+    }
+    out->column = (int64_t)x;
+    out->row = (int64_t)y;
+    out->right = x - (double)out->column;
+    out->below = y - (double)out->row;
+    return true;
+}
+
+static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_t *cursor,
+                        int32_t *items)
+{
+    const scatter_job *const job = argument;
+    for (int64_t i = begin; i < end; i++) {
+        target to;
+        if (!target_of(job, i, &to)) {
+            continue;
+        }
+        const int64_t band = to.row / job->rows;
+        const int64_t last = to.below > 0 ? (to.row + 1) / job->rows : band;
+        for (int64_t b = band; b <= last; b++) {
+            if (items != NULL) {
+                items[cursor[b]] = (int32_t)i;
+            }
+            cursor[b]++;
+        }
+    }
+}
+
+static void add(const scatter_job *job, const float *value, double share, double *sums)
+{
+    const int64_t channels = job->desc->channels;
+    for (int64_t c = 0; c < channels; c++) {
+        sums[c] += share * (double)value[c];
+    }
+    sums[channels] += share;
+}
+
+/* One row's two texels. `sums` is the row's. */
+static void add_row(const scatter_job *job, int64_t point, const target *to, double share,
+                    double *sums)
+{
+    const int64_t channels = job->desc->channels;
+    const float *const value = job->values + channels * point;
+    double *const at = sums + (channels + 1) * to->column;
+    add(job, value, share * (1.0 - to->right), at);
+    if (to->right > 0) {
+        add(job, value, share * to->right, at + channels + 1);
+    }
+}
+
+static void store_row(const scatter_job *job, int64_t row, const double *sums)
+{
+    const int64_t channels = job->desc->channels, width = job->desc->width;
+    float *texture = job->texture + row * width * channels;
+    float *const total = job->total + row * width;
+    for (int64_t x = 0; x < width; x++, sums += channels + 1, texture += channels) {
+        const double weight = sums[channels];
+        total[x] = (float)weight;
+        for (int64_t c = 0; c < channels; c++) {
+            texture[c] = weight > 0 ? (float)(sums[c] / weight) : 0.0F;
+        }
+    }
+}
+
+static hy3d_status scatter_grain(void *argument, int64_t band, uint32_t slot)
+{
+    const scatter_job *const job = argument;
+    const int64_t pitch = job->desc->width * (job->desc->channels + 1), top = band * job->rows;
+    const int64_t left = job->desc->height - top, rows = left < job->rows ? left : job->rows;
+    double *const sums = job->sums + slot * job->band_sums;
+    memset(sums, 0, (size_t)(rows * pitch) * sizeof *sums);
+    for (int64_t i = job->buckets.first[band]; i < job->buckets.first[band + 1]; i++) {
+        const int64_t point = job->buckets.items[i];
+        const double weight = job->weights != NULL ? (double)job->weights[point] : 1.0;
+        target to;
+        (void)target_of(job, point, &to);
+        const int64_t row = to.row - top;
+        if (row >= 0) {
+            add_row(job, point, &to, weight * (1.0 - to.below), sums + row * pitch);
+        }
+        if (to.below > 0 && row + 1 < rows) {
+            add_row(job, point, &to, weight * to.below, sums + (row + 1) * pitch);
+        }
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        store_row(job, top + row, sums + row * pitch);
+    }
+    return HY3D_OK;
+}
+
+static hy3d_status check_sizes(const hy3d_scatter_desc *desc)
+{
+    const bool is_sane = desc->width >= 1 && desc->width <= HY3D_RASTER_MOST_PIXELS_A_SIDE &&
+                         desc->height >= 1 && desc->height <= HY3D_RASTER_MOST_PIXELS_A_SIDE &&
+                         desc->channels >= 1 && desc->points >= 0 &&
+                         desc->points <= HY3D__RASTER_MOST_INDEX &&
+                         (desc->filter == HY3D_SCATTER_LINEAR ||
+                          desc->filter == HY3D_SCATTER_NEAREST);
+    if (!is_sane) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    return hy3d__raster_fits(desc->width * desc->height, desc->channels) &&
+                   hy3d__raster_fits(desc->points, desc->channels)
+               ? HY3D_OK
+               : HY3D_ERR_OVERFLOW;
+}
+
+static hy3d_status check_values(hy3d_context *context, const scatter_job *job, uint32_t slots,
+                                const hy3d_cancel *cancel, hy3d_raster_problem *problem)
+{
+    const int64_t points = job->desc->points;
+    hy3d_status status =
+        hy3d__raster_check_finite(context, points, 2, job->uv, slots, cancel, problem);
+    if (status != HY3D_OK || job->weights == NULL) {
+        return status;
+    }
+    status = hy3d__raster_check_finite(context, points, 1, job->weights, slots, cancel, problem);
+    for (int64_t i = 0; status == HY3D_OK && i < points; i++) {
+        if (job->weights[i] < 0.0F) {
+            if (problem != NULL) {
+                *problem = (hy3d_raster_problem){HY3D_RASTER_NEGATIVE, i, 0};
+            }
+            return HY3D_ERR_INVALID_ARGUMENT;
+        }
+    }
+    return status;
+}
+
+static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
+                       const hy3d_cancel *cancel)
+{
+    const int64_t height = job->desc->height, pitch = job->desc->width * (job->desc->channels + 1);
+    const int64_t fit = pitch < BAND_SUMS ? BAND_SUMS / pitch : 1;
+    const int64_t most = height / LEAST_BANDS + 1;
+    job->rows = fit < most ? fit : most;
+    job->band_sums = job->rows * pitch;
+    const int64_t bands = height / job->rows + (height % job->rows != 0);
+    slots = bands < (int64_t)slots ? (uint32_t)bands : slots;
+    hy3d_status status = hy3d__buckets_make(context, job->desc->points, bands, bucket_pass, job,
+                                            slots, cancel, &job->buckets);
+    void *memory = NULL;
+    if (status == HY3D_OK) {
+        size_t bytes;
+        status = hy3d__mul_size((size_t)job->band_sums * sizeof(double), slots, &bytes)
+                     ? hy3d_workspace_take(context, bytes, &memory)
+                     : HY3D_ERR_OVERFLOW;
+    }
+    if (status == HY3D_OK) {
+        job->sums = memory;
+        status = hy3d__parallel_for(context, bands, slots, cancel, scatter_grain, job);
+    }
+    hy3d_workspace_give(context, memory);
+    hy3d__buckets_destroy(&job->buckets);
+    return status;
+}
+
+hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc, const float *values,
+                         const float *uv, const float *weights, const hy3d_cancel *cancel,
+                         hy3d_raster_problem *problem_out, float *texture, float *total)
+{
+    if (problem_out != NULL) {
+        *problem_out = (hy3d_raster_problem){HY3D_RASTER_NO_FAULT, 0, 0};
+    }
+    if (context == NULL || desc == NULL || texture == NULL || total == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = check_sizes(desc);
+    if (status == HY3D_OK && desc->points != 0 && (values == NULL || uv == NULL)) {
+        status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    scatter_job job = {.desc = desc,
+                       .values = values,
+                       .uv = uv,
+                       .weights = weights,
+                       .texture = texture,
+                       .total = total};
+    const uint32_t slots = hy3d__raster_slots(context, desc->num_threads);
+    status = check_values(context, &job, slots, cancel, problem_out);
+    return status == HY3D_OK ? run(context, &job, slots, cancel) : status;
+}

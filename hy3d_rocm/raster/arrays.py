@@ -1,0 +1,208 @@
+"""NumPy arrays and torch tensors as the flat arrays that the C rasteriser takes, and back.
+
+A `Door` is made for the arrays of one call. What comes in is read as C-contiguous float32 or int32
+in main memory, without a copy where it is that already; what goes out is of the kind, and on the
+device, of what came in.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MOST_PIXELS_A_SIDE", "Door", "checked_size", "door_of", "leading"]
+
+MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
+Shape = tuple["str | int", ...]  # a size that is free has a letter
+
+
+class Door:
+    """NumPy's side, and what both sides share."""
+
+    on_gpu = False
+
+    def floats(self, value: Any, name: str, shape: Shape) -> Any:
+        """`value` as float32; TypeError for other kinds of numbers, ValueError for the shape."""
+        check_shape(value, name, shape)
+        if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
+            raise TypeError(_no_floats(name, value.dtype, f"{name}.astype('float32')"))
+        with np.errstate(over="ignore"):  # the infinity is refused, or asked for
+            return np.require(value, np.float32, ["C", "A"])
+
+    def indices(self, value: Any, name: str, shape: Shape) -> Any:
+        """`value` as int32; TypeError where it isn't of integers, ValueError where one is too
+        large for that."""
+        check_shape(value, name, shape)
+        if value.dtype.kind not in "iu":
+            raise TypeError(_no_integers(name, value.dtype, f"{name}.astype('int32')"))
+        return _as_int32(value, name)
+
+    def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
+        """A copy of a mask as uint8: bool, or uint8 as it is."""
+        check_shape(value, name, shape)
+        if value.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
+            raise TypeError(f"{name} is {value.dtype}: give a mask of uint8 or bool")
+        return np.array(value, dtype=np.uint8, order="C")
+
+    def give(self, array: Any, like: Any = None) -> Any:
+        """A result as the caller's kind of array; `like`: of this one's type as well."""
+        return array if like is None else array.astype(like.dtype, copy=False)
+
+
+class TorchDoor(Door):
+    """torch's side: tensors of one device, copied out and back where that is not the CPU's."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.on_gpu = device.type == "cuda"  # HIP's name in torch too
+
+    def floats(self, value: Any, name: str, shape: Shape) -> Any:
+        import torch
+
+        check_shape(value, name, shape)
+        if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            raise TypeError(_no_floats(name, value.dtype, f"{name}.float()"))
+        return _host(value, torch.float32)
+
+    def indices(self, value: Any, name: str, shape: Shape) -> Any:
+        check_shape(value, name, shape)
+        kind = value.dtype
+        if kind.is_floating_point or kind.is_complex or value.is_quantized or _is_bool(kind):
+            raise TypeError(_no_integers(name, kind, f"{name}.int()"))
+        return _as_int32(_host(value, kind), name)
+
+    def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
+        import torch
+
+        check_shape(value, name, shape)
+        if value.dtype not in (torch.uint8, torch.bool):
+            raise TypeError(f"{name} is {value.dtype}: give a mask of torch.uint8 or torch.bool")
+        return np.array(_host(value, torch.uint8), order="C")
+
+    def give(self, array: Any, like: Any = None) -> Any:
+        import torch
+
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.device, tensor.dtype if like is None else like.dtype)
+
+
+def door_of(named: Mapping[str, Any]) -> Door:
+    """The door for arrays that belong together; None among them are left out.
+
+    TypeError where they are not all NumPy arrays or all torch tensors, ValueError where tensors
+    are on several devices or have no dense data.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    torch = sys.modules.get("torch")
+    tensors = {n for n, v in given.items() if torch is not None and isinstance(v, torch.Tensor)}
+    for name, value in given.items():
+        if name not in tensors and not isinstance(value, np.ndarray):
+            kind = type(value).__name__
+            raise TypeError(f"{name} is {kind}: give a NumPy array or a torch tensor")
+    if not tensors:
+        return Door()
+    if strangers := [name for name in given if name not in tensors]:
+        raise TypeError(
+            f"{strangers[0]} is a NumPy array and {min(tensors)} a torch tensor: pass all as NumPy "
+            "arrays or all as torch tensors (torch.from_numpy shares the memory)"
+        )
+    return TorchDoor(_one_device(given))
+
+
+def _one_device(tensors: Mapping[str, Any]) -> Any:
+    first, *_ = tensors
+    device = tensors[first].device
+    for name, value in tensors.items():
+        if value.device != device:
+            raise ValueError(
+                f"{first} is on {device} and {name} on {value.device}: pass them on one device, "
+                f"such as {name}.to({first}.device)"
+            )
+        if value.device.type == "meta" or str(value.layout) != "torch.strided":
+            what = "no data (device meta)" if value.device.type == "meta" else str(value.layout)
+            raise ValueError(f"{name} has {what}: give a dense tensor with data")
+    return device
+
+
+def checked_size(size: Sequence[int]) -> tuple[int, int]:
+    """(height, width) of a picture. TypeError or ValueError where that can be none."""
+    try:
+        sides = tuple(operator.index(side) for side in size)
+    except TypeError:
+        raise TypeError(f"size is {size!r}: give two integers, (height, width)") from None
+    if len(sides) != 2:
+        raise ValueError(f"size is {size!r}: give two integers, (height, width)")
+    if not all(1 <= side <= MOST_PIXELS_A_SIDE for side in sides):
+        raise ValueError(
+            f"size is {sides[0]} x {sides[1]} (height x width): each is 1 to {MOST_PIXELS_A_SIDE}"
+        )
+    return sides[0], sides[1]
+
+
+def check_shape(value: Any, name: str, shape: Shape) -> None:
+    """ValueError unless `value` has this shape; letters in it stand for any size."""
+    found = tuple(value.shape)
+    fits = len(found) == len(shape) and all(
+        isinstance(wanted, str) or wanted == size for wanted, size in zip(shape, found, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "")
+        raise ValueError(f"{name} has shape {found}: it must be ({wanted})")
+
+
+def leading(value: Any, name: str, last: Shape) -> tuple[tuple[int, ...], Any]:
+    """The leading sizes of (..., *last), and `value` with these made one."""
+    found = tuple(value.shape)
+    at = len(found) - len(last)
+    if at >= 0:
+        check_shape_end(found, name, last)
+    else:
+        raise ValueError(f"{name} has shape {found}: it must be {_with_leading(last)}")
+    pixels = int(np.prod(found[:at], dtype=np.int64))
+    return found[:at], value.reshape((pixels, *found[at:]))
+
+
+def check_shape_end(found: tuple[int, ...], name: str, last: Shape) -> None:
+    ends = found[len(found) - len(last) :]
+    wrong = [w for w, size in zip(last, ends, strict=True) if not isinstance(w, str) and w != size]
+    if wrong:
+        raise ValueError(f"{name} has shape {found}: it must be {_with_leading(last)}")
+
+
+def _with_leading(last: Shape) -> str:
+    return f"({', '.join(['...', *(str(size) for size in last)])})"
+
+
+def _host(value: Any, dtype: Any) -> Any:
+    """A tensor's data in main memory as a NumPy array, C-contiguous; no part of a graph."""
+    dense = value.detach().resolve_conj().resolve_neg().to("cpu", dtype)
+    return dense.contiguous().numpy()
+
+
+def _is_bool(dtype: Any) -> bool:
+    return str(dtype) == "torch.bool"
+
+
+def _as_int32(value: Any, name: str) -> Any:
+    limits = np.iinfo(np.int32)
+    fits = np.can_cast(value.dtype, np.int32)
+    if not fits and value.size and (value.max() > limits.max or value.min() < limits.min):
+        wrong = (value > limits.max) | (value < limits.min)
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = ", ".join(map(str, at))
+        raise ValueError(
+            f"{name}[{where}] is {value[at]}: that is no index of anything here; check what made it"
+        )
+    return np.require(value, np.int32, ["C", "A"])
+
+
+def _no_floats(name: str, dtype: object, remedy: str) -> str:
+    return f"{name} is {dtype}: give floating-point numbers, such as {remedy}"
+
+
+def _no_integers(name: str, dtype: object, remedy: str) -> str:
+    return f"{name} is {dtype}: give integers, such as {remedy}"

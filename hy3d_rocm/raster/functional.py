@@ -1,0 +1,232 @@
+"""The rasteriser, and what a texture stage does with its pictures, for NumPy arrays and tensors.
+
+NumPy arrays give NumPy arrays, torch tensors give tensors on the same device; tensors on a GPU are
+rasterised there where that is possible (`raster/gpu`), else copied to main memory and back. Any
+strides will do. Numbers are computed in float32: float64, float16 and bfloat16 are converted. No
+gradient is known here, as in the rasteriser that this stands in for: inputs that require grad are
+read as if detached, and results do not require grad.
+
+Errors, all sentences: TypeError for what is no array, mixed kinds and wrong types of numbers;
+ValueError for shapes, devices, sizes, NaN or infinite vertices and bad indices (which one is said);
+Hy3dError where the C core is not there, and for a cancelled call; MemoryError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hy3d_rocm import _native
+from hy3d_rocm.conv.arguments import default_threads
+from hy3d_rocm.raster.arrays import Door, checked_size, door_of, leading
+from hy3d_rocm.raster.results import Raster, Scattered
+
+__all__ = ["inpaint_vertices", "interpolate", "rasterize", "scatter", "vertex_normals"]
+
+RULES = ("topleft", "compat")
+FILTERS = ("linear", "nearest")
+WEIGHTINGS = ("area", "angle")
+METHODS = ("smooth",)
+
+
+def rasterize(
+    clip: Any,
+    faces: Any,
+    size: Sequence[int],
+    *,
+    rule: str = "topleft",
+    prior: Any = None,
+    threads: int | None = None,
+    cancel: Any = None,
+) -> Raster:
+    """Which face is seen in each pixel, and where on it.
+
+    clip: (V, 4) vertices X, Y, Z, W in clip space, all finite.  faces: (F, 3) integers below V.
+    size: (height, width), 1 to 32768 each. Row 0 is Y = -1, column 0 is X = -1.
+    rule: "topleft" is OpenGL's, Vulkan's and Direct3D's (what is nearer than the near plane or
+        beyond the far one is cut off, each pixel of a shared edge is covered once); "compat" is
+        the texture packs' (edges belong to both sides, nothing is clipped).
+    prior: (height, width) Z/W of what was drawn before; what is nearer is left out (depth peeling).
+    threads: None takes torch.get_num_threads() of the calling thread where torch is imported, else
+        every CPU this process may use. No thread count changes a bit of the result.
+    cancel: a CancelFlag of hy3d_rocm._native.
+
+    Both facings count; of equal depths the lower face is seen. No faces give an empty picture.
+    """
+    height, width = checked_size(size)
+    _one_of("rule", rule, RULES)
+    door = door_of({"clip": clip, "faces": faces, "prior": prior})
+    if door.on_gpu:
+        found = _on_gpu(clip, faces, (height, width), rule, prior)
+        if found is not None:
+            return found
+    picture = Raster(
+        np.empty((height, width), np.int32),
+        np.empty((height, width, 3), np.float32),
+        np.empty((height, width), np.float32),
+    )
+    _rasterize_into(door, picture, clip, faces, rule, prior, threads, cancel)
+    return Raster(*(door.give(array) for array in picture))
+
+
+def _rasterize_into(
+    door: Door,
+    picture: Raster,
+    clip: Any,
+    faces: Any,
+    rule: str,
+    prior: Any,
+    threads: int | None,
+    cancel: Any,
+) -> None:
+    """The C core's rasterize, into arrays in main memory; a depth of None is not made."""
+    needed = None if prior is None else door.floats(prior, "prior", picture.face_index.shape)
+    _native.rasterize(
+        door.floats(clip, "clip", ("V", 4)), door.indices(faces, "faces", ("F", 3)), needed,
+        *picture, rule=rule, threads=default_threads(threads), cancel=cancel,
+    )  # fmt: skip
+
+
+def interpolate(
+    attributes: Any,
+    faces: Any,
+    face_index: Any,
+    barycentric: Any,
+    *,
+    threads: int | None = None,
+    cancel: Any = None,
+) -> Any:
+    """Attributes of vertices at the pixels of a picture; 0 where nothing was drawn.
+
+    attributes: (V, C), C at least 1.  faces: (F, 3).  face_index: (...) and barycentric: (..., 3)
+    as `rasterize` gives them. The result is (..., C) float32. `faces` may be other triples than
+    those of the picture, as long as there are as many: indices of texture coordinates.
+    """
+    door = door_of({"attributes": attributes, "faces": faces, "face_index": face_index,
+                    "barycentric": barycentric})  # fmt: skip
+    space, weights = leading(barycentric, "barycentric", (3,))
+    if tuple(face_index.shape) != space:
+        raise ValueError(
+            f"face_index has shape {tuple(face_index.shape)} and barycentric "
+            f"{tuple(barycentric.shape)}: they must be (...) and (..., 3) of one picture"
+        )
+    values = door.floats(attributes, "attributes", ("V", "C"))
+    result = np.empty((weights.shape[0], values.shape[1]), np.float32)
+    _native.interpolate(
+        values, door.indices(faces, "faces", ("F", 3)),
+        door.indices(face_index.reshape(-1), "face_index", ("N",)),
+        door.floats(weights, "barycentric", ("N", 3)), result,
+        threads=default_threads(threads), cancel=cancel,
+    )  # fmt: skip
+    return door.give(result.reshape((*space, values.shape[1])))
+
+
+def scatter(
+    values: Any,
+    uv: Any,
+    size: Sequence[int],
+    *,
+    weights: Any = None,
+    filter: str = "linear",  # noqa: A002  (the word for it)
+    threads: int | None = None,
+    cancel: Any = None,
+) -> Scattered:
+    """Puts values into a texture where their texture coordinates say: back-projection.
+
+    values: (..., C).  uv: (..., 2) in 0..1, (0, 0) the middle of the first texel and (1, 1) that
+    of the last one, u along the width.  size: (height, width).  weights: (...), None for 1 each.
+    filter: "linear" shares a value among four texels, "nearest" gives it to one.
+    """
+    height, width = checked_size(size)
+    _one_of("filter", filter, FILTERS)
+    door = door_of({"values": values, "uv": uv, "weights": weights})
+    space, places = leading(uv, "uv", (2,))
+    _, flat = leading(values, "values", ("C",))
+    named = {"values": tuple(values.shape[:-1])}
+    if weights is not None:
+        named["weights"] = tuple(weights.shape)
+    for name, found in named.items():
+        if found != space:
+            raise ValueError(
+                f"{name} is for {found} pixels and uv for {space}: their leading sizes must agree"
+            )
+    colours = door.floats(flat, "values", ("N", "C"))
+    counted = None if weights is None else door.floats(weights.reshape(-1), "weights", ("N",))
+    texture = np.zeros((height, width, colours.shape[1]), np.float32)
+    total = np.zeros((height, width), np.float32)
+    _native.scatter(
+        colours, door.floats(places, "uv", ("N", 2)), counted, texture, total, filter=filter,
+        threads=default_threads(threads), cancel=cancel,
+    )  # fmt: skip
+    return Scattered(door.give(texture), door.give(total))
+
+
+def vertex_normals(
+    positions: Any,
+    faces: Any,
+    *,
+    weighting: str = "area",
+    threads: int | None = None,
+    cancel: Any = None,
+) -> Any:
+    """Smooth unit normals of vertices, (V, 3): of the faces around, weighted by their area or by
+    the angle at the vertex; 0 for a vertex without a face that has an area.
+
+    positions: (V, 3).  faces: (F, 3).
+    """
+    _one_of("weighting", weighting, WEIGHTINGS)
+    door = door_of({"positions": positions, "faces": faces})
+    places = door.floats(positions, "positions", ("V", 3))
+    normals = np.empty_like(places)
+    _native.vertex_normals(
+        places, door.indices(faces, "faces", ("F", 3)), normals, weighting=weighting,
+        threads=default_threads(threads), cancel=cancel,
+    )  # fmt: skip
+    return door.give(normals)
+
+
+def inpaint_vertices(
+    texture: Any,
+    mask: Any,
+    positions: Any,
+    uvs: Any,
+    faces: Any,
+    uv_faces: Any,
+    *,
+    method: str = "smooth",
+    cancel: Any = None,
+) -> tuple[Any, Any]:
+    """Colours at vertices that the mask leaves out, from their neighbours over the mesh.
+
+    texture: (H, W, C).  mask: (H, W) uint8 or bool, not 0 where the texture is known.
+    positions: (V, 3).  uvs: (U, 2) in 0..1.  faces, uv_faces: (F, 3) into them.
+    Returns a new texture (float32) and a new mask (of the mask's type); inputs stay as they are.
+    """
+    _one_of("method", method, METHODS)
+    door = door_of({"texture": texture, "mask": mask, "positions": positions, "uvs": uvs,
+                    "faces": faces, "uv_faces": uv_faces})  # fmt: skip
+    painted = np.array(door.floats(texture, "texture", ("H", "W", "C")), order="C")
+    known = door.bytes_of(mask, "mask", painted.shape[:2])
+    _native.inpaint_vertices(
+        painted, known, door.floats(positions, "positions", ("V", 3)),
+        door.floats(uvs, "uvs", ("U", 2)), door.indices(faces, "faces", ("F", 3)),
+        door.indices(uv_faces, "uv_faces", ("F", 3)), method=method, cancel=cancel,
+    )  # fmt: skip
+    return door.give(painted), door.give(known, like=mask)
+
+
+def _on_gpu(clip: Any, faces: Any, size: tuple[int, int], rule: str, prior: Any) -> Raster | None:
+    """The picture made on the tensors' GPU; None where that cannot be done."""
+    try:
+        from hy3d_rocm.raster.gpu.dispatch import rasterize_on_gpu
+    except ImportError:  # no Triton here, or one that does not load
+        return None
+    found: Raster | None = rasterize_on_gpu(clip, faces, size, rule=rule, prior=prior)
+    return found
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}: give one of {', '.join(choices)}")
