@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hy3d_rocm.raster.gpu.faces import depth_range, larger, smaller
 
 @triton.jit
 def _sum(a, b):
@@ -102,8 +103,7 @@ def _inside(exact, side, turn, ax, ay, aw, bx, by, bw, COMPAT: tl.constexpr):
 def exact_pixel(
     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT: tl.constexpr
 ):  # fmt: skip
-    """As csrc/raster/odd.c: whether faces cover pixels; the weights of their corners; Z/W that is
-    not yet held within its range."""
+    """As csrc/raster/odd.c: whether faces cover pixels; the barycentrics there; Z/W."""
     rounds = tl.where(r < 0.0, 0, 12)
     det = exact_det(x0, y0, w0, x1, y1, w1, x2, y2, w2, rounds)
     turn = _turned_sign(det)
@@ -119,7 +119,9 @@ def exact_pixel(
     e0, e1, e2 = e0 * turn, e1 * turn, e2 * turn
     inverse = 1.0 / (tl.abs(det) * r)
     z = (e0 * (z0 * inverse) + e1 * (z1 * inverse)) + e2 * (z2 * inverse)
+    low, high = depth_range(z0, w0, z1, w1, z2, w2)
+    z = smaller(larger(z, low), high)
     # Corners on both sides of the eye may cancel: a point at infinity.
     total = (e0 + e1) + e2
     covered = covered & (det != 0.0) & (total != 0.0)
-    return covered, e0, e1, e2, total, z
+    return covered, e0 / total, e1 / total, e2 / total, z

@@ -10,6 +10,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Z/W counts scale * Z/W + offset steps of depth, rounded down. (A variable that one of these were
+# assigned to would be float32.)
+SCALE_COMPAT, OFFSET_COMPAT = tl.constexpr(0.49999 * 2.0**18), tl.constexpr(2.0**17)
+SCALE_TOPLEFT, OFFSET_TOPLEFT = tl.constexpr(2.0**29), tl.constexpr(2.0**29)
+UNSCALE_COMPAT, UNSCALE_TOPLEFT = tl.constexpr(1 / (0.49999 * 2.0**18)), tl.constexpr(2.0**-29)
+# What is nearer than prior * scale + hidden is dropped.
+HIDDEN_COMPAT = tl.constexpr(2.0**17 + 1e-6 / 0.49999 * (0.49999 * 2.0**18))
+HIDDEN_TOPLEFT = tl.constexpr(2.0**29 + 1e-6 / 0.49999 * 2.0**29)
+
 
 @triton.jit
 def smaller(a, b):
@@ -53,51 +62,66 @@ def pixel(column, row, width, height, sx, sy):
 
 
 @triton.jit
-def bound_of(e0, e1, e2, r):
-    """More than the rounding error of an edge function anywhere on the screen."""
-    return ((tl.abs(e0) + tl.abs(e1)) + tl.abs(e2)) * r * 8.881784197001252e-16  # 2^-50
+def _is_plain(z, w, COMPAT: tl.constexpr):
+    """Whether a corner's depth and W are within what a face that is not careful may have."""
+    size = tl.abs(w)
+    if COMPAT:
+        plain = tl.abs(z) * SCALE_COMPAT <= size * 536870912.0
+    else:
+        plain = tl.abs(z) <= size
+    return plain & (size >= 8.673617379884035e-19) & (size <= 1.152921504606847e18)  # 2^-60, 2^60
+
+
+@triton.jit
+def _edge(e0, e1, e2, turned, r):
+    """A corner's weight at (P, Q): factors of P and Q, the constant; and the sum of the largest."""
+    f0, f1, f2 = e0 * turned, e1 * turned, (e2 * turned) * r
+    return f0, f1, f2, ((tl.abs(f0) + tl.abs(f1)) * r + tl.abs(f2)) * 8.881784197001252e-16  # 2^-50
 
 
 @triton.jit
 def prepare(
     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT: tl.constexpr
 ):  # fmt: skip
-    """Edges turned so that the inside is >= 0 (nine factors), what depth is summed of (three), its
-    range, and whether the face is odd: then the rest means nothing."""
+    """Of faces: the weights of corners (nine factors), no rounding error of which is above `bound`;
+    what depth in steps is summed of (three); whether they are odd (then the rest means nothing) or
+    careful."""
     a0, a1, a2 = cross(x1, y1, w1, x2, y2, w2)
     b0, b1, b2 = cross(x2, y2, w2, x0, y0, w0)
     c0, c1, c2 = cross(x0, y0, w0, x1, y1, w1)
     px, py, pw = c0 * x2, c1 * y2, c2 * w2
     det = (px + py) + pw
-    size = tl.abs(det) * r
-    inverse = 1.0 / size
-    front = (w0 > 0.0) & (w1 > 0.0) & (w2 > 0.0)
+    share = 1.0 / (tl.abs(det) * r)
     behind = (w0 < 0.0) & (w1 < 0.0) & (w2 < 0.0)
-    one_side = front | behind
-    turned = det < 0.0
-    d0, d1, d2 = z0 * inverse, z1 * inverse, z2 * inverse
+    one_side = behind | ((w0 > 0.0) & (w1 > 0.0) & (w2 > 0.0))
+    is_turned = det < 0.0
     if COMPAT:
-        turned = turned != behind
+        is_turned = is_turned != behind
         side = tl.where(behind, -1.0, 1.0)
+        d0, d1, d2 = z0 * SCALE_COMPAT, z1 * SCALE_COMPAT, z2 * SCALE_COMPAT
         d0, d1, d2 = d0 * side, d1 * side, d2 * side
-    weight = larger(bound_of(a0, a1, a2, r) * tl.abs(w0), 0.0)
-    weight = larger(bound_of(b0, b1, b2, r) * tl.abs(w1), weight)
-    weight = larger(bound_of(c0, c1, c2, r) * tl.abs(w2), weight)
+    else:
+        d0, d1, d2 = z0 * SCALE_TOPLEFT, z1 * SCALE_TOPLEFT, z2 * SCALE_TOPLEFT
+    turned = share * tl.where(is_turned, -1.0, 1.0)
+    a0, a1, a2, a = _edge(a0, a1, a2, turned, r)
+    b0, b1, b2, b = _edge(b0, b1, b2, turned, r)
+    c0, c1, c2, c = _edge(c0, c1, c2, turned, r)
+    bound = larger(c, larger(b, larger(a, 0.0)))
+    weight = larger(tl.abs(w2), larger(tl.abs(w1), larger(tl.abs(w0), 0.0)))
     rounding = ((tl.abs(px) + tl.abs(py)) + tl.abs(pw)) * 8.881784197001252e-16
-    odd = (tl.abs(det) <= rounding) | (weight > size * 2.3283064365386963e-10)
+    known = (tl.abs(det) > rounding) & (bound * weight <= 2.3283064365386963e-10)  # 2^-32
     if COMPAT:
-        odd = odd | (one_side == 0)
-    low, high = depth_range(z0, w0, z1, w1, z2, w2)
-    s = tl.where(turned, -1.0, 1.0)
+        known = known & one_side
+    plain = one_side & _is_plain(z0, w0, COMPAT) & _is_plain(z1, w1, COMPAT)
+    plain = plain & _is_plain(z2, w2, COMPAT)
     return (
-        a0 * s, a1 * s, a2 * s, b0 * s, b1 * s, b2 * s, c0 * s, c1 * s, c2 * s,
-        d0, d1, d2, low, high, odd,
+        a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, d0, d1, d2, known == 0, plain == 0
     )  # fmt: skip
 
 
 @triton.jit
 def depth_range(z0, w0, z1, w1, z2, w2):
-    """Where Z/W of a face lies: between its corners', or anywhere if it is on both sides of W = 0."""
+    """Where Z/W of faces lies: between the corners', or anywhere on both sides of the eye."""
     q0, q1, q2 = z0 / w0, z1 / w1, z2 / w2
     one_side = ((w0 > 0.0) & (w1 > 0.0) & (w2 > 0.0)) | ((w0 < 0.0) & (w1 < 0.0) & (w2 < 0.0))
     low = tl.where(one_side, smaller(smaller(q0, q1), q2), float("-inf"))
@@ -136,29 +160,53 @@ def box(x0, y0, w0, x1, y1, w1, x2, y2, w2, sx, sy, width, height, COMPAT: tl.co
 
 
 @triton.jit
-def edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2):
-    """The three edge functions at pixels."""
-    return a0 * p + (a1 * q + a2 * r), b0 * p + (b1 * q + b2 * r), c0 * p + (c1 * q + c2 * r)
+def weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2):
+    """The weights of corners at pixels: all are >= 0 within the face."""
+    return a0 * p + (a1 * q + a2), b0 * p + (b1 * q + b2), c0 * p + (c1 * q + c2)
 
 
 @triton.jit
-def depth_of(e0, e1, e2, d0, d1, d2, low, high):
-    """Z/W at pixels."""
-    return smaller(larger((e0 * d0 + e1 * d1) + e2 * d2, low), high)
+def steps_of(e0, e1, e2, d0, d1, d2, COMPAT: tl.constexpr):
+    """Depth in steps at pixels."""
+    return ((e0 * d0 + e1 * d1) + e2 * d2) + (OFFSET_COMPAT if COMPAT else OFFSET_TOPLEFT)
 
 
 @triton.jit
-def passes(z, near, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr):
-    """Whether neither near and far plane nor the prior drop what has the depth z."""
-    kept = (z <= float("inf")) if COMPAT else (z >= -1.0) & (z <= 1.0)
-    if HAS_PRIOR:
-        kept = kept & ((z * 0.49999 + 0.5 < (near * 0.49999 + 0.5) + 1e-6) == 0)
-    return kept
+def steps_of_depth(z, COMPAT: tl.constexpr):
+    """Z/W in steps, and the other way round."""
+    if COMPAT:
+        return z * SCALE_COMPAT + OFFSET_COMPAT
+    return z * SCALE_TOPLEFT + OFFSET_TOPLEFT
 
 
 @triton.jit
-def key_of(z, face, COMPAT: tl.constexpr):
-    """What is compared: the depth's step, then the face's number."""
-    steps = z * (0.49999 * 262144.0) + 131072.0 if COMPAT else z * 536870912.0 + 536870912.0
-    steps = smaller(larger(steps, -1073741824.0), 1073741824.0)
-    return tl.floor(steps).to(tl.int32).to(tl.int64) * 4294967296 + face.to(tl.int64)
+def depth_of_steps(steps, COMPAT: tl.constexpr):
+    if COMPAT:
+        return (steps - OFFSET_COMPAT) * UNSCALE_COMPAT
+    return (steps - OFFSET_TOPLEFT) * UNSCALE_TOPLEFT
+
+
+@triton.jit
+def is_cut(steps, COMPAT: tl.constexpr):
+    """Whether near and far plane leave that out: all faces that are not careful are between."""
+    if COMPAT:
+        return steps != steps
+    return ((steps >= 0.0) & (steps <= 2.0 * OFFSET_TOPLEFT)) == 0
+
+
+@triton.jit
+def is_hidden(steps, prior, COMPAT: tl.constexpr):
+    """Whether the prior, Z/W as float64, drops what is so near."""
+    if COMPAT:
+        return steps < prior * SCALE_COMPAT + HIDDEN_COMPAT
+    return steps < prior * SCALE_TOPLEFT + HIDDEN_TOPLEFT
+
+
+@triton.jit
+def key_of(steps, careful, face):
+    """What is compared: the depth's step, then the face's number. careful: true where steps may be
+    anything."""
+    whole = tl.floor(steps)
+    held = smaller(larger(whole, -1073741824.0), 1073741824.0)
+    whole = tl.where(careful, held, whole)
+    return whole.to(tl.int32).to(tl.int64) * 4294967296 + face.to(tl.int64)

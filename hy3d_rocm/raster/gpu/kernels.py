@@ -19,34 +19,44 @@ import triton.language as tl
 
 from hy3d_rocm.raster.gpu.exact import exact_pixel
 from hy3d_rocm.raster.gpu.faces import (
-    bound_of,
     box,
-    depth_of,
-    edges_at,
+    depth_of_steps,
+    is_cut,
+    is_hidden,
     key_of,
-    larger,
     load_corner,
-    passes,
     pixel,
     prepare,
     screen,
-    smaller,
+    steps_of,
+    steps_of_depth,
+    weights_at,
 )
 
 EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
 @triton.jit
-def _offer(keys, prior, at, z, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr):
-    """The minimum of what is at pixels and a fragment of the depth z."""
-    near = z
+def _offer(
+    keys, prior, at, steps, careful, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr
+):
+    """The minimum of what is at pixels and a fragment of that depth. careful: 1 or 0."""
+    mask = mask & ((careful * is_cut(steps, COMPAT).to(tl.int32)) == 0)
     if HAS_PRIOR:
-        near = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
-    mask = mask & passes(z, near, HAS_PRIOR, COMPAT)
-    key = key_of(z, face, COMPAT)
+        before = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
+        mask = mask & (is_hidden(steps, before, COMPAT) == 0)
+    key = tl.where(mask, key_of(steps, careful > 0, face), EMPTY)
     # What another program has just written may not be seen yet; it can only be larger then.
     there = tl.load(keys + at, mask=mask, other=0)
     tl.atomic_min(keys + at, key, mask=mask & (key < there), sem="relaxed")
+
+
+@triton.jit
+def _covered(e0, e1, e2, bound):
+    """Whether pixels are surely covered, and whether they may be."""
+    least = bound * -1.0
+    sure = (e0 > bound) & (e1 > bound) & (e2 > bound)
+    return sure, (e0 >= least) & (e1 >= least) & (e2 >= least)
 
 
 @triton.jit(do_not_specialize=["vertices", "faces", "width", "height"])
@@ -84,24 +94,23 @@ def draw_faces(
     wide = tl.cdiv(columns, TILE) * tl.cdiv(rows, TILE)
     is_small = pixels <= MOST
     pixels = tl.where(is_small, pixels, 0)
-    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, d0, d1, d2, odd, careful = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
-    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
+    careful = careful.to(tl.int32)
     doubts = odd & (pixels > 0)
     most = tl.max(pixels, 0)
     column, row = left, top
     k = 0
     while k < most:
         p, q = pixel(column, row, width, height, sx, sy)
-        e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         drawn = (k < pixels) & (odd == 0)
-        sure = drawn & (e0 > a) & (e1 > b) & (e2 > c)
-        maybe = drawn & (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
-        doubts = doubts | (maybe & (sure == 0))
-        z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
+        sure, maybe = _covered(e0, e1, e2, bound)
+        doubts = doubts | (drawn & maybe & (sure == 0))
+        steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, z, face, sure, HAS_PRIOR, COMPAT)
+        _offer(keys, prior, at, steps, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
         is_last = column == left + columns - 1
         column = tl.where(is_last, left, column + 1)
         row = row + is_last.to(tl.int32)
@@ -132,9 +141,9 @@ def _corners_of(clip, triangles, face, mask):
 
 
 @triton.jit
-def _most(e0, e1, e2, p0, p1, q0, q1, r):
-    """The largest value of an edge function on a box of pixels: rounding keeps order."""
-    return e0 * tl.where(e0 > 0.0, p1, p0) + (e1 * tl.where(e1 > 0.0, q1, q0) + e2 * r)
+def _most(e0, e1, e2, p0, p1, q0, q1):
+    """The largest weight on a box of pixels: rounding keeps order."""
+    return e0 * tl.where(e0 > 0.0, p1, p0) + (e1 * tl.where(e1 > 0.0, q1, q0) + e2)
 
 
 @triton.jit
@@ -173,27 +182,28 @@ def draw_tiles(
     )
     sx, sy = screen(width, height, COMPAT)
     r = sx * sy
-    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, d0, d1, d2, odd, careful = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
-    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
     p0, q0 = pixel(left, top, width, height, sx, sy)
     p1, q1 = pixel(right, bottom, width, height, sx, sy)
-    meets = _most(a0, a1, a2, p0, p1, q0, q1, r) >= a * -1.0
-    meets = meets & (_most(b0, b1, b2, p0, p1, q0, q1, r) >= b * -1.0)
-    meets = meets & (_most(c0, c1, c2, p0, p1, q0, q1, r) >= c * -1.0)
+    _, meets = _covered(
+        _most(a0, a1, a2, p0, p1, q0, q1), _most(b0, b1, b2, p0, p1, q0, q1),
+        _most(c0, c1, c2, p0, p1, q0, q1), bound,
+    )  # fmt: skip
     open_ = odd.to(tl.int32)
     if meets & (odd == 0):
         column, row = left + tl.arange(0, TILE)[None, :], top + tl.arange(0, TILE)[:, None]
         p, q = pixel(column, row, width, height, sx, sy)
-        e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         inside = (column <= right) & (row <= bottom)
-        sure = inside & (e0 > a) & (e1 > b) & (e2 > c)
-        maybe = inside & (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
-        z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
+        sure, maybe = _covered(e0, e1, e2, bound)
+        steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, z, face, sure, HAS_PRIOR, COMPAT)
-        open_ = tl.max(tl.max((maybe & (sure == 0)).to(tl.int32), 1), 0)
+        # A number: Triton's interpreter makes floats of a bool that it broadcasts.
+        one = careful.to(tl.int32)
+        _offer(keys, prior, at, steps, one, face, inside & sure, HAS_PRIOR, COMPAT)
+        open_ = tl.max(tl.max((inside & maybe & (sure == 0)).to(tl.int32), 1), 0)
     tl.store(doubts + item, open_)
 
 
@@ -216,22 +226,20 @@ def settle_tiles(
     )
     sx, sy = screen(width, height, COMPAT)
     r = sx * sy
-    a0, a1, a2, b0, b1, b2, c0, c1, c2, _, _, _, low, high, odd = prepare(
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, _, _, _, odd, _ = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
-    a, b, c = bound_of(a0, a1, a2, r), bound_of(b0, b1, b2, r), bound_of(c0, c1, c2, r)
     column, row = left + lane % TILE, top + lane // TILE
     p, q = pixel(column, row, width, height, sx, sy)
-    e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
-    sure = (e0 > a) & (e1 > b) & (e2 > c)
-    maybe = (e0 >= a * -1.0) & (e1 >= b * -1.0) & (e2 >= c * -1.0)
+    e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    sure, maybe = _covered(e0, e1, e2, bound)
     here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
-    covered, _, _, _, _, z = exact_pixel(
+    covered, _, _, _, z = exact_pixel(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
     )
-    z = smaller(larger(z, low), high)
+    steps = steps_of_depth(z, COMPAT)
     at = row.to(tl.int64) * width + column
-    _offer(keys, prior, at, z, face, here & covered, HAS_PRIOR, COMPAT)
+    _offer(keys, prior, at, steps, lane * 0 + 1, face, here & covered, HAS_PRIOR, COMPAT)
 
 
 @triton.jit(do_not_specialize=["width", "height"])
@@ -250,30 +258,36 @@ def read_keys(
     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(clip, triangles, face, drawn)
     sx, sy = screen(width, height, COMPAT)
     r = sx * sy
-    a0, a1, a2, b0, b1, b2, c0, c1, c2, d0, d1, d2, low, high, odd = prepare(
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, d0, d1, d2, odd, careful = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
     p, q = pixel(column, row, width, height, sx, sy)
-    e0, e1, e2 = edges_at(p, q, r, a0, a1, a2, b0, b1, b2, c0, c1, c2)
-    z = depth_of(e0, e1, e2, d0, d1, d2, low, high)
-    share = 1.0 / ((e0 + e1) + e2)
-    s0, s1, s2 = e0 * share, e1 * share, e2 * share
-    sure = (e0 > bound_of(a0, a1, a2, r)) & (e1 > bound_of(b0, b1, b2, r))
-    sure = sure & (e2 > bound_of(c0, c1, c2, r)) & (odd == 0)
-    open_ = drawn & (sure == 0)
+    e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    z = depth_of_steps(steps_of(e0, e1, e2, d0, d1, d2, COMPAT), COMPAT)
+    sure, _ = _covered(e0, e1, e2, bound)
+    f0, f1, f2 = e0.to(tl.float32), e1.to(tl.float32), e2.to(tl.float32)
+    total = ((f0 + f1) + f2).to(tl.float64)
+    total = tl.where(careful, (e0 + e1) + e2, total)
+    # Rounded twice, to float64 and to float32, a quotient of float32 is the same as rounded once.
+    share = 1.0 / total
+    once = share.to(tl.float32)
+    s0 = tl.where(careful, (e0 * share).to(tl.float32), f0 * once)
+    s1 = tl.where(careful, (e1 * share).to(tl.float32), f1 * once)
+    s2 = tl.where(careful, (e2 * share).to(tl.float32), f2 * once)
+    open_ = drawn & (odd | (sure == 0))
     if tl.max(open_.to(tl.int32), 0) > 0:
-        _, t0, t1, t2, total, exact_z = exact_pixel(
+        _, t0, t1, t2, exact_z = exact_pixel(
             x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
         )
-        s0 = tl.where(open_, t0 / total, s0)
-        s1 = tl.where(open_, t1 / total, s1)
-        s2 = tl.where(open_, t2 / total, s2)
-        z = tl.where(open_, smaller(larger(exact_z, low), high), z)
+        s0 = tl.where(open_, t0.to(tl.float32), s0)
+        s1 = tl.where(open_, t1.to(tl.float32), s1)
+        s2 = tl.where(open_, t2.to(tl.float32), s2)
+        z = tl.where(open_, exact_z, z)
     tl.store(face_index + at, tl.where(drawn, face + 1, 0).to(tl.int32), mask=is_there)
     tl.store(depth + at, tl.where(drawn, z, float("inf")).to(tl.float32), mask=is_there)
-    tl.store(barycentric + at * 3, tl.where(drawn, s0, 0.0).to(tl.float32), mask=is_there)
-    tl.store(barycentric + at * 3 + 1, tl.where(drawn, s1, 0.0).to(tl.float32), mask=is_there)
-    tl.store(barycentric + at * 3 + 2, tl.where(drawn, s2, 0.0).to(tl.float32), mask=is_there)
+    tl.store(barycentric + at * 3, tl.where(drawn, s0, 0.0), mask=is_there)
+    tl.store(barycentric + at * 3 + 1, tl.where(drawn, s1, 0.0), mask=is_there)
+    tl.store(barycentric + at * 3 + 2, tl.where(drawn, s2, 0.0), mask=is_there)
 
 
 @triton.jit(do_not_specialize=["vertices"])
