@@ -253,11 +253,11 @@ def scatter(
     weights: Any,
     texture: Any,
     total: Any,
-    filter: str = "linear",
+    filter: str = "linear",  # noqa: A002 (a keyword that callers know)
     threads: int = 0,
     cancel: CancelFlag | None = None,
 ) -> None:
-    """values f32 (N, C) at uv f32 (N, 2), u along columns and 0 and 1 the centres of the first and the
+    """values f32 (N, C) at uv f32 (N, 2), u along columns, 0 and 1 the centres of the first and the
     last texel; weights None or f32 (N): texture f32 (H, W, C) gets weighted means (0 where there is
     nothing), total f32 (H, W) the sums of weights. Points outside 0..1 are left out."""
 
@@ -269,8 +269,8 @@ def vertex_normals(
     threads: int = 0,
     cancel: CancelFlag | None = None,
 ) -> None:
-    """positions f32 (V, 3), faces i32 (F, 3): normals f32 (V, 3) of length 1, or 0 where there is no
-    direction. weighting: "area" or "angle"."""
+    """positions f32 (V, 3), faces i32 (F, 3): normals f32 (V, 3) of length 1, or 0 where there is
+    no direction. weighting: "area" or "angle"."""
 
 def inpaint_vertices(
     texture: Any,
@@ -282,9 +282,9 @@ def inpaint_vertices(
     method: str = "smooth",
     cancel: CancelFlag | None = None,
 ) -> int:
-    """texture f32 (H, W, C) and mask u8 (H, W) are changed: texels of vertices (v = 1 is row 0) where the
-    mask is 0 get colours from neighbours over the mesh. positions f32 (V, 3), uvs f32 (U, 2), faces and
-    uv_faces i32 (F, 3). Returns how many vertices had no colour and got one."""
+    """texture f32 (H, W, C) and mask u8 (H, W) are changed: texels of vertices (v = 1 is row 0)
+    where the mask is 0 get colours from neighbours over the mesh. positions f32 (V, 3), uvs f32
+    (U, 2), faces and uv_faces i32 (F, 3). Returns how many vertices had no colour and got one."""
 
 def cpu_info() -> dict[str, Any]:
     """level (in use), detected (the best), levels (all up to it), max_threads."""

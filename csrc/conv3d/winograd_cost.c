@@ -1,8 +1,8 @@
 /* What a convolution by Winograd is expected to cost, and the blocks that cost least.
  *
  * A model of cycles with five constants, fitted to the layers of video VAEs by
- * tests/bench/fit_winograd_cost.py (docs/tuning.md says how well). Blocks change no bit of a result, so they may follow threads and memory; the kind
- * may not, and is chosen for one thread. */
+ * tests/bench/fit_winograd_cost.py (docs/tuning.md says how well). Blocks change no bit of a
+ * result, so they may follow threads and memory; the kind may not, and is chosen for one thread. */
 #include "conv3d/internal.h"
 
 /* Blocks above this get slower where caches are smaller than on the machines measured. */

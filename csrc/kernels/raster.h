@@ -1,8 +1,8 @@
 /* What the rasteriser's kernels work on; plain data, see csrc/raster/internal.h for the whole.
  *
  * A face's corners are (X, Y, Z, W). Edge i is the plane through the eye and the two corners other
- * than i: E_i(p) = det(v_j, v_k, p) over (X, Y, W), (i, j, k) cyclic, which no vertex behind the eye
- * disturbs. A pixel is p = (P, Q, R), whole numbers that are exact in double:
+ * than i: E_i(p) = det(v_j, v_k, p) over (X, Y, W), (i, j, k) cyclic, which no vertex behind the
+ * eye disturbs. A pixel is p = (P, Q, R), whole numbers that are exact in double:
  *     P = (2 column + 1 - width) * sy,  Q = (2 row + 1 - height) * sx,  R = sx * sy. */
 #ifndef HY3D_KERNELS_RASTER_H
 #define HY3D_KERNELS_RASTER_H
@@ -32,8 +32,8 @@ typedef struct hy3d__raster_faces {
     double bound[HY3D__FACES];      /* no edge function's rounding error is above */
     double z[3][HY3D__FACES];       /* depth in steps is the sum of E_i z_i, and offset */
     int32_t face[HY3D__FACES];
-    unsigned odd;     /* bit k: face k needs exact arithmetic throughout; the rest of it is not set */
-    unsigned careful; /* bit k: it is cut, passes through the eye's plane, or is out of depth's range */
+    unsigned odd;     /* bit k: face k needs exact arithmetic; all else of it is undefined */
+    unsigned careful; /* bit k: it is cut, goes through the eye's plane, or out of depth's range */
 } hy3d__raster_faces;
 
 /* Pixels of a tile, first to last, within it. */

@@ -86,10 +86,10 @@ TARGET void hy3d_raster_row_f32__avx2(size_t n, const int32_t *face, const float
         const __m128 x = _mm_andnot_ps(gap, _mm_loadu_ps(a + i));
         const __m128 y = _mm_andnot_ps(gap, _mm_loadu_ps(b + i));
         const __m128 z = _mm_andnot_ps(gap, _mm_loadu_ps(c + i));
-        const __m128 xy = _mm_unpacklo_ps(x, y), yz = _mm_unpackhi_ps(y, z);   /* x0y0x1y1 y2z2y3z3 */
-        const __m128 zx = _mm_shuffle_ps(z, x, _MM_SHUFFLE(3, 1, 2, 0));       /* z0z2x1x3 */
-        const __m128 yz1 = _mm_shuffle_ps(y, z, _MM_SHUFFLE(1, 1, 1, 1));      /* y1y1z1z1 */
-        const __m128 xz = _mm_shuffle_ps(x, z, _MM_SHUFFLE(3, 2, 3, 2));       /* x2x3z2z3 */
+        const __m128 xy = _mm_unpacklo_ps(x, y), yz = _mm_unpackhi_ps(y, z); /* x0y0x1y1 y2z2y3z3 */
+        const __m128 zx = _mm_shuffle_ps(z, x, _MM_SHUFFLE(3, 1, 2, 0));     /* z0z2x1x3 */
+        const __m128 yz1 = _mm_shuffle_ps(y, z, _MM_SHUFFLE(1, 1, 1, 1));    /* y1y1z1z1 */
+        const __m128 xz = _mm_shuffle_ps(x, z, _MM_SHUFFLE(3, 2, 3, 2));     /* x2x3z2z3 */
         _mm_storeu_ps(out + 3 * i, _mm_shuffle_ps(xy, zx, _MM_SHUFFLE(2, 0, 1, 0)));
         _mm_storeu_ps(out + 3 * i + 4,
                       _mm_shuffle_ps(yz1, _mm_unpacklo_ps(xz, yz), _MM_SHUFFLE(1, 0, 2, 0)));

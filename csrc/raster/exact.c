@@ -1,5 +1,5 @@
-/* Expansions after Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
- * Predicates" (1997): a number as a sum of doubles that do not overlap.
+/* Expansions after Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust
+ * Geometric Predicates" (1997): a number as a sum of doubles that do not overlap.
  *
  * A product of two floats is exact in double; times a double it is two of them (Dekker's product,
  * which needs no fma: a library's fma is not to be trusted on every system). Six such products are

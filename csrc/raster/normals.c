@@ -10,16 +10,17 @@
 
 /* Sums of a run: 384 KiB, in L2 with room for positions; but at least so many runs, that a small mesh
  * has work for several threads. */
-enum { RUN_VERTICES = 16384, LEAST_RUNS = 16, LEAST_VERTICES = 1024 };
+enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16 };
 
 typedef struct normals_job {
-    int64_t vertices, run;
+    int64_t vertices;
+    int shift; /* a run has 2^shift vertices */
     const float *positions;
     const int32_t *triangles;
     hy3d_normal_weighting weighting;
     float *normals;
     hy3d__buckets buckets;
-    double *sums; /* 3 * run a slot */
+    double *sums; /* three a vertex of a run, for each slot */
 } normals_job;
 
 typedef struct vector {
@@ -51,7 +52,8 @@ static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_
     const normals_job *const job = argument;
     for (int64_t f = begin; f < end; f++) {
         const int32_t *const corner = job->triangles + 3 * f;
-        const int64_t run[3] = {corner[0] / job->run, corner[1] / job->run, corner[2] / job->run};
+        const int32_t run[3] = {corner[0] >> job->shift, corner[1] >> job->shift,
+                                corner[2] >> job->shift};
         for (int k = 0; k < 3; k++) {
             if ((k > 0 && run[k] == run[0]) || (k > 1 && run[k] == run[1])) {
                 continue;
@@ -96,9 +98,9 @@ static void add_face(const normals_job *job, int64_t face, int64_t first, int64_
 static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const normals_job *const job = argument;
-    const int64_t first = grain * job->run, left = job->vertices - first;
-    const int64_t n = left < job->run ? left : job->run;
-    double *const sums = job->sums + 3 * job->run * (int64_t)slot;
+    const int64_t first = grain << job->shift, left = job->vertices - first;
+    const int64_t most = (int64_t)1 << job->shift, n = left < most ? left : most;
+    double *const sums = job->sums + 3 * most * (int64_t)slot;
     memset(sums, 0, (size_t)(3 * n) * sizeof *sums);
     for (int64_t i = job->buckets.first[grain]; i < job->buckets.first[grain + 1]; i++) {
         add_face(job, job->buckets.items[i], first, n, sums);
@@ -119,17 +121,17 @@ static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
 static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, uint32_t slots,
                        const hy3d_cancel *cancel)
 {
-    const int64_t share = job->vertices / LEAST_RUNS + 1;
-    const int64_t least = share < LEAST_VERTICES ? LEAST_VERTICES : share;
-    job->run = least < RUN_VERTICES ? least : RUN_VERTICES;
-    const int64_t runs = job->vertices / job->run + (job->vertices % job->run != 0);
+    job->shift = LEAST_SHIFT;
+    while (job->shift < MOST_SHIFT && job->vertices >> job->shift > LEAST_RUNS) {
+        job->shift++;
+    }
+    const int64_t runs = ((job->vertices - 1) >> job->shift) + 1;
     slots = runs < (int64_t)slots ? (uint32_t)runs : slots;
     hy3d_status status =
         hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots, cancel, &job->buckets);
     void *memory = NULL;
     if (status == HY3D_OK) {
-        status = hy3d_workspace_take(context, (size_t)(3 * job->run) * sizeof(double) * slots,
-                                     &memory);
+        status = hy3d_workspace_take(context, (3 * sizeof(double) << job->shift) * slots, &memory);
     }
     if (status == HY3D_OK) {
         job->sums = memory;

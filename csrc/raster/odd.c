@@ -15,7 +15,8 @@ static double exact_edge(const float *const v[3], int i, double p, double q, dou
     return hy3d__raster_exact(v[(i + 1) % 3], v[(i + 2) % 3], p, q, r);
 }
 
-/* The factors of P, Q and R: each one rounded difference of exact products, so of the exact sign. */
+/* The factors of P, Q and R: each one rounded difference of exact products, so of the exact
+ * sign. */
 static void factors(const float *a, const float *b, double out[3])
 {
     const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
@@ -62,8 +63,8 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
     return true;
 }
 
-/* Whether a pixel on the edge belongs to the face: the edge is a left one (E grows with the column),
- * or a top one (E is the same along a row and grows with the row). */
+/* Whether a pixel on the edge belongs to the face: the edge is a left one (E grows with the
+ * column), or a top one (E is the same along a row and grows with the row). */
 static bool owns(const hy3d__raster_odd *odd, int i)
 {
     const double x = odd->edge[i][0] * odd->turn, y = odd->edge[i][1] * odd->turn;

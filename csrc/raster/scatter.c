@@ -9,8 +9,9 @@
 #include "raster/buckets.h"
 #include "raster/checks.h"
 
-#include <math.h>
 #include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
 
 /* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands, that
  * a small texture has work for several threads. */
@@ -20,7 +21,7 @@ typedef struct scatter_job {
     const hy3d_scatter_desc *desc;
     const float *values, *uv, *weights;
     float *texture, *total;
-    int64_t rows; /* of a band */
+    int shift; /* a band has 2^shift rows */
     int64_t band_sums;
     hy3d__buckets buckets;
     double *sums; /* band_sums a slot */
@@ -32,26 +33,26 @@ typedef struct target {
     double right, below;
 } target;
 
-/* false: the point is left out. */
-static bool target_of(const scatter_job *job, int64_t point, target *out)
+INLINE bool is_left_out(const scatter_job *job, int64_t point)
 {
     const float u = job->uv[2 * point], v = job->uv[2 * point + 1];
-    if (!(u >= 0.0F && u <= 1.0F && v >= 0.0F && v <= 1.0F) ||
-        (job->weights != NULL && !(job->weights[point] > 0.0F))) {
-        return false;
-    }
+    return u < 0.0F || u > 1.0F || v < 0.0F || v > 1.0F ||
+           (job->weights != NULL && !(job->weights[point] > 0.0F));
+}
+
+INLINE target target_of(const scatter_job *job, int64_t point)
+{
     /* 24 bits by 15: exact. */
-    double x = (double)u * (double)(job->desc->width - 1);
-    double y = (double)v * (double)(job->desc->height - 1);
+    double x = (double)job->uv[2 * point] * (double)(job->desc->width - 1);
+    double y = (double)job->uv[2 * point + 1] * (double)(job->desc->height - 1);
     if (job->desc->filter == HY3D_SCATTER_NEAREST) {
-        x = floor(x + 0.5);
-        y = floor(y + 0.5);
+        x = (double)(int64_t)(x + 0.5);
+        y = (double)(int64_t)(y + 0.5);
     }
-    out->column = (int64_t)x;
-    out->row = (int64_t)y;
-    out->right = x - (double)out->column;
-    out->below = y - (double)out->row;
-    return true;
+    target to = {(int64_t)x, (int64_t)y, 0, 0};
+    to.right = x - (double)to.column;
+    to.below = y - (double)to.row;
+    return to;
 }
 
 static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_t *cursor,
@@ -59,12 +60,12 @@ static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_
 {
     const scatter_job *const job = argument;
     for (int64_t i = begin; i < end; i++) {
-        target to;
-        if (!target_of(job, i, &to)) {
+        if (is_left_out(job, i)) {
             continue;
         }
-        const int64_t band = to.row / job->rows;
-        const int64_t last = to.below > 0 ? (to.row + 1) / job->rows : band;
+        const target to = target_of(job, i);
+        const int64_t band = to.row >> job->shift;
+        const int64_t last = to.below > 0 ? (to.row + 1) >> job->shift : band;
         for (int64_t b = band; b <= last; b++) {
             if (items != NULL) {
                 items[cursor[b]] = (int32_t)i;
@@ -74,9 +75,9 @@ static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_
     }
 }
 
-static void add(const scatter_job *job, const float *value, double share, double *sums)
+/* `channels` is a constant where this is inlined with one: the sums of a texel then fill vectors. */
+INLINE void add(const float *value, int64_t channels, double share, double *sums)
 {
-    const int64_t channels = job->desc->channels;
     for (int64_t c = 0; c < channels; c++) {
         sums[c] += share * (double)value[c];
     }
@@ -84,15 +85,32 @@ static void add(const scatter_job *job, const float *value, double share, double
 }
 
 /* One row's two texels. `sums` is the row's. */
-static void add_row(const scatter_job *job, int64_t point, const target *to, double share,
+INLINE void add_row(const float *value, int64_t channels, const target *to, double share,
                     double *sums)
 {
-    const int64_t channels = job->desc->channels;
-    const float *const value = job->values + channels * point;
     double *const at = sums + (channels + 1) * to->column;
-    add(job, value, share * (1.0 - to->right), at);
+    add(value, channels, share * (1.0 - to->right), at);
     if (to->right > 0) {
-        add(job, value, share * to->right, at + channels + 1);
+        add(value, channels, share * to->right, at + channels + 1);
+    }
+}
+
+INLINE void add_points(const scatter_job *job, int64_t channels, int64_t band, double *sums)
+{
+    const int64_t pitch = job->desc->width * (channels + 1), top = band << job->shift;
+    const int64_t rows = (int64_t)1 << job->shift;
+    for (int64_t i = job->buckets.first[band]; i < job->buckets.first[band + 1]; i++) {
+        const int64_t point = job->buckets.items[i];
+        const float *const value = job->values + channels * point;
+        const double weight = job->weights != NULL ? (double)job->weights[point] : 1.0;
+        const target to = target_of(job, point);
+        const int64_t row = to.row - top;
+        if (row >= 0) {
+            add_row(value, channels, &to, weight * (1.0 - to.below), sums + row * pitch);
+        }
+        if (to.below > 0 && row + 1 < rows) {
+            add_row(value, channels, &to, weight * to.below, sums + (row + 1) * pitch);
+        }
     }
 }
 
@@ -113,24 +131,18 @@ static void store_row(const scatter_job *job, int64_t row, const double *sums)
 static hy3d_status scatter_grain(void *argument, int64_t band, uint32_t slot)
 {
     const scatter_job *const job = argument;
-    const int64_t pitch = job->desc->width * (job->desc->channels + 1), top = band * job->rows;
-    const int64_t left = job->desc->height - top, rows = left < job->rows ? left : job->rows;
+    const int64_t channels = job->desc->channels, pitch = job->desc->width * (channels + 1);
+    const int64_t top = band << job->shift, left = job->desc->height - top;
     double *const sums = job->sums + slot * job->band_sums;
-    memset(sums, 0, (size_t)(rows * pitch) * sizeof *sums);
-    for (int64_t i = job->buckets.first[band]; i < job->buckets.first[band + 1]; i++) {
-        const int64_t point = job->buckets.items[i];
-        const double weight = job->weights != NULL ? (double)job->weights[point] : 1.0;
-        target to;
-        (void)target_of(job, point, &to);
-        const int64_t row = to.row - top;
-        if (row >= 0) {
-            add_row(job, point, &to, weight * (1.0 - to.below), sums + row * pitch);
-        }
-        if (to.below > 0 && row + 1 < rows) {
-            add_row(job, point, &to, weight * to.below, sums + (row + 1) * pitch);
-        }
+    memset(sums, 0, (size_t)job->band_sums * sizeof *sums);
+    if (channels == 1) {
+        add_points(job, 1, band, sums);
+    } else if (channels == 3) {
+        add_points(job, 3, band, sums);
+    } else {
+        add_points(job, channels, band, sums);
     }
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = 0; row < left && row < (int64_t)1 << job->shift; row++) {
         store_row(job, top + row, sums + row * pitch);
     }
     return HY3D_OK;
@@ -180,9 +192,12 @@ static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
     const int64_t height = job->desc->height, pitch = job->desc->width * (job->desc->channels + 1);
     const int64_t fit = pitch < BAND_SUMS ? BAND_SUMS / pitch : 1;
     const int64_t most = height / LEAST_BANDS + 1;
-    job->rows = fit < most ? fit : most;
-    job->band_sums = job->rows * pitch;
-    const int64_t bands = height / job->rows + (height % job->rows != 0);
+    job->shift = 0;
+    while ((int64_t)2 << job->shift <= (fit < most ? fit : most)) {
+        job->shift++;
+    }
+    job->band_sums = pitch << job->shift;
+    const int64_t bands = ((height - 1) >> job->shift) + 1;
     slots = bands < (int64_t)slots ? (uint32_t)bands : slots;
     hy3d_status status = hy3d__buckets_make(context, job->desc->points, bands, bucket_pass, job,
                                             slots, cancel, &job->buckets);

@@ -17,32 +17,37 @@ size_t hy3d__raster_tile_state_bytes(void)
 
 /* The faces of a tile in ascending order: its own list and the large ones. */
 typedef struct face_lists {
-    const int32_t *own, *own_end, *large, *large_end;
+    const hy3d__raster_entry *own, *own_end;
+    const int32_t *large, *large_end;
 } face_lists;
 
-static bool next_face(face_lists *lists, int32_t *face)
+static bool next_large(const hy3d__raster_job *job, const hy3d__raster_tile *tile,
+                       face_lists *lists, int32_t *face, hy3d__raster_box *box)
 {
-    if (lists->own == lists->own_end && lists->large == lists->large_end) {
-        return false;
-    }
-    if (lists->large == lists->large_end ||
-        (lists->own != lists->own_end && *lists->own < *lists->large)) {
-        *face = *lists->own++;
-    } else {
+    while (lists->large != lists->large_end &&
+           (lists->own == lists->own_end || *lists->large < lists->own->face)) {
         *face = *lists->large++;
+        if (hy3d__raster_meet(job->bounds[*face], tile->x, tile->y, box)) {
+            return true;
+        }
     }
-    return true;
+    return false;
 }
 
-/* Where bounds and tile meet; false where they don't. */
-static bool meet(hy3d__raster_bounds b, const hy3d__raster_tile *tile, hy3d__raster_box *box)
+static bool next_face(const hy3d__raster_job *job, const hy3d__raster_tile *tile,
+                      face_lists *lists, int32_t *face, hy3d__raster_box *box)
 {
-    const int last = HY3D__TILE - 1;
-    box->left = b.left > tile->x ? b.left - tile->x : 0;
-    box->top = b.top > tile->y ? b.top - tile->y : 0;
-    box->right = b.right - tile->x < last ? b.right - tile->x : last;
-    box->bottom = b.bottom - tile->y < last ? b.bottom - tile->y : last;
-    return box->left <= box->right && box->top <= box->bottom;
+    if (next_large(job, tile, lists, face, box)) {
+        return true;
+    }
+    if (lists->own == lists->own_end) {
+        return false;
+    }
+    *face = lists->own->face;
+    *box = (hy3d__raster_box){lists->own->left, lists->own->right, lists->own->top,
+                              lists->own->bottom};
+    lists->own++;
+    return true;
 }
 
 /* Whether one edge has the whole box outside. A box of some vectors is worth the question. */
@@ -148,23 +153,17 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
         (void *)((char *)job->tile_state + slot * hy3d__raster_tile_state_bytes());
     hy3d__raster_tile *const tile = &state->tile;
     face_lists lists = {job->entries + job->starts[number], job->entries + job->starts[number + 1],
-                        job->entries + job->starts[job->tiles],
-                        job->entries + job->starts[job->tiles + 1]};
+                        job->large, job->large + job->large_count};
     hy3d__raster_box boxes[HY3D__FACES];
     size_t n = 0;
-    int32_t face;
     tile->x = (int32_t)(number % job->tiles_across * HY3D__TILE);
     tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
     tile->prior_pitch = job->desc->width;
     tile->prior = job->prior ? job->prior + tile->y * tile->prior_pitch + tile->x : NULL;
     tile->wants_depth = job->depth != NULL;
     clear(tile);
-    while (next_face(&lists, &face)) {
-        if (!meet(job->bounds[face], tile, &boxes[n])) {
-            continue;
-        }
-        state->faces.face[n++] = face;
-        if (n == HY3D__FACES) {
+    while (next_face(job, tile, &lists, &state->faces.face[n], &boxes[n])) {
+        if (++n == HY3D__FACES) {
             draw_batch(job, state, n, boxes);
             n = 0;
         }

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from hy3d_rocm.bench.cpu_command import CPU_BENCHES, add_conv_parser, run_cpu_command
 from hy3d_rocm.bench.gpu_command import GPU_BENCHES, add_gpu_parsers, run_gpu_command
+from hy3d_rocm.bench.raster_command import (
+    RASTER_BENCHES,
+    add_raster_parser,
+    run_raster_command,
+)
 from hy3d_rocm.bench.terminal import count, deliver
 from hy3d_rocm.units import GB
 
@@ -30,9 +35,9 @@ def add_bench_parser(
 ) -> None:
     bench = commands.add_parser(
         "bench",
-        help="measure here: offload, compile, precision, resolution, gpu, conv (CPU), decode",
+        help="measure here: offload, compile, precision, resolution, gpu, conv, decode, raster",
         description="Measures the delight pipeline on this machine and recommends a setting from "
-        "the figures; or the GPU's or the CPU's convolutions and a whole video decode.",
+        "the figures; or the GPU's or the CPU's convolutions, a video decode, the rasteriser.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,6 +57,7 @@ def add_bench_parser(
             )
     add_gpu_parsers(kinds)
     add_conv_parser(kinds)
+    add_raster_parser(kinds)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +101,8 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0, 1 if nothing could be measured, 130 after Ctrl-C."""
     if arguments.bench in CPU_BENCHES:
         return run_cpu_command(arguments)
+    if arguments.bench in RASTER_BENCHES:
+        return run_raster_command(arguments)
     if arguments.bench in GPU_BENCHES:
         return run_gpu_command(arguments)
     from hy3d_rocm.bench.benches import BENCHES

@@ -1,5 +1,5 @@
-"""The child's side of `bench raster`: makes a peer's jobs, runs the one it is told to, says how long
-it took. A line of JSON in, a line of JSON out; libraries may print to stdout meanwhile."""
+"""The child's side of `bench raster`: makes a peer's jobs, runs the one it is told to and says how
+long it took. A line of JSON in, a line of JSON out; libraries may print to stdout meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,7 +25,7 @@ def main(module: str) -> int:
     jobs: list[Job] = []
     for line in sys.stdin:
         request = json.loads(line)
-        _answer(answers, lambda request=request: _DO[request["do"]](jobs, module, request))
+        _answer(answers, partial(_DO[request["do"]], jobs, module, request))
     return 0
 
 

@@ -134,7 +134,10 @@ class _Painter:
         self._faces.write(given.face_index.tobytes())
         shape = (scene.size, scene.size)
         weights = context.texture(shape, 3, given.barycentric.tobytes(), dtype="f4")
-        buffers = [context.buffer(scene.attributes.tobytes()), context.buffer(scene.faces.tobytes())]
+        buffers = [
+            context.buffer(scene.attributes.tobytes()),
+            context.buffer(scene.faces.tobytes()),
+        ]
         paint = self._second(_VALUES, buffers)
         paint.program["faces"], paint.program["weights"] = 0, 1
 

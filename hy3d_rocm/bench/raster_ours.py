@@ -52,9 +52,7 @@ def _drawing(core: Any, scene: Scene, kind: str, rule: str, threads: int) -> Job
     call = partial(core.rasterize, scene.clip, scene.faces, None, face_index, barycentric, None,
                    rule=rule, threads=threads)  # fmt: skip
     what = "" if kind == BOTH else ", face index alone"
-    return Job(
-        f"ours, {rule}{what}", kind, {"rasterize": call}, lambda: (face_index, barycentric)
-    )
+    return Job(f"ours, {rule}{what}", kind, {"rasterize": call}, lambda: (face_index, barycentric))
 
 
 def _interpolating(core: Any, scene: Scene, given: Given, threads: int) -> Job:

@@ -65,10 +65,10 @@ def save_scene(scene: Scene, folder: Path) -> None:
 
 
 def load_scene(folder: Path) -> Scene:
-    arrays = [np.load(folder / f"{name}.npy") for name in ("positions", "clip", "faces")]
     size, *eye, slope = np.load(folder / "view.npy").tolist()
-    attributes = np.load(folder / "attributes.npy")
-    return Scene(*arrays, attributes, int(size), (eye[0], eye[1], eye[2]), slope)
+    names = ("positions", "clip", "faces", "attributes")
+    arrays = {name: np.load(folder / f"{name}.npy") for name in names}
+    return Scene(**arrays, size=int(size), eye=(eye[0], eye[1], eye[2]), slope=slope)
 
 
 def _clip(positions: Any, slope: float) -> Any:

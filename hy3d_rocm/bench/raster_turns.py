@@ -107,14 +107,16 @@ class RasterReport:
         return any(row.seconds for part in self.parts for row in part.rows)
 
 
-def contenders_of(pythons: Sequence[Sequence[str]] = (), peers: Sequence[Peer] = PEERS,
-                  also: Sequence[tuple[str, Sequence[str]]] = ()) -> list[Contender]:  # fmt: skip
+def contenders_of(
+    pythons: Sequence[Sequence[str]] = (),
+    peers: Sequence[Peer] = PEERS,
+    also: Sequence[tuple[str, Sequence[str]]] = (),
+) -> list[Contender]:
     """Ours with this Python; each peer with the first that has it, of this and `pythons`; and once
-    more, under its label, with each of `also`, those that draw."""
+    more, under its label, with each of `also` (other versions of the same)."""
     own = own_python()
     found = [Contender(OURS, [own]), *(Contender(peer, [own, *pythons]) for peer in peers)]
-    found += [Contender(peer, [python], f"{label}: ") for label, python in also for peer in peers
-              if peer.module not in ("hy3d_rocm.bench.raster_numpy", "hy3d_rocm.bench.raster_torch")]  # fmt: skip
+    found += [Contender(peer, [python], f"{label}: ") for label, python in also for peer in peers]
     return found
 
 
@@ -200,6 +202,7 @@ class _Turns:
 
     def _turn(self, child: Child, job: int, row: RasterRow, keep: bool) -> None:
         try:
+            child.run(job)  # what the others left in the caches is no part of the work
             seconds = child.run(job)
         except ChildError as error:
             row.reason = str(error)

@@ -9,6 +9,7 @@ that replays the one case: `--function NAME --seed N --only INDEX`.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import subprocess
 import sys
@@ -23,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 
 import numpy as np  # noqa: E402
 from dlpack_liar import LIES, Producer  # noqa: E402
+from fuzz_raster import RASTER_CALLS, raster_arrays  # noqa: E402
 
 from hy3d_rocm import _core  # noqa: E402
 
@@ -272,6 +274,7 @@ def good_call(name: str, rng: random.Random, arrays: list[Any]) -> Call:
         "schedule_window": lambda: [rng.randrange(1, 50), rng.randrange(20), rng.randrange(20)],
         "blend_accumulate": lambda: good_blend(rng),
         "fail_allocation": lambda: [rng.choice([0, 2**40]), rng.choice([True, False])],
+        **{known: functools.partial(make, rng) for known, make in RASTER_CALLS.items()},
     }
     if name == "schedule_plan":
         return [], good_plan(rng)
@@ -348,7 +351,7 @@ def spoil(rng: random.Random, args: list[Any], kwargs: dict[str, Any], arrays: l
 
 def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
     """Runs the cases in this process; an unexpected exception is raised with its replay line."""
-    arrays = [*make_arrays(), *READY]
+    arrays = [*make_arrays(), *READY, *raster_arrays()]
     function = getattr(_core, name)
     seen: Counter[str] = Counter()
     for index in indices:

@@ -2,9 +2,10 @@
  *
  *     winograd_sweep LEVEL IN OUT KT BATCH T H W COUNT SEED
  *
- * One line a measurement: format (0: the direct way), weights prepared, whether the cost model chose
- * these blocks, the model's terms over all grains, bytes of a block, nanoseconds, and nanoseconds that
- * 64 operations (a cycle of two AVX-512 multiply-adds) took at the peak of that moment. */
+ * One line a measurement: format (0: the direct way), weights prepared, whether the cost model
+ * chose these blocks, the model's terms over all grains, bytes of a block, nanoseconds, and
+ * nanoseconds that 64 operations (a cycle of two AVX-512 multiply-adds) took at the peak of that
+ * moment. */
 #include "conv3d/internal.h"
 
 #include <stdio.h>

@@ -50,11 +50,23 @@ Suite *hy3d_winograd_suite(void);
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
 Suite *hy3d_winograd_kernels_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+Suite *hy3d_raster_kernels_suite(void);
+#endif
 #ifdef HAVE_TEST_SCHEDULE
 Suite *hy3d_schedule_suite(void);
 #endif
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
+#endif
+#ifdef HAVE_TEST_RASTERIZE
+Suite *hy3d_rasterize_suite(void);
+#endif
+#ifdef HAVE_TEST_RASTERIZE_RUNS
+Suite *hy3d_rasterize_runs_suite(void);
+#endif
+#ifdef HAVE_TEST_RASTER_MESH
+Suite *hy3d_raster_mesh_suite(void);
 #endif
 
 typedef struct named_suite {
@@ -108,11 +120,23 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_WINOGRAD_KERNELS
     {"winograd_kernels", hy3d_winograd_kernels_suite},
 #endif
+#ifdef HAVE_TEST_RASTER_KERNELS
+    {"raster_kernels", hy3d_raster_kernels_suite},
+#endif
 #ifdef HAVE_TEST_SCHEDULE
     {"schedule", hy3d_schedule_suite},
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},
+#endif
+#ifdef HAVE_TEST_RASTERIZE
+    {"rasterize", hy3d_rasterize_suite},
+#endif
+#ifdef HAVE_TEST_RASTERIZE_RUNS
+    {"rasterize_runs", hy3d_rasterize_runs_suite},
+#endif
+#ifdef HAVE_TEST_RASTER_MESH
+    {"raster_mesh", hy3d_raster_mesh_suite},
 #endif
 };
 

@@ -63,12 +63,12 @@ class Face:
     depth: Linear  # whole
     depth_divisor: int  # positive; Z/W = depth / depth_divisor
 
-    def covers(self, p: int, q: int) -> bool:
+    def covers(self, p: int, q: int, slabs: bool = True) -> bool:
         for edge, owned in zip(self.edges, self.owned, strict=True):
             value = edge.at(p, q)
             if value < 0 or (value == 0 and not owned):
                 return False
-        return all(slab.at(p, q) >= 0 for slab in self.slabs)
+        return not slabs or all(slab.at(p, q) >= 0 for slab in self.slabs)
 
     def depth_at(self, p: int, q: int) -> Fraction:
         return Fraction(self.depth.at(p, q), self.depth_divisor)

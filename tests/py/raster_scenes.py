@@ -275,8 +275,9 @@ def planes(rng: Rng) -> Made:
 
 KINDS: dict[str, Callable[[Rng], Made]] = {
     "soup": soup, "closed": closed, "degenerate": degenerate, "slivers": slivers,
-    "needles": needles, "behind": behind, "stacks": stacks, "subpixel": subpixel, "huge": huge, "lattice": lattice,
-    "sheet": sheet, "fan": fan, "texture": texture_space, "extreme": extreme, "planes": planes,
+    "needles": needles, "behind": behind, "stacks": stacks, "subpixel": subpixel, "huge": huge,
+    "lattice": lattice, "sheet": sheet, "fan": fan, "texture": texture_space, "extreme": extreme,
+    "planes": planes,
 }  # fmt: skip
 # Sides on which whole and half numbers of the lattice meet pixel centres, of either rule.
 SIDES = (8, 9, 16, 17, 32, 33, 64, 65)

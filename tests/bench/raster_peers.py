@@ -1,0 +1,97 @@
+"""The rasteriser beside the fastest that PyPI and Debian have for a CPU, in one run, in turns.
+
+    python tests/bench/raster_peers.py [--python PATH] [--also "LABEL=COMMAND"] [--json FILE]
+
+Like `hy3d-rocm bench raster`, and embree itself besides: packets of 16 coherent rays from C
+(raster_peers_embree.c, compiled here) and version 3's streams. The peers:
+
+    apt install libegl1 libgl1-mesa-dri libembree3-3    (Debian 12; 13 has libembree4-4)
+    python -m venv PEERS; PEERS/bin/pip install numpy moderngl open3d embreex
+
+--python PEERS/bin/python finds what the Python that runs this lacks. --also measures those that
+draw once more under a label: COMMAND starts a Python whose libraries are another release's (a newer
+Debian's Mesa and embree in a folder of their own).
+Ours has to be ahead of each peer's work alone: a tree built before, a picture not read back.
+Exit code 2 where it is not, or where a limit of raster_text.TARGETS_MS is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from hy3d_rocm.bench.models import BenchError
+from hy3d_rocm.bench.raster_command import add_raster_options, pictures_of, report_raster
+from hy3d_rocm.bench.raster_jobs import PEERS, Peer
+from hy3d_rocm.bench.raster_turns import RasterSettings, contenders_of
+
+EMBREE = Peer(
+    "embree",
+    "raster_peers_embree",
+    "on Debian: apt install libembree3-3 or libembree4-4; or pip install embreex",
+)
+# Those that --also asks for once more: of the system's libraries, not of a wheel's.
+SYSTEMS = [*(peer for peer in PEERS if peer.name == "llvmpipe"), EMBREE]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_raster_options(parser)
+    parser.add_argument(
+        "--also", type=labelled, action="append", default=[], metavar="LABEL=COMMAND"
+    )
+    arguments = parser.parse_args()
+    pythons = [[python] for python in arguments.python]
+    try:
+        contenders = contenders_of(pythons, [*PEERS, EMBREE])
+        contenders += contenders_of([], SYSTEMS, arguments.also)[1 + len(SYSTEMS) :]
+        settings = RasterSettings(contenders, pictures_of(arguments), 0, arguments.threads,
+                                  arguments.repeats, say)  # fmt: skip
+        return measured(settings, arguments.json)
+    except BenchError as error:
+        say(str(error))
+        return 1
+
+
+def measured(settings: RasterSettings, path: Path | None) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        kept = path or Path(folder) / "figures.json"
+        code = report_raster(settings, kept)
+        return code or judged(json.loads(kept.read_text(encoding="utf-8")))
+
+
+def judged(figures: dict) -> int:
+    """0 if ours is ahead everywhere and inside the limits, else 2 and what is not on stderr."""
+    faults = []
+    for part in figures["parts"]:
+        for other in part["fastest_others"]:
+            if other["ratio"] <= 1:
+                faults.append(f"{part['scene']}: behind {other['name']}: {other['ratio']:.2f}")
+        for kind, limit in part["targets_ms"].items():
+            ours = next(row for row in part["rows"] if row["is_ours"] and row["kind"] == kind)
+            if ours["median_ms"] > limit:
+                faults.append(f"{part['scene']}: {ours['name']} took {ours['median_ms']:.1f} ms")
+    for fault in faults:
+        say(fault)
+    return 2 if faults else 0
+
+
+def labelled(text: str) -> tuple[str, list[str]]:
+    label, equals, command = text.partition("=")
+    if not (label and equals and shlex.split(command)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no LABEL=COMMAND")
+    return label, shlex.split(command)
+
+
+def say(text: str) -> None:
+    print(f"raster_peers: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The served modules keep the contract of those that they stand in for.
+
+The numbers are small integers and halves, so that equality is exact; where a division comes in, the
+bound is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from raster_doubles import Recorder
+
+from hy3d_rocm import _native
+from hy3d_rocm.raster import finder, mesh_processor
+
+HALF = [[-1.0, -1, 0, 1], [1, -1, 0, 1], [-1, 1, 0, 1]]  # the half of a picture above its diagonal
+
+
+@pytest.fixture(name="cr")
+def served_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`import custom_rasterizer`, as a pack does it."""
+    if not _native.available:
+        pytest.skip("the C core is not built")
+    monkeypatch.delenv(finder.VARIABLE, raising=False)
+    finder.install()
+    import custom_rasterizer  # type: ignore[import-not-found]
+
+    yield custom_rasterizer
+    finder.uninstall()
+
+
+def scene(vertices: Any, faces: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([vertices], dtype=torch.float32), torch.tensor(faces, dtype=torch.int32)
+
+
+def test_edges_and_corners_are_inside_and_row_0_is_the_lowest_y(cr: Any) -> None:
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    findices, barycentric = cr.rasterize(pos, tri, (5, 5))
+    assert findices.dtype == torch.int32
+    assert barycentric.dtype == torch.float32
+    assert findices.tolist() == [[1] * (5 - row) + [0] * row for row in range(5)]
+    for row in range(5):
+        for column in range(5 - row):
+            wanted = [1 - Fraction(row + column, 4), Fraction(column, 4), Fraction(row, 4)]
+            assert barycentric[row, column].tolist() == [float(part) for part in wanted]
+    assert not barycentric[findices == 0].any()
+
+
+def test_resolution_is_height_and_width(cr: Any) -> None:
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    for size in ((3, 7), [3, 7], torch.Size((3, 7)), (3.0, 7.0), torch.tensor([3, 7])):
+        findices, barycentric = cr.rasterize(pos, tri, size)
+        assert findices.shape == (3, 7)
+        assert barycentric.shape == (3, 7, 3)
+    assert findices[0].tolist() == [1] * 7
+    assert findices[:, 0].tolist() == [1] * 3
+
+
+def test_both_facings_count_and_of_equal_depths_the_lower_face_is_seen(cr: Any) -> None:
+    pos, tri = scene(HALF, [[0, 2, 1], [0, 1, 2]])
+    assert cr.rasterize(pos, tri, (4, 4))[0].max() == 1
+    assert cr.rasterize(pos, tri.flip(0), (4, 4))[0].max() == 1
+
+
+def test_the_smaller_depth_is_seen(cr: Any) -> None:
+    near = [[x, y, -0.5, w] for x, y, _, w in HALF]
+    pos, tri = scene(HALF + near, [[0, 1, 2], [3, 4, 5]])
+    assert cr.rasterize(pos, tri, (4, 4))[0].unique().tolist() == [0, 2]
+
+
+def test_depths_less_than_a_step_apart_are_equal(cr: Any) -> None:
+    """Steps of 2^-18 of Z/W * 0.49999 + 0.5: 2^-20 less of Z is no step, 2^-16 less is one."""
+    for less, seen in ((2.0**-20, 1), (2.0**-16, 2)):
+        far = [[x, y, 2.0**-18, w] for x, y, _, w in HALF]
+        near = [[x, y, 2.0**-18 - less, w] for x, y, _, w in HALF]
+        pos, tri = scene(far + near, [[0, 1, 2], [3, 4, 5]])
+        assert cr.rasterize(pos, tri, (4, 4))[0].max() == seen
+
+
+def test_barycentrics_are_in_perspective(cr: Any) -> None:
+    """A face whose corners have W 1, 2 and 2, in the middle of an edge with W 1 and 2: in space
+    that is two thirds of the way to the nearer corner."""
+    pos, tri = scene([[-1, -1, 0, 1], [2, -2, 0, 2], [-2, 2, 0, 2]], [[0, 1, 2]])
+    barycentric = cr.rasterize(pos, tri, (3, 3))[1]
+    assert np.allclose(barycentric[0, 1], [2 / 3, 1 / 3, 0], rtol=0, atol=1e-5)
+    assert np.allclose(barycentric[1, 1], [0, 0.5, 0.5], rtol=0, atol=1e-5)
+
+
+def test_nothing_is_clipped(cr: Any) -> None:
+    beyond = [[x, y, 5.0, w] for x, y, _, w in HALF]
+    pos, tri = scene(beyond, [[0, 1, 2]])
+    assert cr.rasterize(pos, tri, (4, 4))[0][0].tolist() == [1] * 4
+
+
+def test_with_a_prior_what_lies_before_it_is_peeled_off(cr: Any) -> None:
+    far = [[x, y, 0.5, w] for x, y, _, w in HALF]
+    pos, tri = scene(HALF + far, [[0, 1, 2], [3, 4, 5]])
+    prior = torch.full((4, 4), 0.25)
+    assert cr.rasterize(pos, tri, (4, 4), prior, 0)[0].max() == 1
+    assert cr.rasterize(pos, tri, (4, 4), prior, 1)[0].max() == 2
+    assert cr.rasterize(pos, tri, (4, 4), clamp_depth=prior + 0.5, use_depth_prior=1)[0].max() == 0
+    assert cr.rasterize(pos, tri, (4, 4), torch.zeros(0), 0)[0].max() == 1
+    with pytest.raises(ValueError, match="no clamp_depth"):
+        cr.rasterize(pos, tri, (4, 4), use_depth_prior=1)
+    with pytest.raises(ValueError, match=r"prior has shape \(0,\)"):
+        cr.rasterize(pos, tri, (4, 4), torch.zeros(0), 1)
+
+
+def test_face_indices_may_come_back_as_floats_and_as_parts_of_a_larger_tensor(cr: Any) -> None:
+    """As the packs hand them on: concatenated with the barycentrics, then taken apart."""
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    findices, barycentric = cr.rasterize(pos, tri, (5, 5))
+    together = torch.cat((barycentric, findices.unsqueeze(-1)), dim=-1).unsqueeze(0)
+    colours = torch.tensor([[[0.0, 8, 4, 1], [4, 0, 4, 1], [8, 4, 4, 1]]])
+    found = cr.interpolate(colours, together[0, ..., -1], together[0, ..., :-1], tri)
+    assert found.shape == (1, 5, 5, 4)
+    assert torch.equal(found, cr.interpolate(colours, findices, barycentric, tri))
+    assert torch.equal(found[0], (barycentric @ colours[0]) * (findices > 0)[..., None])
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5, 17])
+def test_any_number_of_channels_is_interpolated(cr: Any, channels: int) -> None:
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    findices, barycentric = cr.rasterize(pos, tri, (5, 5))
+    values = torch.arange(3.0 * channels).reshape(1, 3, channels) * 4
+    found = cr.interpolate(values, findices, barycentric, tri)
+    assert torch.equal(found[0], (barycentric @ values[0]) * (findices > 0)[..., None])
+
+
+def test_numpy_arrays_are_taken_too(cr: Any) -> None:
+    pos, tri = (tensor.numpy() for tensor in scene(HALF, [[0, 1, 2]]))
+    findices, barycentric = cr.rasterize(pos, tri, (5, 5))
+    assert isinstance(findices, np.ndarray)
+    found = cr.interpolate(pos, findices.astype(np.float32), barycentric, tri)
+    assert found.shape == (1, 5, 5, 4)
+    assert isinstance(found, np.ndarray)
+
+
+def test_a_mesh_without_faces_is_an_empty_picture(cr: Any) -> None:
+    pos, _ = scene(HALF, [[0, 1, 2]])
+    findices, barycentric = cr.rasterize(pos, torch.zeros((0, 3), dtype=torch.int32), (4, 4))
+    assert not findices.any()
+    assert not barycentric.any()
+
+
+def bad_calls(cr: Any) -> dict[str, tuple[Any, str]]:
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    findices, barycentric = cr.rasterize(pos, tri, (4, 4))
+    broken = pos.clone()
+    broken[0, 1, 2] = float("nan")
+    endless = torch.full((4, 4), float("inf"))
+    return {
+        "two meshes": (lambda: cr.rasterize(pos.repeat(2, 1, 1), tri, (4, 4)), r"\(1, V, 4\)"),
+        "no batch": (lambda: cr.rasterize(pos[0], tri, (4, 4)), r"pos has shape \(3, 4\)"),
+        "NaN": (lambda: cr.rasterize(broken, tri, (4, 4)), "vertex 1"),
+        "an index too high": (lambda: cr.rasterize(pos, tri + 1, (4, 4)), "index 3"),
+        "an index below 0": (lambda: cr.rasterize(pos, tri - 1, (4, 4)), "index -1"),
+        "no picture": (lambda: cr.rasterize(pos, tri, (0, 4)), "0 x 4"),
+        "colours without batch": (
+            lambda: cr.interpolate(pos[0], findices, barycentric, tri), r"\(1, V, C\)",
+        ),
+        "a face that is not there": (
+            lambda: cr.interpolate(pos, findices + 1, barycentric, tri), "2",
+        ),
+        "no face index": (lambda: cr.interpolate(pos, endless, barycentric, tri), "face_index"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["two meshes", "no batch", "NaN", "an index too high", "an index below 0", "no picture",
+     "colours without batch", "a face that is not there", "no face index"],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_a_sentence(cr: Any, case: str) -> None:
+    call, sentence = bad_calls(cr)[case]
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+TRIANGLE = (
+    np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]),
+    np.array([[0.0, 0], [1, 0], [0, 1]]),
+    np.array([[0, 1, 2]]),
+)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "lists", "float64", "mixed"])
+def test_the_mesh_processor_takes_what_its_callers_pass(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Recorder(monkeypatch)
+    texture, mask = np.full((4, 5, 3), 0.5, np.float32), np.ones((4, 5), np.uint8)
+    places, uvs, faces = TRIANGLE
+    given: tuple[Any, ...] = (texture, mask, places.astype("f4"), uvs.astype("f4"), faces, faces)
+    if kind == "torch":
+        given = tuple(torch.from_numpy(array) for array in given)
+    elif kind == "lists":
+        given = tuple(array.tolist() for array in given)
+    elif kind == "float64":
+        given = (texture.astype(float), mask.astype(bool), places, uvs, faces, faces)
+    elif kind == "mixed":
+        given = (*given[:2], torch.from_numpy(places), *given[3:5], torch.from_numpy(faces))
+    painted, known = mesh_processor.meshVerticeInpaint(*given)
+    assert isinstance(painted, np.ndarray)
+    assert painted.dtype == np.float32
+    assert painted.shape == (4, 5, 3)
+    assert known.dtype == np.uint8
+    assert [array.dtype for array in core.last] == [
+        np.float32, np.uint8, np.float32, np.float32, np.int32, np.int32,
+    ]  # fmt: skip
+    assert core.named == {"method": "smooth", "cancel": None}
+    assert np.all(texture == 0.5)
+    assert np.all(mask == 1)
