@@ -60,14 +60,19 @@ if TYPE_CHECKING:
         conv3d_prepare,
         cpu_info,
         fingerprint,
+        inpaint_vertices,
+        interpolate,
         philox4x32,
+        rasterize,
         resolve_device,
+        scatter,
         schedule_grain,
         schedule_plan,
         schedule_window,
         seed_image,
         seed_stream,
         trim,
+        vertex_normals,
     )
 else:
     try:
@@ -85,14 +90,19 @@ else:
             conv3d_prepare,
             cpu_info,
             fingerprint,
+            inpaint_vertices,
+            interpolate,
             philox4x32,
+            rasterize,
             resolve_device,
+            scatter,
             schedule_grain,
             schedule_plan,
             schedule_window,
             seed_image,
             seed_stream,
             trim,
+            vertex_normals,
         )
     except ImportError as error:
         from hy3d_rocm._fallback import (
@@ -109,7 +119,12 @@ else:
             conv3d_prepare,
             cpu_info,
             fingerprint,
+            inpaint_vertices,
+            interpolate,
+            rasterize,
+            scatter,
             trim,
+            vertex_normals,
         )
         from hy3d_rocm._fallback.device import resolve_device
         from hy3d_rocm._fallback.schedule import (
@@ -132,11 +147,3 @@ else:
     else:
         available = True
         missing = ""
-    try:
-        from hy3d_rocm._core import interpolate, rasterize
-    except ImportError:
-        from hy3d_rocm._fallback import interpolate, rasterize
-    try:
-        from hy3d_rocm._core import inpaint_vertices, scatter, vertex_normals
-    except ImportError:
-        from hy3d_rocm._fallback import inpaint_vertices, scatter, vertex_normals

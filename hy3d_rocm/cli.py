@@ -1,4 +1,5 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `tune`, `db`.
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `tune`, `db`,
+`render`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -18,6 +19,7 @@ from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
+from hy3d_rocm.render.command import add_render_parser, run_render_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -42,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench_parser(commands)
     add_tune_parser(commands)
     add_db_parser(commands)
+    add_render_parser(commands)
     return parser
 
 
@@ -79,4 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_tune_command(arguments)
     if arguments.command == "db":
         return run_db_command(arguments)
+    if arguments.command == "render":
+        return run_render_command(arguments)
     return run_doctor_command(arguments)

@@ -12,6 +12,7 @@ const HUNYUAN3D = [
   ["vae-decode", "VAE Decode"],
   ["loaders", "Pipeline loaders"],
   ["render", "Render MultiView"],
+  ["inpaint", "Mesh Vertice Inpaint"],
 ];
 
 const SERVED = [

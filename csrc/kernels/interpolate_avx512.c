@@ -37,8 +37,8 @@ INLINE __m512 sum16(__mmask16 mask, const float *w, corners at, size_t i)
     return _mm512_add_ps(_mm512_add_ps(a, b), c);
 }
 
-/* Up to four channels. With three or four a store of four lanes reaches at most one value into the next
- * pixel's, which is written after it. */
+/* Up to four channels. With three or four a store of four lanes reaches at most one value into
+ * the next pixel's, which is written after it. */
 INLINE void few(size_t pixels, size_t channels, const float *attributes, const int32_t *triangles,
                 const int32_t *face_index, const float *w, float *out)
 {

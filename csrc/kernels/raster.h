@@ -26,11 +26,13 @@ typedef struct hy3d__raster_view {
 } hy3d__raster_view;
 
 /* Prepared faces, structure of arrays. Edge functions are turned so that the inside is >= 0, and
- * divided by |det(v_0, v_1, v_2)| R: they are the corners' weights, sum of E_i W_i = 1. */
+ * divided by |det(v_0, v_1, v_2)| R: times `side` they are the corners' weights, and the sum of
+ * weight_i W_i is 1. */
 typedef struct hy3d__raster_faces {
     double edge[3][3][HY3D__FACES]; /* [edge][factor of P, factor of Q, constant] */
     double bound[HY3D__FACES];      /* no edge function's rounding error is above */
     double z[3][HY3D__FACES];       /* depth in steps is the sum of E_i z_i, and offset */
+    double side[3][HY3D__FACES];    /* -1 where a corner is behind the eye and not clipped, else 1 */
     int32_t face[HY3D__FACES];
     unsigned odd;     /* bit k: face k needs exact arithmetic; all else of it is undefined */
     unsigned careful; /* bit k: it is cut, goes through the eye's plane, or out of depth's range */

@@ -59,14 +59,15 @@ IN void prepare(const hy3d__raster_view *view, const float *clip,
         cross(v[(i + 1) % 3], v[(i + 2) % 3], e[i]);
     }
     const corners sides = look_at(view, v);
-    const unsigned mirrored = view->compat ? sides.negative : 0U;
     const vec x = V_MUL(e[2][0], v[2][0]), y = V_MUL(e[2][1], v[2][1]);
     const vec w = V_MUL(e[2][2], v[2][3]), det = V_ADD(V_ADD(x, y), w);
     const vec share = V_DIV(V_SET(1.0), V_MUL(V_ABS(det), r));
-    const vec turned = V_NEG_IF(M_OF(M_BITS(V_LT(det, V_SET(0.0))) ^ mirrored), share);
+    const unsigned turned = M_BITS(V_LT(det, V_SET(0.0)));
     for (int i = 0; i < 3; i++) {
-        const vec factor[3] = {V_MUL(e[i][0], turned), V_MUL(e[i][1], turned),
-                               V_MUL(V_MUL(e[i][2], turned), r)};
+        const unsigned mirrored = view->compat ? M_BITS(V_LT(v[i][3], V_SET(0.0))) : 0U;
+        const vec turn = V_NEG_IF(M_OF(turned ^ mirrored), share);
+        const vec factor[3] = {V_MUL(e[i][0], turn), V_MUL(e[i][1], turn),
+                               V_MUL(V_MUL(e[i][2], turn), r)};
         for (int p = 0; p < 3; p++) {
             V_STORE(&out->edge[i][p][k], factor[p]);
         }
@@ -75,12 +76,12 @@ IN void prepare(const hy3d__raster_view *view, const float *clip,
         bound = V_MAX(V_MUL(sum, error), bound);
         weight = V_MAX(V_ABS(v[i][3]), weight);
         V_STORE(&out->z[i][k], V_NEG_IF(M_OF(mirrored), V_MUL(v[i][2], V_SET(view->scale))));
+        V_STORE(&out->side[i][k], V_NEG_IF(M_OF(mirrored), V_SET(1.0)));
     }
     V_STORE(&out->bound[k], bound);
     const vec rounding = V_MUL(V_ADD(V_ADD(V_ABS(x), V_ABS(y)), V_ABS(w)), error);
     const unsigned known = M_BITS(V_GT(V_ABS(det), rounding)) &
-                           M_BITS(V_GE(V_SET(FRAGILE), V_MUL(bound, weight))) &
-                           (view->compat ? sides.positive | sides.negative : ~0U);
+                           M_BITS(V_GE(V_SET(FRAGILE), V_MUL(bound, weight)));
     const unsigned all = (1U << LANES) - 1U;
     out->odd |= (~known & all) << k;
     out->careful |= (~sides.plain & all) << k;
@@ -109,7 +110,7 @@ TARGET void SUFFIX(hy3d_raster_setup_f64)(size_t n, const hy3d__raster_view *vie
 typedef struct brush {
     const hy3d__raster_view *view;
     hy3d__raster_tile *tile;
-    vec z[3], offset;
+    vec z[3], side[3], offset;
     int careful;
     int32_t face;
 } brush;
@@ -121,8 +122,15 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
     const hy3d__raster_view *const view = b->view;
     const vec steps = V_ADD(
         V_ADD(V_ADD(V_MUL(e[0], b->z[0]), V_MUL(e[1], b->z[1])), V_MUL(e[2], b->z[2])), b->offset);
-    vec whole = V_FLOOR(steps);
+    vec whole = V_FLOOR(steps), weight[3], share = V_SET(1.0);
     if (b->careful) {
+        for (int i = 0; i < 3; i++) {
+            weight[i] = V_MUL(e[i], b->side[i]);
+        }
+        /* Corners on both sides of the eye may cancel: a point at infinity. */
+        const vec sum = V_ADD(V_ADD(weight[0], weight[1]), weight[2]);
+        surely = V_GT_IN(surely, V_ABS(sum), V_SET(0.0));
+        share = V_DIV(V_SET(1.0), sum);
         surely = V_GE_IN(surely, steps, V_SET(view->nearest));
         surely = V_GE_IN(surely, V_SET(view->farthest), steps);
         whole = V_MIN(V_MAX(whole, V_SET(-MOST_STEPS)), V_SET(MOST_STEPS));
@@ -144,16 +152,15 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
                 V_HALF(V_MUL(V_SUB(steps, b->offset), V_SET(view->unscale))));
     }
     if (b->careful) {
-        const vec share = V_DIV(V_SET(1.0), V_ADD(V_ADD(e[0], e[1]), e[2]));
         for (int i = 0; i < 3; i++) {
-            H_STORE(tile->barycentric[i] + at, seen, V_HALF(V_MUL(e[i], share)));
+            H_STORE(tile->barycentric[i] + at, seen, V_HALF(V_MUL(weight[i], share)));
         }
         return;
     }
     const half f[3] = {V_HALF(e[0]), V_HALF(e[1]), V_HALF(e[2])};
-    const half share = H_DIV(H_SET(1.0F), H_ADD(H_ADD(f[0], f[1]), f[2]));
+    const half part = H_DIV(H_SET(1.0F), H_ADD(H_ADD(f[0], f[1]), f[2]));
     for (int i = 0; i < 3; i++) {
-        H_STORE(tile->barycentric[i] + at, seen, H_MUL(f[i], share));
+        H_STORE(tile->barycentric[i] + at, seen, H_MUL(f[i], part));
     }
 }
 
@@ -180,6 +187,7 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
         .view = view,
         .tile = tile,
         .z = {V_SET(faces->z[0][k]), V_SET(faces->z[1][k]), V_SET(faces->z[2][k])},
+        .side = {V_SET(faces->side[0][k]), V_SET(faces->side[1][k]), V_SET(faces->side[2][k])},
         .offset = V_SET(view->offset),
         .careful = (int)(faces->careful >> k & 1U),
         .face = faces->face[k],

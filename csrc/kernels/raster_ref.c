@@ -50,12 +50,12 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
         cross(v[(i + 1) % 3], v[(i + 2) % 3], e[i]);
     }
     const corners sides = look_at(view, v);
-    const int mirrored = view->compat && sides.negative == 3;
     const double x = e[2][0] * (double)v[2][0], y = e[2][1] * (double)v[2][1];
     const double w = e[2][2] * (double)v[2][3], det = x + y + w;
     const double share = 1.0 / (fabs(det) * view->r);
-    const double turned = (det < 0) != mirrored ? -share : share;
     for (int i = 0; i < 3; i++) {
+        const int mirrored = view->compat && v[i][3] < 0;
+        const double turned = (det < 0) != mirrored ? -share : share;
         double sum = 0;
         for (int p = 0; p < 3; p++) {
             const double factor = e[i][p] * turned * (p == 2 ? view->r : 1);
@@ -67,11 +67,11 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
         weight = fabs((double)v[i][3]) > weight ? fabs((double)v[i][3]) : weight;
         const double z = (double)v[i][2] * view->scale;
         out->z[i][k] = mirrored ? -z : z;
+        out->side[i][k] = mirrored ? -1 : 1;
     }
     out->bound[k] = bound;
-    const int known = fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR &&
-                      bound * weight <= FRAGILE &&
-                      (sides.positive == 3 || sides.negative == 3 || !view->compat);
+    const int known =
+        fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR && bound * weight <= FRAGILE;
     out->odd |= known ? 0U : 1U << k;
     out->careful |= sides.plain ? 0U : 1U << k;
 }
@@ -110,8 +110,17 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
         (prior != NULL && steps < (double)*prior * view->scale + view->hidden)) {
         return;
     }
-    double whole = floor(steps);
+    double whole = floor(steps), weight[3], share = 1;
     if (careful) {
+        for (int i = 0; i < 3; i++) {
+            weight[i] = e[i] * faces->side[i][k];
+        }
+        /* Corners on both sides of the eye may cancel: a point at infinity. */
+        const double sum = (weight[0] + weight[1]) + weight[2];
+        if (!(sum < 0 || sum > 0)) {
+            return;
+        }
+        share = 1.0 / sum;
         whole = whole > -MOST_STEPS ? whole : -MOST_STEPS;
         whole = whole < MOST_STEPS ? whole : MOST_STEPS;
     }
@@ -120,16 +129,15 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
     }
     store(view, tile, at, (int32_t)whole, faces->face[k], steps);
     if (careful) {
-        const double share = 1.0 / ((e[0] + e[1]) + e[2]);
         for (int i = 0; i < 3; i++) {
-            tile->barycentric[i][at] = (float)(e[i] * share);
+            tile->barycentric[i][at] = (float)(weight[i] * share);
         }
         return;
     }
     const float f[3] = {(float)e[0], (float)e[1], (float)e[2]};
-    const float share = 1.0F / ((f[0] + f[1]) + f[2]);
+    const float part = 1.0F / ((f[0] + f[1]) + f[2]);
     for (int i = 0; i < 3; i++) {
-        tile->barycentric[i][at] = f[i] * share;
+        tile->barycentric[i][at] = f[i] * part;
     }
 }
 

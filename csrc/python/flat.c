@@ -29,8 +29,9 @@ static bool format_fits(const Py_buffer *buffer, const item_kind *kind)
 static bool get_buffer(PyObject *object, const char *name, bool writable, hy3d_py_flat *out)
 {
     if (!PyObject_CheckBuffer(object)) {
-        return hy3d_py_type_error("%s must be a NumPy array or another object with a buffer, not %R.",
-                                  name, (PyObject *)Py_TYPE(object));
+        return hy3d_py_type_error(
+            "%s must be a NumPy array or another object with a buffer, not %R.", name,
+            (PyObject *)Py_TYPE(object));
     }
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &out->buffer, flags) != 0) {
@@ -69,7 +70,8 @@ bool hy3d_py_flat_acquire(PyObject *object, const char *name, hy3d_py_item item,
                           bool writable, hy3d_py_flat *out)
 {
     memset(out, 0, sizeof *out);
-    if (!get_buffer(object, name, writable, out) || !check(name, &kinds[item], ndim, &out->buffer)) {
+    if (!get_buffer(object, name, writable, out) ||
+        !check(name, &kinds[item], ndim, &out->buffer)) {
         hy3d_py_flat_release(out);
         return false;
     }

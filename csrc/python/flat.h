@@ -18,10 +18,10 @@ typedef struct hy3d_py_flat {
     int64_t size[HY3D_PY_FLAT_DIMS];
 } hy3d_py_flat;
 
-/* `name` is the argument's name in the sentences, ndim 1 to HY3D_PY_FLAT_DIMS. A sentence for an object
- * without a buffer (TypeError) and for another type, other dimensions, gaps or another order between
- * elements, an address that is not aligned and, where it is to be written, a read-only one
- * (ValueError). On false *out is empty. */
+/* `name` is the argument's name in the sentences, ndim 1 to HY3D_PY_FLAT_DIMS. A sentence for an
+ * object without a buffer (TypeError) and for another type, other dimensions, gaps or another
+ * order between elements, an address that is not aligned and, where it is to be written, a
+ * read-only one (ValueError). On false *out is empty. */
 bool hy3d_py_flat_acquire(PyObject *object, const char *name, hy3d_py_item item, int ndim,
                           bool writable, hy3d_py_flat *out);
 /* NULL is allowed; twice is once. */

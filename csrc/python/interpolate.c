@@ -43,8 +43,8 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
     if (status != HY3D_ERR_INVALID_ARGUMENT || call->problem.fault == HY3D_RASTER_NO_FAULT) {
         hy3d_py_raise(call->state, status, "interpolate: %s.", hy3d_status_text(status));
     } else if (!hy3d_py_mesh_bad_face(call, FACES, vertices, "vertices")) {
-        hy3d_py_value_error("face_index has %lld at pixel %lld: there are %lld faces, so it must be "
-                            "0 (nothing there) or a face's number + 1.",
+        hy3d_py_value_error("face_index has %lld at pixel %lld: there are %lld faces, so it must "
+                            "be 0 (nothing there) or a face's number + 1.",
                             (long long)call->problem.value, (long long)call->problem.at,
                             (long long)faces);
     }

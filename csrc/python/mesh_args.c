@@ -9,7 +9,8 @@ static bool acquire_array(hy3d_py_mesh_call *call, int i, PyObject *object)
     if (array->optional && object == Py_None) {
         return true;
     }
-    if (!hy3d_py_flat_acquire(object, array->name, array->item, array->ndim, array->writable, flat)) {
+    if (!hy3d_py_flat_acquire(object, array->name, array->item, array->ndim, array->writable,
+                              flat)) {
         return false;
     }
     const int64_t last = flat->size[array->ndim - 1];
@@ -124,8 +125,9 @@ bool hy3d_py_mesh_not_finite(const hy3d_py_mesh_call *call, int array, const cha
     }
     for (int64_t i = 0; i < call->flats[array].size[1]; i++) {
         if (!isfinite(row[i])) {
-            hy3d_py_value_error("%s has a NaN or an infinity in %s %lld: its values must be finite.",
-                                call->arrays[array].name, rows, (long long)call->problem.at);
+            hy3d_py_value_error(
+                "%s has a NaN or an infinity in %s %lld: its values must be finite.",
+                call->arrays[array].name, rows, (long long)call->problem.at);
             return true;
         }
     }

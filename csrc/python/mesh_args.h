@@ -39,11 +39,12 @@ void hy3d_py_mesh_release(hy3d_py_mesh_call *call);
 /* A sentence where arrays a and b differ in the size of a dimension (of each). */
 bool hy3d_py_mesh_same(const hy3d_py_mesh_call *call, int a, int dim_a, int b, int dim_b);
 
-/* A sentence unless the array's first two dimensions are a height and a width that a picture may have. */
+/* A sentence unless the array's first two dimensions are a height and a width that a picture may
+ * have. */
 bool hy3d_py_mesh_picture(const hy3d_py_mesh_call *call, int array);
 
-/* ValueError for call->problem's bad index if array `faces` (rows of 3) has it: `targets` is what it
- * counts and how many there are. false: it was another array's. */
+/* ValueError for call->problem's bad index if array `faces` (rows of 3) has it: `targets` is
+ * what it counts and how many there are. false: it was another array's. */
 bool hy3d_py_mesh_bad_face(const hy3d_py_mesh_call *call, int faces, int64_t count,
                            const char *targets);
 /* ValueError if array `array` has a NaN or an infinity in the problem's row, of which it counts

@@ -20,7 +20,8 @@ static bool check(const hy3d_py_mesh_call *call)
         return false;
     }
     if (call->flats[TEXTURE].size[2] == 0) {
-        return hy3d_py_value_error("texture has no channels: it must be (height, width, channels).");
+        return hy3d_py_value_error(
+            "texture has no channels: it must be (height, width, channels).");
     }
     return hy3d_py_mesh_same(call, MASK, 0, TEXTURE, 0) &&
            hy3d_py_mesh_same(call, MASK, 1, TEXTURE, 1) &&

@@ -32,7 +32,8 @@ static bool check(const hy3d_py_mesh_call *call)
         return false;
     }
     if (size[2] == 0) {
-        return hy3d_py_value_error("texture has no channels: it must be (height, width, channels).");
+        return hy3d_py_value_error(
+            "texture has no channels: it must be (height, width, channels).");
     }
     if (call->flats[UV].size[0] > INT32_MAX) {
         return hy3d_py_value_error("uv has %lld points: scatter takes 2**31 - 1 at once.",

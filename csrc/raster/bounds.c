@@ -1,11 +1,10 @@
-/* Vertices on the screen, and the pixels that faces may cover. */
+/* Vertices on the screen, and the pixels that a face may cover. */
 #include <math.h>
 
 #include "base/parallel.h"
 #include "raster/internal.h"
 
 #define VERTICES_A_GRAIN 8192
-#define FACES_A_GRAIN 8192
 /* Places count 1/256 of a pixel; what is farther away than any rounding is there with its error. */
 #define PARTS 256
 #define FAR_AWAY 1e9
@@ -84,7 +83,7 @@ static inline bool span(int32_t low, int32_t high, int32_t size, uint16_t *first
 
 static const hy3d__raster_bounds nothing = {1, 0, 1, 0};
 
-static hy3d__raster_bounds bounds_of(const hy3d__raster_job *job, const int32_t *corner)
+hy3d__raster_bounds hy3d__raster_bounds_of(const hy3d__raster_job *job, const int32_t *corner)
 {
     const hy3d__raster_view *const view = &job->view;
     const hy3d__raster_place a = job->places[corner[0]], b = job->places[corner[1]],
@@ -103,28 +102,4 @@ static hy3d__raster_bounds bounds_of(const hy3d__raster_job *job, const int32_t 
         return nothing;
     }
     return out;
-}
-
-static hy3d_status bounds_grain(void *argument, int64_t grain, uint32_t slot)
-{
-    hy3d__raster_job *const job = argument;
-    const int64_t first = grain * FACES_A_GRAIN, left = job->desc->faces - first;
-    const int64_t end = first + (left < FACES_A_GRAIN ? left : FACES_A_GRAIN);
-    const uint64_t vertices = (uint64_t)job->desc->vertices;
-    (void)slot;
-    for (int64_t i = first; i < end; i++) {
-        const int32_t *const corner = job->triangles + 3 * i;
-        if ((uint64_t)corner[0] >= vertices || (uint64_t)corner[1] >= vertices ||
-            (uint64_t)corner[2] >= vertices) {
-            return HY3D_ERR_INVALID_ARGUMENT;
-        }
-        job->bounds[i] = bounds_of(job, corner);
-    }
-    return HY3D_OK;
-}
-
-hy3d_status hy3d__raster_bound_faces(hy3d__raster_job *job)
-{
-    const int64_t grains = (job->desc->faces + FACES_A_GRAIN - 1) / FACES_A_GRAIN;
-    return hy3d__parallel_for(job->context, grains, job->slots, job->cancel, bounds_grain, job);
 }

@@ -5,8 +5,8 @@
 #include "base/checked.h"
 #include "base/parallel.h"
 
-/* Chunks a thread, so that one which is late delays the others by little; and items that make a chunk
- * worth waking a thread. The order of the result depends on neither. */
+/* Chunks a thread, so that one which is late delays the others by little; and items that make a
+ * chunk worth waking a thread. The order of the result depends on neither. */
 enum { CHUNKS_A_SLOT = 4, LEAST_CHUNK = 8192 };
 
 typedef struct sorting {

@@ -1,5 +1,5 @@
-/* A stable counting sort: items (points, faces) into buckets (rows of a texture, runs of vertices), so
- * that each bucket is summed by one thread, its items in order. */
+/* A stable counting sort: items (points, faces) into buckets (rows of a texture, runs of
+ * vertices), so that each bucket is summed by one thread, its items in order. */
 #ifndef HY3D_RASTER_BUCKETS_H
 #define HY3D_RASTER_BUCKETS_H
 
@@ -16,9 +16,9 @@ typedef struct hy3d__buckets {
     hy3d_context *context;
 } hy3d__buckets;
 
-/* For items begin .. end - 1, in order, and each bucket b that one goes to (none, one or several, each
- * once): puts the item to items[cursor[b]], unless items is NULL, and adds 1 to cursor[b]. Called twice
- * for an item, with the same outcome. */
+/* For items begin .. end - 1, in order, and each bucket b that one goes to (none, one or
+ * several, each once): puts the item to items[cursor[b]], unless items is NULL, and adds 1 to
+ * cursor[b]. Called twice for an item, with the same outcome. */
 typedef void (*hy3d__buckets_pass)(const void *argument, int64_t begin, int64_t end,
                                    int64_t *cursor, int32_t *items);
 

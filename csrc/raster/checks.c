@@ -1,5 +1,5 @@
-/* Searches for the first wrong value, in grains. Each looks for its own first one, and the lowest of
- * all is kept: so it does not matter who comes when. */
+/* Searches for the first wrong value, in grains. Each looks for its own first one, and the
+ * lowest of all is kept: so it does not matter who comes when. */
 #include "raster/checks.h"
 
 #include <stdatomic.h>

@@ -25,8 +25,8 @@ hy3d_status hy3d__raster_find_not_finite(hy3d_context *context, int64_t n, const
                                          uint32_t slots, const hy3d_cancel *cancel,
                                          int64_t *first_out);
 
-/* The same as checks of whole arrays: HY3D_ERR_INVALID_ARGUMENT with *problem (may be NULL) filled in,
- * `at` counting rows of `row` values. */
+/* The same as checks of whole arrays: HY3D_ERR_INVALID_ARGUMENT with *problem (may be NULL)
+ * filled in, `at` counting rows of `row` values. */
 hy3d_status hy3d__raster_check_indices(hy3d_context *context, int64_t rows, int64_t row,
                                        const int32_t *values, uint32_t limit, uint32_t slots,
                                        const hy3d_cancel *cancel, hy3d_raster_problem *problem);

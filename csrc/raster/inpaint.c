@@ -1,11 +1,16 @@
-/* Colours of vertices from their neighbours'. The rounds are Gauss-Seidel: what a corner writes, the
- * next one reads, in f32. That order is the contract, so a call is one thread's work. */
+/* Colours of vertices from their neighbours'. The rounds are Gauss-Seidel: what a corner writes,
+ * the next one reads, in f32. That order is the contract, so a call is one thread's work. What
+ * may be left out is a mean whose successors have not changed since it was taken: it would come
+ * out the same. A front that runs against the order takes a round a step, so that this is most
+ * of all means. */
 #include "base/checked.h"
 #include "hy3d/raster.h"
 #include "raster/checks.h"
 #include "raster/inpaint_graph.h"
 
 #include <string.h>
+
+enum { FRESH = 1, LACKS = 2 };
 
 typedef struct inpaint_job {
     const hy3d_vertex_inpaint_desc *desc;
@@ -17,6 +22,7 @@ typedef struct inpaint_job {
     hy3d__inpaint_graph graph;
     float *colours; /* (vertices + 1, channels): the last row is for a sum on its way */
     uint8_t *has_colour;
+    uint8_t *state; /* FRESH: no successor has changed since; LACKS: none had a colour */
     int32_t *open; /* vertices of the corners whose texel is masked out */
     int64_t open_count;
     int64_t coloured; /* vertices with a colour */
@@ -68,9 +74,9 @@ static void look_at_texels(inpaint_job *job)
     }
 }
 
-/* Whether the vertex has a successor with a colour (and a weight: at an infinite distance it has
- * none). The sums are made beside the colours, since a vertex may be its own successor. */
-static bool smooth(inpaint_job *job, int32_t vertex)
+/* The mean of the successors' colours, beside the colours: a vertex may be its own successor.
+ * NULL where none has a colour (and a weight: at an infinite distance it has none). */
+static const float *mean_of(const inpaint_job *job, int32_t vertex)
 {
     const size_t channels = (size_t)job->desc->channels;
     const hy3d__inpaint_graph *const graph = &job->graph;
@@ -88,20 +94,31 @@ static bool smooth(inpaint_job *job, int32_t vertex)
         }
         weights += graph->weight[i];
     }
-    if (!(weights > 0)) {
-        return false;
+    for (size_t c = 0; c < channels && weights > 0; c++) {
+        sum[c] /= weights;
     }
-    float *const colour = job->colours + channels * (size_t)vertex;
-    for (size_t c = 0; c < channels; c++) {
-        colour[c] = sum[c] / weights;
-    }
-    job->coloured += job->has_colour[vertex] == 0;
-    job->has_colour[vertex] = 1;
-    return true;
+    return weights > 0 ? sum : NULL;
 }
 
-/* Ends: a corner that has found a coloured successor always will (weights do not change, colours are
- * not taken back), so there are at most as many other rounds as open corners. */
+static void smooth(inpaint_job *job, int32_t vertex)
+{
+    const size_t bytes = (size_t)job->desc->channels * sizeof(float);
+    const float *const mean = mean_of(job, vertex);
+    job->state[vertex] = mean == NULL ? FRESH | LACKS : FRESH;
+    float *const colour = job->colours + (size_t)job->desc->channels * (size_t)vertex;
+    if (mean == NULL || (job->has_colour[vertex] != 0 && memcmp(colour, mean, bytes) == 0)) {
+        return;
+    }
+    memcpy(colour, mean, bytes);
+    job->coloured += job->has_colour[vertex] == 0;
+    job->has_colour[vertex] = 1;
+    for (int64_t i = job->graph.first[vertex]; i < job->graph.first[vertex + 1]; i++) {
+        job->state[job->graph.before[i]] &= LACKS;
+    }
+}
+
+/* Ends: a corner that has found a coloured successor always will (weights do not change, colours
+ * are not taken back), so there are at most as many other rounds as open corners. */
 static hy3d_status fill(inpaint_job *job)
 {
     enum { LOOK = 4096 };
@@ -112,7 +129,11 @@ static hy3d_status fill(inpaint_job *job)
             if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
                 return HY3D_ERR_CANCELLED;
             }
-            without += smooth(job, job->open[i]) ? 0 : 1;
+            const int32_t vertex = job->open[i];
+            if ((job->state[vertex] & FRESH) == 0) {
+                smooth(job, vertex);
+            }
+            without += (job->state[vertex] & LACKS) != 0;
         }
         counter += without == before ? -1 : 1;
         before = without;
@@ -147,7 +168,7 @@ static hy3d_status get(hy3d_context *context, int64_t elements, int64_t bytes, v
 static hy3d_status make_room(hy3d_context *context, inpaint_job *job)
 {
     const hy3d_vertex_inpaint_desc *const desc = job->desc;
-    void *memory[3] = {NULL, NULL, NULL};
+    void *memory[4] = {NULL, NULL, NULL, NULL};
     hy3d_status status =
         get(context, desc->vertices + 1, desc->channels * (int64_t)sizeof(float), &memory[0]);
     job->colours = memory[0];
@@ -157,8 +178,13 @@ static hy3d_status make_room(hy3d_context *context, inpaint_job *job)
     }
     if (status == HY3D_OK) {
         memset(job->has_colour, 0, (size_t)desc->vertices);
-        status = get(context, 3 * desc->faces, (int64_t)sizeof(int32_t), &memory[2]);
-        job->open = memory[2];
+        status = get(context, desc->vertices, 1, &memory[2]);
+        job->state = memory[2];
+    }
+    if (status == HY3D_OK) {
+        memset(job->state, 0, (size_t)desc->vertices);
+        status = get(context, 3 * desc->faces, (int64_t)sizeof(int32_t), &memory[3]);
+        job->open = memory[3];
     }
     return status;
 }
@@ -220,6 +246,7 @@ static hy3d_status run(hy3d_context *context, inpaint_job *job, const float *pos
     }
     hy3d__inpaint_graph_destroy(context, &job->graph);
     hy3d_free(context, job->open);
+    hy3d_free(context, job->state);
     hy3d_free(context, job->has_colour);
     hy3d_free(context, job->colours);
     return status;

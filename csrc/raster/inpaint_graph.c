@@ -17,8 +17,9 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
                              hy3d__inpaint_graph *out)
 {
     const size_t corners = 3 * (size_t)faces;
-    void *memory[3] = {NULL, NULL, NULL};
-    hy3d_status status = hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first, &memory[0]);
+    void *memory[4] = {NULL, NULL, NULL, NULL};
+    hy3d_status status = hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first,
+                                    &memory[0]);
     out->first = memory[0];
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, corners * sizeof *out->next, &memory[1]);
@@ -28,16 +29,20 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
         status = hy3d_alloc(context, corners * sizeof *out->weight, &memory[2]);
         out->weight = memory[2];
     }
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, corners * sizeof *out->before, &memory[3]);
+        out->before = memory[3];
+    }
     return status;
 }
 
-/* Counts, then the place of each vertex's first, which walks to its end while the corners are put down;
- * so it stands one vertex on. */
+/* Counts, then the place of each vertex's first, which walks to its end while the corners are
+ * put down; so it stands one vertex on. */
 hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, int64_t faces,
                                      const float *positions, const int32_t *triangles,
                                      hy3d__inpaint_graph *out)
 {
-    *out = (hy3d__inpaint_graph){NULL, NULL, NULL};
+    *out = (hy3d__inpaint_graph){NULL, NULL, NULL, NULL};
     const hy3d_status status = make_room(context, vertices, faces, out);
     if (status != HY3D_OK) {
         return status;
@@ -51,9 +56,10 @@ hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, in
         first[v + 1] += first[v];
     }
     for (int64_t corner = 0; corner < 3 * faces; corner++) {
-        const int64_t after = corner % 3 == 2 ? corner - 2 : corner + 1;
-        const int64_t at = first[triangles[corner]]++;
+        const int64_t start = corner - corner % 3;
+        const int64_t after = start + (corner + 1) % 3, at = first[triangles[corner]]++;
         out->next[at] = triangles[after];
+        out->before[at] = triangles[start + (corner + 2) % 3];
         out->weight[at] = weight_of(positions + 3 * (int64_t)triangles[corner],
                                     positions + 3 * (int64_t)triangles[after]);
     }
@@ -64,8 +70,9 @@ hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, in
 
 void hy3d__inpaint_graph_destroy(hy3d_context *context, hy3d__inpaint_graph *graph)
 {
+    hy3d_free(context, graph->before);
     hy3d_free(context, graph->weight);
     hy3d_free(context, graph->next);
     hy3d_free(context, graph->first);
-    *graph = (hy3d__inpaint_graph){NULL, NULL, NULL};
+    *graph = (hy3d__inpaint_graph){NULL, NULL, NULL, NULL};
 }

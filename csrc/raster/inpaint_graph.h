@@ -8,10 +8,10 @@
 #include "hy3d/status.h"
 
 /* The corner after each of vertex v's corners: next[first[v]] to next[first[v + 1] - 1], faces in
- * order, and 1 / max(distance, 1e-4)^2 in f32. */
+ * order; 1 / max(distance, 1e-4)^2 in f32; and the corner before each. */
 typedef struct hy3d__inpaint_graph {
     int64_t *first;
-    int32_t *next;
+    int32_t *next, *before;
     float *weight;
 } hy3d__inpaint_graph;
 

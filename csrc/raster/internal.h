@@ -17,8 +17,9 @@
 #include "hy3d/raster.h"
 #include "kernels/kernels.h"
 
-/* A face in more tiles than this is large. */
-#define HY3D__RASTER_FEW_TILES 16
+/* A face in more tiles than this is large: it goes to a list of its own, not to each of theirs, so
+ * that lists have a length that is known before. */
+#define HY3D__RASTER_FEW_TILES 4
 
 /* A vertex's place on the screen, in parts of a pixel; see bounds.c. */
 typedef struct hy3d__raster_place {
@@ -29,6 +30,12 @@ typedef struct hy3d__raster_place {
 typedef struct hy3d__raster_bounds {
     uint16_t left, right, top, bottom;
 } hy3d__raster_bounds;
+
+/* A face in a tile's list, with the pixels of the tile that it may cover. */
+typedef struct hy3d__raster_entry {
+    int32_t face;
+    uint8_t left, right, top, bottom;
+} hy3d__raster_entry;
 
 typedef struct hy3d__raster_job {
     hy3d_context *context;
@@ -46,33 +53,39 @@ typedef struct hy3d__raster_job {
     hy3d__raster_place *places;  /* of vertices */
     hy3d__raster_bounds *bounds; /* of faces */
     int64_t tiles_across, tiles;
-    int64_t chunks, chunk_faces; /* faces are binned in so many parts */
-    uint32_t *counts;            /* [part][tile]: faces, then where they begin in the tile's list */
-    int64_t *starts;             /* of tiles' lists in `entries`; after them that of large faces */
-    int32_t *entries;
-    void *tile_state; /* one for each slot, see tile.c */
+    int64_t parts, part_faces;   /* faces are binned in so many parts */
+    uint32_t *counts;            /* [part][tile]: faces, then where they begin in the tile's list;
+                                    after the tiles: large ones */
+    int64_t *starts;             /* [tile + 1]: of tiles' lists in `entries` */
+    hy3d__raster_entry *entries;
+    int32_t *large;              /* faces */
+    int64_t large_count;
+    void *tile_state;            /* one for each slot, see tile.c */
 } hy3d__raster_job;
 
-/* HY3D_ERR_INVALID_ARGUMENT: a vertex is not finite, or an index out of range. */
+/* HY3D_ERR_INVALID_ARGUMENT: a vertex is not finite. */
 hy3d_status hy3d__raster_place_vertices(hy3d__raster_job *job);
-hy3d_status hy3d__raster_bound_faces(hy3d__raster_job *job);
+/* The pixels that a face may cover, by its corners' places. */
+hy3d__raster_bounds hy3d__raster_bounds_of(const hy3d__raster_job *job, const int32_t *corners);
+/* Bounds of all faces, and their lists. HY3D_ERR_INVALID_ARGUMENT: an index is out of range. */
+hy3d_status hy3d__raster_bin_faces(hy3d__raster_job *job);
 
-/* Tiles from first to last that bounds lie in. */
-static inline hy3d__raster_bounds hy3d__raster_tiles_of(hy3d__raster_bounds b)
+/* Where bounds and the tile at (x, y) meet; false where they don't. */
+static inline bool hy3d__raster_meet(hy3d__raster_bounds b, int32_t x, int32_t y,
+                                     hy3d__raster_box *box)
 {
-    return (hy3d__raster_bounds){b.left / HY3D__TILE, b.right / HY3D__TILE, b.top / HY3D__TILE,
-                                 b.bottom / HY3D__TILE};
+    const int last = HY3D__TILE - 1;
+    box->left = b.left > x ? b.left - x : 0;
+    box->top = b.top > y ? b.top - y : 0;
+    box->right = b.right - x < last ? b.right - x : last;
+    box->bottom = b.bottom - y < last ? b.bottom - y : last;
+    return box->left <= box->right && box->top <= box->bottom;
 }
 
-static inline bool hy3d__raster_is_large(hy3d__raster_bounds tiles)
-{
-    return (tiles.right - tiles.left + 1) * (tiles.bottom - tiles.top + 1) >
-           HY3D__RASTER_FEW_TILES;
-}
-
-/* Bins: how many entries, then the entries themselves. */
-hy3d_status hy3d__raster_bin_count(hy3d__raster_job *job, int64_t *entries_out);
-hy3d_status hy3d__raster_bin_fill(hy3d__raster_job *job);
+/* Whether the edge function ep P + eq Q + constant, with its error, is below 0 in all of the box. */
+bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile *tile,
+                         const hy3d__raster_box *box, double ep, double eq, double constant,
+                         double bound);
 
 size_t hy3d__raster_tile_state_bytes(void);
 hy3d_status hy3d__raster_draw_tiles(hy3d__raster_job *job);
@@ -91,6 +104,9 @@ struct hy3d__raster_odd {
 /* False where the face covers nothing. */
 bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
                               const int32_t *triangles, int32_t face, hy3d__raster_odd *out);
+/* Whether it covers nothing of the box: a few tests for many pixels. */
+bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box *box,
+                             const hy3d__raster_tile *tile);
 void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
                             hy3d__raster_tile *tile);
 

@@ -1,5 +1,5 @@
-/* Attributes of vertices at pixels, in grains of pixels. All indices are looked at before, which costs
- * a tenth of the time: the kernel trusts them. */
+/* Attributes of vertices at pixels, in grains of pixels. All indices are looked at before, which
+ * costs a tenth of the time: the kernel trusts them. */
 #include "base/parallel.h"
 #include "hy3d/raster.h"
 #include "kernels/kernels.h"
@@ -31,8 +31,8 @@ static hy3d_status interpolate_grain(void *argument, int64_t grain, uint32_t slo
 
 static hy3d_status check_sizes(const interpolate_job *job, int64_t vertices, int64_t faces)
 {
-    const bool is_sane = vertices >= 0 && vertices <= HY3D__RASTER_MOST_INDEX && job->channels >= 1 &&
-                         faces >= 0 && faces < HY3D__RASTER_MOST_INDEX && job->pixels >= 0;
+    const bool is_sane = vertices >= 0 && vertices <= HY3D__RASTER_MOST_INDEX &&
+                         job->channels >= 1 && faces >= 0 && faces < HY3D__RASTER_MOST_INDEX && job->pixels >= 0;
     if (!is_sane) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
@@ -51,7 +51,8 @@ hy3d_status hy3d_interpolate(hy3d_context *context, int64_t vertices, int64_t ch
                              int64_t faces, int64_t pixels, const float *attributes,
                              const int32_t *triangles, const int32_t *face_index,
                              const float *barycentric, uint32_t num_threads,
-                             const hy3d_cancel *cancel, hy3d_raster_problem *problem_out, float *out)
+                             const hy3d_cancel *cancel, hy3d_raster_problem *problem_out,
+                             float *out)
 {
     if (problem_out != NULL) {
         *problem_out = (hy3d_raster_problem){HY3D_RASTER_NO_FAULT, 0, 0};

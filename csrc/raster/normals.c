@@ -1,5 +1,6 @@
-/* Vertex normals. Vertices are cut into runs, faces are sorted into the runs of their corners, and a run
- * is summed by one thread in double, faces in order: a sum depends neither on threads nor on runs. */
+/* Vertex normals. Vertices are cut into runs, faces are sorted into the runs of their corners,
+ * and a run is summed by one thread in double, faces in order: a sum depends neither on threads
+ * nor on runs. */
 #include "base/parallel.h"
 #include "hy3d/raster.h"
 #include "raster/buckets.h"
@@ -8,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Sums of a run: 384 KiB, in L2 with room for positions; but at least so many runs, that a small mesh
- * has work for several threads. */
+/* Sums of a run: 384 KiB, in L2 with room for positions; but at least so many runs, that a small
+ * mesh has work for several threads. */
 enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16 };
 
 typedef struct normals_job {

@@ -1,5 +1,5 @@
-/* One face with exact signs: for faces that are nearly or truly without area, that pass through the
- * eye's plane under the compat rule, and for single pixels that lie on an edge. */
+/* One face with exact signs: for faces that are nearly or truly without area, and for single pixels
+ * that lie on an edge. */
 #include <math.h>
 
 #include "raster/exact.h"
@@ -7,6 +7,8 @@
 
 #define MOST_STEPS 1073741824.0 /* 2^30 */
 #define ERROR 0x1p-50           /* as in the kernels */
+/* So many times its error an edge function is good to 2^-24 of itself. */
+#define PLENTY 0x1p24
 
 static double sign_of(double value) { return (double)((value > 0) - (value < 0)); }
 
@@ -38,7 +40,8 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
     }
     const double det = exact_edge(out->v, 2, (double)out->v[2][0], (double)out->v[2][1],
                                   (double)out->v[2][3]);
-    if (!(det < 0 || det > 0) || !(view->r > 0)) {
+    const bool lost = view->compat && positive + negative != 3; /* a corner in the eye's plane */
+    if (lost || !(det < 0 || det > 0) || !(view->r > 0)) {
         return false;
     }
     out->view = view;
@@ -77,19 +80,35 @@ static bool weights(const hy3d__raster_odd *odd, double p, double q, double out[
     const double r = odd->view->r;
     for (int i = 0; i < 3; i++) {
         const double *const e = odd->edge[i];
-        const double value = e[0] * p + (e[1] * q + e[2] * r);
-        if (odd->sign[i] * value < -odd->bound[i]) {
+        out[i] = e[0] * p + (e[1] * q + e[2] * r);
+        if (odd->sign[i] * out[i] < -odd->bound[i]) {
             return false;
         }
     }
     for (int i = 0; i < 3; i++) {
-        const double exact = exact_edge(odd->v, i, p, q, r), side = odd->sign[i] * exact;
-        if (side < 0 || (!(side > 0) && !owns(odd, i))) {
-            return false;
+        if (fabs(out[i]) < odd->bound[i] * PLENTY) {
+            out[i] = exact_edge(odd->v, i, p, q, r);
+            const double side = odd->sign[i] * out[i];
+            if (side < 0 || (!(side > 0) && !owns(odd, i))) {
+                return false;
+            }
         }
-        out[i] = odd->turn * exact;
+        out[i] *= odd->turn;
     }
     return true;
+}
+
+bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box *box,
+                             const hy3d__raster_tile *tile)
+{
+    for (int i = 0; i < 3; i++) {
+        const double *const e = odd->edge[i];
+        if (hy3d__raster_misses(odd->view, tile, box, odd->sign[i] * e[0], odd->sign[i] * e[1],
+                                odd->sign[i] * e[2] * odd->view->r, odd->bound[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,

@@ -8,8 +8,8 @@
 #define MOST_VERTICES ((int64_t)INT32_MAX)
 #define MOST_FACES ((int64_t)INT32_MAX - 1)
 /* Counters of bins: parts of at least so many faces, and no more counters than that in all. */
-#define LEAST_CHUNK_FACES 4096
-#define MOST_CHUNKS 16
+#define LEAST_PART_FACES 4096
+#define MOST_PARTS 16
 #define MOST_COUNTERS ((int64_t)1 << 22)
 
 static hy3d_status check(const hy3d_context *context, const hy3d_raster_desc *desc,
@@ -52,11 +52,14 @@ static hy3d__raster_view view_of(const hy3d_raster_desc *desc)
 /* Lays out what the steps work on in one piece of memory; with memory NULL only adds up. */
 static hy3d_status lay_out(hy3d__raster_job *job, char *memory, size_t *bytes_out)
 {
+    const size_t faces = (size_t)job->desc->faces, tiles = (size_t)job->tiles;
     const size_t sizes[][2] = {
         {(size_t)job->desc->vertices, sizeof(hy3d__raster_place)},
-        {(size_t)job->desc->faces, sizeof(hy3d__raster_bounds)},
-        {(size_t)(job->tiles + 2), sizeof(int64_t)},
-        {(size_t)(job->chunks * (job->tiles + 1)), sizeof(uint32_t)},
+        {faces, sizeof(hy3d__raster_bounds)},
+        {tiles + 1, sizeof(int64_t)},
+        {(size_t)job->parts * (tiles + 1), sizeof(uint32_t)},
+        {faces * HY3D__RASTER_FEW_TILES, sizeof(hy3d__raster_entry)},
+        {faces, sizeof(int32_t)},
         {job->slots, hy3d__raster_tile_state_bytes()},
     };
     void *parts[sizeof sizes / sizeof sizes[0]];
@@ -74,34 +77,20 @@ static hy3d_status lay_out(hy3d__raster_job *job, char *memory, size_t *bytes_ou
     job->bounds = parts[1];
     job->starts = parts[2];
     job->counts = parts[3];
-    job->tile_state = parts[4];
+    job->entries = parts[4];
+    job->large = parts[5];
+    job->tile_state = parts[6];
     *bytes_out = at;
     return HY3D_OK;
 }
 
 static hy3d_status draw(hy3d__raster_job *job)
 {
-    int64_t entries;
-    void *memory = NULL;
     hy3d_status status = hy3d__raster_place_vertices(job);
     if (status == HY3D_OK) {
-        status = hy3d__raster_bound_faces(job);
+        status = hy3d__raster_bin_faces(job);
     }
-    if (status == HY3D_OK) {
-        status = hy3d__raster_bin_count(job, &entries);
-    }
-    if (status == HY3D_OK) {
-        status = hy3d_alloc(job->context, (size_t)entries * sizeof(int32_t) + 1, &memory);
-    }
-    if (status == HY3D_OK) {
-        job->entries = memory;
-        status = hy3d__raster_bin_fill(job);
-    }
-    if (status == HY3D_OK) {
-        status = hy3d__raster_draw_tiles(job);
-    }
-    hy3d_free(job->context, memory);
-    return status;
+    return status == HY3D_OK ? hy3d__raster_draw_tiles(job) : status;
 }
 
 /* The first of what is wrong, now that something is. */
@@ -119,14 +108,14 @@ static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem
 static void plan_work(hy3d__raster_job *job)
 {
     const hy3d_raster_desc *const desc = job->desc;
-    const int64_t by_faces = desc->faces / LEAST_CHUNK_FACES + 1;
+    const int64_t by_faces = desc->faces / LEAST_PART_FACES + 1;
     job->slots = hy3d__raster_slots(job->context, desc->num_threads);
     job->tiles_across = (desc->width + HY3D__TILE - 1) / HY3D__TILE;
     job->tiles = job->tiles_across * ((desc->height + HY3D__TILE - 1) / HY3D__TILE);
     const int64_t by_tiles = MOST_COUNTERS / (job->tiles + 1) + 1;
-    job->chunks = by_faces < by_tiles ? by_faces : by_tiles;
-    job->chunks = job->chunks < MOST_CHUNKS ? job->chunks : MOST_CHUNKS;
-    job->chunk_faces = (desc->faces + job->chunks - 1) / job->chunks;
+    job->parts = by_faces < by_tiles ? by_faces : by_tiles;
+    job->parts = job->parts < MOST_PARTS ? job->parts : MOST_PARTS;
+    job->part_faces = (desc->faces + job->parts - 1) / job->parts;
 }
 
 hy3d_status hy3d_rasterize(hy3d_context *context, const hy3d_raster_desc *desc, const float *clip,

@@ -1,8 +1,8 @@
-/* Points into a texture. The texture is cut into bands of rows, and points are sorted into them: a
- * point on the border of two goes to both. A band is summed by one thread in double, points in order,
- * so a texel's sum depends neither on threads nor on where the borders are. Sums in double cost no
- * time here (the texels of a band stay in L2, points are what is waited for) and spare a bound that
- * grows with the points a texel gets. */
+/* Points into a texture. The texture is cut into bands of rows, and points are sorted into them:
+ * a point on the border of two goes to both. A band is summed by one thread in double, points in
+ * order, so a texel's sum depends neither on threads nor on where the borders are. Sums in
+ * double cost no time here (the texels of a band stay in L2, points are what is waited for) and
+ * spare a bound that grows with the points a texel gets. */
 #include "base/checked.h"
 #include "base/parallel.h"
 #include "hy3d/raster.h"
@@ -13,8 +13,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands, that
- * a small texture has work for several threads. */
+/* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands,
+ * that a small texture has work for several threads. */
 enum { BAND_SUMS = 65536, LEAST_BANDS = 16 };
 
 typedef struct scatter_job {
@@ -75,7 +75,8 @@ static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_
     }
 }
 
-/* `channels` is a constant where this is inlined with one: the sums of a texel then fill vectors. */
+/* `channels` is a constant where this is inlined with one: the sums of a texel then fill
+ * vectors. */
 INLINE void add(const float *value, int64_t channels, double share, double *sums)
 {
     for (int64_t c = 0; c < channels; c++) {
@@ -204,7 +205,7 @@ static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
     void *memory = NULL;
     if (status == HY3D_OK) {
         size_t bytes;
-        status = hy3d__mul_size((size_t)job->band_sums * sizeof(double), slots, &bytes)
+        status = hy3d__mul_size((size_t)job->band_sums, slots * sizeof(double), &bytes)
                      ? hy3d_workspace_take(context, bytes, &memory)
                      : HY3D_ERR_OVERFLOW;
     }

@@ -5,6 +5,9 @@
 #include "base/parallel.h"
 #include "raster/internal.h"
 
+/* Pixels a side that an odd face is asked about together: most of them are long and thin. */
+#define ODD_BLOCK 8
+
 typedef struct tile_state {
     hy3d__raster_tile tile;
     hy3d__raster_faces faces;
@@ -17,55 +20,76 @@ size_t hy3d__raster_tile_state_bytes(void)
 
 /* The faces of a tile in ascending order: its own list and the large ones. */
 typedef struct face_lists {
-    const int32_t *own, *own_end, *large, *large_end;
+    const hy3d__raster_entry *own, *own_end;
+    const int32_t *large, *large_end;
 } face_lists;
 
-static bool next_face(face_lists *lists, int32_t *face)
+static bool next_large(const hy3d__raster_job *job, const hy3d__raster_tile *tile,
+                       face_lists *lists, int32_t *face, hy3d__raster_box *box)
 {
-    if (lists->own == lists->own_end && lists->large == lists->large_end) {
+    while (lists->large != lists->large_end &&
+           (lists->own == lists->own_end || *lists->large < lists->own->face)) {
+        *face = *lists->large++;
+        if (hy3d__raster_meet(job->bounds[*face], tile->x, tile->y, box)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool next_face(const hy3d__raster_job *job, const hy3d__raster_tile *tile,
+                      face_lists *lists, int32_t *face, hy3d__raster_box *box)
+{
+    if (next_large(job, tile, lists, face, box)) {
+        return true;
+    }
+    if (lists->own == lists->own_end) {
         return false;
     }
-    if (lists->large == lists->large_end ||
-        (lists->own != lists->own_end && *lists->own < *lists->large)) {
-        *face = *lists->own++;
-    } else {
-        *face = *lists->large++;
-    }
+    *face = lists->own->face;
+    *box = (hy3d__raster_box){lists->own->left, lists->own->right, lists->own->top,
+                              lists->own->bottom};
+    lists->own++;
     return true;
 }
 
-/* Where bounds and tile meet; false where they don't. */
-static bool meet(hy3d__raster_bounds b, const hy3d__raster_tile *tile, hy3d__raster_box *box)
+bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile *tile,
+                         const hy3d__raster_box *box, double ep, double eq, double constant,
+                         double bound)
 {
-    const int last = HY3D__TILE - 1;
-    box->left = b.left > tile->x ? b.left - tile->x : 0;
-    box->top = b.top > tile->y ? b.top - tile->y : 0;
-    box->right = b.right - tile->x < last ? b.right - tile->x : last;
-    box->bottom = b.bottom - tile->y < last ? b.bottom - tile->y : last;
-    return box->left <= box->right && box->top <= box->bottom;
+    /* Where in the box it is largest. */
+    const int column = tile->x + (ep > 0 ? box->right : box->left);
+    const int row = tile->y + (eq > 0 ? box->bottom : box->top);
+    const double p = (2.0 * column + 1 - view->width) * view->sy;
+    const double q = (2.0 * row + 1 - view->height) * view->sx;
+    return ep * p + (eq * q + constant) < -bound;
 }
 
 /* Whether one edge has the whole box outside. A box of some vectors is worth the question. */
 static bool misses(const hy3d__raster_job *job, const tile_state *state, size_t k,
                    const hy3d__raster_box *box)
 {
-    const hy3d__raster_view *const view = &job->view;
-    const hy3d__raster_tile *const tile = &state->tile;
+    const hy3d__raster_faces *const faces = &state->faces;
     if (box->bottom - box->top + (box->right - box->left) < 16) {
         return false;
     }
     for (int i = 0; i < 3; i++) {
-        const double ep = state->faces.edge[i][0][k], eq = state->faces.edge[i][1][k];
-        const double er = state->faces.edge[i][2][k];
-        const int column = tile->x + (ep > 0 ? box->right : box->left);
-        const int row = tile->y + (eq > 0 ? box->bottom : box->top);
-        const double p = (2.0 * column + 1 - view->width) * view->sy;
-        const double q = (2.0 * row + 1 - view->height) * view->sx;
-        if (ep * p + (eq * q + er) < -state->faces.bound[k]) {
+        if (hy3d__raster_misses(&job->view, &state->tile, box, faces->edge[i][0][k],
+                                faces->edge[i][1][k], faces->edge[i][2][k], faces->bound[k])) {
             return true;
         }
     }
     return false;
+}
+
+static void draw_odd_block(const hy3d__raster_odd *odd, const hy3d__raster_box *block,
+                           hy3d__raster_tile *tile)
+{
+    for (int row = block->top; row <= block->bottom; row++) {
+        for (int column = block->left; column <= block->right; column++) {
+            hy3d__raster_odd_pixel(odd, column, row, tile);
+        }
+    }
 }
 
 static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t face,
@@ -75,9 +99,14 @@ static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t fac
     if (!hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
         return;
     }
-    for (int row = box->top; row <= box->bottom; row++) {
-        for (int column = box->left; column <= box->right; column++) {
-            hy3d__raster_odd_pixel(&odd, column, row, &state->tile);
+    for (int top = box->top; top <= box->bottom; top += ODD_BLOCK) {
+        for (int left = box->left; left <= box->right; left += ODD_BLOCK) {
+            const int right = left + ODD_BLOCK - 1, bottom = top + ODD_BLOCK - 1;
+            const hy3d__raster_box block = {left, right < box->right ? right : box->right, top,
+                                            bottom < box->bottom ? bottom : box->bottom};
+            if (!hy3d__raster_odd_misses(&odd, &block, &state->tile)) {
+                draw_odd_block(&odd, &block, &state->tile);
+            }
         }
     }
 }
@@ -148,23 +177,17 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
         (void *)((char *)job->tile_state + slot * hy3d__raster_tile_state_bytes());
     hy3d__raster_tile *const tile = &state->tile;
     face_lists lists = {job->entries + job->starts[number], job->entries + job->starts[number + 1],
-                        job->entries + job->starts[job->tiles],
-                        job->entries + job->starts[job->tiles + 1]};
+                        job->large, job->large + job->large_count};
     hy3d__raster_box boxes[HY3D__FACES];
     size_t n = 0;
-    int32_t face;
     tile->x = (int32_t)(number % job->tiles_across * HY3D__TILE);
     tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
     tile->prior_pitch = job->desc->width;
     tile->prior = job->prior ? job->prior + tile->y * tile->prior_pitch + tile->x : NULL;
     tile->wants_depth = job->depth != NULL;
     clear(tile);
-    while (next_face(&lists, &face)) {
-        if (!meet(job->bounds[face], tile, &boxes[n])) {
-            continue;
-        }
-        state->faces.face[n++] = face;
-        if (n == HY3D__FACES) {
+    while (next_face(job, tile, &lists, &state->faces.face[n], &boxes[n])) {
+        if (++n == HY3D__FACES) {
             draw_batch(job, state, n, boxes);
             n = 0;
         }

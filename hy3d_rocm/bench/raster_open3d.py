@@ -20,12 +20,12 @@ def variables(threads: int) -> dict[str, str]:
 
 def jobs(scene: Scene, given: Given | None, threads: int) -> list[Job]:
     """None that interpolates."""
+    if given is not None:
+        return []
     try:
         library: Any = importlib.import_module("open3d")
     except (ImportError, OSError) as error:
         raise MissingError(str(error)) from error
-    if given is not None:
-        return []
     tensor = library.core.Tensor
     started = time.perf_counter()
     tree = library.t.geometry.RaycastingScene(nthreads=threads)

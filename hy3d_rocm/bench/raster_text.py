@@ -74,7 +74,8 @@ def target_ms(part: RasterPart, kind: str) -> float | None:
     """What was set for it, if anything."""
     for (size, wanted, faces), limit in TARGETS_MS.items():
         fits = faces is None or faces <= part.faces <= _ROUNDED_UP * faces
-        if (size, wanted) == (part.size, kind) and fits:
+        is_done = part.is_given == (kind == VALUES)
+        if (size, wanted) == (part.size, kind) and fits and is_done:
             return limit
     return None
 

@@ -15,13 +15,13 @@ def variables(threads: int) -> dict[str, str]:
 
 def jobs(scene: Scene, given: Given | None, threads: int) -> list[Job]:
     """None that draws: PyTorch has no rasteriser."""
+    if given is None:
+        return []
     try:
         import torch
     except ImportError as error:
         raise MissingError(str(error)) from error
     torch.set_num_threads(threads)
-    if given is None:
-        return []
     # Pixels without a face take the last one's corners, by weights of 0. Tables of 64-bit indices
     # are made before: a favour.
     face = torch.from_numpy(given.face_index.reshape(-1)).long() - 1

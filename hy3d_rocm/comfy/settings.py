@@ -27,7 +27,9 @@ SETTING = "setting"  # a node's choice that means: as the settings say
 OFFLOADS = POLICIES
 VaeMode = Literal["off", "protect", "full"]
 VAE_MODES: tuple[VaeMode, ...] = get_args(VaeMode)
-HUNYUAN3D_PATCHES = ("delight", "multiview", "mesh", "vae-decode", "loaders", "render")
+HUNYUAN3D_PATCHES = (
+    "delight", "multiview", "mesh", "vae-decode", "loaders", "render", "inpaint",
+)  # fmt: skip
 VAE_PATCHES = ("core-vae", "wan-vae", "hunyuan-vae")
 FRAMEPACK_PATCHES = (
     "framepack-import", "framepack-unload", "framepack-memory", "framepack-preview",

@@ -2,11 +2,12 @@
 
     python tests/bench/raster_peers.py [--python PATH] [--also "LABEL=COMMAND"] [--json FILE]
 
-Like `hy3d-rocm bench raster`, and embree itself besides: packets of 16 coherent rays from C
-(raster_peers_embree.c, compiled here) and version 3's streams. The peers:
+Like `hy3d-rocm bench raster`, and besides: lavapipe (Vulkan), and embree itself by packets of 16
+coherent rays from C (raster_peers_embree.c, compiled here) and by version 3's streams. The peers:
 
-    apt install libegl1 libgl1-mesa-dri libembree3-3    (Debian 12; 13 has libembree4-4)
-    python -m venv PEERS; PEERS/bin/pip install numpy moderngl open3d embreex
+    apt install libegl1 libgl1-mesa-dri mesa-vulkan-drivers libvulkan1
+    apt install libembree3-3    (Debian 12; 13 has libembree4-4)
+    python -m venv PEERS; PEERS/bin/pip install numpy moderngl open3d embreex wgpu
 
 --python PEERS/bin/python finds what the Python that runs this lacks. --also measures those that
 draw once more under a label: COMMAND starts a Python whose libraries are another release's (a newer
@@ -34,7 +35,14 @@ EMBREE = Peer(
     "raster_peers_embree",
     "on Debian: apt install libembree3-3 or libembree4-4; or pip install embreex",
 )
-DRAWING = [peer for peer in PEERS if peer.name not in ("NumPy", "torch")]
+LAVAPIPE = Peer(
+    "lavapipe",
+    "raster_peers_vulkan",
+    "pip install wgpu; on Debian: apt install mesa-vulkan-drivers libvulkan1",
+)
+OTHERS = [*PEERS, LAVAPIPE, EMBREE]
+# Those that --also asks for once more: of the system's libraries, not of a wheel's.
+SYSTEMS = [*(peer for peer in PEERS if peer.name == "llvmpipe"), EMBREE]
 
 
 def main() -> int:
@@ -48,8 +56,8 @@ def main() -> int:
     arguments = parser.parse_args()
     pythons = [[python] for python in arguments.python]
     try:
-        contenders = contenders_of(pythons, [*PEERS, EMBREE])
-        contenders += contenders_of([], [*DRAWING, EMBREE], arguments.also)[1 + len(DRAWING) + 1 :]
+        contenders = contenders_of(pythons, OTHERS)
+        contenders += contenders_of([], SYSTEMS, arguments.also)[1 + len(SYSTEMS) :]
         settings = RasterSettings(contenders, pictures_of(arguments), 0, arguments.threads,
                                   arguments.repeats, say)  # fmt: skip
         return measured(settings, arguments.json)

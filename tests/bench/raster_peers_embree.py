@@ -72,13 +72,13 @@ def variables(threads: int) -> dict[str, str]:
 
 def jobs(scene: Scene, given: Given | None, threads: int) -> list[Job]:
     """Of each embree that is there. None that interpolates."""
+    if given is not None:
+        return []
     found = [library for name in _libraries() if (library := _load(name)) is not None]
     if not found:
         raise MissingError("no libembree4.so.4, libembree3.so.3 or embreex is there")
     if scene.size % PACKET_SIDE:
         raise MissingError(f"{scene.size} pixels are no multiple of {PACKET_SIDE}")
-    if given is not None:
-        return []
     shooter, pool = _compiled(), ThreadPoolExecutor(threads)
     made = []
     for library in found:

@@ -104,6 +104,7 @@ START_TEST(test_scatter_refuses_what_has_no_meaning)
         {{HY3D_SCATTER_LINEAR, 2, 2, 1, (int64_t)1 << 31, 0}, HY3D_ERR_INVALID_ARGUMENT},
         {{(hy3d_scatter_filter)2, 2, 2, 1, 3, 0}, HY3D_ERR_INVALID_ARGUMENT},
         {{HY3D_SCATTER_LINEAR, 2, 2, INT64_MAX / 4, 3, 0}, HY3D_ERR_OVERFLOW},
+        {{HY3D_SCATTER_LINEAR, 1, 1, INT64_MAX / 4, 0, 0}, HY3D_ERR_OVERFLOW},
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         ck_assert_status(TRY(&bad[i].desc), bad[i].status);
@@ -123,10 +124,12 @@ START_TEST(test_scatter_refuses_what_has_no_meaning)
     expect(&problem, HY3D_RASTER_NOT_FINITE, 1, 0);
 #undef TRY
     const hy3d_status invalid = HY3D_ERR_INVALID_ARGUMENT;
-    ck_assert_status(hy3d_scatter(NULL, &good, values, uv, NULL, NULL, NULL, texture, total), invalid);
+    ck_assert_status(hy3d_scatter(NULL, &good, values, uv, NULL, NULL, NULL, texture, total),
+                     invalid);
     ck_assert_status(hy3d_scatter(c, NULL, values, uv, NULL, NULL, NULL, texture, total), invalid);
     ck_assert_status(hy3d_scatter(c, &good, NULL, uv, NULL, NULL, NULL, texture, total), invalid);
-    ck_assert_status(hy3d_scatter(c, &good, values, NULL, NULL, NULL, NULL, texture, total), invalid);
+    ck_assert_status(hy3d_scatter(c, &good, values, NULL, NULL, NULL, NULL, texture, total),
+                     invalid);
     ck_assert_status(hy3d_scatter(c, &good, values, uv, NULL, NULL, NULL, NULL, total), invalid);
     ck_assert_status(hy3d_scatter(c, &good, values, uv, NULL, NULL, NULL, texture, NULL), invalid);
     hy3d_context_destroy(c);
@@ -194,8 +197,8 @@ START_TEST(test_in_painting_refuses_what_has_no_meaning)
     faces[1] = -1;
     ck_assert_status(TRY(&good), bad);
     expect(&problem, HY3D_RASTER_BAD_INDEX, 0, -1);
-    ck_assert_status(hy3d_vertex_inpaint(c, &good, NULL, uv, faces, uv_faces, NULL, NULL, texture, mask,
-                                         NULL),
+    ck_assert_status(hy3d_vertex_inpaint(c, &good, NULL, uv, faces, uv_faces, NULL, NULL, texture,
+                                         mask, NULL),
                      bad);
     ck_assert_status(TRY(NULL), bad);
 #undef TRY
@@ -204,7 +207,8 @@ START_TEST(test_in_painting_refuses_what_has_no_meaning)
     ck_assert_int_eq(filled, -5);
     /* No faces: nothing to do. */
     const hy3d_vertex_inpaint_desc none = {2, 2, 1, 0, 0, 0};
-    ck_assert_ok(hy3d_vertex_inpaint(c, &none, NULL, NULL, NULL, NULL, NULL, NULL, texture, mask, &filled));
+    ck_assert_ok(hy3d_vertex_inpaint(c, &none, NULL, NULL, NULL, NULL, NULL, NULL, texture, mask,
+                                     &filled));
     ck_assert_mem_eq(texture, before, sizeof before);
     ck_assert_int_eq(filled, 0);
     hy3d_context_destroy(c);
@@ -224,8 +228,8 @@ START_TEST(test_a_cancel_ends_each_call)
     const hy3d_vertex_inpaint_desc paint = {2, 2, 1, 3, 3, 1};
     const hy3d_scatter_desc scatter = {HY3D_SCATTER_LINEAR, 2, 2, 1, 3, 0};
     const hy3d_status wanted = HY3D_ERR_CANCELLED;
-    ck_assert_status(hy3d_vertex_inpaint(c, &paint, positions, uv, faces, faces, cancel, NULL, texture,
-                                         mask, NULL),
+    ck_assert_status(hy3d_vertex_inpaint(c, &paint, positions, uv, faces, faces, cancel, NULL,
+                                         texture, mask, NULL),
                      wanted);
     const float before[4] = {1, 2, 3, 4};
     ck_assert_mem_eq(texture, before, sizeof before);
@@ -235,8 +239,8 @@ START_TEST(test_a_cancel_ends_each_call)
     ck_assert_status(hy3d_vertex_normals(c, 3, 1, positions, faces, HY3D_NORMALS_BY_AREA, 1, cancel,
                                          NULL, out),
                      wanted);
-    ck_assert_status(hy3d_interpolate(c, 3, 3, 1, 1, positions, faces, one, positions, 1, cancel, NULL,
-                                      out),
+    ck_assert_status(hy3d_interpolate(c, 3, 3, 1, 1, positions, faces, one, positions, 1, cancel,
+                                      NULL, out),
                      wanted);
     hy3d_cancel_destroy(c, cancel);
     hy3d_context_destroy(c);

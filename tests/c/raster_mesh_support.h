@@ -5,8 +5,8 @@
 #include "hy3d/raster.h"
 #include "support.h"
 
-/* A wavy sheet of cells x cells squares, two faces each: vertices along rows, v = row * (cells + 1) +
- * column. */
+/* A wavy sheet of cells x cells squares, two faces each: vertices along rows, v = row * (cells +
+ * 1) + column. */
 enum { SHEET = 70, SHEET_VERTICES = (SHEET + 1) * (SHEET + 1), SHEET_FACES = 2 * SHEET * SHEET };
 
 typedef struct test_sheet {

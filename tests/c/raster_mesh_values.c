@@ -13,8 +13,8 @@ START_TEST(test_a_pixel_has_its_corners_mixed_and_an_empty_one_has_nothing)
     const float barycentric[] = {0.5F, 0.25F, 0.25F, nan, 1, 1, 0, 0, 1, 1, 0, 0};
     float out[8];
     hy3d_context *const context = test_context(NULL, 1);
-    ck_assert_ok(hy3d_interpolate(context, 4, 2, 2, 4, attributes, triangles, face_index, barycentric,
-                                  0, NULL, NULL, out));
+    ck_assert_ok(hy3d_interpolate(context, 4, 2, 2, 4, attributes, triangles, face_index,
+                                  barycentric, 0, NULL, NULL, out));
     const float wanted[] = {2, 20, 0, 0, 4, 40};
     ck_assert_mem_eq(out, wanted, sizeof wanted);
     ck_assert(isnan(out[6]) && isnan(out[7]));
@@ -81,7 +81,8 @@ END_TEST
  * angle the cut does not matter. */
 START_TEST(test_a_cubes_corner_points_along_its_diagonal_by_angle_and_not_by_area)
 {
-    const float positions[] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 7, 7, 7};
+    const float positions[] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 7, 7,
+                               7};
     const int32_t faces[] = {0, 4, 1, 0, 2, 4, 0, 1, 3, 1, 5, 3, 0, 3, 2, 2, 3, 6, 2, 2, 3};
     float normals[24];
     hy3d_context *const context = test_context(NULL, 1);
@@ -92,8 +93,8 @@ START_TEST(test_a_cubes_corner_points_along_its_diagonal_by_angle_and_not_by_are
     ck_assert_mem_eq(normals, by_area, sizeof by_area);
     const float none[3] = {0, 0, 0};
     ck_assert_mem_eq(normals + 21, none, sizeof none); /* of no face */
-    ck_assert_ok(hy3d_vertex_normals(context, 8, 7, positions, faces, HY3D_NORMALS_BY_ANGLE, 0, NULL,
-                                     NULL, normals));
+    ck_assert_ok(hy3d_vertex_normals(context, 8, 7, positions, faces, HY3D_NORMALS_BY_ANGLE, 0,
+                                     NULL, NULL, normals));
     for (int i = 0; i < 3; i++) {
         /* Sums of right angles in double, then one rounding. */
         ck_assert(fabs((double)normals[i] + 1 / sqrt(3.0)) <= ldexp(1, -25) + 1e-15);
@@ -104,12 +105,14 @@ END_TEST
 
 START_TEST(test_faces_that_cancel_or_have_no_area_give_no_direction)
 {
-    const float positions[] = {0, 0, 0, 3, 0, 0, 0, 3, 0, 6, 0, 0, 1e38F, 0, 0, 0, 1e38F, 0, 0, 0, 1e38F};
+    const float positions[] = {0, 0, 0, 3, 0, 0, 0, 3, 0, 6, 0, 0, 1e38F, 0, 0, 0, 1e38F, 0, 0, 0,
+                               1e38F};
     const int32_t faces[] = {0, 1, 2, 0, 2, 1, 0, 1, 3, 3, 3, 3, 4, 5, 6};
     float normals[21];
     hy3d_context *const context = test_context(NULL, 1);
     for (int by = 0; by < 2; by++) {
-        const hy3d_normal_weighting weighting = by == 0 ? HY3D_NORMALS_BY_AREA : HY3D_NORMALS_BY_ANGLE;
+        const hy3d_normal_weighting weighting =
+            by == 0 ? HY3D_NORMALS_BY_AREA : HY3D_NORMALS_BY_ANGLE;
         ck_assert_ok(hy3d_vertex_normals(context, 7, 5, positions, faces, weighting, 0, NULL, NULL,
                                          normals));
         for (int i = 0; i < 12; i++) {
@@ -134,8 +137,8 @@ START_TEST(test_a_vertex_gets_its_successors_mean_by_closeness)
     int64_t filled = -1;
     hy3d_context *const context = test_context(NULL, 1);
     const hy3d_vertex_inpaint_desc desc = {4, 2, 1, 4, 4, 2};
-    ck_assert_ok(hy3d_vertex_inpaint(context, &desc, positions, uv, faces, faces, NULL, NULL, texture,
-                                     mask, &filled));
+    ck_assert_ok(hy3d_vertex_inpaint(context, &desc, positions, uv, faces, faces, NULL, NULL,
+                                     texture, mask, &filled));
     /* Weights 1 and 1/4: (10 + 5) / 1.25 = 12. Vertex 3 is followed by 0 alone. */
     const float painted[8] = {12, 10, 20, 12, 7, 0, 0, 9};
     const uint8_t masked[8] = {255, 255, 255, 255, 0, 0, 0, 3};
@@ -146,8 +149,8 @@ START_TEST(test_a_vertex_gets_its_successors_mean_by_closeness)
 }
 END_TEST
 
-/* Vertex 0 is followed by 1, 1 by 2, 2 by 0; 3 to 5 are an island without a colour. uvs: v = 1 is row
- * 0, halves go to the even texel, outside is the border. */
+/* Vertex 0 is followed by 1, 1 by 2, 2 by 0; 3 to 5 are an island without a colour. uvs: v = 1
+ * is row 0, halves go to the even texel, outside is the border. */
 START_TEST(test_colours_run_against_the_edges_and_islands_stay)
 {
     const float positions[] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 5, 5, 5, 6, 5, 5, 5, 6, 5};
@@ -158,8 +161,8 @@ START_TEST(test_colours_run_against_the_edges_and_islands_stay)
     int64_t filled = -1;
     hy3d_context *const context = test_context(NULL, 1);
     const hy3d_vertex_inpaint_desc desc = {4, 4, 1, 6, 6, 2};
-    ck_assert_ok(hy3d_vertex_inpaint(context, &desc, positions, uv, faces, faces, NULL, NULL, texture,
-                                     mask, &filled));
+    ck_assert_ok(hy3d_vertex_inpaint(context, &desc, positions, uv, faces, faces, NULL, NULL,
+                                     texture, mask, &filled));
     const float painted[16] = {[0] = 6, [10] = 6, [15] = 6};
     const uint8_t masked[16] = {[0] = 255, [10] = 255, [15] = 255};
     ck_assert_mem_eq(texture, painted, sizeof painted);
@@ -169,7 +172,8 @@ START_TEST(test_colours_run_against_the_edges_and_islands_stay)
 }
 END_TEST
 
-/* A seam: vertex 0 has two uvs. Its last coloured corner decides, and both texels get that colour. */
+/* A seam: vertex 0 has two uvs. Its last coloured corner decides, and both texels get that
+ * colour. */
 START_TEST(test_both_sides_of_a_seam_get_the_last_corners_colour)
 {
     const float positions[] = {0, 0, 0, 1, 0, 0, 0, 1, 0};

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from raster_peers import judged, labelled
+from raster_peers import OTHERS, judged, labelled
 from raster_peers_embree import _chunks, _packet_order, _picture_order
+from raster_peers_vulkan import jobs as vulkan_jobs
 
 from hy3d_rocm import _native
 from hy3d_rocm.bench import raster_children, raster_turns
 from hy3d_rocm.bench.raster_children import Child, ChildError, own_python
 from hy3d_rocm.bench.raster_gl import jobs as gl_jobs
-from hy3d_rocm.bench.raster_jobs import BOTH, INDEX, PEERS, VALUES, Given, MissingError, Peer
+from hy3d_rocm.bench.raster_jobs import BOTH, INDEX, VALUES, Given, MissingError, Peer
 from hy3d_rocm.bench.raster_numpy import jobs as numpy_jobs
 from hy3d_rocm.bench.raster_open3d import jobs as open3d_jobs
 from hy3d_rocm.bench.raster_open3d import rays_of
@@ -99,7 +100,9 @@ def test_every_way_to_interpolate_gives_the_same_values(
     assert make(small, None, 1) == []
 
 
-@pytest.mark.parametrize(("make", "library"), [(gl_jobs, "moderngl"), (open3d_jobs, "open3d")])
+@pytest.mark.parametrize(
+    ("make", "library"), [(gl_jobs, "moderngl"), (open3d_jobs, "open3d"), (vulkan_jobs, "wgpu")]
+)
 def test_a_library_that_is_not_there_is_missing_not_a_crash(
     make: Callable[..., Any], library: str, small: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,7 @@ def test_limits_are_held_against_the_pictures_they_were_set_for(
     size: int, faces: int, kind: str, limit: float | None
 ) -> None:
     assert target_ms(RasterPart("s", size, faces, kind == VALUES), kind) == limit
+    assert target_ms(RasterPart("s", size, faces, kind != VALUES), kind) is None
 
 
 def test_being_behind_or_slow_is_a_fault() -> None:
@@ -241,4 +245,4 @@ def test_the_command_measures_and_writes_both_parts(
 
 
 def test_every_peer_says_how_to_get_it() -> None:
-    assert all("pip install" in peer.install for peer in PEERS)
+    assert all("pip install" in peer.install for peer in OTHERS)

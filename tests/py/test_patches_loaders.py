@@ -170,6 +170,21 @@ def test_a_renderer_is_made_on_comfyuis_device_unless_a_device_is_given(
     assert made().device == "cuda"
 
 
+def test_a_renderer_that_is_asked_for_its_mesh_keeps_its_own_coordinates(
+    wrapper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_are(monkeypatch)
+    with patched(wrapper, "render"):
+        made = renderer(wrapper)()
+        before = made.vtx_pos.clone()
+        assert made.get_mesh().tolist() == [[0, -1, 2], [-3, -4, 5]]
+        assert torch.equal(made.vtx_pos, before)
+        settings_are(monkeypatch, patches_off=frozenset({"render"}))
+        made.get_mesh()
+        assert not torch.equal(made.vtx_pos, before)  # upstream's own way
+    assert made.get_mesh().tolist() == before.tolist()
+
+
 @pytest.mark.parametrize(
     "node", ["Hy3DRenderMultiView", "Hy3DRenderSingleView", "Hy3DRenderMultiViewDepth"]
 )

@@ -6,7 +6,7 @@ Each can be switched off by its name, in HY3D_ROCM_PATCH and in ComfyUI's settin
 from __future__ import annotations
 
 from hy3d_rocm.comfy.patch import PatchSpec
-from hy3d_rocm.comfy.patches import delight, loaders, mesh, multiview, render, vae_decode
+from hy3d_rocm.comfy.patches import delight, inpaint, loaders, mesh, multiview, render, vae_decode
 
 SPECS: tuple[PatchSpec, ...] = (
     delight.SPEC,
@@ -15,6 +15,7 @@ SPECS: tuple[PatchSpec, ...] = (
     vae_decode.SPEC,
     loaders.SPEC,
     render.SPEC,
+    inpaint.SPEC,
 )
 
 __all__ = ["SPECS"]

@@ -1,15 +1,19 @@
 """MeshRender and the nodes that say "cuda" themselves: ComfyUI's device instead.
 
 MeshRender outlives the node that made it, so its device is set where it is made; what else those
-nodes do on "cuda" is sent to ComfyUI's device while they run.
+nodes do on "cuda" is sent to ComfyUI's device while they run. Its get_mesh turns coordinates in
+place, on a CPU the renderer's own, so it is given a copy: ComfyUI keeps renderers between prompts.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.patch import (
@@ -32,6 +36,7 @@ from hy3d_rocm.scopes import cuda_literals
 logger = logging.getLogger("hy3d_rocm")
 
 MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
+TURNED = ("vtx_pos", "vtx_uv")  # what get_mesh turns back into the mesh's own coordinates
 
 
 def _around(call: Call) -> Any:
@@ -74,6 +79,22 @@ def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
+def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """MeshRender.get_mesh on a renderer whose tensors are copies: `.cpu().numpy()` is the tensor's
+    own memory where that is the CPU's, and get_mesh writes into it."""
+
+    def get_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "render" in settings.current().patches_off:
+            return original(self, *args, **kwargs)
+        apart = copy.copy(self)
+        for name, value in vars(self).items():
+            if name in TURNED and isinstance(value, torch.Tensor):
+                setattr(apart, name, value.clone())
+        return original(apart, *args, **kwargs)
+
+    return get_mesh
+
+
 def _expects(upstream: Upstream) -> str | None:
     renderer = _renderer(upstream)
     if renderer is None:
@@ -83,6 +104,8 @@ def _expects(upstream: Upstream) -> str | None:
 
 def _changes(upstream: Upstream) -> list[Change]:
     changes = [Change(_renderer(upstream), "__init__", _on_comfys_device)]
+    if hasattr(_renderer(upstream), "get_mesh"):
+        changes.append(Change(_renderer(upstream), "get_mesh", _of_a_copy))
     changes += node_changes(NODES)(upstream)
     for patch in OPTIONAL_NODES:
         node_class = _optional(upstream, patch)

@@ -14,8 +14,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hy3d_rocm.decode.frames.output import (
     ALL,
     VIDEO_SUFFIXES,
@@ -28,6 +26,7 @@ from hy3d_rocm.decode.frames.output import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
@@ -120,6 +119,8 @@ def new_frames(first: int, frames: Tensor, rows: slice, columns: slice, wanted: 
 def pictures(frames: Tensor) -> Iterator[Any]:
     """uint8 arrays (H, W, 3) of frames (1, C, t, H, W) in -1..1, one at a time, worked out where
     the frames are, so that a fourth of the bytes or less is copied."""
+    import torch  # here: an Encoder, which takes arrays, needs none
+
     for i in range(frames.shape[2]):
         frame = frames[0, :, i].detach().float().add(1.0).mul_(127.5).round_().clamp_(0.0, 255.0)
         picture = frame.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0)

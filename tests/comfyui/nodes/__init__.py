@@ -7,6 +7,7 @@ import torch
 from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, HarnessHangSeen
 from .framepack import HarnessImageEncoder, HarnessLatent, HarnessTextEncoder
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
+from .meshes import HarnessMeshFile, HarnessTexturedView
 from .narrow import let_the_core_load_them
 from .probes import (
     HarnessAttributes,
@@ -40,6 +41,7 @@ _NODES = (
     HarnessLatent,
     HarnessLoad,
     HarnessMemory,
+    HarnessMeshFile,
     HarnessRandomStates,
     HarnessSeedGlobals,
     HarnessShape,
@@ -47,6 +49,7 @@ _NODES = (
     HarnessStandIn,
     HarnessText,
     HarnessTextEncoder,
+    HarnessTexturedView,
     HarnessVae,
     HarnessVaeCheck,
     HarnessVaeEncodeCheck,

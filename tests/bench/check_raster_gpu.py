@@ -1,0 +1,135 @@
+"""The GPU rasteriser's kernels in Triton's interpreter, on the CPU, against the C core: equal bits.
+
+    python tests/bench/check_raster_gpu.py --count 140 [--seed 1] [--first 0] [--workers 2]
+
+Random scenes (raster_gpu_scenes.py) of both rules: with and without a prior, faces drawn by a lane
+or by tiles of two sizes. Each address that a kernel reads or writes must lie in a tensor that it was
+given. A scene is some seconds of interpretation. A line on each that differs; status 1 if any does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def prepare() -> Any:
+    """The interpreter, watching every address of a launch, without what it does in each call of a
+    device function again (three quarters of its time)."""
+    import numpy
+    import torch
+    import triton_interpreter
+    from triton.runtime import interpreter
+
+    addresses = triton_interpreter.prepare_interpreter()
+    function, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
+    run, called, atomic = function.run, function.__call__, builder.create_atomic_rmw
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        addresses.give(*(value for value in args if isinstance(value, torch.Tensor)))
+        with numpy.errstate(all="ignore"):
+            return run(self, *args, **kwargs)
+
+    def watched_atomic(
+        self: Any, kind: Any, pointers: Any, value: Any, mask: Any, *rest: Any
+    ) -> Any:
+        addresses.check(pointers, mask, "atomics")
+        return atomic(self, kind, pointers, value, mask, *rest)
+
+    def quick(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = self.fn.__module__.startswith("hy3d_rocm")
+        return (self.rewrite() if ours else functools.partial(called, self))(*args, **kwargs)
+
+    function.run, function.__call__ = watched, quick
+    builder.create_atomic_rmw = watched_atomic
+    return addresses
+
+
+def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
+    """Scenes first, first + step, ... below first + count."""
+    addresses = prepare()
+    import raster_gpu_scenes as scenes
+
+    from hy3d_rocm.raster.gpu import draw
+
+    failed, covered, start = [], 0, time.perf_counter()
+    for index in range(first, first + count, step):
+        of = scenes.scene(seed, index)
+        sizes = draw.Sizes(
+            faces=16, most_pixels=(0, 12, 48)[index % 3], tile=(16, 8)[index // 3 % 2], checked=64
+        )
+        made = draw.draw(
+            of.clip, of.faces, *of.size, compat=of.rule == "compat", prior=of.prior, sizes=sizes
+        )
+        assert isinstance(made, tuple), made
+        wanted = scenes.core(of)
+        counts = [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)]
+        covered += int((wanted[0] > 0).sum())
+        if any(counts):
+            failed.append(f"scene {index} ({of.kind}, {of.rule}, {of.size}): {counts} differ")
+    return {
+        "scenes": len(range(first, first + count, step)), "covered": covered, "failed": failed,
+        "addresses": addresses.checked, "seconds": round(time.perf_counter() - start, 1),
+    }  # fmt: skip
+
+
+def spawn(seed: int, first: int, count: int, workers: int = 1) -> dict[str, Any]:
+    """run_child in `workers` processes with the interpreter on. RuntimeError if one fails."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--child", "--seed", str(seed), "--workers", str(workers)]
+    children = [
+        subprocess.Popen(
+            [*command, "--first", str(first + k), "--count", str(count - k)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for k in range(workers)
+    ]  # fmt: skip
+    parts = []
+    for child in children:
+        out, err = child.communicate()
+        if child.returncode:
+            raise RuntimeError(f"the child ended with {child.returncode}\n{err[-3000:]}")
+        parts.append(json.loads(out.splitlines()[-1]))
+    return {
+        "failed": [line for part in parts for line in part["failed"]],
+        "seconds": max(part["seconds"] for part in parts),
+        **{key: sum(p[key] for p in parts) for key in ("scenes", "covered", "addresses")},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=140)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first scene")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(run_child(options.seed, options.first, options.count, options.workers)))
+        return 0
+    result = spawn(options.seed, options.first, options.count, options.workers)
+    for line in result["failed"][:10]:
+        print(f"FAILED (--seed {options.seed} --first INDEX --count 1)", line)
+    print(
+        f"{result['scenes']} scenes, {result['covered']} covered pixels: "
+        f"{len(result['failed'])} scenes differ from the C core; {result['addresses']} addresses "
+        f"checked; {result['seconds']} s"
+    )
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

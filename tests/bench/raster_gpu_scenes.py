@@ -1,0 +1,84 @@
+"""Random scenes that reach each way of the GPU rasteriser, and whether its pictures are the C
+core's, bit for bit. Used by check_raster_gpu.py, raster_gpu.py and tests/py/test_raster_gpu*.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+KINDS = ("flat", "before the eye", "on the grid", "coarse", "on both sides", "any scale", "slivers")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """clip (V, 4) float32, faces (F, 3) int32, prior (H, W) float32 or None: on the CPU."""
+
+    kind: str
+    rule: str
+    clip: torch.Tensor
+    faces: torch.Tensor
+    prior: torch.Tensor | None
+    size: tuple[int, int]
+
+
+def _clip(kind: str, count: int, size: tuple[int, int], rng: np.random.Generator) -> Any:
+    clip = rng.normal(size=(count, 4))
+    if kind in ("flat", "on the grid", "slivers"):
+        clip = np.column_stack([clip[:, :3] * 0.6, np.ones(count)])
+    if kind == "before the eye":
+        clip[:, 3] = np.abs(clip[:, 3]) + 0.1
+    if kind == "on the grid":  # corners and edges on pixels' centres, equal depths
+        for axis in (0, 1):
+            n = size[1 - axis]
+            clip[:, axis] = (2 * rng.integers(-1, n + 1, count) + 1) / n - 1
+        clip[:, 2] = rng.integers(-2, 3, count) / 2
+    if kind == "coarse":  # W of 0, faces without area
+        clip = np.round(clip * 2) / 2
+    if kind == "on both sides":
+        clip[:, 3] = rng.choice([-1.0, 1.0, 2.0], count)
+    if kind == "any scale":
+        clip *= 10.0 ** rng.integers(-30, 30, (count, 1))
+    if kind == "slivers":  # all but on one line
+        clip[:, 1] = clip[:, 0] * 0.75 + rng.normal(size=count) * 10.0 ** rng.integers(-9, -1)
+    return clip.astype(np.float32)
+
+
+def scene(seed: int, index: int, *, corners: int = 12, faces: int = 12, side: int = 24) -> Scene:
+    """Scene number `index` of a seed; corners, faces and side: at most."""
+    rng = np.random.default_rng([seed, index])
+    kind = KINDS[index % len(KINDS)]
+    rule = ("topleft", "compat")[index // len(KINDS) % 2]
+    size = (int(rng.integers(1, side + 1)), int(rng.integers(1, side + 1)))
+    count = int(rng.integers(3, corners + 1))
+    clip = torch.from_numpy(_clip(kind, count, size, rng))
+    triangles = rng.integers(0, count, (int(rng.integers(1, faces + 1)), 3)).astype(np.int32)
+    prior = None
+    if rng.integers(2):
+        values = rng.normal(size=size).astype(np.float32)
+        values[rng.random(size) < 0.05] = np.nan
+        values[rng.random(size) < 0.05] = np.inf
+        prior = torch.from_numpy(values)
+    return Scene(kind, rule, clip, torch.from_numpy(triangles), prior, size)
+
+
+def core(of: Scene) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The C core's picture: face_index, barycentric, depth."""
+    from hy3d_rocm import _core
+
+    height, width = of.size
+    face_index = torch.zeros((height, width), dtype=torch.int32)
+    barycentric, depth = torch.zeros((height, width, 3)), torch.zeros((height, width))
+    prior = None if of.prior is None else of.prior.numpy()
+    _core.rasterize(
+        of.clip.numpy(), of.faces.numpy(), prior, face_index.numpy(), barycentric.numpy(),
+        depth.numpy(), rule=of.rule, threads=0,
+    )  # fmt: skip
+    return face_index, barycentric, depth
+
+
+def differing(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Values of which a bit differs: -0.0 is not 0.0, and a NaN is itself."""
+    return int((one.cpu().view(torch.int32) != other.cpu().view(torch.int32)).sum())
