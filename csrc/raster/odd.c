@@ -7,6 +7,9 @@
 
 #define MOST_STEPS 1073741824.0 /* 2^30 */
 #define ERROR 0x1p-50           /* as in the kernels */
+/* Corners on both sides of the eye may cancel: a point so far away (W) that its weights, which are
+ * good to 2^-50, would not be good to 2^-17 once divided by their sum. */
+#define ENDLESS 0x1p-32
 /* So many times its error an edge function is good to 2^-24 of itself. */
 #define PLENTY 0x1p24
 
@@ -127,8 +130,7 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     z = fmin(fmax(z, odd->low), odd->high);
     const double steps = z * view->scale + view->offset;
     const int32_t step = (int32_t)fmin(fmax(floor(steps), -MOST_STEPS), MOST_STEPS);
-    /* Corners on both sides of the eye may cancel: a point at infinity. */
-    if (!(total < 0 || total > 0) || !(steps >= view->nearest && steps <= view->farthest) ||
+    if (!(fabs(total) > (fabs(e[0]) + fabs(e[1]) + fabs(e[2])) * ENDLESS) || !(steps >= view->nearest && steps <= view->farthest) ||
         step >= tile->step[at]) {
         return;
     }
