@@ -20,7 +20,7 @@ libraries once more, of another release, under a label. A newer Debian's beside 
 Not measured here: VTK and pyrender draw by the same llvmpipe; pytorch3d has no wheel for Linux on
 PyPI; and what took longer when it was tried by hand on the same scene (100,000 faces, beside ours
 in the same minute): Mitsuba's ray_intersect_preliminary 2.4 times as long, riley-raster, which
-gives a grey picture alone, 2.5 times, DEODR, which has one thread, 3 times, trimesh's rays 15 times.
+gives a grey picture alone, 2.5 times, DEODR (one thread) 3 times, trimesh's rays 15 times.
 Ours has to be ahead of each peer's work alone: a tree built before, a picture not read back.
 Exit code 2 where it is not, or where a limit of raster_text.TARGETS_MS is missed.
 """
