@@ -23,7 +23,10 @@ Shape = tuple["str | int", ...]  # a size that is free has a letter
 class Door:
     """NumPy's side, and what both sides share."""
 
-    on_gpu = False
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the arrays are where kernels can be run."""
+        return False
 
     def floats(self, value: Any, name: str, shape: Shape) -> Any:
         """`value` as float32; TypeError for other kinds of numbers, ValueError for the shape."""
@@ -58,7 +61,10 @@ class TorchDoor(Door):
 
     def __init__(self, device: Any) -> None:
         self.device = device
-        self.on_gpu = device.type == "cuda"  # HIP's name in torch too
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.device.type == "cuda")  # HIP's name in torch too
 
     def floats(self, value: Any, name: str, shape: Shape) -> Any:
         import torch

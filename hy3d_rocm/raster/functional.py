@@ -13,6 +13,7 @@ Hy3dError where the C core is not there, and for a cancelled call; MemoryError.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,8 +59,10 @@ def rasterize(
     height, width = checked_size(size)
     _one_of("rule", rule, RULES)
     door = door_of({"clip": clip, "faces": faces, "prior": prior})
-    if door.on_gpu:
-        found = _on_gpu(clip, faces, (height, width), rule, prior)
+    if door.on_gpu and (gpu := _gpu()) is not None:
+        found: Raster | None = gpu.rasterize_on_gpu(
+            clip, faces, (height, width), rule=rule, prior=prior, cancel=cancel
+        )
         if found is not None:
             return found
     picture = Raster(
@@ -112,6 +115,10 @@ def interpolate(
             f"face_index has shape {tuple(face_index.shape)} and barycentric "
             f"{tuple(barycentric.shape)}: they must be (...) and (..., 3) of one picture"
         )
+    if door.on_gpu and (gpu := _gpu()) is not None:
+        found = gpu.interpolate_on_gpu(attributes, faces, face_index, barycentric)
+        if found is not None:
+            return found
     values = door.floats(attributes, "attributes", ("V", "C"))
     result = np.empty((weights.shape[0], values.shape[1]), np.float32)
     _native.interpolate(
@@ -217,14 +224,12 @@ def inpaint_vertices(
     return door.give(painted), door.give(known, like=mask)
 
 
-def _on_gpu(clip: Any, faces: Any, size: tuple[int, int], rule: str, prior: Any) -> Raster | None:
-    """The picture made on the tensors' GPU; None where that cannot be done."""
+def _gpu() -> Any:
+    """What computes on the tensors' GPU; its functions answer None where that cannot be done."""
     try:
-        from hy3d_rocm.raster.gpu.dispatch import rasterize_on_gpu
+        return importlib.import_module("hy3d_rocm.raster.gpu.dispatch")
     except ImportError:  # no Triton here, or one that does not load
         return None
-    found: Raster | None = rasterize_on_gpu(clip, faces, size, rule=rule, prior=prior)
-    return found
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from raster_doubles import Recorder
 
 from hy3d_rocm import raster
+from hy3d_rocm.raster import arrays, functional
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIP = np.array([[-1, -1, 0, 1], [1, -1, 0, 1], [0, 1, 0, 1], [0, 0, 0.5, 1]], np.float32)
@@ -156,6 +158,48 @@ def test_scattered_pictures_have_the_size_that_was_asked_for(core: Recorder) -> 
     assert found.total.shape == (8, 9)
     assert core.last[0].shape == (42, 3)
     assert core.last[2].shape == (42,)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_tensors_on_a_gpu_are_drawn_there_or_copied(
+    core: Recorder, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A stand-in for raster/gpu answers or does not; CPU tensors count as a GPU's."""
+    picture = raster.Raster("index", "weights", "depth") if answers else None
+    seen: list[Any] = []
+
+    def draw(*given: Any, **named: Any) -> Any:
+        seen.append((given, named))
+        return picture
+
+    gpu = SimpleNamespace(rasterize_on_gpu=draw, interpolate_on_gpu=draw)
+    monkeypatch.setattr(functional, "_gpu", lambda: gpu)
+    tensors = (torch.from_numpy(CLIP), torch.from_numpy(FACES))
+    raster.rasterize(*tensors, SIZE)
+    assert not seen
+    monkeypatch.setattr(arrays.TorchDoor, "on_gpu", True)
+    found = raster.rasterize(*tensors, SIZE, rule="compat")
+    assert seen == [((*tensors, SIZE), {"rule": "compat", "prior": None, "cancel": None})]
+    assert (found is picture) is answers
+    assert len(core.calls) == (1 if answers else 2)
+    index, weights = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 3)
+    values = raster.interpolate(*tensors, index, weights)
+    assert len(seen) == 2
+    assert (values is picture) is answers
+
+
+def test_sizes_and_kinds_are_looked_at_before_the_gpu_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(functional, "_gpu", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(arrays.TorchDoor, "on_gpu", True)
+    for bad in (
+        lambda: raster.rasterize(TENSOR, INDICES, (0, 4)),
+        lambda: raster.rasterize(TENSOR, INDICES, SIZE, rule="gl"),
+        lambda: raster.rasterize(TENSOR, FACES, SIZE),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            bad()
 
 
 Call = Callable[[], Any]

@@ -73,8 +73,8 @@ def _again(context: Context, server: Server) -> None:
         fresh = other.run(even)
     for name in ("baked", "over the mesh", "painted"):
         context.report.equal(
-            f"{name}: as with a new renderer and upstream's in-painting", kept.items(f"hash {name}"),
-            fresh.items(f"hash {name}") or "nothing",
+            f"{name}: as with a new renderer and upstream's in-painting",
+            kept.items(f"hash {name}"), fresh.items(f"hash {name}") or "nothing",
         )  # fmt: skip
 
 
