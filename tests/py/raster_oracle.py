@@ -139,7 +139,7 @@ def _cut(polygon: list[_Vertex], sign: float) -> list[_Vertex]:
 
 def _is_doubtful(polygon: list[_Vertex]) -> bool:
     """Whether rounding may have a vertex on the wrong side of a plane or of the eye: where the face
-    is on the screen is not known then. Z and W of f32 that add up to 0 have no error to speak of."""
+    is on the screen is not known then. Z and W of f32 that add up to 0 have nearly no error."""
     for place, _ in polygon:
         for of in (place[3] + place[2], place[3] - place[2], place[3]):
             if abs(of.value) <= of.error and of.error > 16 * TINY:
