@@ -89,7 +89,7 @@ TARGET void hy3d_raster_row_f32__avx512(size_t n, const int32_t *face, const flo
 {
     for (size_t i = 0; i < n; i += 16) {
         const size_t left = n - i;
-        const __mmask16 here = left >= 16 ? 0xFFFF : (__mmask16)((1U << left) - 1U);
+        const __mmask16 here = (__mmask16)(left >= 16 ? 0xFFFFU : (1U << left) - 1U);
         const __m512i faces = _mm512_maskz_loadu_epi32(here, face + i);
         const __mmask16 seen = _mm512_test_epi32_mask(faces, faces);
         const __m512 x = _mm512_maskz_loadu_ps(seen, a + i), y = _mm512_maskz_loadu_ps(seen, b + i);

@@ -3,8 +3,8 @@
     python tests/bench/check_raster_gpu.py --count 140 [--seed 1] [--first 0] [--workers 2]
 
 Random scenes (raster_gpu_scenes.py) of both rules: with and without a prior, faces drawn by a lane
-or by tiles of two sizes. Each address that a kernel reads or writes must lie in a tensor that it was
-given. A scene is some seconds of interpretation. A line on each that differs; status 1 if any does.
+or by tiles of two sizes. Each address that a kernel reads or writes must lie in a tensor that it
+was given. A scene takes some seconds. A line on each that differs; status 1 if any does.
 """
 
 from __future__ import annotations

@@ -82,3 +82,40 @@ def core(of: Scene) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def differing(one: torch.Tensor, other: torch.Tensor) -> int:
     """Values of which a bit differs: -0.0 is not 0.0, and a NaN is itself."""
     return int((one.cpu().view(torch.int32) != other.cpu().view(torch.int32)).sum())
+
+
+def mesh(name: str, faces: int, size: tuple[int, int], rule: str) -> Scene:
+    """A scene of about so many faces: a "sphere" in perspective, a "grid" whose corners lie on
+    pixels' centres under `rule` (all its edges are met exactly), a "soup" of small triangles."""
+    rng = np.random.default_rng(9)
+    height, width = size
+    if name == "soup":
+        centres = rng.uniform(-1, 1, (faces, 1, 3))
+        edge = 2.5 * (4.0 / faces) ** 0.5 * rng.uniform(0.1, 1, (faces, 1, 1))
+        corners = (centres + edge * rng.normal(size=(faces, 3, 3)) * [1, 1, 0.2]).reshape(-1, 3)
+        w = rng.uniform(0.8, 1.25, (len(corners), 1))
+        clip = np.hstack([corners * w, w])
+        triangles = np.arange(3 * faces).reshape(-1, 3)
+        return _packed(name, rule, clip, triangles, size)
+    n = int((faces / 2) ** 0.5)
+    u, v = (a.ravel() for a in np.meshgrid(np.linspace(0, 1, n + 1), np.linspace(0, 1, n + 1)))
+    if name == "sphere":
+        theta, phi = np.pi * v, 2 * np.pi * u
+        x, y, z = np.sin(theta) * np.cos(phi), np.cos(theta), np.sin(theta) * np.sin(phi)
+        far = z + 3.0
+        clip = np.column_stack([2.6 * x, 2.6 * y, (far - 2) * 0.5 * far, far])
+    else:
+        less = 1 if rule == "compat" else 0
+        column, row = np.rint(u * (width - 1)), np.rint(v * (height - 1))
+        x = (2 * column + 1 - width) / (width - less)
+        y = (2 * row + 1 - height) / (height - less)
+        clip = np.column_stack([x, y, 0 * x, 0 * x + 1])
+    first = (np.arange(n)[:, None] * (n + 1) + np.arange(n)).ravel()
+    a, b, c, d = first, first + 1, first + n + 2, first + n + 1
+    return _packed(name, rule, clip, np.vstack([np.c_[a, b, c], np.c_[a, c, d]]), size)
+
+
+def _packed(name: str, rule: str, clip: Any, triangles: Any, size: tuple[int, int]) -> Scene:
+    corners = torch.from_numpy(np.ascontiguousarray(clip, np.float32))
+    faces = torch.from_numpy(np.ascontiguousarray(triangles, np.int32))
+    return Scene(name, rule, corners, faces, None, size)

@@ -9,9 +9,18 @@ coherent rays from C (raster_peers_embree.c, compiled here) and by version 3's s
     apt install libembree3-3    (Debian 12; 13 has libembree4-4)
     python -m venv PEERS; PEERS/bin/pip install numpy moderngl open3d embreex wgpu
 
---python PEERS/bin/python finds what the Python that runs this lacks. --also measures those that
-draw once more under a label: COMMAND starts a Python whose libraries are another release's (a newer
-Debian's Mesa and embree in a folder of their own).
+--python PEERS/bin/python finds what the Python that runs this lacks. --also measures the system's
+libraries once more, of another release, under a label. A newer Debian's beside an older's:
+
+    debootstrap --variant=minbase --include=libegl1,libegl-mesa0,libgl1-mesa-dri,libembree4-4 \\
+        trixie NEW
+    --also "Debian 13=NEW/lib64/ld-linux-x86-64.so.2 --library-path NEW/usr/lib/x86_64-linux-gnu \\
+        PEERS/bin/python"
+
+Not measured here: VTK and pyrender draw by the same llvmpipe; pytorch3d has no wheel for Linux on
+PyPI; and what took longer when it was tried by hand on the same scene (100,000 faces, beside ours
+in the same minute): Mitsuba's ray_intersect_preliminary 2.4 times as long, riley-raster, which
+gives a grey picture alone, 2.5 times, DEODR (one thread) 3 times, trimesh's rays 15 times.
 Ours has to be ahead of each peer's work alone: a tree built before, a picture not read back.
 Exit code 2 where it is not, or where a limit of raster_text.TARGETS_MS is missed.
 """

@@ -230,6 +230,8 @@ def lattice(rng: Rng) -> Made:
     m = int(rng.integers(1, 24))
     xy = rng.integers(-8, 9, (n, 2)) / rng.choice([4.0, 8.0])
     w = rng.choice([1.0, 1.0, 2.0, 4.0, -1.0] if rng.random() < 0.3 else [1.0], (n, 1))
+    if rng.random() < 0.4:  # still exact in f32, no longer so in products of three
+        w *= rng.integers(1, 2**16, (n, 1))
     z = rng.integers(-4, 5, (n, 1)) / 4.0
     return np.hstack([xy * w, z * w, w]), rng.integers(0, n, (m, 3))
 

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from hy3d_rocm.raster.gpu.faces import depth_range, larger, smaller
 
+
 @triton.jit
 def _sum(a, b):
     """The rounded sum, and what was rounded away."""

@@ -65,10 +65,7 @@ def pixel(column, row, width, height, sx, sy):
 def _is_plain(z, w, COMPAT: tl.constexpr):
     """Whether a corner's depth and W are within what a face that is not careful may have."""
     size = tl.abs(w)
-    if COMPAT:
-        plain = tl.abs(z) * SCALE_COMPAT <= size * 536870912.0
-    else:
-        plain = tl.abs(z) <= size
+    plain = tl.abs(z) * SCALE_COMPAT <= size * 536870912.0 if COMPAT else tl.abs(z) <= size
     return plain & (size >= 8.673617379884035e-19) & (size <= 1.152921504606847e18)  # 2^-60, 2^60
 
 

@@ -2,10 +2,10 @@
 
 These launches make a picture, bit for bit that of the C core (csrc/raster):
 
-    draw_faces   a lane a face: small ones are drawn; of those left it notes how many tiles they have
-    draw_tiles   a program a tile of such a face
-    settle_tiles the same, where draw_tiles found doubts
-    read_keys    a lane a pixel: which face won, its barycentrics and depth, worked out again
+    draw_faces    a lane a face: small ones are drawn, of those left it notes their tiles
+    draw_tiles    a program a tile of such a face
+    settle_tiles  the same, where draw_tiles found doubts
+    read_keys     a lane a pixel: which face won, its barycentrics and depth, worked out again
 
 What is drawn is a minimum over 64-bit keys (depth's step, then face): it does not matter who comes
 when, nor who comes twice. A pixel in doubt (rounding leaves open whether it is covered) and every
@@ -68,7 +68,7 @@ def draw_faces(
     """BLOCK faces whose boxes have at most MOST pixels, none of them in doubt.
 
     clip (vertices, 4) float32, triangles (faces, 3) int32, prior (height, width) float32, keys
-    (height, width) int64. To tiles (faces,) int32: tiles of TILE x TILE pixels that draw_tiles has to
+    (height, width) int64. To tiles (faces,) int32: how many of TILE x TILE pixels draw_tiles has to
     draw. status[1], int64: the least of its own and the numbers of faces with a bad index.
     """
     face = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -177,9 +177,7 @@ def draw_tiles(
     face, left, right, top, bottom = _tile_of(
         clip, triangles, tiles, ends, faces, width, height, item.to(tl.int64) + first, COMPAT, TILE
     )
-    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(
-        clip, triangles, face, face >= 0
-    )
+    x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2 = _corners_of(clip, triangles, face, face >= 0)
     sx, sy = screen(width, height, COMPAT)
     r = sx * sy
     a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, d0, d1, d2, odd, careful = prepare(
