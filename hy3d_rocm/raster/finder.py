@@ -238,8 +238,7 @@ def _can_serve(name: str, why: str) -> bool:
 
 def _spec(name: str, why: str, folders: list[str] | None) -> ModuleSpec:
     """folders: where its sub-modules are looked for; what lies there can be imported as before."""
-    spec = importlib.util.spec_from_loader(name, _Serving(why), is_package=bool(folders))
-    assert spec is not None
+    spec = ModuleSpec(name, _Serving(why), origin="hy3d_rocm", is_package=bool(folders))
     if folders:
         spec.submodule_search_locations = folders
     return spec

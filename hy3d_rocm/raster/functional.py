@@ -13,7 +13,6 @@ Hy3dError where the C core is not there, and for a cancelled call; MemoryError.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,7 +142,8 @@ def scatter(
     """Puts values into a texture where their texture coordinates say: back-projection.
 
     values: (..., C).  uv: (..., 2) in 0..1, (0, 0) the middle of the first texel and (1, 1) that
-    of the last one, u along the width.  size: (height, width).  weights: (...), None for 1 each.
+        of the last one, u along the width, v along the height (no flip); what is outside is left
+        out.  size: (height, width).  weights: (...), None for 1 each.
     filter: "linear" shares a value among four texels, "nearest" gives it to one.
     """
     height, width = checked_size(size)
@@ -208,7 +208,7 @@ def inpaint_vertices(
     """Colours at vertices that the mask leaves out, from their neighbours over the mesh.
 
     texture: (H, W, C).  mask: (H, W) uint8 or bool, not 0 where the texture is known.
-    positions: (V, 3).  uvs: (U, 2) in 0..1.  faces, uv_faces: (F, 3) into them.
+    positions: (V, 3).  uvs: (U, 2), v = 1 is row 0.  faces, uv_faces: (F, 3) into them.
     Returns a new texture (float32) and a new mask (of the mask's type); inputs stay as they are.
     """
     _one_of("method", method, METHODS)
@@ -227,9 +227,10 @@ def inpaint_vertices(
 def _gpu() -> Any:
     """What computes on the tensors' GPU; its functions answer None where that cannot be done."""
     try:
-        return importlib.import_module("hy3d_rocm.raster.gpu.dispatch")
+        from hy3d_rocm.raster.gpu import dispatch
     except ImportError:  # no Triton here, or one that does not load
         return None
+    return dispatch
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
