@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-KINDS = ("flat", "before the eye", "on the grid", "coarse", "on both sides", "any scale", "slivers")
+KINDS = (
+    "flat", "before the eye", "on the grid", "coarse", "on both sides", "any scale", "slivers",
+    "cancelling", "far and near",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,21 @@ def _clip(kind: str, count: int, size: tuple[int, int], rng: np.random.Generator
         clip = np.column_stack([clip[:, :3] * 0.6, np.ones(count)])
     if kind == "before the eye":
         clip[:, 3] = np.abs(clip[:, 3]) + 0.1
+    if kind == "far and near":  # W from 1e-4 to 1e4: weights of very different sizes
+        clip[:, :3] *= 0.8
+        clip *= 10.0 ** rng.uniform(-4, 4, (count, 1)) / np.abs(clip[:, 3:])
+        clip[:, 3] = np.abs(clip[:, 3])
     if kind == "on the grid":  # corners and edges on pixels' centres, equal depths
         for axis in (0, 1):
             n = size[1 - axis]
             clip[:, axis] = (2 * rng.integers(-1, n + 1, count) + 1) / n - 1
         clip[:, 2] = rng.integers(-2, 3, count) / 2
+    if kind == "cancelling":  # on both sides of the eye, where weights sum to 0 or nearly
+        for axis in (0, 1):
+            n = size[1 - axis] - 1
+            clip[:, axis] = (2 * rng.integers(0, n + 1, count) / max(n, 1) - 1) * 0.5
+        clip[:, 3] = 1.0 + rng.choice([0.0, 0.0, 2.0**-20, 2.0**-13, 2.0**-8], count)
+        clip *= rng.choice([-1.0, 1.0, 1.0], (count, 1))
     if kind == "coarse":  # W of 0, faces without area
         clip = np.round(clip * 2) / 2
     if kind == "on both sides":

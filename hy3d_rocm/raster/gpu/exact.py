@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hy3d_rocm.raster.gpu.faces import depth_range, larger, smaller
+from hy3d_rocm.raster.gpu.faces import cross, depth_range, larger, smaller
 
 
 @triton.jit
@@ -101,6 +101,15 @@ def _inside(exact, side, turn, ax, ay, aw, bx, by, bw, COMPAT: tl.constexpr):
 
 
 @triton.jit
+def _weight(exact, ax, ay, aw, bx, by, bw, p, q, r):
+    """An edge function by float64 where that is good to 2^-24 of itself, else the exact one."""
+    f0, f1, f2 = cross(ax, ay, aw, bx, by, bw)
+    bound = (((tl.abs(f0) + tl.abs(f1)) + tl.abs(f2)) * r) * 8.881784197001252e-16  # 2^-50
+    value = f0 * p + (f1 * q + f2 * r)
+    return tl.where(tl.abs(value) < bound * 16777216.0, exact, value)  # 2^24
+
+
+@triton.jit
 def exact_pixel(
     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT: tl.constexpr
 ):  # fmt: skip
@@ -108,21 +117,29 @@ def exact_pixel(
     rounds = tl.where(r < 0.0, 0, 12)
     det = exact_det(x0, y0, w0, x1, y1, w1, x2, y2, w2, rounds)
     turn = _turned_sign(det)
-    e0 = exact_det(x1, y1, w1, x2, y2, w2, p, q, r, rounds)
-    e1 = exact_det(x2, y2, w2, x0, y0, w0, p, q, r, rounds)
-    e2 = exact_det(x0, y0, w0, x1, y1, w1, p, q, r, rounds)
+    x_0 = exact_det(x1, y1, w1, x2, y2, w2, p, q, r, rounds)
+    x_1 = exact_det(x2, y2, w2, x0, y0, w0, p, q, r, rounds)
+    x_2 = exact_det(x0, y0, w0, x1, y1, w1, p, q, r, rounds)
     s0, s1, s2 = turn, turn, turn
     if COMPAT:
         s0, s1, s2 = turn * _turned_sign(w0), turn * _turned_sign(w1), turn * _turned_sign(w2)
-    covered = _inside(e0, s0, turn, x1, y1, w1, x2, y2, w2, COMPAT)
-    covered = covered & _inside(e1, s1, turn, x2, y2, w2, x0, y0, w0, COMPAT)
-    covered = covered & _inside(e2, s2, turn, x0, y0, w0, x1, y1, w1, COMPAT)
-    e0, e1, e2 = e0 * turn, e1 * turn, e2 * turn
+    covered = _inside(x_0, s0, turn, x1, y1, w1, x2, y2, w2, COMPAT)
+    covered = covered & _inside(x_1, s1, turn, x2, y2, w2, x0, y0, w0, COMPAT)
+    covered = covered & _inside(x_2, s2, turn, x0, y0, w0, x1, y1, w1, COMPAT)
+    e0 = _weight(x_0, x1, y1, w1, x2, y2, w2, p, q, r) * turn
+    e1 = _weight(x_1, x2, y2, w2, x0, y0, w0, p, q, r) * turn
+    e2 = _weight(x_2, x0, y0, w0, x1, y1, w1, p, q, r) * turn
+    # Corners on both sides of the eye may cancel.
+    total = (e0 + e1) + e2
+    terms = (tl.abs(e0) + tl.abs(e1)) + tl.abs(e2)
+    cancels = tl.abs(total) <= terms * 0.000244140625  # 2^-12
+    e0, e1 = tl.where(cancels, x_0 * turn, e0), tl.where(cancels, x_1 * turn, e1)
+    e2 = tl.where(cancels, x_2 * turn, e2)
+    total = (e0 + e1) + e2
+    has_end = (cancels == 0) | (tl.abs(total) > terms * 2.3283064365386963e-10)  # 2^-32
     inverse = 1.0 / (tl.abs(det) * r)
     z = (e0 * (z0 * inverse) + e1 * (z1 * inverse)) + e2 * (z2 * inverse)
     low, high = depth_range(z0, w0, z1, w1, z2, w2)
     z = smaller(larger(z, low), high)
-    # Corners on both sides of the eye may cancel: a point at infinity.
-    total = (e0 + e1) + e2
-    covered = covered & (det != 0.0) & (total != 0.0)
+    covered = covered & (det != 0.0) & has_end & (total != 0.0)
     return covered, e0 / total, e1 / total, e2 / total, z

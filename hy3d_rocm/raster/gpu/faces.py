@@ -167,8 +167,7 @@ def edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2):
 
 @triton.jit
 def sum_of(e0, e1, e2, w0, w1, w2, COMPAT: tl.constexpr):
-    """The sum of the corners' weights: 0 at a point at infinity, where corners on both sides of the
-    eye cancel."""
+    """The sum of the corners' weights; those on both sides of the eye may cancel in it."""
     if COMPAT:
         e0, e1, e2 = e0 * side_of(w0), e1 * side_of(w1), e2 * side_of(w2)
     return (e0 + e1) + e2

@@ -40,13 +40,10 @@ EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 @triton.jit
 def _offer(
-    keys, prior, at, steps, total, careful, face, mask,
-    HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr,
+    keys, prior, at, steps, careful, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr
 ):  # fmt: skip
-    """The minimum of what is at pixels and a fragment of that depth. total: of weights; careful: 1
-    or 0."""
-    is_lost = is_cut(steps, COMPAT) | (((total < 0.0) | (total > 0.0)) == 0)
-    mask = mask & ((careful * is_lost.to(tl.int32)) == 0)
+    """The minimum of what is at pixels and a fragment of that depth. careful: 1 or 0."""
+    mask = mask & ((careful * is_cut(steps, COMPAT).to(tl.int32)) == 0)
     if HAS_PRIOR:
         before = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
         mask = mask & (is_hidden(steps, before, COMPAT) == 0)
@@ -57,11 +54,21 @@ def _offer(
 
 
 @triton.jit
-def _covered(e0, e1, e2, bound):
-    """Whether pixels are surely covered, and whether they may be."""
+def _may_cover(e0, e1, e2, bound):
     least = bound * -1.0
+    return (e0 >= least) & (e1 >= least) & (e2 >= least)
+
+
+@triton.jit
+def _covered(e0, e1, e2, w0, w1, w2, bound, careful, COMPAT: tl.constexpr):
+    """Whether pixels are surely covered, and whether they may be. careful: 1 or 0."""
     sure = (e0 > bound) & (e1 > bound) & (e2 > bound)
-    return sure, (e0 >= least) & (e1 >= least) & (e2 >= least)
+    if COMPAT:
+        # Corners on both sides of the eye that nearly cancel are left to exact weights.
+        total = sum_of(e0, e1, e2, w0, w1, w2, COMPAT)
+        clear = tl.abs(total) > ((e0 + e1) + e2) * 0.000244140625  # 2^-12
+        sure = sure & (clear | (careful == 0))
+    return sure, _may_cover(e0, e1, e2, bound)
 
 
 @triton.jit(do_not_specialize=["vertices", "faces", "width", "height"])
@@ -111,12 +118,11 @@ def draw_faces(
         p, q = pixel(column, row, width, height, sx, sy)
         e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         drawn = (k < pixels) & (odd == 0)
-        sure, maybe = _covered(e0, e1, e2, bound)
+        sure, maybe = _covered(e0, e1, e2, w0, w1, w2, bound, careful, COMPAT)
         doubts = doubts | (drawn & maybe & (sure == 0))
         steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
-        total = sum_of(e0, e1, e2, w0, w1, w2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, steps, total, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
+        _offer(keys, prior, at, steps, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
         is_last = column == left + columns - 1
         column = tl.where(is_last, left, column + 1)
         row = row + is_last.to(tl.int32)
@@ -191,7 +197,7 @@ def draw_tiles(
     )
     p0, q0 = pixel(left, top, width, height, sx, sy)
     p1, q1 = pixel(right, bottom, width, height, sx, sy)
-    _, meets = _covered(
+    meets = _may_cover(
         _most(a0, a1, a2, p0, p1, q0, q1), _most(b0, b1, b2, p0, p1, q0, q1),
         _most(c0, c1, c2, p0, p1, q0, q1), bound,
     )  # fmt: skip
@@ -201,13 +207,12 @@ def draw_tiles(
         p, q = pixel(column, row, width, height, sx, sy)
         e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         inside = (column <= right) & (row <= bottom)
-        sure, maybe = _covered(e0, e1, e2, bound)
-        steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
-        total = sum_of(e0, e1, e2, w0, w1, w2, COMPAT)
-        at = row.to(tl.int64) * width + column
         # A number: Triton's interpreter makes floats of a bool that it broadcasts.
         one = careful.to(tl.int32)
-        _offer(keys, prior, at, steps, total, one, face, inside & sure, HAS_PRIOR, COMPAT)
+        sure, maybe = _covered(e0, e1, e2, w0, w1, w2, bound, one, COMPAT)
+        steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
+        at = row.to(tl.int64) * width + column
+        _offer(keys, prior, at, steps, one, face, inside & sure, HAS_PRIOR, COMPAT)
         open_ = tl.max(tl.max((inside & maybe & (sure == 0)).to(tl.int32), 1), 0)
     tl.store(doubts + item, open_)
 
@@ -231,22 +236,20 @@ def settle_tiles(
     )
     sx, sy = screen(width, height, COMPAT)
     r = sx * sy
-    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, _, _, _, odd, _ = prepare(
+    a0, a1, a2, b0, b1, b2, c0, c1, c2, bound, _, _, _, odd, careful = prepare(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
     column, row = left + lane % TILE, top + lane // TILE
     p, q = pixel(column, row, width, height, sx, sy)
     e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
-    sure, maybe = _covered(e0, e1, e2, bound)
+    sure, maybe = _covered(e0, e1, e2, w0, w1, w2, bound, careful.to(tl.int32), COMPAT)
     here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
     covered, _, _, _, z = exact_pixel(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, p, q, r, COMPAT
     )
     steps = steps_of_depth(z, COMPAT)
     at = row.to(tl.int64) * width + column
-    # Covered is nothing without a sum.
-    one = lane * 0 + 1
-    _offer(keys, prior, at, steps, one.to(tl.float64), one, face, here & covered, HAS_PRIOR, COMPAT)
+    _offer(keys, prior, at, steps, lane * 0 + 1, face, here & covered, HAS_PRIOR, COMPAT)
 
 
 @triton.jit(do_not_specialize=["width", "height"])
@@ -271,7 +274,7 @@ def read_keys(
     p, q = pixel(column, row, width, height, sx, sy)
     e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
     z = depth_of_steps(steps_of(e0, e1, e2, d0, d1, d2, COMPAT), COMPAT)
-    sure, _ = _covered(e0, e1, e2, bound)
+    sure, _ = _covered(e0, e1, e2, w0, w1, w2, bound, careful.to(tl.int32), COMPAT)
     f0, f1, f2 = e0.to(tl.float32), e1.to(tl.float32), e2.to(tl.float32)
     total = ((f0 + f1) + f2).to(tl.float64)
     total = tl.where(careful, sum_of(e0, e1, e2, w0, w1, w2, COMPAT), total)
