@@ -15,6 +15,9 @@
 #define ERROR 0x1p-50
 #define FRAGILE 0x1p-32
 #define MOST_STEPS 0x1p30
+/* Corners on both sides of the eye may cancel in the sum of weights; below this share of its terms
+ * it is left to exact signs. Weights are good to 2^-32 of them (FRAGILE). */
+#define CANCELS 0x1p-12
 #define LEAST_W 0x1p-60
 #define MOST_W 0x1p60
 
@@ -115,6 +118,13 @@ typedef struct brush {
     int32_t face;
 } brush;
 
+IN void put_doubts(hy3d__raster_tile *tile, unsigned lanes, int at)
+{
+    for (; lanes != 0; lanes &= lanes - 1) {
+        tile->doubt[tile->doubts++] = (uint16_t)(at + __builtin_ctz(lanes));
+    }
+}
+
 /* LANES pixels from `at` on, those of `surely` being covered. */
 IN void fragments(const brush *b, const vec *e, mask surely, const float *prior, int at)
 {
@@ -127,9 +137,11 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
         for (int i = 0; i < 3; i++) {
             weight[i] = V_MUL(e[i], b->side[i]);
         }
-        /* Corners on both sides of the eye may cancel: a point at infinity. */
         const vec sum = V_ADD(V_ADD(weight[0], weight[1]), weight[2]);
-        surely = V_GT_IN(surely, V_ABS(sum), V_SET(0.0));
+        const vec terms = V_ADD(V_ADD(e[0], e[1]), e[2]);
+        const mask clear = V_GT_IN(surely, V_ABS(sum), V_MUL(terms, V_SET(CANCELS)));
+        put_doubts(tile, M_BITS(surely) & ~M_BITS(clear), at);
+        surely = clear;
         share = V_DIV(V_SET(1.0), sum);
         surely = V_GE_IN(surely, steps, V_SET(view->nearest));
         surely = V_GE_IN(surely, V_SET(view->farthest), steps);
@@ -213,9 +225,7 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
             }
             const mask surely = V_GT_IN(lanes, least, bound);
             const int at = row * HY3D__TILE + column;
-            for (unsigned left = M_BITS(maybe) & ~M_BITS(surely); left != 0; left &= left - 1) {
-                tile->doubt[tile->doubts++] = (uint16_t)(at + __builtin_ctz(left));
-            }
+            put_doubts(tile, M_BITS(maybe) & ~M_BITS(surely), at);
             const float *const prior = tile->prior;
             fragments(&b, e, surely, prior ? prior + row * tile->prior_pitch + column : NULL, at);
         }
@@ -226,5 +236,6 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
 #undef ERROR
 #undef FRAGILE
 #undef MOST_STEPS
+#undef CANCELS
 #undef LEAST_W
 #undef MOST_W

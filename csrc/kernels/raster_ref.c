@@ -9,6 +9,9 @@
 /* Above this share of the whole a corner's weight is not known well enough for depth. */
 #define FRAGILE 0x1p-32
 #define MOST_STEPS 0x1p30
+/* Corners on both sides of the eye may cancel in the sum of weights; below this share of its terms
+ * it is left to exact signs. Weights are good to 2^-32 of them (FRAGILE). */
+#define CANCELS 0x1p-12
 /* W within 2^+-60: weights are at home in float. */
 #define LEAST_W 0x1p-60
 #define MOST_W 0x1p60
@@ -115,9 +118,9 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
         for (int i = 0; i < 3; i++) {
             weight[i] = e[i] * faces->side[i][k];
         }
-        /* Corners on both sides of the eye may cancel: a point at infinity. */
         const double sum = (weight[0] + weight[1]) + weight[2];
-        if (!(sum < 0 || sum > 0)) {
+        if (!(fabs(sum) > ((e[0] + e[1]) + e[2]) * CANCELS)) {
+            tile->doubt[tile->doubts++] = (uint16_t)at;
             return;
         }
         share = 1.0 / sum;

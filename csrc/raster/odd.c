@@ -7,6 +7,11 @@
 
 #define MOST_STEPS 1073741824.0 /* 2^30 */
 #define ERROR 0x1p-50           /* as in the kernels */
+/* Corners on both sides of the eye may cancel in the sum of weights. Below a share of its terms the
+ * weights must be exact ones, good to 2^-50; below another one even those say nothing: what is
+ * seen is as far away as infinity. */
+#define CANCELS 0x1p-12 /* as in the kernels */
+#define ENDLESS 0x1p-32
 /* So many times its error an edge function is good to 2^-24 of itself. */
 #define PLENTY 0x1p24
 
@@ -111,6 +116,20 @@ bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box
     return false;
 }
 
+/* The sum of weights; 0: there is none to speak of. */
+static double total_of(const hy3d__raster_odd *odd, double p, double q, double e[3])
+{
+    const double total = (e[0] + e[1]) + e[2], terms = fabs(e[0]) + fabs(e[1]) + fabs(e[2]);
+    if (fabs(total) > terms * CANCELS) {
+        return total;
+    }
+    for (int i = 0; i < 3; i++) {
+        e[i] = odd->turn * exact_edge(odd->v, i, p, q, odd->view->r);
+    }
+    const double exact = (e[0] + e[1]) + e[2];
+    return fabs(exact) > terms * ENDLESS ? exact : 0;
+}
+
 void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
                             hy3d__raster_tile *tile)
 {
@@ -122,12 +141,11 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     if (!weights(odd, p, q, e)) {
         return;
     }
-    const double total = (e[0] + e[1]) + e[2];
+    const double total = total_of(odd, p, q, e);
     double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
     z = fmin(fmax(z, odd->low), odd->high);
     const double steps = z * view->scale + view->offset;
     const int32_t step = (int32_t)fmin(fmax(floor(steps), -MOST_STEPS), MOST_STEPS);
-    /* Corners on both sides of the eye may cancel: a point at infinity. */
     if (!(total < 0 || total > 0) || !(steps >= view->nearest && steps <= view->farthest) ||
         step >= tile->step[at]) {
         return;

@@ -22,7 +22,9 @@
 typedef enum hy3d_raster_rule {
     /* Of the texture packs' rasteriser: the centre of column i is X/W = 2 i / (width - 1) - 1, edges
      * belong to both neighbours, nothing is clipped (a vertex behind the camera is projected through
-     * it; a face with W = 0 covers nothing), and depth is (Z/W * 0.49999 + 0.5) in steps of 2^-18. */
+     * it; a face with W = 0 covers nothing, nor does one with corners on both sides where these
+     * cancel to 2^-32 and barycentrics have no end), and depth is (Z/W * 0.49999 + 0.5) in steps
+     * of 2^-18. */
     HY3D_RASTER_COMPAT = 0,
     /* Of OpenGL, Vulkan and Direct3D: the centre of column i is X/W = (2 i + 1) / width - 1, an edge
      * belongs to the triangle right of it or below it (top-left rule, seen with row 0 on top), so that

@@ -57,6 +57,30 @@ def prepare() -> Any:
     return addresses
 
 
+def taken_though_wrong(draw: Any, of: Any) -> list[str]:
+    """Values that must be refused, and were not."""
+    size, found = of.size, []
+
+    def changed(tensor: Any, at: tuple[int, int], value: float) -> Any:
+        other = tensor.clone()
+        other[at] = value
+        return other
+
+    bad = {"NaN": changed(of.clip, (1, 3), float("nan")), "-inf": changed(of.clip, (-1, 0), -1e999)}
+    found += [n for n, clip in bad.items() if draw.draw(clip, of.faces, *size, compat=True)]
+    wrong = {n: changed(of.faces, (-1, 2), n) for n in (-1, len(of.clip), 2**31 - 1, -(2**31))}
+    found += [f"index {n}" for n, f in wrong.items() if draw.draw(of.clip, f, *size, compat=False)]
+    made = draw.draw(of.clip, of.faces[:0], *size, compat=False)
+    if made is None or made[0].any() or not made[2].isinf().all():
+        found.append("no faces are no empty picture")
+    share = made[1].view(-1, 3)
+    for number in (-1, len(of.faces) + 1):
+        picture = made[0].view(-1) + number
+        if draw.interpolate(of.clip, of.faces, picture, share) is not None:
+            found.append(f"face index {number}")
+    return found
+
+
 def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
     """Scenes first, first + step, ... below first + count."""
     addresses = prepare()
@@ -73,12 +97,17 @@ def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
         made = draw.draw(
             of.clip, of.faces, *of.size, compat=of.rule == "compat", prior=of.prior, sizes=sizes
         )
-        assert isinstance(made, tuple), made
+        assert made is not None, "a scene was refused"
         wanted = scenes.core(of)
         counts = [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)]
+        values = scenes.attributes(of, seed, index)
+        found = draw.interpolate(values, of.faces, made[0].view(-1), made[1].view(-1, 3))
+        assert found is not None, "a picture was refused"
+        counts.append(scenes.differing(found, scenes.core_interpolate(of, values, wanted)))
         covered += int((wanted[0] > 0).sum())
         if any(counts):
             failed.append(f"scene {index} ({of.kind}, {of.rule}, {of.size}): {counts} differ")
+    failed += taken_though_wrong(draw, scenes.scene(seed, 0)) if first == 0 else []
     return {
         "scenes": len(range(first, first + count, step)), "covered": covered, "failed": failed,
         "addresses": addresses.checked, "seconds": round(time.perf_counter() - start, 1),

@@ -79,6 +79,27 @@ def core(of: Scene) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return face_index, barycentric, depth
 
 
+def attributes(of: Scene, seed: int, index: int) -> torch.Tensor:
+    """Random values of the vertices, (V, C) float32; 1 to 40 channels."""
+    rng = np.random.default_rng([seed, index, 1])
+    channels = (3, 1, 4, 7, 40)[index % 5]
+    return torch.from_numpy(rng.normal(size=(len(of.clip), channels)).astype(np.float32))
+
+
+def core_interpolate(
+    of: Scene, values: torch.Tensor, picture: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """What the C core interpolates over its picture, (H * W, C)."""
+    from hy3d_rocm import _core
+
+    face_index, barycentric = picture[0].reshape(-1), picture[1].reshape(-1, 3)
+    out = torch.zeros((len(face_index), values.shape[1]))
+    _core.interpolate(
+        values.numpy(), of.faces.numpy(), face_index.numpy(), barycentric.numpy(), out.numpy()
+    )
+    return out
+
+
 def differing(one: torch.Tensor, other: torch.Tensor) -> int:
     """Values of which a bit differs: -0.0 is not 0.0, and a NaN is itself."""
     return int((one.cpu().view(torch.int32) != other.cpu().view(torch.int32)).sum())

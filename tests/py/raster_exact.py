@@ -24,6 +24,7 @@ COMPAT_FACTOR, NEAR_OFFSET = Fraction(0.49999), Fraction(1e-6)
 HALF = Fraction(1, 2)
 SCALE = {"compat": 2**18, "topleft": 2**30}
 MOST_STEPS = 2**30
+ENDLESS = Fraction(1, 2**32)
 
 
 class Linear(NamedTuple):
@@ -74,9 +75,14 @@ class Face:
         return Fraction(self.depth.at(p, q), self.depth_divisor)
 
     def is_endless_at(self, p: int, q: int) -> bool:
-        """Whether it is seen there at W = infinity, where it has no barycentrics: corners on both
-        sides of the eye under compat. The contract draws no such pixel."""
-        return sum(share.at(p, q) for share in self.shares) == 0
+        """Whether it is seen there at W = infinity or nearly so, and has no barycentrics to speak
+        of: corners on both sides of the eye under compat. No such pixel is drawn."""
+        return self.nearness_at(p, q) <= ENDLESS
+
+    def nearness_at(self, p: int, q: int) -> Fraction:
+        """1 over the largest barycentrics, about."""
+        shares = [share.at(p, q) for share in self.shares]
+        return Fraction(abs(sum(shares)), sum(map(abs, shares)) or 1)
 
     def barycentric_at(self, p: int, q: int) -> list[Fraction]:
         shares = [share.at(p, q) for share in self.shares]

@@ -8,6 +8,8 @@ What may differ from exact numbers, and why:
   `epsilon` of Z/W. csrc/raster takes Z/W as a sum of three corners' weights times Z. Its kernels
   know a weight to 2^-32 / max|W| (else the face is drawn with exact weights, good to 2^-48 of
   themselves), so that Z/W is known to 3 * 2^-32 max|Z| / max|W|, or to 2^-46 max|Z/W|.
+- a pixel is not drawn where corners on both sides of the eye cancel to 2^-32
+  (raster_exact.ENDLESS): that share is known to 2^-16 of itself.
 - barycentrics: by 1e-5 of the largest of them (which is 1 but where corners lie on both sides of
   the eye under compat).
 - depth: by `epsilon` and the rounding to f32.
@@ -29,6 +31,7 @@ Array = Any
 BARYCENTRIC = 1e-5
 # Float64 judges barycentrics and depth where its own error is below this, exact numbers elsewhere.
 WELL_KNOWN = 1e-9
+ROOM = Fraction(1, 2**16)
 
 
 class Picture(NamedTuple):
@@ -106,7 +109,10 @@ class Judge:
         for number in self.candidates(row, column):
             face = self.exact.face(number)
             p, q = 2 * int(column) + 1, 2 * int(row) + 1
-            if face is None or not face.covers(p, q, slabs=False) or face.is_endless_at(p, q):
+            if face is None or not face.covers(p, q, slabs=False):
+                continue
+            far = face.nearness_at(p, q) / raster_exact.ENDLESS - 1  # known to 2^-50 / ENDLESS
+            if far < -ROOM:
                 continue
             at, room = face.depth_at(p, q), self._epsilon(number)
             ends = (at - room, at + room)
@@ -115,7 +121,8 @@ class Judge:
             near = self.rule == "compat" or (ends[1] >= -1 and ends[0] <= 1)
             if near and any(kept):
                 steps = [raster_exact.step_of(self.rule, z) for z in ends]
-                found.append(_Rival(number, *steps, all(inside) and all(kept)))
+                found.append(_Rival(number, *steps, far > ROOM and all(inside)
+                                    and all(kept)))  # fmt: skip
         return found
 
     def is_allowed(self, row: int, column: int, got: int) -> bool:
@@ -177,7 +184,7 @@ class Judge:
         number = int(picture.face_index[row, column]) - 1
         face = self.exact.face(number)
         p, q = 2 * column + 1, 2 * row + 1
-        if face is None or face.is_endless_at(p, q):
+        if face is None or face.nearness_at(p, q) == 0:
             return  # told as wrong
         out.counts["values judged exactly"] += 1
         shares = face.barycentric_at(p, q)

@@ -137,11 +137,23 @@ def _cut(polygon: list[_Vertex], sign: float) -> list[_Vertex]:
     return kept
 
 
+def _is_doubtful(polygon: list[_Vertex]) -> bool:
+    """Whether rounding may have a vertex on the wrong side of a plane or of the eye: where the face
+    is on the screen is not known then. Z and W of f32 that add up to 0 have nearly no error."""
+    for place, _ in polygon:
+        for of in (place[3] + place[2], place[3] - place[2], place[3]):
+            if abs(of.value) <= of.error and of.error > 16 * TINY:
+                return True
+    return False
+
+
 def _clipped(face: Array) -> list[list[_Vertex]]:
     """The fan of what is between the near and the far plane of a face (3, 4)."""
     polygon = [_Vertex(Bounded(v), Bounded(unit)) for v, unit in zip(face, np.eye(3), strict=True)]
     for sign in (1.0, -1.0):
         polygon = _cut(polygon, sign)
+        if _is_doubtful(polygon):
+            return [[_Vertex(Bounded(v.place.value, np.inf), v.corner) for v in polygon[:3]]]
     return [[polygon[0], polygon[k], polygon[k + 1]] for k in range(1, len(polygon) - 1)]
 
 
@@ -230,9 +242,12 @@ def fragments(
                       np.fmin(depth.value + depth.error, high))  # fmt: skip
     first, last, seen, surely = _steps(rule, depth, None if prior is None else prior[row, column])
     share = part * t.weight[which]
-    share = share / _sum(share)[:, None]
+    total = _sum(share)
+    # What may be at W = infinity (raster_exact.ENDLESS).
+    near = np.abs(total.value) - total.error > 2.0**-31 * np.abs(share.value).sum(1)
+    share = share / total[:, None]
     barycentric = _sum(share[:, :, None] * t.corner[which])
-    surely = surely & np.isfinite(share.error).all(1)  # else it may be at W = infinity
+    surely = surely & near
     kept = np.nonzero(seen)[0]
     return Fragments(t.face[which][kept], row[kept], column[kept],
                      (sure[which, row, column] & surely)[kept], first[kept], last[kept],

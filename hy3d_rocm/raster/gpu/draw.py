@@ -58,12 +58,38 @@ def draw(
     the device once. Takes 8 bytes a pixel and 12 a face.
     """
     sizes = sizes or Sizes()
-    device, faces, vertices = clip.device, triangles.shape[0], clip.shape[0]
-    keys = torch.full((height, width), _NONE, dtype=torch.int64, device=device)
-    status = torch.full((3,), _NONE, dtype=torch.int64, device=device)
+    keys = torch.full((height, width), _NONE, dtype=torch.int64, device=clip.device)
     rules = {"COMPAT": compat, "HAS_PRIOR": prior is not None, "TILE": sizes.tile}
     before = keys if prior is None else prior
-    tiles = ends = torch.empty(faces, dtype=torch.int32, device=device)
+    drawn = _draw_faces(clip, triangles, before, keys, rules, sizes)
+    if drawn is None:
+        return None
+    tiles, ends, count = drawn
+    waiting = min(count, _TILES_A_LAUNCH)
+    doubts = torch.empty(waiting, dtype=torch.int32, device=clip.device)
+    for first in range(0, count, _TILES_A_LAUNCH):
+        if is_cancelled():
+            return None
+        for kernel, warps in (
+            (kernels.draw_tiles, sizes.tile_warps),
+            (kernels.settle_tiles, sizes.settle_warps),
+        ):
+            kernel[(min(count - first, _TILES_A_LAUNCH),)](
+                clip, triangles, before, keys, tiles, ends, doubts, triangles.shape[0], width,
+                height, first, **rules, num_warps=warps, **_ROUNDING,
+            )  # fmt: skip
+    return _read(clip, triangles, keys, compat, sizes)
+
+
+def _draw_faces(
+    clip: Tensor, triangles: Tensor, before: Tensor, keys: Tensor, rules: Any, sizes: Sizes
+) -> tuple[Tensor, Tensor, int] | None:
+    """Small faces, and checks. Of those left: each one's tiles, their sums, and their number. None
+    where a value is wrong."""
+    device, faces, vertices = clip.device, triangles.shape[0], clip.shape[0]
+    height, width = keys.shape
+    status = torch.full((3,), _NONE, dtype=torch.int64, device=device)
+    tiles = torch.empty(faces, dtype=torch.int32, device=device)
     if vertices:
         kernels.check_vertices[(-(-vertices // sizes.checked),)](
             clip, status, vertices, BLOCK=sizes.checked, num_warps=4
@@ -73,25 +99,10 @@ def draw(
             clip, triangles, before, keys, tiles, status, vertices, faces, width, height, **rules,
             MOST=sizes.most_pixels, BLOCK=sizes.faces, num_warps=sizes.face_warps, **_ROUNDING,
         )  # fmt: skip
-        ends = torch.cumsum(tiles, 0, dtype=torch.int64)
-        status[2] = ends[-1]
+    ends = torch.cumsum(tiles, 0, dtype=torch.int64)
+    status[2:] = ends[-1:].sum()  # 0 without faces
     bad_vertex, bad_face, count = status.tolist()
-    if not (bad_vertex == bad_face == _NONE):
-        return None
-    count = count if faces else 0
-    doubts = torch.empty(min(count, _TILES_A_LAUNCH), dtype=torch.int32, device=device)
-    for first in range(0, count, _TILES_A_LAUNCH):
-        if is_cancelled():
-            return None
-        for kernel, warps in (
-            (kernels.draw_tiles, sizes.tile_warps),
-            (kernels.settle_tiles, sizes.settle_warps),
-        ):
-            kernel[(min(count - first, _TILES_A_LAUNCH),)](
-                clip, triangles, before, keys, tiles, ends, doubts, faces, width, height, first,
-                **rules, num_warps=warps, **_ROUNDING,
-            )  # fmt: skip
-    return _read(clip, triangles, keys, compat, sizes)
+    return (tiles, ends, count) if bad_vertex == bad_face == _NONE else None
 
 
 def _read(clip: Tensor, triangles: Tensor, keys: Tensor, compat: bool, sizes: Sizes) -> Picture:

@@ -71,18 +71,24 @@ def _is_plain(z, w, COMPAT: tl.constexpr):
 
 @triton.jit
 def _edge(e0, e1, e2, turned, r):
-    """A corner's weight at (P, Q): factors of P and Q, the constant; and the sum of the largest."""
+    """An edge function: factors of P and Q, the constant; and the bound of its rounding error."""
     f0, f1, f2 = e0 * turned, e1 * turned, (e2 * turned) * r
     return f0, f1, f2, ((tl.abs(f0) + tl.abs(f1)) * r + tl.abs(f2)) * 8.881784197001252e-16  # 2^-50
+
+
+@triton.jit
+def side_of(w):
+    """-1 for a corner behind the eye, through which compat projects it; else 1."""
+    return tl.where(w < 0.0, -1.0, 1.0)
 
 
 @triton.jit
 def prepare(
     x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT: tl.constexpr
 ):  # fmt: skip
-    """Of faces: the weights of corners (nine factors), no rounding error of which is above `bound`;
-    what depth in steps is summed of (three); whether they are odd (then the rest means nothing) or
-    careful."""
+    """Of faces: edge functions turned so that the inside is >= 0 (nine factors; times side_of they
+    are the corners' weights), no rounding error of which is above `bound`; what depth in steps is
+    summed of (three); whether they are odd (then the rest means nothing) or careful."""
     a0, a1, a2 = cross(x1, y1, w1, x2, y2, w2)
     b0, b1, b2 = cross(x2, y2, w2, x0, y0, w0)
     c0, c1, c2 = cross(x0, y0, w0, x1, y1, w1)
@@ -91,24 +97,21 @@ def prepare(
     share = 1.0 / (tl.abs(det) * r)
     behind = (w0 < 0.0) & (w1 < 0.0) & (w2 < 0.0)
     one_side = behind | ((w0 > 0.0) & (w1 > 0.0) & (w2 > 0.0))
-    is_turned = det < 0.0
+    turned = share * tl.where(det < 0.0, -1.0, 1.0)
+    t0, t1, t2 = turned, turned, turned
     if COMPAT:
-        is_turned = is_turned != behind
-        side = tl.where(behind, -1.0, 1.0)
-        d0, d1, d2 = z0 * SCALE_COMPAT, z1 * SCALE_COMPAT, z2 * SCALE_COMPAT
-        d0, d1, d2 = d0 * side, d1 * side, d2 * side
+        s0, s1, s2 = side_of(w0), side_of(w1), side_of(w2)
+        t0, t1, t2 = turned * s0, turned * s1, turned * s2
+        d0, d1, d2 = z0 * SCALE_COMPAT * s0, z1 * SCALE_COMPAT * s1, z2 * SCALE_COMPAT * s2
     else:
         d0, d1, d2 = z0 * SCALE_TOPLEFT, z1 * SCALE_TOPLEFT, z2 * SCALE_TOPLEFT
-    turned = share * tl.where(is_turned, -1.0, 1.0)
-    a0, a1, a2, a = _edge(a0, a1, a2, turned, r)
-    b0, b1, b2, b = _edge(b0, b1, b2, turned, r)
-    c0, c1, c2, c = _edge(c0, c1, c2, turned, r)
+    a0, a1, a2, a = _edge(a0, a1, a2, t0, r)
+    b0, b1, b2, b = _edge(b0, b1, b2, t1, r)
+    c0, c1, c2, c = _edge(c0, c1, c2, t2, r)
     bound = larger(c, larger(b, larger(a, 0.0)))
     weight = larger(tl.abs(w2), larger(tl.abs(w1), larger(tl.abs(w0), 0.0)))
     rounding = ((tl.abs(px) + tl.abs(py)) + tl.abs(pw)) * 8.881784197001252e-16
     known = (tl.abs(det) > rounding) & (bound * weight <= 2.3283064365386963e-10)  # 2^-32
-    if COMPAT:
-        known = known & one_side
     plain = one_side & _is_plain(z0, w0, COMPAT) & _is_plain(z1, w1, COMPAT)
     plain = plain & _is_plain(z2, w2, COMPAT)
     return (
@@ -157,9 +160,18 @@ def box(x0, y0, w0, x1, y1, w1, x2, y2, w2, sx, sy, width, height, COMPAT: tl.co
 
 
 @triton.jit
-def weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2):
-    """The weights of corners at pixels: all are >= 0 within the face."""
+def edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2):
+    """Edge functions at pixels: all are >= 0 within the face."""
     return a0 * p + (a1 * q + a2), b0 * p + (b1 * q + b2), c0 * p + (c1 * q + c2)
+
+
+@triton.jit
+def sum_of(e0, e1, e2, w0, w1, w2, COMPAT: tl.constexpr):
+    """The sum of the corners' weights: 0 at a point at infinity, where corners on both sides of the
+    eye cancel."""
+    if COMPAT:
+        e0, e1, e2 = e0 * side_of(w0), e1 * side_of(w1), e2 * side_of(w2)
+    return (e0 + e1) + e2
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from hy3d_rocm.raster.gpu.exact import exact_pixel
 from hy3d_rocm.raster.gpu.faces import (
     box,
     depth_of_steps,
+    edges_at,
     is_cut,
     is_hidden,
     key_of,
@@ -28,9 +29,10 @@ from hy3d_rocm.raster.gpu.faces import (
     pixel,
     prepare,
     screen,
+    side_of,
     steps_of,
     steps_of_depth,
-    weights_at,
+    sum_of,
 )
 
 EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
@@ -38,10 +40,13 @@ EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 @triton.jit
 def _offer(
-    keys, prior, at, steps, careful, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr
-):
-    """The minimum of what is at pixels and a fragment of that depth. careful: 1 or 0."""
-    mask = mask & ((careful * is_cut(steps, COMPAT).to(tl.int32)) == 0)
+    keys, prior, at, steps, total, careful, face, mask,
+    HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr,
+):  # fmt: skip
+    """The minimum of what is at pixels and a fragment of that depth. total: of weights; careful: 1
+    or 0."""
+    is_lost = is_cut(steps, COMPAT) | (((total < 0.0) | (total > 0.0)) == 0)
+    mask = mask & ((careful * is_lost.to(tl.int32)) == 0)
     if HAS_PRIOR:
         before = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
         mask = mask & (is_hidden(steps, before, COMPAT) == 0)
@@ -104,13 +109,14 @@ def draw_faces(
     k = 0
     while k < most:
         p, q = pixel(column, row, width, height, sx, sy)
-        e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         drawn = (k < pixels) & (odd == 0)
         sure, maybe = _covered(e0, e1, e2, bound)
         doubts = doubts | (drawn & maybe & (sure == 0))
         steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
+        total = sum_of(e0, e1, e2, w0, w1, w2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, steps, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
+        _offer(keys, prior, at, steps, total, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
         is_last = column == left + columns - 1
         column = tl.where(is_last, left, column + 1)
         row = row + is_last.to(tl.int32)
@@ -193,14 +199,15 @@ def draw_tiles(
     if meets & (odd == 0):
         column, row = left + tl.arange(0, TILE)[None, :], top + tl.arange(0, TILE)[:, None]
         p, q = pixel(column, row, width, height, sx, sy)
-        e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+        e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
         inside = (column <= right) & (row <= bottom)
         sure, maybe = _covered(e0, e1, e2, bound)
         steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
+        total = sum_of(e0, e1, e2, w0, w1, w2, COMPAT)
         at = row.to(tl.int64) * width + column
         # A number: Triton's interpreter makes floats of a bool that it broadcasts.
         one = careful.to(tl.int32)
-        _offer(keys, prior, at, steps, one, face, inside & sure, HAS_PRIOR, COMPAT)
+        _offer(keys, prior, at, steps, total, one, face, inside & sure, HAS_PRIOR, COMPAT)
         open_ = tl.max(tl.max((inside & maybe & (sure == 0)).to(tl.int32), 1), 0)
     tl.store(doubts + item, open_)
 
@@ -229,7 +236,7 @@ def settle_tiles(
     )
     column, row = left + lane % TILE, top + lane // TILE
     p, q = pixel(column, row, width, height, sx, sy)
-    e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
     sure, maybe = _covered(e0, e1, e2, bound)
     here = (column <= right) & (row <= bottom) & (odd | (maybe & (sure == 0)))
     covered, _, _, _, z = exact_pixel(
@@ -237,7 +244,9 @@ def settle_tiles(
     )
     steps = steps_of_depth(z, COMPAT)
     at = row.to(tl.int64) * width + column
-    _offer(keys, prior, at, steps, lane * 0 + 1, face, here & covered, HAS_PRIOR, COMPAT)
+    # Covered is nothing without a sum.
+    one = lane * 0 + 1
+    _offer(keys, prior, at, steps, one.to(tl.float64), one, face, here & covered, HAS_PRIOR, COMPAT)
 
 
 @triton.jit(do_not_specialize=["width", "height"])
@@ -260,15 +269,17 @@ def read_keys(
         x0, y0, z0, w0, x1, y1, z1, w1, x2, y2, z2, w2, r, COMPAT
     )
     p, q = pixel(column, row, width, height, sx, sy)
-    e0, e1, e2 = weights_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
+    e0, e1, e2 = edges_at(p, q, a0, a1, a2, b0, b1, b2, c0, c1, c2)
     z = depth_of_steps(steps_of(e0, e1, e2, d0, d1, d2, COMPAT), COMPAT)
     sure, _ = _covered(e0, e1, e2, bound)
     f0, f1, f2 = e0.to(tl.float32), e1.to(tl.float32), e2.to(tl.float32)
     total = ((f0 + f1) + f2).to(tl.float64)
-    total = tl.where(careful, (e0 + e1) + e2, total)
+    total = tl.where(careful, sum_of(e0, e1, e2, w0, w1, w2, COMPAT), total)
     # Rounded twice, to float64 and to float32, a quotient of float32 is the same as rounded once.
     share = 1.0 / total
     once = share.to(tl.float32)
+    if COMPAT:
+        e0, e1, e2 = e0 * side_of(w0), e1 * side_of(w1), e2 * side_of(w2)
     s0 = tl.where(careful, (e0 * share).to(tl.float32), f0 * once)
     s1 = tl.where(careful, (e1 * share).to(tl.float32), f1 * once)
     s2 = tl.where(careful, (e2 * share).to(tl.float32), f2 * once)
