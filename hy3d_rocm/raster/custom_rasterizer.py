@@ -38,7 +38,7 @@ def rasterize(
     if use_depth_prior and prior is None:
         raise ValueError("use_depth_prior is set and there is no clamp_depth: give (height, width)")
     size = [int(side) if float(side).is_integer() else side for side in resolution]
-    picture = functional.rasterize(pos[0], tri, size, rule="compat", prior=prior)
+    picture = functional.drawn(pos[0], tri, size, "compat", prior=prior, with_depth=False)
     return picture.face_index, picture.barycentric
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.arguments import default_threads
-from hy3d_rocm.raster.arrays import Door, checked_size, door_of, leading
+from hy3d_rocm.raster.arrays import checked_size, door_of, leading
 from hy3d_rocm.raster.results import Raster, Scattered
 
 __all__ = ["inpaint_vertices", "interpolate", "rasterize", "scatter", "vertex_normals"]
@@ -55,6 +55,21 @@ def rasterize(
 
     Both facings count; of equal depths the lower face is seen. No faces give an empty picture.
     """
+    return drawn(clip, faces, size, rule, prior=prior, threads=threads, cancel=cancel)
+
+
+def drawn(
+    clip: Any,
+    faces: Any,
+    size: Sequence[int],
+    rule: str,
+    *,
+    prior: Any = None,
+    with_depth: bool = True,
+    threads: int | None = None,
+    cancel: Any = None,
+) -> Raster:
+    """`rasterize`; without depth that of the result is None or whatever was made on the way."""
     height, width = checked_size(size)
     _one_of("rule", rule, RULES)
     door = door_of({"clip": clip, "faces": faces, "prior": prior})
@@ -64,31 +79,18 @@ def rasterize(
         )
         if found is not None:
             return found
-    picture = Raster(
-        np.empty((height, width), np.int32),
-        np.empty((height, width, 3), np.float32),
-        np.empty((height, width), np.float32),
-    )
-    _rasterize_into(door, picture, clip, faces, rule, prior, threads, cancel)
-    return Raster(*(door.give(array) for array in picture))
-
-
-def _rasterize_into(
-    door: Door,
-    picture: Raster,
-    clip: Any,
-    faces: Any,
-    rule: str,
-    prior: Any,
-    threads: int | None,
-    cancel: Any,
-) -> None:
-    """The C core's rasterize, into arrays in main memory; a depth of None is not made."""
-    needed = None if prior is None else door.floats(prior, "prior", picture.face_index.shape)
+    needed = None if prior is None else door.floats(prior, "prior", (height, width))
+    vertices = door.floats(clip, "clip", ("V", 4))
+    triangles = door.indices(faces, "faces", ("F", 3))
+    index = np.empty((height, width), np.int32)
+    barycentric = np.empty((height, width, 3), np.float32)
+    depth = np.empty((height, width), np.float32) if with_depth else None
     _native.rasterize(
-        door.floats(clip, "clip", ("V", 4)), door.indices(faces, "faces", ("F", 3)), needed,
-        *picture, rule=rule, threads=default_threads(threads), cancel=cancel,
+        vertices, triangles, needed, index, barycentric, depth, rule=rule,
+        threads=default_threads(threads), cancel=cancel,
     )  # fmt: skip
+    given = door.give(depth) if depth is not None else None
+    return Raster(door.give(index), door.give(barycentric), given)
 
 
 def interpolate(

@@ -148,6 +148,28 @@ def test_a_mesh_without_faces_is_an_empty_picture(cr: Any) -> None:
     assert not barycentric.any()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_on_a_gpu_results_stay_there_and_have_the_cpus_bits(cr: Any) -> None:
+    """Drawn on the GPU or copied out and back. Replay: the seed is 7."""
+    generator = torch.Generator().manual_seed(7)
+    pos = torch.randn((1, 300, 4), generator=generator)
+    pos[..., 3] = pos[..., 3].abs() + 0.5
+    tri = torch.randint(0, 300, (500, 3), generator=generator, dtype=torch.int32)
+    prior = torch.full((96, 128), -0.25)
+    colours = torch.rand((1, 300, 5), generator=generator)
+    for peeled in ((), (prior, 1)):
+        found = cr.rasterize(pos, tri, (96, 128), *peeled)
+        at_gpu = [part.cuda() if isinstance(part, torch.Tensor) else part for part in peeled]
+        on_gpu = cr.rasterize(pos.cuda(), tri.cuda(), (96, 128), *at_gpu)
+        shown = cr.interpolate(colours, found[0].float(), found[1], tri)
+        shown_there = cr.interpolate(colours.cuda(), on_gpu[0].float(), on_gpu[1], tri.cuda())
+        for one, other in zip((*found, shown), (*on_gpu, shown_there), strict=True):
+            assert other.device.type == "cuda"
+            assert torch.equal(one, other.cpu())
+    with pytest.raises(ValueError, match="on cuda:0 and faces on cpu"):
+        cr.rasterize(pos.cuda(), tri, (96, 128))
+
+
 def bad_calls(cr: Any) -> dict[str, tuple[Any, str]]:
     pos, tri = scene(HALF, [[0, 1, 2]])
     findices, barycentric = cr.rasterize(pos, tri, (4, 4))
