@@ -33,6 +33,9 @@ typedef struct hy3d__raster_faces {
     double bound[HY3D__FACES];      /* no edge function's rounding error is above */
     double z[3][HY3D__FACES];       /* depth in steps is the sum of E_i z_i, and offset */
     double side[3][HY3D__FACES];    /* -1 where a corner is behind the eye and not clipped, else 1 */
+    /* Depths in steps outside of which a careful face is cut: the planes, or nothing where all
+     * corners lie on the right side, so that rounding cuts no face that lies in a plane. */
+    double nearest[HY3D__FACES], farthest[HY3D__FACES];
     int32_t face[HY3D__FACES];
     unsigned odd;     /* bit k: face k needs exact arithmetic; all else of it is undefined */
     unsigned careful; /* bit k: it is cut, goes through the eye's plane, or out of depth's range */

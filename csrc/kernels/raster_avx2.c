@@ -24,6 +24,7 @@ typedef __m128i few;
 #define V_MAX(a, b) _mm256_max_pd(a, b)
 #define V_ABS(a) _mm256_andnot_pd(_mm256_set1_pd(-0.0), a)
 #define V_NEG_IF(m, a) _mm256_xor_pd(a, _mm256_and_pd(m, _mm256_set1_pd(-0.0)))
+#define V_PICK(m, a, b) _mm256_blendv_pd(b, a, m)
 #define V_FLOOR(a) _mm256_floor_pd(a)
 #define V_GE(a, b) _mm256_cmp_pd(a, b, _CMP_GE_OQ)
 #define V_GT(a, b) _mm256_cmp_pd(a, b, _CMP_GT_OQ)

@@ -24,6 +24,7 @@ typedef __mmask8 few;
 #define V_MAX(a, b) _mm512_max_pd(a, b)
 #define V_ABS(a) _mm512_andnot_pd(_mm512_set1_pd(-0.0), a)
 #define V_NEG_IF(m, a) _mm512_mask_xor_pd(a, m, a, _mm512_set1_pd(-0.0))
+#define V_PICK(m, a, b) _mm512_mask_blend_pd(m, b, a)
 #define V_FLOOR(a) _mm512_roundscale_pd(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define V_GE(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GE_OQ)
 #define V_GT(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)

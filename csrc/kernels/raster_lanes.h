@@ -3,7 +3,8 @@
  *
  *     LANES, TARGET, SUFFIX(name); vec (doubles), half (as many floats), ints (as many int32),
  *     mask (lanes of vec), few (lanes of half and ints);
- *     V_SET V_LOAD V_STORE V_ADD V_SUB V_MUL V_DIV V_MIN V_MAX V_ABS V_NEG_IF(mask, v) V_FLOOR
+ *     V_SET V_LOAD V_STORE V_ADD V_SUB V_MUL V_DIV V_MIN V_MAX V_ABS V_FLOOR
+ *     V_NEG_IF(mask, v), V_PICK(mask, a, b) = a where the mask is set;
  *     V_INDEX = 0, 1, ...; comparisons V_GE V_GT V_LT and V_GE_IN(mask, a, b), V_GT_IN;
  *     M_AND_NOT(a, b) = a and not b, M_FIRST(n) = lanes below n, M_BITS, M_OF(bits), M_FEW;
  *     F_AND, F_BITS; V_INTS (of whole numbers), V_HALF, V_WIDEN; I_SET I_LOAD I_LESS
@@ -30,16 +31,18 @@ IN void cross(const vec *a, const vec *b, vec *out)
 
 /* Bits of faces; see look_at in raster_ref.c. */
 typedef struct corners {
-    unsigned positive, negative, plain;
+    unsigned positive, negative, plain, behind_near, before_far;
 } corners;
 
 IN corners look_at(const hy3d__raster_view *view, vec v[3][4])
 {
     const vec zero = V_SET(0.0);
-    corners out = {~0U, ~0U, ~0U};
+    corners out = {~0U, ~0U, ~0U, ~0U, ~0U};
     for (int i = 0; i < 3; i++) {
         const vec z = V_ABS(v[i][2]), size = V_ABS(v[i][3]);
         const vec most = view->compat ? V_MUL(size, V_SET(MOST_STEPS * 0.5)) : size;
+        out.behind_near &= M_BITS(V_GE(v[i][2], V_SUB(zero, v[i][3])));
+        out.before_far &= M_BITS(V_GE(v[i][3], v[i][2]));
         out.positive &= M_BITS(V_GT(v[i][3], zero));
         out.negative &= M_BITS(V_LT(v[i][3], zero));
         out.plain &= M_BITS(V_GE(most, view->compat ? V_MUL(z, V_SET(view->scale)) : z));
@@ -82,6 +85,10 @@ IN void prepare(const hy3d__raster_view *view, const float *clip,
         V_STORE(&out->side[i][k], V_NEG_IF(M_OF(mirrored), V_SET(1.0)));
     }
     V_STORE(&out->bound[k], bound);
+    V_STORE(&out->nearest[k],
+            V_PICK(M_OF(sides.behind_near), V_SET(-INFINITY), V_SET(view->nearest)));
+    V_STORE(&out->farthest[k],
+            V_PICK(M_OF(sides.before_far), V_SET(INFINITY), V_SET(view->farthest)));
     const vec rounding = V_MUL(V_ADD(V_ADD(V_ABS(x), V_ABS(y)), V_ABS(w)), error);
     const unsigned known = M_BITS(V_GT(V_ABS(det), rounding)) &
                            M_BITS(V_GE(V_SET(FRAGILE), V_MUL(bound, weight)));
@@ -113,7 +120,7 @@ TARGET void SUFFIX(hy3d_raster_setup_f64)(size_t n, const hy3d__raster_view *vie
 typedef struct brush {
     const hy3d__raster_view *view;
     hy3d__raster_tile *tile;
-    vec z[3], side[3], offset;
+    vec z[3], side[3], offset, nearest, farthest;
     int careful;
     int32_t face;
 } brush;
@@ -143,8 +150,8 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
         put_doubts(tile, M_BITS(surely) & ~M_BITS(clear), at);
         surely = clear;
         share = V_DIV(V_SET(1.0), sum);
-        surely = V_GE_IN(surely, steps, V_SET(view->nearest));
-        surely = V_GE_IN(surely, V_SET(view->farthest), steps);
+        surely = V_GE_IN(surely, steps, b->nearest);
+        surely = V_GE_IN(surely, b->farthest, steps);
         whole = V_MIN(V_MAX(whole, V_SET(-MOST_STEPS)), V_SET(MOST_STEPS));
     }
     if (prior != NULL) {
@@ -201,6 +208,8 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
         .z = {V_SET(faces->z[0][k]), V_SET(faces->z[1][k]), V_SET(faces->z[2][k])},
         .side = {V_SET(faces->side[0][k]), V_SET(faces->side[1][k]), V_SET(faces->side[2][k])},
         .offset = V_SET(view->offset),
+        .nearest = V_SET(faces->nearest[k]),
+        .farthest = V_SET(faces->farthest[k]),
         .careful = (int)(faces->careful >> k & 1U),
         .face = faces->face[k],
     };

@@ -28,15 +28,18 @@ static void cross(const float *a, const float *b, double *out)
 /* What corners say: on which side of the eye they are, whether they are plain. */
 typedef struct corners {
     int positive, negative, plain;
+    int behind_near, before_far; /* how many lie so, or in the plane */
 } corners;
 
 static corners look_at(const hy3d__raster_view *view, const float *const v[3])
 {
-    corners out = {0, 0, 1};
+    corners out = {0, 0, 1, 0, 0};
     for (int i = 0; i < 3; i++) {
         const double z = fabs((double)v[i][2]), w = (double)v[i][3], size = fabs(w);
         const double most = view->compat ? size * (MOST_STEPS * 0.5) : size;
         out.positive += w > 0;
+        out.behind_near += (double)v[i][2] >= -w;
+        out.before_far += w >= (double)v[i][2];
         out.negative += w < 0;
         out.plain &= (view->compat ? z * view->scale : z) <= most;
         out.plain &= size >= LEAST_W && size <= MOST_W;
@@ -73,6 +76,8 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
         out->side[i][k] = mirrored ? -1 : 1;
     }
     out->bound[k] = bound;
+    out->nearest[k] = sides.behind_near == 3 ? -INFINITY : view->nearest;
+    out->farthest[k] = sides.before_far == 3 ? INFINITY : view->farthest;
     const int known =
         fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR && bound * weight <= FRAGILE;
     out->odd |= known ? 0U : 1U << k;
@@ -109,7 +114,7 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
     const int careful = faces->careful >> k & 1U;
     double steps = ((e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k]) +
                    view->offset;
-    if ((careful && !(steps >= view->nearest && steps <= view->farthest)) ||
+    if ((careful && !(steps >= faces->nearest[k] && steps <= faces->farthest[k])) ||
         (prior != NULL && steps < (double)*prior * view->scale + view->hidden)) {
         return;
     }

@@ -99,6 +99,7 @@ struct hy3d__raster_odd {
     double edge[3][3], bound[3], sign[3]; /* sign[i] * E_i >= 0 is inside; 0: covers nothing */
     double turn; /* of weights: turn * E_i */
     double z[3], low, high;
+    double nearest, farthest; /* in steps, as in hy3d__raster_faces */
     int32_t face;
 };
 /* False where the face covers nothing. */

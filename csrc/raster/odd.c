@@ -15,6 +15,10 @@
 /* So many times its error an edge function is good to 2^-24 of itself. */
 #define PLENTY 0x1p24
 
+/* Of two equals the second, as the vector instructions do it. */
+static double smaller(double a, double b) { return a < b ? a : b; }
+static double larger(double a, double b) { return a > b ? a : b; }
+
 static double sign_of(double value) { return (double)((value > 0) - (value < 0)); }
 
 static double exact_edge(const float *const v[3], int i, double p, double q, double r)
@@ -54,6 +58,8 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
     out->turn = sign_of(det);
     out->low = INFINITY;
     out->high = -INFINITY;
+    out->nearest = -INFINITY;
+    out->farthest = INFINITY;
     for (int i = 0; i < 3; i++) {
         const double z = (double)out->v[i][2], w = (double)out->v[i][3];
         factors(out->v[(i + 1) % 3], out->v[(i + 2) % 3], out->edge[i]);
@@ -61,8 +67,10 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
                         view->r * ERROR;
         out->sign[i] = view->compat ? out->turn * sign_of(w) : out->turn;
         out->z[i] = z * (1.0 / (fabs(det) * view->r));
-        out->low = fmin(out->low, z / w);
-        out->high = fmax(out->high, z / w);
+        out->low = smaller(out->low, z / w);
+        out->high = larger(out->high, z / w);
+        out->nearest = z >= -w ? out->nearest : view->nearest;
+        out->farthest = w >= z ? out->farthest : view->farthest;
     }
     if (positive != 3 && negative != 3) {
         out->low = -INFINITY;
@@ -143,10 +151,10 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     }
     const double total = total_of(odd, p, q, e);
     double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
-    z = fmin(fmax(z, odd->low), odd->high);
+    z = smaller(larger(z, odd->low), odd->high);
     const double steps = z * view->scale + view->offset;
-    const int32_t step = (int32_t)fmin(fmax(floor(steps), -MOST_STEPS), MOST_STEPS);
-    if (!(total < 0 || total > 0) || !(steps >= view->nearest && steps <= view->farthest) ||
+    const int32_t step = (int32_t)smaller(larger(floor(steps), -MOST_STEPS), MOST_STEPS);
+    if (!(total < 0 || total > 0) || !(steps >= odd->nearest && steps <= odd->farthest) ||
         step >= tile->step[at]) {
         return;
     }

@@ -11,7 +11,7 @@ import torch
 
 KINDS = (
     "flat", "before the eye", "on the grid", "coarse", "on both sides", "any scale", "slivers",
-    "cancelling", "far and near",
+    "cancelling", "far and near", "in a plane",
 )  # fmt: skip
 
 
@@ -27,6 +27,15 @@ class Scene:
     size: tuple[int, int]
 
 
+def _cancelling(clip: Any, size: tuple[int, int], rng: np.random.Generator) -> Any:
+    """On both sides of the eye, where weights sum to 0 or nearly."""
+    for axis in (0, 1):
+        n = size[1 - axis] - 1
+        clip[:, axis] = (2 * rng.integers(0, n + 1, len(clip)) / max(n, 1) - 1) * 0.5
+    clip[:, 3] = 1.0 + rng.choice([0.0, 0.0, 2.0**-20, 2.0**-13, 2.0**-8], len(clip))
+    return clip * rng.choice([-1.0, 1.0, 1.0], (len(clip), 1))
+
+
 def _clip(kind: str, count: int, size: tuple[int, int], rng: np.random.Generator) -> Any:
     clip = rng.normal(size=(count, 4))
     if kind in ("flat", "on the grid", "slivers"):
@@ -37,17 +46,15 @@ def _clip(kind: str, count: int, size: tuple[int, int], rng: np.random.Generator
         clip[:, :3] *= 0.8
         clip *= 10.0 ** rng.uniform(-4, 4, (count, 1)) / np.abs(clip[:, 3:])
         clip[:, 3] = np.abs(clip[:, 3])
+    if kind == "in a plane":  # the near or the far one, also behind the eye
+        clip[:, 2] = clip[:, 3] * rng.choice([-1.0, 1.0])
     if kind == "on the grid":  # corners and edges on pixels' centres, equal depths
         for axis in (0, 1):
             n = size[1 - axis]
             clip[:, axis] = (2 * rng.integers(-1, n + 1, count) + 1) / n - 1
         clip[:, 2] = rng.integers(-2, 3, count) / 2
-    if kind == "cancelling":  # on both sides of the eye, where weights sum to 0 or nearly
-        for axis in (0, 1):
-            n = size[1 - axis] - 1
-            clip[:, axis] = (2 * rng.integers(0, n + 1, count) / max(n, 1) - 1) * 0.5
-        clip[:, 3] = 1.0 + rng.choice([0.0, 0.0, 2.0**-20, 2.0**-13, 2.0**-8], count)
-        clip *= rng.choice([-1.0, 1.0, 1.0], (count, 1))
+    if kind == "cancelling":
+        clip = _cancelling(clip, size, rng)
     if kind == "coarse":  # W of 0, faces without area
         clip = np.round(clip * 2) / 2
     if kind == "on both sides":

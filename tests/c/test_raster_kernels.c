@@ -192,6 +192,8 @@ static bool same_faces(const hy3d__raster_faces *a, const hy3d__raster_faces *b,
             same = same && memcmp(&a->z[i][k], &b->z[i][k], 8) == 0;
         }
         same = same && memcmp(&a->bound[k], &b->bound[k], 8) == 0;
+        same = same && memcmp(&a->nearest[k], &b->nearest[k], 8) == 0;
+        same = same && memcmp(&a->farthest[k], &b->farthest[k], 8) == 0;
     }
     return same;
 }

@@ -2,7 +2,8 @@
 
 HY3D_WRAPPER names a checkout of ComfyUI-Hunyuan3DWrapper, HY3D_VISUALBRUNO one of
 ComfyUI-Hunyuan3d-2-1; nothing of either is kept here, and nothing is fetched. HY3D_PICTURES names
-a folder for the pictures. OpenCV and trimesh must be there, as the packs need them.
+a folder for the pictures, HY3D_PACKS_DEVICE a device in place of "cpu". OpenCV and trimesh must be
+there, as the packs need them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PACKS = {
     "kijai": ("HY3D_WRAPPER", "hy3dgen/texgen/differentiable_renderer", "mesh_render"),
     "visualbruno": ("HY3D_VISUALBRUNO", "hy3dpaint/DifferentiableRenderer", "MeshRender"),
 }
+DEVICE = os.environ.get("HY3D_PACKS_DEVICE", "cpu")
 SCALE = 1.15  # of the packs: a mesh is scaled so that its farthest vertex is at SCALE / 2
 RADIUS = SCALE / 2
 # What the packs do to a mesh's coordinates, a reflection: so their normals point inwards.

@@ -1,4 +1,4 @@
-"""Both packs' own MeshRender through the drop-in on the CPU, against what geometry says.
+"""Both packs' own MeshRender through the drop-in, against what geometry says.
 
 Tolerances are sums of: BARYCENTRIC, the stated bound on each of the three barycentrics (it counts
 three times the largest value that is interpolated), and ROUNDING, for the packs' own float32
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from raster_packs import (
+    DEVICE,
     INWARDS,
     PACKS,
     RADIUS,
@@ -56,7 +57,7 @@ def a_pack(request: pytest.FixtureRequest) -> Iterator[Any]:
 def renderer_of(pack: Any, mesh: Any, **more: Any) -> Any:
     made = pack.MeshRender(
         camera_distance=1.45, ortho_scale=1.2, default_resolution=PIXELS, texture_size=TEXELS,
-        device="cpu", **more,
+        device=DEVICE, **more,
     )  # fmt: skip
     made.load_mesh(mesh)
     assert finder.status().served["custom_rasterizer"]
@@ -155,7 +156,7 @@ def test_a_bake_of_what_is_seen_gives_the_texture_back(pack: Any) -> None:
     texture, known = renderer.bake_texture(
         pictures, elevs, azims, weights=[1.0] * len(pictures), exp=4
     )
-    known = known[..., 0].numpy()
+    known = known[..., 0].cpu().numpy()
     wanted, chart = _cube_texture(renderer)
     assert known[chart].mean() > 0.8
     inside = known & chart
@@ -165,7 +166,7 @@ def test_a_bake_of_what_is_seen_gives_the_texture_back(pack: Any) -> None:
     else:
         slants = [_least_slant(Camera(pack, renderer, *view)) for view in ROUND_ABOUT]
         bound = 2 * np.sqrt(2) * 1.2 / (PIXELS - 1) / min(slants) / SCALE + LATERAL
-    assert np.abs(texture.numpy() - wanted)[inside].max() <= bound
+    assert np.abs(texture.cpu().numpy() - wanted)[inside].max() <= bound
     keep_picture(f"{name_of(pack)}_baked", texture)
     _paint_and_look(pack, renderer, texture, known, bound)
 
@@ -174,12 +175,12 @@ def _paint_and_look(pack: Any, renderer: Any, texture: Any, known: Any, bound: f
     """In-painting leaves what is known; the painted cube looks like what was baked."""
     mask = (known * 255).astype(np.uint8)
     try:
-        painted = renderer.uv_inpaint(texture.numpy().copy(), mask.copy())
+        painted = renderer.uv_inpaint(texture.cpu().numpy().copy(), mask.copy())
     finally:
         renderer.load_mesh(cube())  # get_mesh turned its own coordinates, as it does on a CPU
     assert painted.shape == (TEXELS, TEXELS, 3)
     step = 1 / 255
-    assert np.abs(painted / 255 - texture.numpy())[known].max() <= step + ROUNDING
+    assert np.abs(painted / 255 - texture.cpu().numpy())[known].max() <= step + ROUNDING
     keep_picture(f"{name_of(pack)}_painted", painted / 255)
     renderer.set_texture(painted / 255)
     for number, view in enumerate(ROUND_ABOUT):
@@ -202,8 +203,8 @@ def _texels_known(uv: Any, known: Any) -> Any:
 
 def _cube_texture(renderer: Any) -> tuple[Any, Any]:
     """What each texel must hold, (H, W, 3), and which texels lie in a chart, in float64."""
-    uv = renderer.vtx_uv.double().numpy().reshape(6, 4, 2)
-    colours = 0.5 - renderer.vtx_pos.double().numpy().reshape(6, 4, 3) / SCALE
+    uv = renderer.vtx_uv.double().cpu().numpy().reshape(6, 4, 2)
+    colours = 0.5 - renderer.vtx_pos.double().cpu().numpy().reshape(6, 4, 3) / SCALE
     steps = np.arange(TEXELS) / (TEXELS - 1)
     u, v = np.meshgrid(steps, steps)
     wanted = np.zeros((TEXELS, TEXELS, 3))
@@ -227,11 +228,11 @@ def test_a_texture_made_of_the_mesh_is_what_its_charts_say(pack: Any) -> None:
     renderer = renderer_of(pack, cube())
     found = renderer.uv_feature_map(0.5 - renderer.vtx_pos / SCALE)
     wanted, chart = _cube_texture(renderer)
-    drawn = found.numpy().sum(-1) > 0
+    drawn = found.cpu().numpy().sum(-1) > 0
     # A texel on a chart's outline may fall to either side.
     assert np.mean(drawn != chart) < 0.02
     both = drawn & chart
-    assert np.abs(found.numpy() - wanted)[both].max() <= 3 * BARYCENTRIC + 8 * ROUNDING
+    assert np.abs(found.cpu().numpy() - wanted)[both].max() <= 3 * BARYCENTRIC + 8 * ROUNDING
 
 
 def test_rendering_gives_the_same_bits_again_and_for_every_thread_count(pack: Any) -> None:

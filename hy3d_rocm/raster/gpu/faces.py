@@ -195,11 +195,14 @@ def depth_of_steps(steps, COMPAT: tl.constexpr):
 
 
 @triton.jit
-def is_cut(steps, COMPAT: tl.constexpr):
-    """Whether near and far plane leave that out: all faces that are not careful are between."""
+def is_cut(steps, z0, w0, z1, w1, z2, w2, COMPAT: tl.constexpr):
+    """Whether near or far plane leave that out. No plane that all corners are on the right side of,
+    or in: rounding must not cut a face that lies in a plane."""
     if COMPAT:
         return steps != steps
-    return ((steps >= 0.0) & (steps <= 2.0 * OFFSET_TOPLEFT)) == 0
+    is_behind = (z0 >= w0 * -1.0) & (z1 >= w1 * -1.0) & (z2 >= w2 * -1.0)
+    is_before = (w0 >= z0) & (w1 >= z1) & (w2 >= z2)
+    return ((is_behind | (steps >= 0.0)) & (is_before | (steps <= 2.0 * OFFSET_TOPLEFT))) == 0
 
 
 @triton.jit

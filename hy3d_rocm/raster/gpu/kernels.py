@@ -40,10 +40,12 @@ EMPTY = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 @triton.jit
 def _offer(
-    keys, prior, at, steps, careful, face, mask, HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr
+    keys, prior, at, steps, is_out, careful, face, mask,
+    HAS_PRIOR: tl.constexpr, COMPAT: tl.constexpr,
 ):  # fmt: skip
-    """The minimum of what is at pixels and a fragment of that depth. careful: 1 or 0."""
-    mask = mask & ((careful * is_cut(steps, COMPAT).to(tl.int32)) == 0)
+    """The minimum of what is at pixels and a fragment of that depth, where careful faces are not
+    out of the planes. careful: 1 or 0."""
+    mask = mask & ((careful * is_out.to(tl.int32)) == 0)
     if HAS_PRIOR:
         before = tl.load(prior + at, mask=mask, other=0.0).to(tl.float64)
         mask = mask & (is_hidden(steps, before, COMPAT) == 0)
@@ -122,7 +124,8 @@ def draw_faces(
         doubts = doubts | (drawn & maybe & (sure == 0))
         steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, steps, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
+        is_out = is_cut(steps, z0, w0, z1, w1, z2, w2, COMPAT)
+        _offer(keys, prior, at, steps, is_out, careful, face, drawn & sure, HAS_PRIOR, COMPAT)
         is_last = column == left + columns - 1
         column = tl.where(is_last, left, column + 1)
         row = row + is_last.to(tl.int32)
@@ -212,7 +215,8 @@ def draw_tiles(
         sure, maybe = _covered(e0, e1, e2, w0, w1, w2, bound, one, COMPAT)
         steps = steps_of(e0, e1, e2, d0, d1, d2, COMPAT)
         at = row.to(tl.int64) * width + column
-        _offer(keys, prior, at, steps, one, face, inside & sure, HAS_PRIOR, COMPAT)
+        is_out = is_cut(steps, z0, w0, z1, w1, z2, w2, COMPAT)
+        _offer(keys, prior, at, steps, is_out, one, face, inside & sure, HAS_PRIOR, COMPAT)
         open_ = tl.max(tl.max((inside & maybe & (sure == 0)).to(tl.int32), 1), 0)
     tl.store(doubts + item, open_)
 
@@ -249,7 +253,8 @@ def settle_tiles(
     )
     steps = steps_of_depth(z, COMPAT)
     at = row.to(tl.int64) * width + column
-    _offer(keys, prior, at, steps, lane * 0 + 1, face, here & covered, HAS_PRIOR, COMPAT)
+    is_out = is_cut(steps, z0, w0, z1, w1, z2, w2, COMPAT)
+    _offer(keys, prior, at, steps, is_out, lane * 0 + 1, face, here & covered, HAS_PRIOR, COMPAT)
 
 
 @triton.jit(do_not_specialize=["width", "height"])
