@@ -202,7 +202,9 @@ def is_cut(steps, z0, w0, z1, w1, z2, w2, COMPAT: tl.constexpr):
         return steps != steps
     is_behind = (z0 >= w0 * -1.0) & (z1 >= w1 * -1.0) & (z2 >= w2 * -1.0)
     is_before = (w0 >= z0) & (w1 >= z1) & (w2 >= z2)
-    return ((is_behind | (steps >= 0.0)) & (is_before | (steps <= 2.0 * OFFSET_TOPLEFT))) == 0
+    nearest = tl.where(is_behind, float("-inf"), 0.0)
+    farthest = tl.where(is_before, float("inf"), 2.0 * OFFSET_TOPLEFT)
+    return ((steps >= nearest) & (steps <= farthest)) == 0
 
 
 @triton.jit
