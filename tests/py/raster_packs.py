@@ -137,6 +137,11 @@ def cube_seen(camera: Camera, margin: float) -> tuple[Any, Any, Any]:
     return points, normals, state
 
 
+def host(values: Any) -> Any:
+    """A tensor on any device, an array or a PIL picture as float64."""
+    return np.asarray(values.cpu() if torch.is_tensor(values) else values, np.float64)
+
+
 def keep_picture(name: str, picture: Any) -> None:
     """A picture (H, W, 3) of 0..1 as a PNG in HY3D_PICTURES, if that is set."""
     folder = os.environ.get("HY3D_PICTURES", "")
@@ -144,7 +149,7 @@ def keep_picture(name: str, picture: Any) -> None:
         from PIL import Image
 
         Path(folder).mkdir(parents=True, exist_ok=True)
-        pixels = (np.clip(np.asarray(picture), 0, 1) * 255).astype(np.uint8)
+        pixels = (np.clip(host(picture), 0, 1) * 255).astype(np.uint8)
         Image.fromarray(pixels.squeeze()).save(Path(folder) / f"{name}.png")
 
 

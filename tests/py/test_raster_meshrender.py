@@ -23,6 +23,7 @@ from raster_packs import (
     ball,
     cube,
     cube_seen,
+    host,
     keep_picture,
     renderer_module,
     texture_view,
@@ -66,12 +67,12 @@ def renderer_of(pack: Any, mesh: Any, **more: Any) -> Any:
 
 def position_of(picture: Any) -> Any:
     """The points behind a position map, in the packs' coordinates."""
-    return (0.5 - np.asarray(picture, np.float64)) * SCALE
+    return (0.5 - host(picture)) * SCALE
 
 
 def normal_picture(renderer: Any, view: tuple[float, float]) -> Any:
     found = renderer.render_normal(*view, use_abs_coor=True, bg_color=[0, 0, 0])
-    return np.asarray(found[0] if isinstance(found, tuple) else found, np.float64) * 2 - 1
+    return host(found[0] if isinstance(found, tuple) else found) * 2 - 1
 
 
 def name_of(pack: Any) -> str:
@@ -156,7 +157,7 @@ def test_a_bake_of_what_is_seen_gives_the_texture_back(pack: Any) -> None:
     texture, known = renderer.bake_texture(
         pictures, elevs, azims, weights=[1.0] * len(pictures), exp=4
     )
-    known = known[..., 0].cpu().numpy()
+    known = host(known[..., 0]) > 0
     wanted, chart = _cube_texture(renderer)
     assert known[chart].mean() > 0.8
     inside = known & chart
@@ -166,7 +167,7 @@ def test_a_bake_of_what_is_seen_gives_the_texture_back(pack: Any) -> None:
     else:
         slants = [_least_slant(Camera(pack, renderer, *view)) for view in ROUND_ABOUT]
         bound = 2 * np.sqrt(2) * 1.2 / (PIXELS - 1) / min(slants) / SCALE + LATERAL
-    assert np.abs(texture.cpu().numpy() - wanted)[inside].max() <= bound
+    assert np.abs(host(texture) - wanted)[inside].max() <= bound
     keep_picture(f"{name_of(pack)}_baked", texture)
     _paint_and_look(pack, renderer, texture, known, bound)
 
@@ -180,14 +181,14 @@ def _paint_and_look(pack: Any, renderer: Any, texture: Any, known: Any, bound: f
         renderer.load_mesh(cube())  # get_mesh turned its own coordinates, as it does on a CPU
     assert painted.shape == (TEXELS, TEXELS, 3)
     step = 1 / 255
-    assert np.abs(painted / 255 - texture.cpu().numpy())[known].max() <= step + ROUNDING
+    assert np.abs(painted / 255 - host(texture))[known].max() <= step + ROUNDING
     keep_picture(f"{name_of(pack)}_painted", painted / 255)
     renderer.set_texture(painted / 255)
     for number, view in enumerate(ROUND_ABOUT):
         seen, uv = texture_view(renderer, view, renderer.tex)
         wanted = renderer.render_position(*view, bg_color=[0, 0, 0])
         whole = _texels_known(uv, known)
-        off = np.abs(np.asarray(seen) - np.asarray(wanted))[whole]
+        off = np.abs(host(seen) - host(wanted))[whole]
         assert whole.mean() > 0.1
         assert off.max() <= bound + 3 * step
         keep_picture(f"{name_of(pack)}_view_{number}", seen)
@@ -195,10 +196,10 @@ def _paint_and_look(pack: Any, renderer: Any, texture: Any, known: Any, bound: f
 
 def _texels_known(uv: Any, known: Any) -> Any:
     """Pixels all four of whose texels are known."""
-    at = np.asarray(uv, np.float64) * (TEXELS - 1)
+    at = host(uv) * (TEXELS - 1)
     column, row = (np.clip(np.floor(at[..., i]).astype(int), 0, TEXELS - 2) for i in range(2))
     eroded = known[:-1, :-1] & known[1:, :-1] & known[:-1, 1:] & known[1:, 1:]
-    return eroded[row, column] & (np.asarray(uv).sum(-1) > 0)
+    return eroded[row, column] & (host(uv).sum(-1) > 0)
 
 
 def _cube_texture(renderer: Any) -> tuple[Any, Any]:
@@ -228,11 +229,11 @@ def test_a_texture_made_of_the_mesh_is_what_its_charts_say(pack: Any) -> None:
     renderer = renderer_of(pack, cube())
     found = renderer.uv_feature_map(0.5 - renderer.vtx_pos / SCALE)
     wanted, chart = _cube_texture(renderer)
-    drawn = found.cpu().numpy().sum(-1) > 0
+    drawn = host(found).sum(-1) > 0
     # A texel on a chart's outline may fall to either side.
     assert np.mean(drawn != chart) < 0.02
     both = drawn & chart
-    assert np.abs(found.cpu().numpy() - wanted)[both].max() <= 3 * BARYCENTRIC + 8 * ROUNDING
+    assert np.abs(host(found) - wanted)[both].max() <= 3 * BARYCENTRIC + 8 * ROUNDING
 
 
 def test_rendering_gives_the_same_bits_again_and_for_every_thread_count(pack: Any) -> None:
