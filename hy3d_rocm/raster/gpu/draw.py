@@ -31,7 +31,7 @@ class Sizes:
     """
 
     faces: int = 64
-    most_pixels: int = 48
+    most_pixels: int = 128
     tile: int = 16
     pixels: int = 128
     checked: int = 1024
