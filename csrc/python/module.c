@@ -34,7 +34,7 @@ static PyMethodDef functions[] = {
     FUNCTION(interpolate, "Attributes of vertices at the pixels of a picture, into `out`."),
     FUNCTION(scatter, "Points with values into a texture: weighted means and sums of weights."),
     FUNCTION(vertex_normals, "Smooth normals of a mesh's vertices."),
-    FUNCTION(inpaint_vertices, "Fills what a mask leaves out of a texture in over the mesh, in place."),
+    FUNCTION(inpaint_vertices, "Fills a texture's unknown vertices from their neighbours, in place."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),

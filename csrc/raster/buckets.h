@@ -23,7 +23,7 @@ typedef void (*hy3d__buckets_pass)(const void *argument, int64_t begin, int64_t 
                                    int64_t *cursor, int32_t *items);
 
 /* items is at most 2^31 - 1, count at least 1. *out is to be destroyed whatever is returned:
- * HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_CANCELLED. */
+ * HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_OVERFLOW, HY3D_ERR_CANCELLED. */
 hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t count,
                                hy3d__buckets_pass pass, const void *argument, uint32_t slots,
                                const hy3d_cancel *cancel, hy3d__buckets *out);

@@ -82,7 +82,8 @@ static inline bool hy3d__raster_meet(hy3d__raster_bounds b, int32_t x, int32_t y
     return box->left <= box->right && box->top <= box->bottom;
 }
 
-/* Whether the edge function ep P + eq Q + constant, with its error, is below 0 in all of the box. */
+/* Whether the edge function ep P + eq Q + constant, with its error, is below 0 in all of the
+ * box. */
 bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile *tile,
                          const hy3d__raster_box *box, double ep, double eq, double constant,
                          double bound);

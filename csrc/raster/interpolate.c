@@ -32,7 +32,8 @@ static hy3d_status interpolate_grain(void *argument, int64_t grain, uint32_t slo
 static hy3d_status check_sizes(const interpolate_job *job, int64_t vertices, int64_t faces)
 {
     const bool is_sane = vertices >= 0 && vertices <= HY3D__RASTER_MOST_INDEX &&
-                         job->channels >= 1 && faces >= 0 && faces < HY3D__RASTER_MOST_INDEX && job->pixels >= 0;
+                         job->channels >= 1 && faces >= 0 && faces < HY3D__RASTER_MOST_INDEX &&
+                         job->pixels >= 0;
     if (!is_sane) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }

@@ -99,10 +99,13 @@ static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem
     const hy3d_raster_desc *const desc = job->desc;
     const hy3d_status status = hy3d__raster_check_finite(
         job->context, desc->vertices, 4, job->clip, job->slots, job->cancel, problem_out);
-    return status != HY3D_OK ? status
-                             : hy3d__raster_check_indices(job->context, desc->faces, 3,
-                                                          job->triangles, (uint32_t)desc->vertices,
-                                                          job->slots, job->cancel, problem_out);
+    const hy3d_status other =
+        status != HY3D_OK ? status
+                          : hy3d__raster_check_indices(job->context, desc->faces, 3,
+                                                       job->triangles, (uint32_t)desc->vertices,
+                                                       job->slots, job->cancel, problem_out);
+    /* Gone, if somebody has changed the arrays meanwhile; the picture is not made all the same. */
+    return other == HY3D_OK ? HY3D_ERR_INVALID_ARGUMENT : other;
 }
 
 static void plan_work(hy3d__raster_job *job)
