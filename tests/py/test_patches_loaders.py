@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import patches_doubles
 import pytest
 import torch
@@ -183,6 +184,22 @@ def test_a_renderer_that_is_asked_for_its_mesh_keeps_its_own_coordinates(
         made.get_mesh()
         assert not torch.equal(made.vtx_pos, before)  # upstream's own way
     assert made.get_mesh().tolist() == before.tolist()
+
+
+def test_a_mesh_that_is_given_to_a_renderer_keeps_its_own_coordinates(
+    wrapper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_are(monkeypatch)
+    given = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with patched(wrapper, "render"):
+        made = renderer(wrapper)()
+        made.set_mesh(given)
+        made.set_mesh(vtx_pos=given)
+        assert given.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert made.vtx_pos.tolist() == [[0, -1, 2], [-3, -4, 5]]
+        settings_are(monkeypatch, patches_off=frozenset({"render"}))
+        made.set_mesh(given)
+        assert given.tolist() == [[0, -1, 2], [-3, -4, 5]]  # upstream's own way
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """MeshRender and the nodes that say "cuda" themselves: ComfyUI's device instead.
 
 MeshRender outlives the node that made it, so its device is set where it is made; what else those
-nodes do on "cuda" is sent to ComfyUI's device while they run. Its get_mesh turns coordinates in
-place, on a CPU the renderer's own, so it is given a copy: ComfyUI keeps renderers between prompts.
+nodes do on "cuda" is sent to ComfyUI's device while they run. Its set_mesh and get_mesh turn
+coordinates in place, on a CPU the mesh's and the renderer's own, so both are given copies: ComfyUI
+keeps renderers between prompts, and a mesh whose texture coordinates were turned is exported with
+its texture upside down.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from hy3d_rocm.comfy import settings
@@ -79,6 +82,23 @@ def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
+def _with_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """MeshRender.set_mesh on copies of arrays: `torch.from_numpy(x).to(device).float()` is x's own
+    memory where x is float32 and the device a CPU, and set_mesh writes into it."""
+
+    def set_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "render" not in settings.current().patches_off:
+            args = tuple(_own(value) for value in args)
+            kwargs = {name: _own(value) for name, value in kwargs.items()}
+        return original(self, *args, **kwargs)
+
+    return set_mesh
+
+
+def _own(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.get_mesh on a renderer whose tensors are copies: `.cpu().numpy()` is the tensor's
     own memory where that is the CPU's, and get_mesh writes into it."""
@@ -104,8 +124,9 @@ def _expects(upstream: Upstream) -> str | None:
 
 def _changes(upstream: Upstream) -> list[Change]:
     changes = [Change(_renderer(upstream), "__init__", _on_comfys_device)]
-    if hasattr(_renderer(upstream), "get_mesh"):
-        changes.append(Change(_renderer(upstream), "get_mesh", _of_a_copy))
+    for name, change in (("set_mesh", _with_copies), ("get_mesh", _of_a_copy)):
+        if hasattr(_renderer(upstream), name):
+            changes.append(Change(_renderer(upstream), name, change))
     changes += node_changes(NODES)(upstream)
     for patch in OPTIONAL_NODES:
         node_class = _optional(upstream, patch)

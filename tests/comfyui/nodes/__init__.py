@@ -7,7 +7,7 @@ import torch
 from .broken import HarnessBroken, HarnessFaults, HarnessFired, HarnessHang, HarnessHangSeen
 from .framepack import HarnessImageEncoder, HarnessLatent, HarnessTextEncoder
 from .makers import HarnessBox, HarnessImages, HarnessLoad, HarnessSeedGlobals, HarnessShape
-from .meshes import HarnessMeshFile, HarnessTexturedView
+from .meshes import HarnessMeshFile, HarnessTexturedView, HarnessTextureFits
 from .narrow import let_the_core_load_them
 from .probes import (
     HarnessAttributes,
@@ -50,6 +50,7 @@ _NODES = (
     HarnessText,
     HarnessTextEncoder,
     HarnessTexturedView,
+    HarnessTextureFits,
     HarnessVae,
     HarnessVaeCheck,
     HarnessVaeEncodeCheck,

@@ -69,6 +69,33 @@ class HarnessTexturedView:
         return (torch.stack(views),)
 
 
+class HarnessTextureFits:
+    """How far the colours at a mesh's corners are from a linear map of positions, which the texture
+    was baked from: the mean, with the texture as it lies and upside down."""
+
+    RETURN_TYPES = ()
+    FUNCTION = "look"
+    CATEGORY = "harness"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"trimesh": ("TRIMESH",)}}
+
+    def look(self, trimesh: Any) -> dict[str, Any]:
+        picture = np.asarray(trimesh.visual.material.image.convert("RGB")) / 255.0
+        height, width = picture.shape[:2]
+        u, v = np.clip(np.asarray(trimesh.visual.uv, np.float64), 0, 1).T
+        places = np.column_stack([trimesh.vertices, np.ones(len(u))])
+        misfit = {}
+        for name, row in (("as it lies", 1 - v), ("upside down", v)):
+            at = np.rint(row * (height - 1)).astype(int), np.rint(u * (width - 1)).astype(int)
+            colours = picture[at]
+            linear = np.linalg.lstsq(places, colours, rcond=None)[0]
+            misfit[name] = float(np.abs(colours - places @ linear).mean())
+        return {"ui": {"misfit": [misfit]}}
+
+
 VIEWS = ((20, 30), (20, 150), (20, 270), (70, 30))
 
 

@@ -51,6 +51,9 @@ def _whole_stage(context: Context, server: Server) -> None:
     shape = (result.ui("hash painted", "digest") or {}).get("shape")
     report.equal("the texture", shape, [1, TEXTURE, TEXTURE, 3])
     meshes = sorted((server.base / "output").rglob("*.glb"))
+    misfit = result.ui("fits", "misfit") or {}
+    fits = misfit and misfit["as it lies"] < 0.1 * misfit["upside down"]
+    report.check("the texture lies on the mesh as it was baked", fits, misfit)
     report.check("the textured mesh is a file", len(meshes) == 1, meshes)
     pictures = sorted((server.base / "output").rglob("*.png"))
     report.equal("its pictures", len(pictures), 2 * VIEWS + 3 + 4)
@@ -109,6 +112,7 @@ def _texture_stage(weights: str = USUAL, saved: bool = True) -> Prompt:
             "Hy3DApplyTexture", texture=["painted", 0], renderer=["over the mesh", 2]
         ),
         "views": node("HarnessTexturedView", trimesh=["applied", 0], size=256),
+        "fits": node("HarnessTextureFits", trimesh=["applied", 0]),
     }  # fmt: skip
     shown = {
         "normals": ["render", 0], "positions": ["render", 1], "baked": ["bake", 0],
