@@ -2,7 +2,8 @@
 
 A `Door` is made for the arrays of one call. What comes in is read as C-contiguous float32 or int32
 in main memory, without a copy where it is that already; what goes out is of the kind, and on the
-device, of what came in.
+device, of what came in. Subclasses of NumPy's array, such as matrix and memmap, are read as plain
+arrays and give plain ones; masked arrays are refused, as their masks would be lost.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MOST_PIXELS_A_SIDE", "Door", "checked_size", "door_of", "leading"]
+from hy3d_rocm.conv.arguments import default_threads
+
+__all__ = [
+    "MOST_PIXELS_A_SIDE", "Door", "check_shape", "checked_size", "checked_threads", "door_of",
+    "leading", "plain", "shown",
+]  # fmt: skip
 
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
+MOST_THREADS = 1024  # of one call: hy3d_context_desc
+_INTEGERS = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 Shape = tuple["str | int", ...]  # a size that is free has a letter
 
 
@@ -34,7 +42,7 @@ class Door:
         if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
             raise TypeError(_no_floats(name, value.dtype, f"{name}.astype('float32')"))
         with np.errstate(over="ignore"):  # the infinity is refused, or asked for
-            return np.require(value, np.float32, ["C", "A"])
+            return np.require(np.asarray(value), np.float32, ["C", "A"])
 
     def indices(self, value: Any, name: str, shape: Shape) -> Any:
         """`value` as int32; TypeError where it isn't of integers, ValueError where one is too
@@ -42,7 +50,7 @@ class Door:
         check_shape(value, name, shape)
         if value.dtype.kind not in "iu":
             raise TypeError(_no_integers(name, value.dtype, f"{name}.astype('int32')"))
-        return _as_int32(value, name)
+        return _as_int32(np.asarray(value), name)
 
     def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
         """A copy of a mask as uint8: bool, or uint8 as it is."""
@@ -76,10 +84,9 @@ class TorchDoor(Door):
 
     def indices(self, value: Any, name: str, shape: Shape) -> Any:
         check_shape(value, name, shape)
-        kind = value.dtype
-        if kind.is_floating_point or kind.is_complex or value.is_quantized or _is_bool(kind):
-            raise TypeError(_no_integers(name, kind, f"{name}.int()"))
-        return _as_int32(_host(value, kind), name)
+        if str(value.dtype) not in _INTEGERS:  # older versions of torch lack some
+            raise TypeError(_no_integers(name, value.dtype, f"{name}.int()"))
+        return _as_int32(_host(value, value.dtype), name)
 
     def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
         import torch
@@ -96,19 +103,20 @@ class TorchDoor(Door):
         return tensor.to(self.device, tensor.dtype if like is None else like.dtype)
 
 
-def door_of(named: Mapping[str, Any]) -> Door:
-    """The door for arrays that belong together; None among them are left out.
+def door_of(named: Mapping[str, Any], **optional: Any) -> Door:
+    """The door for arrays that belong together; optional: those of them that may be None.
 
-    TypeError where they are not all NumPy arrays or all torch tensors, ValueError where tensors
-    are on several devices or have no dense data.
+    TypeError where they are not all NumPy arrays or all torch tensors, and for masked arrays;
+    ValueError where tensors are on several devices or have no dense data.
     """
-    given = {name: value for name, value in named.items() if value is not None}
+    given = {**named, **{name: value for name, value in optional.items() if value is not None}}
     torch = sys.modules.get("torch")
     tensors = {n for n, v in given.items() if torch is not None and isinstance(v, torch.Tensor)}
     for name, value in given.items():
         if name not in tensors and not isinstance(value, np.ndarray):
             kind = type(value).__name__
             raise TypeError(f"{name} is {kind}: give a NumPy array or a torch tensor")
+        plain(value, name)
     if not tensors:
         return Door()
     if strangers := [name for name in given if name not in tensors]:
@@ -139,14 +147,53 @@ def checked_size(size: Sequence[int]) -> tuple[int, int]:
     try:
         sides = tuple(operator.index(side) for side in size)
     except TypeError:
-        raise TypeError(f"size is {size!r}: give two integers, (height, width)") from None
+        raise TypeError(f"size is {shown(size)}: give two integers, (height, width)") from None
     if len(sides) != 2:
-        raise ValueError(f"size is {size!r}: give two integers, (height, width)")
+        raise ValueError(f"size is {shown(size)}: give two integers, (height, width)")
     if not all(1 <= side <= MOST_PIXELS_A_SIDE for side in sides):
         raise ValueError(
-            f"size is {sides[0]} x {sides[1]} (height x width): each is 1 to {MOST_PIXELS_A_SIDE}"
+            f"size is {shown(sides[0])} x {shown(sides[1])} (height x width): each is 1 to "
+            f"{MOST_PIXELS_A_SIDE}"
         )
     return sides[0], sides[1]
+
+
+def checked_threads(threads: Any) -> int:
+    """The number of threads that the core is asked for; 0 leaves it to the core. TypeError or
+    ValueError where it can be none."""
+    if threads is None:
+        return min(default_threads(None), MOST_THREADS)
+    try:
+        number = operator.index(threads)
+    except TypeError:
+        raise TypeError(
+            f"threads is {shown(threads)}: give an integer of 1 to {MOST_THREADS}, or None"
+        ) from None
+    if not 1 <= number <= MOST_THREADS:
+        raise ValueError(
+            f"threads is {shown(number)}: it must be at least 1 and at most {MOST_THREADS}, or None"
+        )
+    return number
+
+
+def shown(value: object) -> str:
+    """A value as a sentence can name it: a line, and not a long one."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # an integer of more digits than Python turns into text
+        return f"{type(value).__name__} of very many digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def plain(value: Any, name: str) -> Any:
+    """`value`, or what it holds as a plain array if it is of a subclass of NumPy's; TypeError for
+    a masked array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be lost: give {name}.filled(...) or "
+            f"{name}.data"
+        )
+    return np.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def check_shape(value: Any, name: str, shape: Shape) -> None:
@@ -162,6 +209,7 @@ def check_shape(value: Any, name: str, shape: Shape) -> None:
 
 def leading(value: Any, name: str, last: Shape) -> tuple[tuple[int, ...], Any]:
     """The leading sizes of (..., *last), and `value` with these made one."""
+    value = plain(value, name)
     found = tuple(value.shape)
     at = len(found) - len(last)
     if at >= 0:
@@ -187,10 +235,6 @@ def _host(value: Any, dtype: Any) -> Any:
     """A tensor's data in main memory as a NumPy array, C-contiguous; no part of a graph."""
     dense = value.detach().resolve_conj().resolve_neg().to("cpu", dtype)
     return dense.contiguous().numpy()
-
-
-def _is_bool(dtype: Any) -> bool:
-    return str(dtype) == "torch.bool"
 
 
 def _as_int32(value: Any, name: str) -> Any:

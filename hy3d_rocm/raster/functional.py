@@ -6,6 +6,10 @@ strides will do. Numbers are computed in float32: float64, float16 and bfloat16 
 gradient is known here, as in the rasteriser that this stands in for: inputs that require grad are
 read as if detached, and results do not require grad.
 
+Inputs must not be changed by another thread during a call: they are read where they are, without
+the GIL, and were checked before. Of subclasses of NumPy's array the plain array is read and given
+back; masked arrays are refused.
+
 Errors, all sentences: TypeError for what is no array, mixed kinds and wrong types of numbers;
 ValueError for shapes, devices, sizes, NaN or infinite vertices and bad indices (which one is said);
 Hy3dError where the C core is not there, and for a cancelled call; MemoryError.
@@ -19,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv.arguments import default_threads
-from hy3d_rocm.raster.arrays import checked_size, door_of, leading
+from hy3d_rocm.raster.arrays import checked_size, checked_threads, door_of, leading, shown
 from hy3d_rocm.raster.results import Raster, Scattered
 
 __all__ = ["inpaint_vertices", "interpolate", "rasterize", "scatter", "vertex_normals"]
@@ -49,8 +52,8 @@ def rasterize(
         beyond the far one is cut off, each pixel of a shared edge is covered once); "compat" is
         the texture packs' (edges belong to both sides, nothing is clipped).
     prior: (height, width) Z/W of what was drawn before; what is nearer is left out (depth peeling).
-    threads: None takes torch.get_num_threads() of the calling thread where torch is imported, else
-        every CPU this process may use. No thread count changes a bit of the result.
+    threads: 1 to 1024; None takes torch.get_num_threads() of the calling thread where torch is
+        imported, else every CPU this process may use. The result has the same bits by any number.
     cancel: a CancelFlag of hy3d_rocm._native.
 
     Both facings count; of equal depths the lower face is seen. No faces give an empty picture.
@@ -72,7 +75,8 @@ def drawn(
     """`rasterize`; without depth that of the result is None or whatever was made on the way."""
     height, width = checked_size(size)
     _one_of("rule", rule, RULES)
-    door = door_of({"clip": clip, "faces": faces, "prior": prior})
+    door = door_of({"clip": clip, "faces": faces}, prior=prior)
+    threads = checked_threads(threads)
     if door.on_gpu and (gpu := _gpu()) is not None:
         found: Raster | None = gpu.rasterize_on_gpu(
             clip, faces, (height, width), rule=rule, prior=prior, cancel=cancel
@@ -87,7 +91,7 @@ def drawn(
     depth = np.empty((height, width), np.float32) if with_depth else None
     _native.rasterize(
         vertices, triangles, needed, index, barycentric, depth, rule=rule,
-        threads=default_threads(threads), cancel=cancel,
+        threads=threads, cancel=cancel,
     )  # fmt: skip
     given = door.give(depth) if depth is not None else None
     return Raster(door.give(index), door.give(barycentric), given)
@@ -110,6 +114,7 @@ def interpolate(
     """
     door = door_of({"attributes": attributes, "faces": faces, "face_index": face_index,
                     "barycentric": barycentric})  # fmt: skip
+    threads = checked_threads(threads)
     space, weights = leading(barycentric, "barycentric", (3,))
     if tuple(face_index.shape) != space:
         raise ValueError(
@@ -124,9 +129,9 @@ def interpolate(
     result = np.empty((weights.shape[0], values.shape[1]), np.float32)
     _native.interpolate(
         values, door.indices(faces, "faces", ("F", 3)),
-        door.indices(face_index.reshape(-1), "face_index", ("N",)),
+        door.indices(face_index, "face_index", space).reshape(-1),
         door.floats(weights, "barycentric", ("N", 3)), result,
-        threads=default_threads(threads), cancel=cancel,
+        threads=threads, cancel=cancel,
     )  # fmt: skip
     return door.give(result.reshape((*space, values.shape[1])))
 
@@ -150,7 +155,8 @@ def scatter(
     """
     height, width = checked_size(size)
     _one_of("filter", filter, FILTERS)
-    door = door_of({"values": values, "uv": uv, "weights": weights})
+    door = door_of({"values": values, "uv": uv}, weights=weights)
+    threads = checked_threads(threads)
     space, places = leading(uv, "uv", (2,))
     _, flat = leading(values, "values", ("C",))
     named = {"values": tuple(values.shape[:-1])}
@@ -162,12 +168,12 @@ def scatter(
                 f"{name} is for {found} pixels and uv for {space}: their leading sizes must agree"
             )
     colours = door.floats(flat, "values", ("N", "C"))
-    counted = None if weights is None else door.floats(weights.reshape(-1), "weights", ("N",))
+    counted = None if weights is None else door.floats(weights, "weights", space).reshape(-1)
     texture = np.zeros((height, width, colours.shape[1]), np.float32)
     total = np.zeros((height, width), np.float32)
     _native.scatter(
         colours, door.floats(places, "uv", ("N", 2)), counted, texture, total, filter=filter,
-        threads=default_threads(threads), cancel=cancel,
+        threads=threads, cancel=cancel,
     )  # fmt: skip
     return Scattered(door.give(texture), door.give(total))
 
@@ -187,11 +193,12 @@ def vertex_normals(
     """
     _one_of("weighting", weighting, WEIGHTINGS)
     door = door_of({"positions": positions, "faces": faces})
+    threads = checked_threads(threads)
     places = door.floats(positions, "positions", ("V", 3))
-    normals = np.empty_like(places)
+    normals = np.empty(places.shape, np.float32)
     _native.vertex_normals(
         places, door.indices(faces, "faces", ("F", 3)), normals, weighting=weighting,
-        threads=default_threads(threads), cancel=cancel,
+        threads=threads, cancel=cancel,
     )  # fmt: skip
     return door.give(normals)
 
@@ -236,5 +243,5 @@ def _gpu() -> Any:
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}: give one of {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} is {shown(value)}: give one of {', '.join(choices)}")

@@ -85,6 +85,41 @@ def test_any_integers_reach_the_core_as_int32(core: Recorder, kind: str) -> None
     assert np.array_equal(core.last[1], FACES)
 
 
+class Labelled(np.ndarray[Any, Any]):
+    """A subclass of NumPy's array, as a caller may have one."""
+
+
+@pytest.mark.parametrize("kind", [np.matrix, Labelled, np.memmap])
+def test_subclasses_of_numpys_array_are_read_as_plain_arrays_and_give_plain_ones(
+    core: Recorder, kind: Any, tmp_path: Path
+) -> None:
+    def of(array: Any) -> Any:
+        if kind is not np.memmap:
+            return array.view(kind)
+        mapped = np.memmap(tmp_path / str(len(list(tmp_path.iterdir()))), array.dtype, "w+",
+                           shape=array.shape)  # fmt: skip
+        mapped[:] = array
+        return mapped
+
+    pixels, numbers = np.zeros((4, 3), np.float32), np.zeros((4, 2), np.int32)
+    mask = np.ones((4, 5), bool)
+    found = [
+        *raster.rasterize(of(CLIP), of(FACES), SIZE, prior=of(np.ones(SIZE, np.float32))),
+        raster.vertex_normals(of(pixels), of(FACES)),
+        *raster.scatter(of(pixels), of(pixels[:, :2]), SIZE),
+    ]
+    if kind is not np.matrix:  # which has no other number of dimensions
+        found += [
+            raster.interpolate(of(CLIP), of(FACES), of(numbers), of(np.zeros((4, 2, 3), "f4"))),
+            *raster.scatter(of(pixels), of(pixels[:, :2]), SIZE, weights=of(pixels[:, 0])),
+            *raster.inpaint_vertices(of(np.zeros((4, 5, 1))), of(mask), of(pixels),
+                                     of(pixels[:, :2]), of(FACES), of(FACES)),
+        ]  # fmt: skip
+    assert {type(array) for array in found} == {np.ndarray}
+    for _, given, _ in core.calls:
+        assert {type(array) for array in given if array is not None} == {np.ndarray}
+
+
 STRIDED: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda a: np.ascontiguousarray(a.T).T,
     "every second": lambda a: np.repeat(a, 2, axis=0)[::2],

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from raster_doubles import Recorder
 
-from hy3d_rocm import _core
+from hy3d_rocm import _core, raster
 
 Array = Any
 RULES = ("compat", "topleft")
@@ -241,6 +244,84 @@ def test_values_of_the_prior_may_be_anything(rule: str) -> None:
     given["prior"][:] = [np.nan, np.inf, -np.inf, 3e38, -3e38]
     _core.rasterize(**given, rule=rule)
     assert (given["face_index"] == [1, 0, 1, 0, 1]).all()
+
+
+CLIP = arguments()["clip"]
+FACES = arguments()["faces"]
+SIZE = (6, 5)
+INTS = np.zeros((4, 4), np.int32)
+TENSOR = torch.from_numpy(CLIP)
+INDICES = torch.from_numpy(FACES)
+PIXELS = np.zeros((3, 2), np.float32)
+DOOR: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no clip": (lambda: raster.rasterize(None, FACES, SIZE), TypeError, "clip is NoneType: give"),
+    "no faces": (lambda: raster.rasterize(CLIP, None, SIZE), TypeError, "faces is NoneType: give"),
+    "no face indices": (
+        lambda: raster.interpolate(CLIP, FACES, None, CLIP[:, :3]), TypeError, "face_index is None",
+    ),
+    "no attributes": (
+        lambda: raster.interpolate(None, FACES, INTS[0], CLIP[:, :3]), TypeError, "attributes is N",
+    ),
+    "no values": (lambda: raster.scatter(None, PIXELS, SIZE), TypeError, "values is NoneType"),
+    "no uv": (lambda: raster.scatter(CLIP, None, SIZE), TypeError, "uv is NoneType"),
+    "no positions": (lambda: raster.vertex_normals(None, None), TypeError, "positions is NoneType"),
+    "no mask": (
+        lambda: raster.inpaint_vertices(
+            np.zeros((4, 4, 1)), None, CLIP[:, :3], PIXELS, FACES, FACES
+        ),
+        TypeError, "mask is NoneType",
+    ),
+    "a masked array": (
+        lambda: raster.rasterize(np.ma.masked_array(CLIP), FACES, SIZE), TypeError,
+        r"clip is a masked array, .*: give clip\.filled",
+    ),
+    "a masked prior": (
+        lambda: raster.rasterize(CLIP, FACES, SIZE, prior=np.ma.zeros(SIZE, "f4")), TypeError,
+        "prior is a masked array",
+    ),
+    "bits for integers": (
+        lambda: raster.rasterize(TENSOR, INDICES.to(torch.uint8).view(torch.bits8), SIZE),
+        TypeError, r"faces is torch\.bits8: give integers",
+    ),
+    "an array for a rule": (
+        lambda: raster.rasterize(CLIP, FACES, SIZE, rule=np.array([1, 2])), ValueError,  # type: ignore[arg-type]
+        r"rule is array\(\[1, 2\]\): give one of topleft, compat",
+    ),
+    "a tensor for a filter": (
+        lambda: raster.scatter(CLIP[:3], PIXELS, SIZE, filter=TENSOR), ValueError,  # type: ignore[arg-type]
+        "filter is tensor.*: give one of linear, nearest",
+    ),
+    "words for threads": (
+        lambda: raster.rasterize(CLIP, FACES, SIZE, threads="x"), TypeError,  # type: ignore[arg-type]
+        "threads is 'x': give an integer of 1 to 1024, or None",
+    ),
+    "half a thread": (
+        lambda: raster.vertex_normals(CLIP[:, :3], FACES, threads=1.5), TypeError,  # type: ignore[arg-type]
+        "threads is 1.5",
+    ),
+    "too many threads": (
+        lambda: raster.scatter(CLIP[:3], PIXELS, SIZE, threads=1025), ValueError, "at most 1024",
+    ),
+    "threads beyond text": (
+        lambda: raster.interpolate(CLIP, FACES, INTS[0], CLIP[:, :3], threads=10**5000), ValueError,
+        "threads is int of very many digits",
+    ),
+    "a size beyond text": (
+        lambda: raster.rasterize(CLIP, FACES, (10**5000, 4)), ValueError, "very many digits x 4",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DOOR)
+def test_what_the_door_cannot_take_never_reaches_the_core(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, kind, sentence = DOOR[case]
+    core = Recorder(monkeypatch)
+    with pytest.raises(kind, match=sentence) as problem:
+        call()
+    assert len(str(problem.value)) < 250
+    assert not core.calls
 
 
 def test_random_arguments_end_in_a_result_or_a_sentence() -> None:

@@ -6,6 +6,7 @@ bound is said.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from raster_doubles import Recorder
 
 from hy3d_rocm import _native
-from hy3d_rocm.raster import finder, mesh_processor
+from hy3d_rocm.raster import custom_rasterizer, finder, mesh_processor
 
 HALF = [[-1.0, -1, 0, 1], [1, -1, 0, 1], [-1, 1, 0, 1]]  # the half of a picture above its diagonal
 
@@ -166,8 +167,55 @@ def test_on_a_gpu_results_stay_there_and_have_the_cpus_bits(cr: Any) -> None:
         for one, other in zip((*found, shown), (*on_gpu, shown_there), strict=True):
             assert other.device.type == "cuda"
             assert torch.equal(one, other.cpu())
-    with pytest.raises(ValueError, match="on cuda:0 and faces on cpu"):
+    with pytest.raises(ValueError, match="on cuda:0 and tri on cpu"):
         cr.rasterize(pos.cuda(), tri, (96, 128))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("made", [lambda tensor: tensor, lambda tensor: tensor.float().numpy()])
+def test_a_face_index_that_is_no_whole_number_reaches_the_core_as_minus_1(
+    kind: torch.dtype, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not as what a conversion makes of it, which is 0 on some devices: nothing drawn."""
+    core = Recorder(monkeypatch)
+    findices = torch.tensor([[2.0, float("nan"), float("inf"), -float("inf")],
+                             [0.5, -0.0, 2.0**31 if kind.itemsize > 2 else 1.5, -3.0]])  # fmt: skip
+    findices = findices.to(kind)
+    weights, faces = torch.zeros(2, 4, 3), torch.tensor([[0, 1, 2]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        custom_rasterizer.interpolate(
+            *(made(part) for part in (torch.zeros(1, 3, 2), findices, weights)),
+            faces if isinstance(made(weights), torch.Tensor) else faces.numpy(),
+        )
+    assert core.last[2].tolist() == [2, -1, -1, -1, -1, 0, -1, -3]
+
+
+BAD_SIZES = [4, None, ("a", 4), (None, 4), (10**400, 4), (10**5000, 4), (float("nan"), 4),
+             (float("inf"), 4), (1e300, 4), (2.5, 4), "44", ("4", 4), (4,), (4, 4, 4), (1j, 4),
+             torch.tensor(4), torch.ones(2, 2), object()]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(BAD_SIZES)))
+def test_a_resolution_that_is_none_is_refused_in_a_short_sentence(at: int) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^size is ") as problem:
+        custom_rasterizer.rasterize(*scene(HALF, [[0, 1, 2]]), BAD_SIZES[at])
+    assert len(str(problem.value)) < 250
+
+
+@pytest.mark.parametrize("name", ["pos", "tri", "col", "findices", "barycentric"])
+@pytest.mark.parametrize("value", [[[1]], None, 7])
+def test_what_is_no_array_is_named_as_the_caller_knows_it(name: str, value: Any) -> None:
+    pos, tri = scene(HALF, [[0, 1, 2]])
+    drawn = {"pos": pos, "tri": tri}
+    shown = {"col": pos, "findices": torch.zeros(4, 4), "barycentric": torch.zeros(4, 4, 3)}
+    sentence = f"^{name} is {type(value).__name__}: give a NumPy array or a torch tensor"
+    if name in drawn:
+        with pytest.raises(TypeError, match=sentence):
+            custom_rasterizer.rasterize(**drawn | {name: value}, resolution=(4, 4))
+    if name not in ("pos",):
+        with pytest.raises(TypeError, match=sentence):
+            custom_rasterizer.interpolate(**shown | {"tri": tri} | {name: value})
 
 
 def bad_calls(cr: Any) -> dict[str, tuple[Any, str]]:
@@ -238,3 +286,96 @@ def test_the_mesh_processor_takes_what_its_callers_pass(
     assert core.named == {"method": "smooth", "cancel": None}
     assert np.all(texture == 0.5)
     assert np.all(mask == 1)
+
+
+def inpainted(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Recorder:
+    """The core that records, after a call with a known mesh."""
+    core = Recorder(monkeypatch)
+    places, uvs, faces = TRIANGLE
+    given = {"texture": np.zeros((2, 3, 1), np.float32), "mask": np.ones((2, 3), np.uint8),
+             "vtx_pos": places, "vtx_uv": uvs, "pos_idx": faces, "uv_idx": faces}  # fmt: skip
+    seen: list[Any] = []
+    core_answers = _native.inpaint_vertices
+
+    def looked_at(painted: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        seen.append((painted.copy(), mask.copy()))
+        return core_answers(painted, mask, *rest, **named)
+
+    monkeypatch.setattr(_native, "inpaint_vertices", looked_at)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mesh_processor.meshVerticeInpaint(**(given | changed))
+    core.seen = seen[0]  # type: ignore[attr-defined]
+    return core
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        ([[0, 1, 255], [256, -256, 300]], None), ([[0, 1, 255], [256, -256, 2**40]], "int64"),
+        ([[0, 1, 255], [0.5, -1e-30, float("inf")]], "float64"),
+        ([[0, 1, 255], [0.5, -0.5, 1e-7]], "float16"), ([[0, 1, 255], [256, 512, 1024]], "uint16"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("tensor", [False, True])
+def test_any_number_but_0_in_a_mask_is_known(
+    mask: Any, kind: str | None, tensor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: Any = mask if kind is None else np.array(mask, kind)
+    if tensor:
+        given = torch.from_numpy(np.array(given))
+    seen = inpainted(monkeypatch, mask=given).seen[1]  # type: ignore[attr-defined]
+    assert seen.tolist() == [[0, 1, 255], [255, 255, 255]]
+
+
+def test_a_mask_of_bytes_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = np.array([[0, 1, 2], [127, 128, 255]], np.uint8)
+    for given in (mask, torch.from_numpy(mask), mask.astype(np.int8).view(np.uint8), mask.tolist()):
+        assert np.array_equal(inpainted(monkeypatch, mask=given).seen[1], mask)  # type: ignore[attr-defined]
+    assert inpainted(monkeypatch, mask=mask > 1).seen[1].tolist() == [[0, 0, 1], [1, 1, 1]]  # type: ignore[attr-defined]
+    small = np.array([[0, 1, 2], [-1, -128, 127]], np.int8)
+    assert inpainted(monkeypatch, mask=small).seen[1].tolist() == [[0, 1, 2], [255, 255, 127]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
+def test_tensors_of_kinds_that_numpy_lacks_are_read(
+    kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texture = torch.arange(6).reshape(2, 3, 1).to(kind)
+    faces = torch.tensor([[0, 1, 2]]).to(kind)
+    if kind.is_floating_point:
+        texture.requires_grad_()
+    core = inpainted(monkeypatch, texture=texture, pos_idx=faces, mask=texture[..., 0])
+    painted, known = core.seen  # type: ignore[attr-defined]
+    assert painted.dtype == np.float32
+    assert painted.ravel().tolist() == [0, 1, 2, 3, 4, 5]
+    assert known.ravel().tolist() == [0, 1, 2, 3, 4, 5]
+    assert core.last[4].tolist() == [[0, 1, 2]]
+
+
+NAN = float("nan")
+MASKED = np.ma.masked_array(np.zeros((2, 3)), np.eye(2, 3))
+BAD_PROCESSOR: dict[str, tuple[str, Any, type[Exception], str]] = {
+    "a mask with a NaN": ("mask", [[0, 1, 1], [0, NAN, 0]], ValueError, r"mask is NaN at \(1, 1\)"),
+    "a masked array": ("mask", MASKED, TypeError, "mask is a masked array"),
+    "half an index": ("pos_idx", [[0, 1.5, 2]], ValueError, r"pos_idx is 1\.5 at \(0, 1\)"),
+    "no index": ("uv_idx", np.array([[0, 1, NAN]]), ValueError, r"uv_idx is nan at \(0, 2\)"),
+    "endless": ("uv_idx", torch.tensor([[0, 1, NAN + 1]]), ValueError, "uv_idx is nan"),
+    "an index beyond": ("pos_idx", [[0, 1, 1e30]], ValueError, r"pos_idx is 1e\+30 at"),
+    "no array": ("texture", None, TypeError, "texture is of object: give an array of real"),
+    "words": ("mask", [["a"]], TypeError, "mask is of <U1"),
+    "rows that differ": ("vtx_pos", [[1.0], [1.0, 2.0]], TypeError, r"vtx_pos is \[\[1"),
+    "complex": ("texture", np.zeros((2, 3, 1), complex), TypeError, "texture is of complex128"),
+    "bits": ("mask", torch.zeros(2, 3, dtype=torch.uint8).view(torch.bits8), TypeError, "bits8"),
+    "no data": ("texture", torch.zeros(2, 3, 1, device="meta"), ValueError, "texture has no data"),
+    "sparse": ("texture", torch.zeros(2, 3, 1).to_sparse(), ValueError, "give a dense tensor"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_PROCESSOR)
+def test_the_mesh_processor_refuses_what_does_not_fit_with_a_sentence(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, value, kind, sentence = BAD_PROCESSOR[case]
+    with pytest.raises(kind, match=sentence):
+        inpainted(monkeypatch, **{name: value})
