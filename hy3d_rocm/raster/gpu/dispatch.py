@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hy3d_rocm._native import CancelFlag
 from hy3d_rocm.raster.results import Raster
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def rasterize_on_gpu(
     triangles: Any = floats[1]
     if triangles.shape[0] >= _MOST_INDEX or clip.shape[0] > _MOST_INDEX:
         return None
+    if not (cancel is None or isinstance(cancel, CancelFlag)):
+        return None  # no fault of the kernels
 
     def drawn(draw: Any, sizes: Any) -> Any:
         return draw.draw(
