@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hy3d_rocm._native import Hy3dError
 from hy3d_rocm.bench.cpu_timing import median_ratio
 from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.bench.raster_children import Child, ChildError, own_python
@@ -121,15 +122,15 @@ def contenders_of(
 
 
 def run_raster(settings: RasterSettings) -> RasterReport:
-    """All pictures; Ctrl-C ends it with what there is. BenchError without the C core."""
+    """All pictures; Ctrl-C ends it with what there is. BenchError without the C core, or where a
+    picture can't be made at all."""
     report = RasterReport(settings)
     started = time.perf_counter()
     try:
         for number, (faces, size) in enumerate(settings.pictures):
-            scene = make_scene(faces, size)
             with tempfile.TemporaryDirectory(prefix="hy3d-raster-") as name:
                 folder = Path(name)
-                given = _prepare(scene, folder, settings.threads)
+                scene, given = _prepare(faces, size, folder, settings.threads)
                 for is_given in (False, True) if number == settings.values_at else (False,):
                     part = RasterPart(scene.text, size, len(scene.faces), is_given)
                     report.parts.append(part)
@@ -140,15 +141,29 @@ def run_raster(settings: RasterSettings) -> RasterReport:
     return report
 
 
-def _prepare(scene: Scene, folder: Path, threads: int) -> Given:
-    save_scene(scene, folder)
+def _prepare(faces: int, size: int, folder: Path, threads: int) -> tuple[Scene, Given]:
+    """The scene and its picture, both in `folder`, too."""
+    what = f"{size}x{size} pixels of {faces:,} faces"
     try:
+        scene = make_scene(faces, size)
+        save_scene(scene, folder)
         given = draw(scene, threads)
+        np.save(folder / "face_index.npy", given.face_index)
+        np.save(folder / "barycentric.npy", given.barycentric)
     except MissingError as error:
         raise BenchError(str(error)) from error
-    np.save(folder / "face_index.npy", given.face_index)
-    np.save(folder / "barycentric.npy", given.barycentric)
-    return given
+    except MemoryError as error:
+        raise BenchError(
+            f"{what} do not fit in memory: give a smaller --size or --faces ({error})"
+        ) from error
+    except OSError as error:
+        raise BenchError(
+            f"{what} could not be written to {folder.parent}: {error.strerror or error}; "
+            "give a smaller --size or --faces, or another folder in TMPDIR"
+        ) from error
+    except (ValueError, Hy3dError) as error:
+        raise BenchError(f"{what} could not be drawn: {error}") from error
+    return scene, given
 
 
 class _Turns:
@@ -213,10 +228,14 @@ class _Turns:
     def _compare(self, child: Child, job: int, row: RasterRow) -> None:
         try:
             child.run(job)  # jobs of one child may share arrays
-            found = child.result(job, self._folder)
+            self._hold(row, child.result(job, self._folder))
         except ChildError as error:
             row.reason = str(error)
-            return
+        except MemoryError as error:
+            row.reason = f"no memory to compare its picture: {error}"
+
+    def _hold(self, row: RasterRow, found: list[Any]) -> None:
+        """Against ours."""
         if row.kind == VALUES:
             row.difference = _values_difference(found[0], self._scene, self._given)
             return

@@ -23,12 +23,28 @@ _AXES = ("world", "camera", "stage")
 _RULES = ("topleft", "compat")
 _COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 
+_TEXT = """\
+Draws a mesh on the CPU, from several sides and as a turning video. No GPU and no torch needed.
+
+  hy3d-rocm render                                          a knot that it makes, to render_out/
+  hy3d-rocm render MESH.glb --out DIR                       your mesh
+  hy3d-rocm render MESH.glb --maps normal,depth --frames 0  two maps, no video
+"""
 _EPILOG = """\
-maps: shaded (in a studio's light), color (without light; where the mesh has a texture or colours),
-normal, position (as the texture stage encodes it), depth (16 bit, near is white), face (each face
-in a colour of its own), mask. OUT gets MAP_VIEW.png for each, views.png (all of them, small),
-cameras.json and turntable.mp4. A file has its name only when it is complete; Ctrl-C keeps those.
-Exit code: 0; 1 for what is said in a sentence; 2 for a wrong argument; 130 after Ctrl-C.
+maps (--maps, --turntable):
+  shaded    the mesh in a studio's light, in its colours or as clay
+  color     its texture and colours without light; left out where it has none
+  normal    normals as colours, see --normals
+  position  positions as colours, as the texture stage encodes them
+  depth     16 bit, near is white
+  face      each face in a colour of its own
+  mask      white where the mesh is
+
+DIR gets MAP_VIEW.png for each map and view (normal_front.png), cameras.json, turntable.mp4 and, of
+up to 12 views, views.png: all pictures, small. Needs Pillow; PyAV for the video, trimesh to read a
+file (pip install Pillow av trimesh). A file has its name only when it is complete; Ctrl-C keeps the
+complete ones. Exit code: 0; 1 if something failed (a sentence says what); 2 for a wrong argument;
+130 after Ctrl-C. "The texture stage" is Hunyuan3D's. More: docs/raster.md in the source tree.
 """
 
 
@@ -37,38 +53,39 @@ def add_render_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     render = commands.add_parser(
         "render",
         help="draw a mesh on the CPU: normal, position, depth and face maps, and a turntable",
+        description=_TEXT,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = render.add_argument
     add("source", type=Path, nargs="?", metavar="MESH",
-        help="a .glb, .gltf, .obj, .ply, .stl or .off file; without: a made one")  # fmt: skip
-    add("--mesh", choices=_MADE, help="which mesh to make in place of MESH (default knot)")
+        help="a .glb, .gltf, .obj, .ply, .stl or .off file (default: see --mesh)")  # fmt: skip
+    add("--mesh", choices=_MADE, help="a shape to draw in place of a file (default knot)")
     add("--out", type=Path, default=Path("render_out"), metavar="DIR",
         help="folder to write to (default render_out)")  # fmt: skip
     add("--force", action="store_true", help="overwrite files that are there")
     _add_pictures(render)
     _add_camera(render)
-    add("--frames", type=_frames, default=72, metavar="N",
-        help="frames of the turntable (default 72); 0: none")  # fmt: skip
-    add("--fps", type=_fps, default=Fraction(24), help="of the turntable (default 24)")
-    add("--turntable", choices=_MAPS, default="shaded", help="what it shows (default shaded)")
+    _add_turntable(render)
     add("--rule", choices=_RULES, default="topleft",
-        help="topleft (default): as GPUs draw; compat: as the texture stage does")  # fmt: skip
-    add("--threads", type=_count, metavar="N", help="of the rasteriser at most (default all)")
+        help="which pixels a face covers. topleft (default): as on GPUs; compat: as in the "
+        "texture stage")  # fmt: skip
+    add("--threads", type=_threads, metavar="N",
+        help="threads the rasteriser may use, 1 to 1024 (default: one for each CPU)")  # fmt: skip
 
 
 def _add_pictures(render: argparse.ArgumentParser) -> None:
     add = render.add_argument_group("pictures").add_argument
     add("--views", type=_count, default=6, metavar="N",
         help="6 (default): the texture stage's front, right, back, left, top, bottom; another "
-        "number: so many around the mesh")  # fmt: skip
+        "number: so many around the mesh, at --elevation")  # fmt: skip
     add("--size", type=_size, default=(1024, 1024), metavar="N|WxH",
         help="pixels, such as 1024 (default) or 1280x720")  # fmt: skip
-    add("--maps", type=_maps, default=_MAPS, metavar="A,B", help=f"default {','.join(_MAPS)}")
+    add("--maps", type=_maps, default=_MAPS, metavar="MAP,MAP",
+        help="which maps to write, see below (default all)")  # fmt: skip
     add("--normals", choices=_AXES, default="world",
-        help="axes of the normal map: the mesh's X, Y, Z (default); the camera's right, up, "
-        "towards it; the texture stage's X, -Z, Y")  # fmt: skip
+        help="red, green and blue of the normal map. world (default): the mesh's X, Y, Z; camera: "
+        "right, up, towards the viewer; stage: X, -Z, Y, as in the texture stage")  # fmt: skip
     add("--crease", type=_angle, default=40.0, metavar="DEGREES",
         help="where faces meet at more than this, the surface has an edge (default 40; 180: smooth "
         "everywhere, as the texture stage; 0: faceted)")  # fmt: skip
@@ -83,11 +100,21 @@ def _add_camera(render: argparse.ArgumentParser) -> None:
     add("--elevation", type=_elevation, default=20.0, metavar="DEGREES",
         help="of the turntable and of views around the mesh, -90 to 90 (default 20)")  # fmt: skip
     add("--fov", type=_fov, metavar="DEGREES",
-        help="perspective, 1 to 150 degrees (default: the views are orthographic, as the texture "
-        "stage's, and the turntable has 30)")  # fmt: skip
+        help="perspective, the angle along the shorter side, 1 to 150 (default: the views are "
+        "orthographic, as the texture stage's, and the turntable has 30)")  # fmt: skip
     add("--distance", type=_distance, metavar="RADII",
         help="of a perspective camera from the centre, in radii of the mesh (default: as near as "
         "shows the whole mesh)")  # fmt: skip
+
+
+def _add_turntable(render: argparse.ArgumentParser) -> None:
+    add = render.add_argument_group("turntable").add_argument
+    add("--frames", type=_frames, default=72, metavar="N",
+        help="frames of one turn (default 72); 0: no turntable")  # fmt: skip
+    add("--fps", type=_fps, default=Fraction(24), metavar="RATE",
+        help="frames a second, such as 24 (default) or 30000/1001")  # fmt: skip
+    add("--turntable", choices=_MAPS, default="shaded", metavar="MAP",
+        help="which map it shows (default shaded)")  # fmt: skip
 
 
 def run_render_command(arguments: argparse.Namespace) -> int:
@@ -156,6 +183,10 @@ def _count(text: str) -> int:
     return _whole(text, 1, 10_000)
 
 
+def _threads(text: str) -> int:
+    return _whole(text, 1, 1024)  # as the C core
+
+
 def _frames(text: str) -> int:
     return _whole(text, 0, 100_000)
 
@@ -217,13 +248,17 @@ def _number(text: str, low: float, high: float) -> float:
 
 
 def _fps(text: str) -> Fraction:
+    # No exponents: Fraction("1e-999999999") works for minutes.
+    found = re.fullmatch(r"(?=\.?\d)\d{0,9}(?:\.\d{0,9}|/\d{1,9})?", text, re.ASCII)
     try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
+        value = Fraction(text if found else 0).limit_denominator(100_000)
+    except ZeroDivisionError:
         value = Fraction(0)
     if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no frame rate; give 24 or 30000/1001")
-    return value.limit_denominator(100_000)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no frame rate above 0 and up to 1000; give such as 24 or 30000/1001"
+        )
+    return value
 
 
 def _background(text: str) -> Any:

@@ -132,7 +132,8 @@ def draw(
     threads: int | None = None,
 ) -> Drawing:
     """Rasterises `mesh` as `view` sees it. size: (height, width) in pixels; supersample: samples a
-    pixel, along each side; threads: at most, None is all. ValueError for a size that is too large.
+    pixel, along each side; threads: at most, None as in hy3d_rocm.raster. ValueError for a size
+    that is too large.
     """
     from hy3d_rocm.raster import rasterize
 

@@ -64,7 +64,11 @@ def shaded_map(drawing: Drawing, background: Color | None = WHITE) -> Picture:
 
 
 def face_map(drawing: Drawing, background: Color | None = WHITE) -> Picture:
-    """Each face in a colour of its own, the same in every view (see face_colors)."""
+    """Each face in a colour of its own, the same in every view (see face_colors).
+
+    The background's colour is some face's, too, and with supersample edges are mixed with it:
+    faces_of_colors needs the mask, or background=None.
+    """
     if drawing.supersample == 1:
         return _placed(drawing, face_colors(drawing.faces - 1), background)
     faces = drawing.face_picture()
@@ -99,7 +103,8 @@ def depth_range(drawing: Drawing) -> tuple[float, float]:
 
 
 def face_colors(faces: npt.NDArray[Any]) -> Picture:
-    """(..., 3): a colour for each face number below 2^24, no two the same."""
+    """(..., 3): a colour for each face number below 2^24, no two the same. From 2^24 on they
+    repeat: face n has that of face n - 2^24."""
     mixed = (faces.astype(np.int64) + 1) & _FACE_MASK
     for _ in range(2):
         mixed = mixed * _FACE_FACTOR & _FACE_MASK
@@ -107,8 +112,29 @@ def face_colors(faces: npt.NDArray[Any]) -> Picture:
     return np.stack([mixed >> 16, mixed >> 8 & 255, mixed & 255], axis=-1).astype(np.uint8)
 
 
-def faces_of_colors(colors: Picture) -> npt.NDArray[np.int64]:
-    """The face numbers (...,) that face_colors gave these colours (..., 3)."""
+def faces_of_colors(colors: Picture, mask: npt.NDArray[Any] | None = None) -> npt.NDArray[np.int64]:
+    """The face numbers (...,), below 2^24, that face_colors gave these colours; -1 where none is.
+
+    colors: (..., 3), or a face_map without background (..., 4): -1 where alpha is 0. mask: (...,),
+    of mask_map (mask_VIEW.png) or bool: -1 where it is not 255 or True. A colour alone does not
+    tell: each is some face's, also the background's. ValueError for other shapes.
+    """
+    colors = np.asarray(colors)
+    if colors.ndim == 0 or colors.shape[-1] not in (3, 4):
+        raise ValueError(f"colors has shape {colors.shape}; give (..., 3) or (..., 4)")
+    known = np.ones(colors.shape[:-1], np.bool_)
+    if colors.shape[-1] == 4:
+        known &= colors[..., 3] > 0
+    if mask is not None:
+        mask = np.asarray(mask)
+        if mask.shape != known.shape:
+            raise ValueError(f"mask has shape {mask.shape}; colors needs {known.shape}")
+        known &= mask if mask.dtype == np.bool_ else mask == 255
+    return np.where(known, _numbers(colors[..., :3]), -1)
+
+
+def _numbers(colors: Picture) -> npt.NDArray[np.int64]:
+    """face_colors undone."""
     red, green, blue = np.moveaxis(colors.astype(np.int64), -1, 0)
     mixed = red << 16 | green << 8 | blue
     for _ in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -71,8 +70,9 @@ class Told:
             f"{self.mesh.name}: {len(self.mesh.faces):,} faces, "
             f"{len(self.mesh.positions):,} vertices; {self.seconds:.1f} s in all",
         ]
-        threads = self.settings.threads or _cpus()
-        rule = f"rule {self.settings.rule}, {threads} thread{'s' if threads > 1 else ''}"
+        threads = threads_at_most(self.settings.threads)
+        used = f"at most {threads} threads" if threads > 1 else "1 thread"
+        rule = f"rule {self.settings.rule}, {used}"
         for what, seconds in (("view", self.raster_views), ("frame", self.raster_frames)):
             if seconds:
                 lines.append(
@@ -222,8 +222,10 @@ def _file(map_name: str, view: View) -> str:
     return f"{map_name}_{view.name}.png"
 
 
-def _cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return os.cpu_count() or 1
+def threads_at_most(asked: int | None) -> int:
+    """That the rasteriser uses when it is called with threads=asked; small pictures take fewer."""
+    from hy3d_rocm._native import cpu_info
+    from hy3d_rocm.conv.arguments import default_threads
+
+    most = int(cpu_info()["max_threads"])
+    return min(default_threads(asked) or most, most)

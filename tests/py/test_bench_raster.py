@@ -26,7 +26,13 @@ from hy3d_rocm.bench.raster_ours import draw
 from hy3d_rocm.bench.raster_scene import Scene, _clip, load_scene, make_scene, save_scene
 from hy3d_rocm.bench.raster_text import raster_dict, raster_text, target_ms
 from hy3d_rocm.bench.raster_torch import jobs as torch_jobs
-from hy3d_rocm.bench.raster_turns import RasterPart, RasterRow, RasterSettings, run_raster
+from hy3d_rocm.bench.raster_turns import (
+    RasterPart,
+    RasterReport,
+    RasterRow,
+    RasterSettings,
+    run_raster,
+)
 from hy3d_rocm.cli import main
 
 needs_core = pytest.mark.skipif(not _native.available, reason="the C core is not built")
@@ -242,6 +248,89 @@ def test_the_command_measures_and_writes_both_parts(
     assert {row["name"].split()[0] for row in interpolated["rows"]} == {"ours", "NumPy", "torch"}
     assert all(row["difference"] <= ROUNDED for row in interpolated["rows"])
     assert "ratio" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--threads", "0"], ["--threads", "1025"], ["--size", "0"], ["--size", "32769"],
+     ["--faces", "3000000000"], ["--faces", "0"], ["--repeats", "0"], ["--repeats", "10001"],
+     ["--size", "x"], ["--peers", "nobody"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_arguments_end_with_code_2(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raster_turns, "run_raster", never)
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "raster", *arguments])
+    assert caught.value.code == 2
+
+
+def never(*_: object) -> Any:
+    raise AssertionError("this is not to be measured")
+
+
+@needs_core
+@pytest.mark.parametrize(
+    ("where", "error", "words"),
+    [("make_scene", ValueError("axes"), "could not be drawn: axes"),
+     ("make_scene", MemoryError("no 3 GiB"), "give a smaller --size or --faces (no 3 GiB)"),
+     ("save_scene", OSError(28, "No space left on device"), "No space left on device; give"),
+     ("draw", ValueError("threads is 9"), "could not be drawn: threads is 9"),
+     ("draw", MemoryError(), "do not fit in memory"),
+     ("draw", _native.Hy3dError("no threads"), "could not be drawn: no threads"),
+     ("draw", MissingError("no core"), "no core")],
+)  # fmt: skip
+def test_a_picture_that_cannot_be_made_is_a_sentence(
+    where: str, error: Exception, words: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def fails(*_: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(raster_turns, where, fails)
+    assert main(["bench", "raster", "--faces", "200", "--size", "16"]) == 1
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.out == ""
+
+
+def test_no_memory_to_compare_is_the_rows_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not _native.available:
+        pytest.skip("the C core is not built")
+    whole = Child.result
+
+    def result(child: Child, job: int, folder: Path) -> list[Any]:
+        if child.peer is DOUBLE:
+            raise MemoryError("no 12 GiB")
+        return whole(child, job, folder)
+
+    monkeypatch.setattr(Child, "result", result)
+    (part,) = run_raster(settings()).parts
+    reasons = {row.reason for row in part.rows if not row.is_ours}
+    assert reasons == {"no memory to compare its picture: no 12 GiB"}
+    assert all(len(row.seconds) == 2 for row in part.rows if row.is_ours)
+
+
+def test_without_torch_a_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.raster_text")
+    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.cpu_machine")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["bench", "raster", "--faces", "200", "--size", "16"]) == 1
+    assert "needs torch: pip install torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("threads", "is_held"), [(2, True), (1, False), (8, False)])
+def test_limits_are_of_two_threads(threads: int, is_held: bool) -> None:
+    row = RasterRow("ours", BOTH, True, seconds=[{"rasterize": 0.02}])
+    part = RasterPart("s", 1024, 100_224, False, [row])
+    report = RasterReport(RasterSettings([], threads=threads), [part])
+    assert ("at most 25 wanted: met" in raster_text(report)) == is_held
+    assert (raster_dict(report)["parts"][0]["targets_ms"] == {BOTH: 25.0}) == is_held
 
 
 def test_every_peer_says_how_to_get_it() -> None:

@@ -164,6 +164,35 @@ def test_faces_have_distinct_colours_that_tell_their_number() -> None:
     assert np.array_equal(maps.faces_of_colors(picture), seen.faces - 1)
 
 
+@pytest.mark.parametrize("supersample", [1, 3])
+def test_a_face_map_tells_the_background_from_faces(supersample: int) -> None:
+    seen = draw(made.make_mesh("cube"), views_around(1, 20.0, 40.0)[0], (64, 64),
+                supersample=supersample, threads=1)  # fmt: skip
+    faces, mask = seen.face_picture() - 1, maps.mask_map(seen)
+    assert (faces == -1).any()
+    assert np.array_equal(maps.faces_of_colors(maps.face_map(seen, None)), faces)
+    picture = maps.face_map(seen)  # on white: a mixed edge has no face's colour
+    whole = np.where(mask == 255, faces, -1)
+    assert np.array_equal(maps.faces_of_colors(picture, mask), whole)
+    assert np.array_equal(maps.faces_of_colors(picture, mask == 255), whole)
+    white = maps.faces_of_colors(np.full(3, 255, np.uint8))
+    assert np.array_equal(maps.face_colors(white), [255, 255, 255])  # white is a face's, too
+
+
+def test_colours_repeat_after_as_many_faces_as_there_are_colours() -> None:
+    assert np.array_equal(
+        maps.face_colors(np.array([5, 2**24 - 1])),
+        maps.face_colors(np.array([5 + 2**24, 2**25 - 1])),
+    )
+
+
+def test_a_face_maps_wrong_shape_is_told() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 2\); give \(\.\.\., 3\)"):
+        maps.faces_of_colors(np.zeros((2, 2), np.uint8))
+    with pytest.raises(ValueError, match=r"mask has shape \(3,\); colors needs \(2,\)"):
+        maps.faces_of_colors(np.zeros((2, 3), np.uint8), np.zeros(3, np.uint8))
+
+
 def test_supersampling_blends_edges_and_changes_nothing_inside(ball: Mesh) -> None:
     one, four = (
         draw(ball, six_views()[0], (64, 64), supersample=s, threads=1) for s in (1, 4)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hy3d_rocm import cli
+from hy3d_rocm import _native, cli
 from hy3d_rocm.render import command, made, maps, output, run
 from hy3d_rocm.render.camera import six_views
 from hy3d_rocm.render.drawing import draw
@@ -172,13 +173,43 @@ def test_what_cannot_be_is_told_in_a_sentence(
     [["--views", "0"], ["--size", "0"], ["--size", "40000"], ["--size", "4x"], ["--maps", "wrong"],
      ["--maps", ""], ["--fov", "0"], ["--fov", "nan"], ["--crease", "181"], ["--fps", "0"],
      ["--elevation", "91"], ["--distance", "-1"], ["--background", "#12"], ["--frames", "-1"],
-     ["--supersample", "9"], ["--mesh", "teapot"], ["--rule", "wrong"], ["--threads", "x"]],
+     ["--threads", "0"], ["--threads", "1025"], ["--fps", "1e-9"], ["--fps", "0.000000001"],
+     ["--fps", "1/0"], ["--fps", "1e-999999999"], ["--fps", "1000.1"], ["--supersample", "9"],
+     ["--mesh", "teapot"], ["--rule", "wrong"], ["--threads", "x"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_arguments_end_with_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["render", *arguments])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("rate", ["1/100000", "0.5", "24.", "30000/1001", "1000"])
+def test_every_frame_rate_that_is_taken_can_be_written(rate: str, tmp_path: Path) -> None:
+    assert render(tmp_path, "--mesh", "cube", "--views", "1", "--maps", "mask", "--frames", "2",
+                  "--fps", rate) == 0  # fmt: skip
+    assert (tmp_path / "turntable.mp4").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_torch", "words"),
+    [("1000", None, "at most 3 threads"), ("2", None, "at most 2 threads"), ("1", 3, "1 thread"),
+     (None, None, "at most 3 threads"), (None, 2, "at most 2 threads"),
+     (None, 64, "at most 3 threads")],
+)  # fmt: skip
+def test_the_threads_told_are_those_that_there_are(
+    asked: str | None, of_torch: int | None, words: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    double = None if of_torch is None else SimpleNamespace(
+        get_num_threads=lambda: of_torch, Tensor=SimpleNamespace
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", double)
+    monkeypatch.setattr(_native, "cpu_info", lambda: {"max_threads": 3})
+    more = [] if asked is None else ["--threads", asked]
+    assert cli.main(["render", "--out", str(tmp_path), "--size", "8", "--views", "1", "--maps",
+                     "mask", "--frames", "0", *more]) == 0  # fmt: skip
+    assert f", rule topleft, {words})" in capsys.readouterr().out
 
 
 def test_a_file_in_the_folders_place_is_told(
