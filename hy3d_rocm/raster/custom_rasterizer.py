@@ -83,16 +83,16 @@ def _whole(findices: Any) -> Any:
     if hasattr(findices, "is_floating_point"):
         if not findices.is_floating_point():
             return findices
-        values = findices.detach()
+        values = findices.detach().contiguous()
         values = values.float() if values.element_size() < 4 else values
-        return values.masked_fill(~_fits(values, values.floor()), -1).int()
+        whole = values.int()
+        strange = whole != values  # NaN, infinities, fractions, beyond int32
+        if strange.device.type == "cpu" and not strange.any():
+            return whole
+        return whole.masked_fill(strange, -1)
     values = plain(findices, "findices")
     if values.dtype.kind != "f":
         return values
     values = values.astype(np.float64)
-    return np.where(_fits(values, np.floor(values)), values, -1).astype(np.int32)
-
-
-def _fits(values: Any, floor: Any) -> Any:
-    """False for a NaN and the infinities too."""
-    return (values == floor) & (abs(values) < 2.0**31)
+    fits = (values == np.floor(values)) & (np.abs(values) < 2.0**31)  # false for NaN, infinities
+    return np.where(fits, values, -1).astype(np.int32)
