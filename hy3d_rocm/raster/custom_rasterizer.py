@@ -79,7 +79,8 @@ def _side(side: Any) -> Any:
 
 def _whole(findices: Any) -> Any:
     """Face indices as integers. What is no whole number, or none that fits in int32, becomes -1
-    on every device, which is no face's; a plain conversion makes 0 of a NaN on some."""
+    (float32's 2^31 on some GPUs 2^31 - 1), which is no face's; a plain conversion makes 0 of a NaN
+    on some devices."""
     if hasattr(findices, "is_floating_point"):
         if not findices.is_floating_point():
             return findices
