@@ -14,6 +14,19 @@
 #define HY3D__TILE_SLACK 8 /* a vector may be loaded beyond the last pixel */
 #define HY3D__FACES 8      /* in a batch */
 
+/* An edge function's error, relative to its terms: at most seven roundings of 2^-53 are met. */
+#define HY3D__RASTER_ERROR 0x1p-50
+/* Above this share of the whole a corner's weight is not known well enough for depth. */
+#define HY3D__RASTER_FRAGILE 0x1p-32
+/* Corners on both sides of the eye may cancel in the sum of weights; below this share of its terms
+ * it is left to exact signs. Weights are good to HY3D__RASTER_FRAGILE of them. */
+#define HY3D__RASTER_CANCELS 0x1p-12
+/* W within these: weights are at home in float. */
+#define HY3D__RASTER_LEAST_W 0x1p-60
+#define HY3D__RASTER_MOST_W 0x1p60
+/* Steps of depth are held within +- these. */
+#define HY3D__RASTER_MOST_STEPS 0x1p30
+
 /* What is the same for all faces of a picture. */
 typedef struct hy3d__raster_view {
     int32_t width, height;
@@ -25,6 +38,28 @@ typedef struct hy3d__raster_view {
     int compat;               /* hy3d_raster_rule */
 } hy3d__raster_view;
 
+/* P of a column, Q of a row. */
+static inline double hy3d__raster_p(const hy3d__raster_view *view, int column)
+{
+    return (2.0 * column + 1 - view->width) * view->sy;
+}
+
+static inline double hy3d__raster_q(const hy3d__raster_view *view, int row)
+{
+    return (2.0 * row + 1 - view->height) * view->sx;
+}
+
+/* The factors of P, Q and R in det(a, b, (P, Q, R)): each one rounded difference of exact products,
+ * so of the exact sign. */
+static inline void hy3d__raster_cross(const float *a, const float *b, double out[3])
+{
+    const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
+    const double bx = (double)b[0], by = (double)b[1], bw = (double)b[3];
+    out[0] = ay * bw - aw * by;
+    out[1] = aw * bx - ax * bw;
+    out[2] = ax * by - ay * bx;
+}
+
 /* Prepared faces, structure of arrays. Edge functions are turned so that the inside is >= 0, and
  * divided by |det(v_0, v_1, v_2)| R: times `side` they are the corners' weights, and the sum of
  * weight_i W_i is 1. */
@@ -32,7 +67,7 @@ typedef struct hy3d__raster_faces {
     double edge[3][3][HY3D__FACES]; /* [edge][factor of P, factor of Q, constant] */
     double bound[HY3D__FACES];      /* no edge function's rounding error is above */
     double z[3][HY3D__FACES];       /* depth in steps is the sum of E_i z_i, and offset */
-    double side[3][HY3D__FACES];    /* -1 where a corner is behind the eye and not clipped, else 1 */
+    double side[3][HY3D__FACES];    /* -1 for a corner behind the eye, not clipped; else 1 */
     /* Depths in steps outside of which a careful face is cut: the planes, or nothing where all
      * corners lie on the right side, so that rounding cuts no face that lies in a plane. */
     double nearest[HY3D__FACES], farthest[HY3D__FACES];

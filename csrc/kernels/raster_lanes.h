@@ -13,15 +13,6 @@
 
 #define IN static inline __attribute__((always_inline)) TARGET
 
-#define ERROR 0x1p-50
-#define FRAGILE 0x1p-32
-#define MOST_STEPS 0x1p30
-/* Corners on both sides of the eye may cancel in the sum of weights; below this share of its terms
- * it is left to exact signs. Weights are good to 2^-32 of them (FRAGILE). */
-#define CANCELS 0x1p-12
-#define LEAST_W 0x1p-60
-#define MOST_W 0x1p60
-
 IN void cross(const vec *a, const vec *b, vec *out)
 {
     out[0] = V_SUB(V_MUL(a[1], b[3]), V_MUL(a[3], b[1]));
@@ -40,13 +31,14 @@ IN corners look_at(const hy3d__raster_view *view, vec v[3][4])
     corners out = {~0U, ~0U, ~0U, ~0U, ~0U};
     for (int i = 0; i < 3; i++) {
         const vec z = V_ABS(v[i][2]), size = V_ABS(v[i][3]);
-        const vec most = view->compat ? V_MUL(size, V_SET(MOST_STEPS * 0.5)) : size;
+        const vec most = view->compat ? V_MUL(size, V_SET(HY3D__RASTER_MOST_STEPS * 0.5)) : size;
         out.behind_near &= M_BITS(V_GE(v[i][2], V_SUB(zero, v[i][3])));
         out.before_far &= M_BITS(V_GE(v[i][3], v[i][2]));
         out.positive &= M_BITS(V_GT(v[i][3], zero));
         out.negative &= M_BITS(V_LT(v[i][3], zero));
         out.plain &= M_BITS(V_GE(most, view->compat ? V_MUL(z, V_SET(view->scale)) : z));
-        out.plain &= M_BITS(V_GE(size, V_SET(LEAST_W))) & M_BITS(V_GE(V_SET(MOST_W), size));
+        out.plain &= M_BITS(V_GE(size, V_SET(HY3D__RASTER_LEAST_W))) &
+                     M_BITS(V_GE(V_SET(HY3D__RASTER_MOST_W), size));
     }
     out.plain &= out.positive | out.negative;
     return out;
@@ -56,7 +48,7 @@ IN corners look_at(const hy3d__raster_view *view, vec v[3][4])
 IN void prepare(const hy3d__raster_view *view, const float *clip,
                 const int32_t corner[3][HY3D__FACES], size_t k, hy3d__raster_faces *out)
 {
-    const vec r = V_SET(view->r), error = V_SET(ERROR);
+    const vec r = V_SET(view->r), error = V_SET(HY3D__RASTER_ERROR);
     vec v[3][4], e[3][3], bound = V_SET(0.0), weight = V_SET(0.0);
     for (int i = 0; i < 3; i++) {
         CORNERS(clip, corner[i] + k, v[i]);
@@ -91,7 +83,7 @@ IN void prepare(const hy3d__raster_view *view, const float *clip,
             V_PICK(M_OF(sides.before_far), V_SET(INFINITY), V_SET(view->farthest)));
     const vec rounding = V_MUL(V_ADD(V_ADD(V_ABS(x), V_ABS(y)), V_ABS(w)), error);
     const unsigned known = M_BITS(V_GT(V_ABS(det), rounding)) &
-                           M_BITS(V_GE(V_SET(FRAGILE), V_MUL(bound, weight)));
+                           M_BITS(V_GE(V_SET(HY3D__RASTER_FRAGILE), V_MUL(bound, weight)));
     const unsigned all = (1U << LANES) - 1U;
     out->odd |= (~known & all) << k;
     out->careful |= (~sides.plain & all) << k;
@@ -146,13 +138,14 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
         }
         const vec sum = V_ADD(V_ADD(weight[0], weight[1]), weight[2]);
         const vec terms = V_ADD(V_ADD(e[0], e[1]), e[2]);
-        const mask clear = V_GT_IN(surely, V_ABS(sum), V_MUL(terms, V_SET(CANCELS)));
+        const mask clear = V_GT_IN(surely, V_ABS(sum), V_MUL(terms, V_SET(HY3D__RASTER_CANCELS)));
         put_doubts(tile, M_BITS(surely) & ~M_BITS(clear), at);
         surely = clear;
         share = V_DIV(V_SET(1.0), sum);
         surely = V_GE_IN(surely, steps, b->nearest);
         surely = V_GE_IN(surely, b->farthest, steps);
-        whole = V_MIN(V_MAX(whole, V_SET(-MOST_STEPS)), V_SET(MOST_STEPS));
+        whole = V_MIN(V_MAX(whole, V_SET(-HY3D__RASTER_MOST_STEPS)),
+                      V_SET(HY3D__RASTER_MOST_STEPS));
     }
     if (prior != NULL) {
         const vec before = V_WIDEN(H_LOAD(prior, M_FEW(surely)));
@@ -188,7 +181,7 @@ IN void rows_of(const hy3d__raster_view *view, const hy3d__raster_faces *faces, 
                 const hy3d__raster_box *box, int y, double out[3][HY3D__TILE + LANES])
 {
     for (int row = box->top; row <= box->bottom; row += LANES) {
-        const vec first = V_SET((2.0 * (y + row) + 1 - view->height) * view->sx);
+        const vec first = V_SET(hy3d__raster_q(view, y + row));
         const vec q = V_ADD(first, V_MUL(V_INDEX, V_SET(2.0 * view->sx)));
         for (int i = 0; i < 3; i++) {
             V_STORE(&out[i][row], V_ADD(V_MUL(V_SET(faces->edge[i][1][k]), q),
@@ -217,7 +210,7 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
     rows_of(view, faces, k, box, tile->y, rows);
     tile->doubts = 0;
     for (int column = box->left; column <= box->right; column += LANES) {
-        const double first = (2.0 * (tile->x + column) + 1 - view->width) * view->sy;
+        const double first = hy3d__raster_p(view, tile->x + column);
         const vec p = V_ADD(V_SET(first), V_MUL(V_INDEX, V_SET(2.0 * view->sy)));
         const mask lanes = M_FIRST(box->right - column + 1);
         const vec across[3] = {V_MUL(V_SET(faces->edge[0][0][k]), p),
@@ -242,9 +235,3 @@ TARGET void SUFFIX(hy3d_raster_cover_f64)(const hy3d__raster_view *view,
 }
 
 #undef IN
-#undef ERROR
-#undef FRAGILE
-#undef MOST_STEPS
-#undef CANCELS
-#undef LEAST_W
-#undef MOST_W

@@ -4,27 +4,6 @@
 
 #include "kernels/kernels.h"
 
-/* Of an edge function, relative to its terms: at most seven roundings of 2^-53 are met. */
-#define ERROR 0x1p-50
-/* Above this share of the whole a corner's weight is not known well enough for depth. */
-#define FRAGILE 0x1p-32
-#define MOST_STEPS 0x1p30
-/* Corners on both sides of the eye may cancel in the sum of weights; below this share of its terms
- * it is left to exact signs. Weights are good to 2^-32 of them (FRAGILE). */
-#define CANCELS 0x1p-12
-/* W within 2^+-60: weights are at home in float. */
-#define LEAST_W 0x1p-60
-#define MOST_W 0x1p60
-
-static void cross(const float *a, const float *b, double *out)
-{
-    const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
-    const double bx = (double)b[0], by = (double)b[1], bw = (double)b[3];
-    out[0] = ay * bw - aw * by;
-    out[1] = aw * bx - ax * bw;
-    out[2] = ax * by - ay * bx;
-}
-
 /* What corners say: on which side of the eye they are, whether they are plain. */
 typedef struct corners {
     int positive, negative, plain;
@@ -36,13 +15,13 @@ static corners look_at(const hy3d__raster_view *view, const float *const v[3])
     corners out = {0, 0, 1, 0, 0};
     for (int i = 0; i < 3; i++) {
         const double z = fabs((double)v[i][2]), w = (double)v[i][3], size = fabs(w);
-        const double most = view->compat ? size * (MOST_STEPS * 0.5) : size;
+        const double most = view->compat ? size * (HY3D__RASTER_MOST_STEPS * 0.5) : size;
         out.positive += w > 0;
         out.behind_near += (double)v[i][2] >= -w;
         out.before_far += w >= (double)v[i][2];
         out.negative += w < 0;
         out.plain &= (view->compat ? z * view->scale : z) <= most;
-        out.plain &= size >= LEAST_W && size <= MOST_W;
+        out.plain &= size >= HY3D__RASTER_LEAST_W && size <= HY3D__RASTER_MOST_W;
     }
     out.plain &= out.positive == 3 || out.negative == 3;
     return out;
@@ -53,7 +32,7 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
 {
     double e[3][3], bound = 0, weight = 0;
     for (int i = 0; i < 3; i++) {
-        cross(v[(i + 1) % 3], v[(i + 2) % 3], e[i]);
+        hy3d__raster_cross(v[(i + 1) % 3], v[(i + 2) % 3], e[i]);
     }
     const corners sides = look_at(view, v);
     const double x = e[2][0] * (double)v[2][0], y = e[2][1] * (double)v[2][1];
@@ -68,7 +47,7 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
             out->edge[i][p][k] = factor;
             sum = p == 2 ? sum * view->r + fabs(factor) : sum + fabs(factor);
         }
-        sum *= ERROR;
+        sum *= HY3D__RASTER_ERROR;
         bound = sum > bound ? sum : bound;
         weight = fabs((double)v[i][3]) > weight ? fabs((double)v[i][3]) : weight;
         const double z = (double)v[i][2] * view->scale;
@@ -78,8 +57,8 @@ static void prepare(const hy3d__raster_view *view, const float *const v[3], size
     out->bound[k] = bound;
     out->nearest[k] = sides.behind_near == 3 ? -INFINITY : view->nearest;
     out->farthest[k] = sides.before_far == 3 ? INFINITY : view->farthest;
-    const int known =
-        fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * ERROR && bound * weight <= FRAGILE;
+    const int known = fabs(det) > (fabs(x) + fabs(y) + fabs(w)) * HY3D__RASTER_ERROR &&
+                      bound * weight <= HY3D__RASTER_FRAGILE;
     out->odd |= known ? 0U : 1U << k;
     out->careful |= sides.plain ? 0U : 1U << k;
 }
@@ -124,13 +103,13 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
             weight[i] = e[i] * faces->side[i][k];
         }
         const double sum = (weight[0] + weight[1]) + weight[2];
-        if (!(fabs(sum) > ((e[0] + e[1]) + e[2]) * CANCELS)) {
+        if (!(fabs(sum) > ((e[0] + e[1]) + e[2]) * HY3D__RASTER_CANCELS)) {
             tile->doubt[tile->doubts++] = (uint16_t)at;
             return;
         }
         share = 1.0 / sum;
-        whole = whole > -MOST_STEPS ? whole : -MOST_STEPS;
-        whole = whole < MOST_STEPS ? whole : MOST_STEPS;
+        whole = whole > -HY3D__RASTER_MOST_STEPS ? whole : -HY3D__RASTER_MOST_STEPS;
+        whole = whole < HY3D__RASTER_MOST_STEPS ? whole : HY3D__RASTER_MOST_STEPS;
     }
     if ((int32_t)whole >= tile->step[at]) {
         return;
@@ -155,9 +134,9 @@ void hy3d_raster_cover_f64__ref(const hy3d__raster_view *view, const hy3d__raste
     const double bound = faces->bound[k];
     tile->doubts = 0;
     for (int row = box->top; row <= box->bottom; row++) {
-        const double q = (2.0 * (tile->y + row) + 1 - view->height) * view->sx;
+        const double q = hy3d__raster_q(view, tile->y + row);
         for (int column = box->left; column <= box->right; column++) {
-            const double p = (2.0 * (tile->x + column) + 1 - view->width) * view->sy;
+            const double p = hy3d__raster_p(view, tile->x + column);
             const int at = row * HY3D__TILE + column;
             double e[3];
             for (int i = 0; i < 3; i++) {

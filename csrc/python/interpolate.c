@@ -50,29 +50,21 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
     }
 }
 
+static const hy3d_py_mesh_function function = {arrays, ARRAYS, check, run, explain};
+
 PyObject *hy3d_py_interpolate(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"attributes", "faces", "face_index", "barycentric", "out",
                         "threads",    "cancel", NULL};
     PyObject *objects[ARRAYS] = {NULL, NULL, NULL, NULL, NULL};
+    hy3d_py_mesh_call call = {.state = hy3d_py_get_state(module)};
     PyObject *threads = NULL, *cancel = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|OO:interpolate", keywords,
                                      &objects[ATTRIBUTES], &objects[FACES], &objects[FACE_INDEX],
                                      &objects[BARYCENTRIC], &objects[OUT], &threads, &cancel)) {
         return NULL;
     }
-    hy3d_py_mesh_call call = {
-        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
-    bool good = hy3d_py_mesh_acquire(&call, objects, threads, cancel) && check(&call);
-    if (good) {
-        const hy3d_status status = run(&call);
-        if (status != HY3D_OK) {
-            explain(&call, status);
-            good = false;
-        }
-    }
-    hy3d_py_mesh_release(&call);
-    if (!good) {
+    if (!hy3d_py_mesh_run(&function, &call, objects, threads, cancel)) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -1,6 +1,7 @@
 #include "python/mesh_args.h"
 
 #include <math.h>
+#include <string.h>
 
 static bool acquire_array(hy3d_py_mesh_call *call, int i, PyObject *object)
 {
@@ -34,8 +35,8 @@ static bool check_overlaps(const hy3d_py_mesh_call *call)
     return true;
 }
 
-bool hy3d_py_mesh_acquire(hy3d_py_mesh_call *call, PyObject *const *objects, PyObject *threads,
-                          PyObject *cancel)
+static bool acquire(hy3d_py_mesh_call *call, PyObject *const *objects, PyObject *threads,
+                    PyObject *cancel)
 {
     if (threads != NULL && !hy3d_py_int64(threads, "threads", &call->threads)) {
         return false;
@@ -58,12 +59,42 @@ bool hy3d_py_mesh_acquire(hy3d_py_mesh_call *call, PyObject *const *objects, PyO
     return check_overlaps(call);
 }
 
-void hy3d_py_mesh_release(hy3d_py_mesh_call *call)
+static void release(hy3d_py_mesh_call *call)
 {
     for (int i = 0; i < call->count; i++) {
         hy3d_py_flat_release(&call->flats[i]);
     }
     Py_CLEAR(call->cancel_object);
+}
+
+bool hy3d_py_mesh_run(const hy3d_py_mesh_function *function, hy3d_py_mesh_call *call,
+                      PyObject *const *objects, PyObject *threads, PyObject *cancel)
+{
+    call->arrays = function->arrays;
+    call->count = function->count;
+    bool good = acquire(call, objects, threads, cancel) && function->check(call);
+    if (good) {
+        const hy3d_status status = function->run(call);
+        if (status != HY3D_OK) {
+            function->explain(call, status);
+            good = false;
+        }
+    }
+    release(call);
+    return good;
+}
+
+bool hy3d_py_mesh_choice(const char *name, const char *text, const char *const words[2],
+                         int *option)
+{
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(text, words[i]) == 0) {
+            *option = i;
+            return true;
+        }
+    }
+    return hy3d_py_value_error("%s is \"%s\": it must be \"%s\" or \"%s\".", name, text, words[0],
+                               words[1]);
 }
 
 bool hy3d_py_mesh_same(const hy3d_py_mesh_call *call, int a, int dim_a, int b, int dim_b)

@@ -24,17 +24,31 @@ typedef struct hy3d_py_mesh_call {
     const hy3d_py_array *arrays;
     int count;
     hy3d_py_flat flats[HY3D_PY_MESH_ARRAYS];
+    int option; /* which of a function's choices, see hy3d_py_mesh_choice */
     int64_t threads;
     PyObject *cancel_object; /* held */
     const hy3d_cancel *cancel;
     hy3d_raster_problem problem;
+    int64_t filled; /* what inpaint_vertices returns */
 } hy3d_py_mesh_call;
 
-/* Acquires the arrays; threads (NULL: 0), 0 to 1024; cancel. Refuses written arrays that overlap
- * others. release is due either way. */
-bool hy3d_py_mesh_acquire(hy3d_py_mesh_call *call, PyObject *const *objects, PyObject *threads,
-                          PyObject *cancel);
-void hy3d_py_mesh_release(hy3d_py_mesh_call *call);
+/* A function of the texture stage. */
+typedef struct hy3d_py_mesh_function {
+    const hy3d_py_array *arrays;
+    int count;
+    bool (*check)(const hy3d_py_mesh_call *call); /* sizes, with a sentence where they don't fit */
+    hy3d_status (*run)(hy3d_py_mesh_call *call);  /* without the GIL inside */
+    void (*explain)(const hy3d_py_mesh_call *call, hy3d_status status); /* sets the exception */
+} hy3d_py_mesh_function;
+
+/* Acquires the arrays (written ones that overlap others are refused), threads (NULL: 0; 0 to 1024)
+ * and cancel; checks, runs, explains, releases. call->state and call->option are set before. */
+bool hy3d_py_mesh_run(const hy3d_py_mesh_function *function, hy3d_py_mesh_call *call,
+                      PyObject *const *objects, PyObject *threads, PyObject *cancel);
+
+/* Which of two words `text` is: 0 or 1 to *option; else a sentence that names the argument. */
+bool hy3d_py_mesh_choice(const char *name, const char *text, const char *const words[2],
+                         int *option);
 
 /* A sentence where arrays a and b differ in the size of a dimension (of each). */
 bool hy3d_py_mesh_same(const hy3d_py_mesh_call *call, int a, int dim_a, int b, int dim_b);

@@ -28,7 +28,7 @@ static bool check(const hy3d_py_mesh_call *call)
            hy3d_py_mesh_same(call, UV_FACES, 0, FACES, 0);
 }
 
-static hy3d_status run(hy3d_py_mesh_call *call, int64_t *filled)
+static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
     const hy3d_vertex_inpaint_desc desc = {
@@ -44,7 +44,7 @@ static hy3d_status run(hy3d_py_mesh_call *call, int64_t *filled)
     status = hy3d_vertex_inpaint(call->state->context, &desc, flats[POSITIONS].data,
                                  flats[UVS].data, flats[FACES].data, flats[UV_FACES].data,
                                  call->cancel, &call->problem, flats[TEXTURE].data,
-                                 flats[MASK].data, filled);
+                                 flats[MASK].data, &call->filled);
     Py_END_ALLOW_THREADS
     return status;
 }
@@ -60,6 +60,8 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
         hy3d_py_raise(call->state, status, "inpaint_vertices: %s.", hy3d_status_text(status));
     }
 }
+
+static const hy3d_py_mesh_function function = {arrays, ARRAYS, check, run, explain};
 
 PyObject *hy3d_py_inpaint_vertices(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -78,17 +80,8 @@ PyObject *hy3d_py_inpaint_vertices(PyObject *module, PyObject *args, PyObject *k
         hy3d_py_value_error("method is \"%s\": the one there is is \"smooth\".", method);
         return NULL;
     }
-    hy3d_py_mesh_call call = {
-        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
-    int64_t filled = 0;
-    bool good = hy3d_py_mesh_acquire(&call, objects, NULL, cancel) && check(&call);
-    if (good) {
-        const hy3d_status status = run(&call, &filled);
-        if (status != HY3D_OK) {
-            explain(&call, status);
-            good = false;
-        }
-    }
-    hy3d_py_mesh_release(&call);
-    return good ? PyLong_FromLongLong((long long)filled) : NULL;
+    hy3d_py_mesh_call call = {.state = hy3d_py_get_state(module)};
+    return hy3d_py_mesh_run(&function, &call, objects, NULL, cancel)
+               ? PyLong_FromLongLong((long long)call.filled)
+               : NULL;
 }

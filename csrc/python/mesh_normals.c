@@ -1,6 +1,4 @@
 /* vertex_normals: a direction for each vertex from the faces around it. */
-#include <string.h>
-
 #include "python/mesh_args.h"
 
 enum { POSITIONS, FACES, NORMALS, ARRAYS };
@@ -11,27 +9,23 @@ static const hy3d_py_array arrays[ARRAYS] = {
     [NORMALS] = {"normals", HY3D_PY_F32, 2, 3, true, false},
 };
 
-static bool weighting_from(const char *text, hy3d_normal_weighting *weighting)
+/* hy3d_normal_weighting, in the order of the enumeration. */
+static const char *const weightings[2] = {"area", "angle"};
+
+static bool check(const hy3d_py_mesh_call *call)
 {
-    if (strcmp(text, "area") == 0) {
-        *weighting = HY3D_NORMALS_BY_AREA;
-    } else if (strcmp(text, "angle") == 0) {
-        *weighting = HY3D_NORMALS_BY_ANGLE;
-    } else {
-        return hy3d_py_value_error("weighting is \"%s\": it must be \"area\" or \"angle\".", text);
-    }
-    return true;
+    return hy3d_py_mesh_same(call, NORMALS, 0, POSITIONS, 0);
 }
 
-static hy3d_status run(hy3d_py_mesh_call *call, hy3d_normal_weighting weighting)
+static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
     hy3d_status status;
     Py_BEGIN_ALLOW_THREADS
     status = hy3d_vertex_normals(call->state->context, flats[POSITIONS].size[0],
                                  flats[FACES].size[0], flats[POSITIONS].data, flats[FACES].data,
-                                 weighting, (uint32_t)call->threads, call->cancel, &call->problem,
-                                 flats[NORMALS].data);
+                                 (hy3d_normal_weighting)call->option, (uint32_t)call->threads,
+                                 call->cancel, &call->problem, flats[NORMALS].data);
     Py_END_ALLOW_THREADS
     return status;
 }
@@ -45,32 +39,22 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
     }
 }
 
+static const hy3d_py_mesh_function function = {arrays, ARRAYS, check, run, explain};
+
 PyObject *hy3d_py_vertex_normals(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"positions", "faces", "normals", "weighting", "threads", "cancel", NULL};
     PyObject *objects[ARRAYS] = {NULL, NULL, NULL};
+    hy3d_py_mesh_call call = {.state = hy3d_py_get_state(module)};
     PyObject *threads = NULL, *cancel = Py_None;
     const char *text = "area";
-    hy3d_normal_weighting weighting = HY3D_NORMALS_BY_AREA;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|sOO:vertex_normals", keywords,
                                      &objects[POSITIONS], &objects[FACES], &objects[NORMALS], &text,
                                      &threads, &cancel) ||
-        !weighting_from(text, &weighting)) {
+        !hy3d_py_mesh_choice("weighting", text, weightings, &call.option)) {
         return NULL;
     }
-    hy3d_py_mesh_call call = {
-        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
-    bool good = hy3d_py_mesh_acquire(&call, objects, threads, cancel) &&
-                hy3d_py_mesh_same(&call, NORMALS, 0, POSITIONS, 0);
-    if (good) {
-        const hy3d_status status = run(&call, weighting);
-        if (status != HY3D_OK) {
-            explain(&call, status);
-            good = false;
-        }
-    }
-    hy3d_py_mesh_release(&call);
-    if (!good) {
+    if (!hy3d_py_mesh_run(&function, &call, objects, threads, cancel)) {
         return NULL;
     }
     Py_RETURN_NONE;

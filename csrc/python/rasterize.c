@@ -1,6 +1,4 @@
 /* rasterize: which face is seen at each pixel of a picture. */
-#include <string.h>
-
 #include "python/mesh_args.h"
 
 enum { CLIP, FACES, PRIOR, FACE_INDEX, BARYCENTRIC, DEPTH, ARRAYS };
@@ -14,27 +12,13 @@ static const hy3d_py_array arrays[ARRAYS] = {
     [DEPTH] = {"depth", HY3D_PY_F32, 2, 0, true, true},
 };
 
-static bool rule_from(const char *text, hy3d_raster_rule *rule)
-{
-    if (strcmp(text, "compat") == 0) {
-        *rule = HY3D_RASTER_COMPAT;
-    } else if (strcmp(text, "topleft") == 0) {
-        *rule = HY3D_RASTER_TOPLEFT;
-    } else {
-        return hy3d_py_value_error("rule is \"%s\": it must be \"compat\" or \"topleft\".", text);
-    }
-    return true;
-}
+/* hy3d_raster_rule, in the order of the enumeration. */
+static const char *const rules[2] = {"compat", "topleft"};
 
 static bool check(const hy3d_py_mesh_call *call)
 {
-    const int64_t *const size = call->flats[FACE_INDEX].size;
-    for (int dim = 0; dim < 2; dim++) {
-        if (size[dim] < 1 || size[dim] > HY3D_RASTER_MOST_PIXELS_A_SIDE) {
-            return hy3d_py_value_error("the picture is %lld pixels %s: it must be 1 to %d.",
-                                       (long long)size[dim], dim == 0 ? "high" : "wide",
-                                       HY3D_RASTER_MOST_PIXELS_A_SIDE);
-        }
+    if (!hy3d_py_mesh_picture(call, FACE_INDEX)) {
+        return false;
     }
     for (int i = PRIOR; i < ARRAYS; i++) {
         if (call->flats[i].held && !(hy3d_py_mesh_same(call, i, 0, FACE_INDEX, 0) &&
@@ -45,11 +29,11 @@ static bool check(const hy3d_py_mesh_call *call)
     return true;
 }
 
-static hy3d_status run(hy3d_py_mesh_call *call, hy3d_raster_rule rule)
+static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
     const hy3d_raster_desc desc = {
-        .rule = rule,
+        .rule = (hy3d_raster_rule)call->option,
         .width = flats[FACE_INDEX].size[1],
         .height = flats[FACE_INDEX].size[0],
         .vertices = flats[CLIP].size[0],
@@ -74,33 +58,24 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
     }
 }
 
+static const hy3d_py_mesh_function function = {arrays, ARRAYS, check, run, explain};
+
 PyObject *hy3d_py_rasterize(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"clip",  "faces", "prior",   "face_index", "barycentric",
                         "depth", "rule",  "threads", "cancel",     NULL};
     PyObject *objects[ARRAYS] = {NULL, NULL, NULL, NULL, NULL, NULL};
+    hy3d_py_mesh_call call = {.state = hy3d_py_get_state(module)};
     PyObject *threads = NULL, *cancel = Py_None;
     const char *text = "topleft";
-    hy3d_raster_rule rule = HY3D_RASTER_TOPLEFT;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO|sOO:rasterize", keywords,
                                      &objects[CLIP], &objects[FACES], &objects[PRIOR],
                                      &objects[FACE_INDEX], &objects[BARYCENTRIC], &objects[DEPTH],
                                      &text, &threads, &cancel) ||
-        !rule_from(text, &rule)) {
+        !hy3d_py_mesh_choice("rule", text, rules, &call.option)) {
         return NULL;
     }
-    hy3d_py_mesh_call call = {
-        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
-    bool good = hy3d_py_mesh_acquire(&call, objects, threads, cancel) && check(&call);
-    if (good) {
-        const hy3d_status status = run(&call, rule);
-        if (status != HY3D_OK) {
-            explain(&call, status);
-            good = false;
-        }
-    }
-    hy3d_py_mesh_release(&call);
-    if (!good) {
+    if (!hy3d_py_mesh_run(&function, &call, objects, threads, cancel)) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -1,6 +1,4 @@
 /* scatter: points with values into a texture. */
-#include <string.h>
-
 #include "python/mesh_args.h"
 
 enum { VALUES, UV, WEIGHTS, TEXTURE, TOTAL, ARRAYS };
@@ -13,17 +11,8 @@ static const hy3d_py_array arrays[ARRAYS] = {
     [TOTAL] = {"total", HY3D_PY_F32, 2, 0, true, false},
 };
 
-static bool filter_from(const char *text, hy3d_scatter_filter *filter)
-{
-    if (strcmp(text, "linear") == 0) {
-        *filter = HY3D_SCATTER_LINEAR;
-    } else if (strcmp(text, "nearest") == 0) {
-        *filter = HY3D_SCATTER_NEAREST;
-    } else {
-        return hy3d_py_value_error("filter is \"%s\": it must be \"linear\" or \"nearest\".", text);
-    }
-    return true;
-}
+/* hy3d_scatter_filter, in the order of the enumeration. */
+static const char *const filters[2] = {"linear", "nearest"};
 
 static bool check(const hy3d_py_mesh_call *call)
 {
@@ -46,11 +35,11 @@ static bool check(const hy3d_py_mesh_call *call)
            (!call->flats[WEIGHTS].held || hy3d_py_mesh_same(call, WEIGHTS, 0, UV, 0));
 }
 
-static hy3d_status run(hy3d_py_mesh_call *call, hy3d_scatter_filter filter)
+static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
     const hy3d_scatter_desc desc = {
-        .filter = filter,
+        .filter = (hy3d_scatter_filter)call->option,
         .width = flats[TEXTURE].size[1],
         .height = flats[TEXTURE].size[0],
         .channels = flats[TEXTURE].size[2],
@@ -78,32 +67,23 @@ static void explain(const hy3d_py_mesh_call *call, hy3d_status status)
     }
 }
 
+static const hy3d_py_mesh_function function = {arrays, ARRAYS, check, run, explain};
+
 PyObject *hy3d_py_scatter(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"values", "uv",     "weights", "texture", "total",
                         "filter", "threads", "cancel", NULL};
     PyObject *objects[ARRAYS] = {NULL, NULL, NULL, NULL, NULL};
+    hy3d_py_mesh_call call = {.state = hy3d_py_get_state(module)};
     PyObject *threads = NULL, *cancel = Py_None;
     const char *text = "linear";
-    hy3d_scatter_filter filter = HY3D_SCATTER_LINEAR;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|sOO:scatter", keywords, &objects[VALUES],
                                      &objects[UV], &objects[WEIGHTS], &objects[TEXTURE],
                                      &objects[TOTAL], &text, &threads, &cancel) ||
-        !filter_from(text, &filter)) {
+        !hy3d_py_mesh_choice("filter", text, filters, &call.option)) {
         return NULL;
     }
-    hy3d_py_mesh_call call = {
-        .state = hy3d_py_get_state(module), .arrays = arrays, .count = ARRAYS};
-    bool good = hy3d_py_mesh_acquire(&call, objects, threads, cancel) && check(&call);
-    if (good) {
-        const hy3d_status status = run(&call, filter);
-        if (status != HY3D_OK) {
-            explain(&call, status);
-            good = false;
-        }
-    }
-    hy3d_py_mesh_release(&call);
-    if (!good) {
+    if (!hy3d_py_mesh_run(&function, &call, objects, threads, cancel)) {
         return NULL;
     }
     Py_RETURN_NONE;

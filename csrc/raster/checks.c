@@ -106,29 +106,13 @@ bool hy3d__raster_fits(int64_t a, int64_t b)
     return hy3d__mul_i64(a, b, &elements) && elements <= PTRDIFF_MAX / 4;
 }
 
-hy3d_status hy3d__raster_find_outside(hy3d_context *context, int64_t n, const int32_t *values,
-                                      uint32_t limit, uint32_t slots, const hy3d_cancel *cancel,
-                                      int64_t *first_out)
-{
-    search s = {.indices = values, .n = n, .limit = limit};
-    return run(context, &s, slots, cancel, first_out);
-}
-
-hy3d_status hy3d__raster_find_not_finite(hy3d_context *context, int64_t n, const float *values,
-                                         uint32_t slots, const hy3d_cancel *cancel,
-                                         int64_t *first_out)
-{
-    search s = {.floats = values, .n = n};
-    return run(context, &s, slots, cancel, first_out);
-}
-
 hy3d_status hy3d__raster_check_indices(hy3d_context *context, int64_t rows, int64_t row,
                                        const int32_t *values, uint32_t limit, uint32_t slots,
                                        const hy3d_cancel *cancel, hy3d_raster_problem *problem)
 {
+    search s = {.indices = values, .n = rows * row, .limit = limit};
     int64_t first = -1;
-    const hy3d_status status =
-        hy3d__raster_find_outside(context, rows * row, values, limit, slots, cancel, &first);
+    const hy3d_status status = run(context, &s, slots, cancel, &first);
     if (status != HY3D_OK || first < 0) {
         return status;
     }
@@ -142,9 +126,9 @@ hy3d_status hy3d__raster_check_finite(hy3d_context *context, int64_t rows, int64
                                       const float *values, uint32_t slots,
                                       const hy3d_cancel *cancel, hy3d_raster_problem *problem)
 {
+    search s = {.floats = values, .n = rows * row};
     int64_t first = -1;
-    const hy3d_status status =
-        hy3d__raster_find_not_finite(context, rows * row, values, slots, cancel, &first);
+    const hy3d_status status = run(context, &s, slots, cancel, &first);
     if (status != HY3D_OK || first < 0) {
         return status;
     }

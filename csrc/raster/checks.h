@@ -15,18 +15,9 @@ uint32_t hy3d__raster_slots(const hy3d_context *context, uint32_t num_threads);
 /* Whether a dense array of a times b elements of 4 bytes has an address for each. */
 bool hy3d__raster_fits(int64_t a, int64_t b);
 
-/* The first i with values[i] below 0 or not below limit; -1: none. For every thread count the same.
- * HY3D_ERR_CANCELLED. */
-hy3d_status hy3d__raster_find_outside(hy3d_context *context, int64_t n, const int32_t *values,
-                                      uint32_t limit, uint32_t slots, const hy3d_cancel *cancel,
-                                      int64_t *first_out);
-/* The first i whose value is NaN or an infinity; -1: none. */
-hy3d_status hy3d__raster_find_not_finite(hy3d_context *context, int64_t n, const float *values,
-                                         uint32_t slots, const hy3d_cancel *cancel,
-                                         int64_t *first_out);
-
-/* The same as checks of whole arrays: HY3D_ERR_INVALID_ARGUMENT with *problem (may be NULL)
- * filled in, `at` counting rows of `row` values. */
+/* Whether `rows` rows of `row` values are all within 0 .. limit - 1, or all finite; for every
+ * thread count the same answer: HY3D_ERR_INVALID_ARGUMENT with the first bad row in *problem (may be
+ * NULL), HY3D_ERR_CANCELLED. */
 hy3d_status hy3d__raster_check_indices(hy3d_context *context, int64_t rows, int64_t row,
                                        const int32_t *values, uint32_t limit, uint32_t slots,
                                        const hy3d_cancel *cancel, hy3d_raster_problem *problem);

@@ -63,6 +63,9 @@ typedef struct hy3d__raster_job {
     void *tile_state;            /* one for each slot, see tile.c */
 } hy3d__raster_job;
 
+/* A rule and a size in numbers; the description is a good one. */
+hy3d__raster_view hy3d__raster_view_of(const hy3d_raster_desc *desc);
+
 /* HY3D_ERR_INVALID_ARGUMENT: a vertex is not finite. */
 hy3d_status hy3d__raster_place_vertices(hy3d__raster_job *job);
 /* The pixels that a face may cover, by its corners' places. */

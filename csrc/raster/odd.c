@@ -5,12 +5,8 @@
 #include "raster/exact.h"
 #include "raster/internal.h"
 
-#define MOST_STEPS 1073741824.0 /* 2^30 */
-#define ERROR 0x1p-50           /* as in the kernels */
-/* Corners on both sides of the eye may cancel in the sum of weights. Below a share of its terms the
- * weights must be exact ones, good to 2^-50; below another one even those say nothing: what is
- * seen is as far away as infinity. */
-#define CANCELS 0x1p-12 /* as in the kernels */
+/* Below HY3D__RASTER_CANCELS the weights must be exact ones, good to 2^-50; below this share of the
+ * terms even those say nothing: what is seen is as far away as infinity. */
 #define ENDLESS 0x1p-32
 /* So many times its error an edge function is good to 2^-24 of itself. */
 #define PLENTY 0x1p24
@@ -24,17 +20,6 @@ static double sign_of(double value) { return (double)((value > 0) - (value < 0))
 static double exact_edge(const float *const v[3], int i, double p, double q, double r)
 {
     return hy3d__raster_exact(v[(i + 1) % 3], v[(i + 2) % 3], p, q, r);
-}
-
-/* The factors of P, Q and R: each one rounded difference of exact products, so of the exact
- * sign. */
-static void factors(const float *a, const float *b, double out[3])
-{
-    const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
-    const double bx = (double)b[0], by = (double)b[1], bw = (double)b[3];
-    out[0] = ay * bw - aw * by;
-    out[1] = aw * bx - ax * bw;
-    out[2] = ax * by - ay * bx;
 }
 
 bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
@@ -62,9 +47,9 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
     out->farthest = INFINITY;
     for (int i = 0; i < 3; i++) {
         const double z = (double)out->v[i][2], w = (double)out->v[i][3];
-        factors(out->v[(i + 1) % 3], out->v[(i + 2) % 3], out->edge[i]);
+        hy3d__raster_cross(out->v[(i + 1) % 3], out->v[(i + 2) % 3], out->edge[i]);
         out->bound[i] = (fabs(out->edge[i][0]) + fabs(out->edge[i][1]) + fabs(out->edge[i][2])) *
-                        view->r * ERROR;
+                        view->r * HY3D__RASTER_ERROR;
         out->sign[i] = view->compat ? out->turn * sign_of(w) : out->turn;
         out->z[i] = z * (1.0 / (fabs(det) * view->r));
         out->low = smaller(out->low, z / w);
@@ -128,7 +113,7 @@ bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box
 static double total_of(const hy3d__raster_odd *odd, double p, double q, double e[3])
 {
     const double total = (e[0] + e[1]) + e[2], terms = fabs(e[0]) + fabs(e[1]) + fabs(e[2]);
-    if (fabs(total) > terms * CANCELS) {
+    if (fabs(total) > terms * HY3D__RASTER_CANCELS) {
         return total;
     }
     for (int i = 0; i < 3; i++) {
@@ -142,8 +127,8 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
                             hy3d__raster_tile *tile)
 {
     const hy3d__raster_view *const view = odd->view;
-    const double p = (2.0 * (tile->x + column) + 1 - view->width) * view->sy;
-    const double q = (2.0 * (tile->y + row) + 1 - view->height) * view->sx;
+    const double p = hy3d__raster_p(view, tile->x + column);
+    const double q = hy3d__raster_q(view, tile->y + row);
     const int at = row * HY3D__TILE + column;
     double e[3];
     if (!weights(odd, p, q, e)) {
@@ -153,7 +138,8 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
     z = smaller(larger(z, odd->low), odd->high);
     const double steps = z * view->scale + view->offset;
-    const int32_t step = (int32_t)smaller(larger(floor(steps), -MOST_STEPS), MOST_STEPS);
+    const int32_t step = (int32_t)smaller(larger(floor(steps), -HY3D__RASTER_MOST_STEPS),
+                                          HY3D__RASTER_MOST_STEPS);
     if (!(total < 0 || total > 0) || !(steps >= odd->nearest && steps <= odd->farthest) ||
         step >= tile->step[at]) {
         return;

@@ -5,8 +5,6 @@
 #include "raster/checks.h"
 #include "raster/internal.h"
 
-#define MOST_VERTICES ((int64_t)INT32_MAX)
-#define MOST_FACES ((int64_t)INT32_MAX - 1)
 /* Counters of bins: parts of at least so many faces, and no more counters than that in all. */
 #define LEAST_PART_FACES 4096
 #define MOST_PARTS 16
@@ -19,14 +17,15 @@ static hy3d_status check(const hy3d_context *context, const hy3d_raster_desc *de
         (desc->rule != HY3D_RASTER_COMPAT && desc->rule != HY3D_RASTER_TOPLEFT) ||
         desc->width < 1 || desc->width > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->height < 1 ||
         desc->height > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->vertices < 0 ||
-        desc->vertices > MOST_VERTICES || desc->faces < 0 || desc->faces > MOST_FACES ||
+        desc->vertices > HY3D__RASTER_MOST_INDEX || desc->faces < 0 ||
+        desc->faces >= HY3D__RASTER_MOST_INDEX ||
         (desc->vertices > 0 && clip == NULL) || (desc->faces > 0 && triangles == NULL)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return HY3D_OK;
 }
 
-static hy3d__raster_view view_of(const hy3d_raster_desc *desc)
+hy3d__raster_view hy3d__raster_view_of(const hy3d_raster_desc *desc)
 {
     const bool compat = desc->rule == HY3D_RASTER_COMPAT;
     const double sx = (double)(compat ? desc->width - 1 : desc->width);
@@ -97,15 +96,15 @@ static hy3d_status draw(hy3d__raster_job *job)
 static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem *problem_out)
 {
     const hy3d_raster_desc *const desc = job->desc;
-    const hy3d_status status = hy3d__raster_check_finite(
+    hy3d_status status = hy3d__raster_check_finite(
         job->context, desc->vertices, 4, job->clip, job->slots, job->cancel, problem_out);
-    const hy3d_status other =
-        status != HY3D_OK ? status
-                          : hy3d__raster_check_indices(job->context, desc->faces, 3,
-                                                       job->triangles, (uint32_t)desc->vertices,
-                                                       job->slots, job->cancel, problem_out);
+    if (status == HY3D_OK) {
+        status = hy3d__raster_check_indices(job->context, desc->faces, 3, job->triangles,
+                                            (uint32_t)desc->vertices, job->slots, job->cancel,
+                                            problem_out);
+    }
     /* Gone, if somebody has changed the arrays meanwhile; the picture is not made all the same. */
-    return other == HY3D_OK ? HY3D_ERR_INVALID_ARGUMENT : other;
+    return status == HY3D_OK ? HY3D_ERR_INVALID_ARGUMENT : status;
 }
 
 static void plan_work(hy3d__raster_job *job)
@@ -139,7 +138,7 @@ hy3d_status hy3d_rasterize(hy3d_context *context, const hy3d_raster_desc *desc, 
         .context = context,
         .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
         .desc = desc,
-        .view = view_of(desc),
+        .view = hy3d__raster_view_of(desc),
         .cancel = cancel,
         .clip = clip,
         .triangles = faces,

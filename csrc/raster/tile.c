@@ -60,8 +60,8 @@ bool hy3d__raster_misses(const hy3d__raster_view *view, const hy3d__raster_tile 
     /* Where in the box it is largest. */
     const int column = tile->x + (ep > 0 ? box->right : box->left);
     const int row = tile->y + (eq > 0 ? box->bottom : box->top);
-    const double p = (2.0 * column + 1 - view->width) * view->sy;
-    const double q = (2.0 * row + 1 - view->height) * view->sx;
+    const double p = hy3d__raster_p(view, column);
+    const double q = hy3d__raster_q(view, row);
     return ep * p + (eq * q + constant) < -bound;
 }
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +28,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
+from children import run_children  # noqa: E402
 from fused_cases import (  # noqa: E402
     DTYPES,
     NORMS,
@@ -190,23 +189,14 @@ def spawn(
 ) -> dict[str, Any]:
     """run_child in `workers` processes, on the CPU with the interpreter on. RuntimeError if one
     fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment |= {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
-    command = [sys.executable, __file__, "--seed", str(seed), "--workers", str(workers),
-               "--device", device]  # fmt: skip
-    children = [
-        subprocess.Popen(
-            [*command, "--child", "--first", str(first + k), "--count", str(count - k)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for k in range(workers)
-    ]  # fmt: skip
-    parts = []
-    for child in children:
-        out, err = child.communicate()
-        if child.returncode:
-            raise RuntimeError(f"the child ended with {child.returncode}\n{err[-3000:]}")
-        parts.append(json.loads(out.splitlines()[-1]))
+    parts = run_children(
+        __file__,
+        ["--seed", str(seed), "--device", device],
+        first,
+        count,
+        workers,
+        interpret=device == "cpu",
+    )
     return {
         "cases": sum(part["cases"] for part in parts),
         "addresses": sum(part["addresses"] for part in parts),

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+from children import run_children  # noqa: E402
 
 
 def prepare() -> Any:
@@ -116,21 +116,7 @@ def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
 
 def spawn(seed: int, first: int, count: int, workers: int = 1) -> dict[str, Any]:
     """run_child in `workers` processes with the interpreter on. RuntimeError if one fails."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--child", "--seed", str(seed), "--workers", str(workers)]
-    children = [
-        subprocess.Popen(
-            [*command, "--first", str(first + k), "--count", str(count - k)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for k in range(workers)
-    ]  # fmt: skip
-    parts = []
-    for child in children:
-        out, err = child.communicate()
-        if child.returncode:
-            raise RuntimeError(f"the child ended with {child.returncode}\n{err[-3000:]}")
-        parts.append(json.loads(out.splitlines()[-1]))
+    parts = run_children(__file__, ["--seed", str(seed)], first, count, workers, interpret=True)
     return {
         "failed": [line for part in parts for line in part["failed"]],
         "seconds": max(part["seconds"] for part in parts),

@@ -23,9 +23,7 @@ import dataclasses
 import functools
 import json
 import math
-import os
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,6 +35,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
         sys.path.insert(0, folder)
 
 import differential_conv3d as differential  # noqa: E402
+from children import run_children  # noqa: E402
 from triton_interpreter import prepare_interpreter  # noqa: E402
 
 LAYOUTS = ("plain", "plain", "last", "last", "steps", "expanded", "permuted", "offset")
@@ -332,21 +331,7 @@ def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
 
 def spawn(seed: int, first: int, count: int, workers: int = 1) -> dict[str, Any]:
     """run_child in `workers` processes, each with the interpreter on. RuntimeError if one fails."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--seed", str(seed), "--workers", str(workers)]
-    children = [
-        subprocess.Popen(
-            [*command, "--child", "--first", str(first + k), "--count", str(count - k)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for k in range(workers)
-    ]  # fmt: skip
-    parts = []
-    for child in children:
-        out, err = child.communicate()
-        if child.returncode:
-            raise RuntimeError(f"the child ended with {child.returncode}\n{err[-3000:]}")
-        parts.append(json.loads(out.splitlines()[-1]))
+    parts = run_children(__file__, ["--seed", str(seed)], first, count, workers, interpret=True)
     total = {key: sum(part[key] for part in parts)
              for key in ("configurations", "differing", "compared", "addresses")}  # fmt: skip
     return {

@@ -7,6 +7,7 @@
 
 #include "kernels/kernels.h"
 #include "raster/exact.h"
+#include "raster/internal.h"
 
 Suite *hy3d_raster_kernels_suite(void);
 
@@ -87,25 +88,13 @@ static float coordinate(test_random *random, int kind)
 
 static void fill_scene(test_random *random, scene *out)
 {
-    const int kind = (int)test_between(random, 0, 4), compat = (int)test_between(random, 0, 1);
-    const int32_t width = (int32_t)test_between(random, 1, 200);
-    const int32_t height = (int32_t)test_between(random, 1, 200);
-    const double sx = width - compat, sy = height - compat;
-    const double scale = compat ? 0.49999 * 0x1p18 : 0x1p29, offset = compat ? 0x1p17 : 0x1p29;
-    out->view = (hy3d__raster_view){
-        .width = width,
-        .height = height,
-        .sx = sx,
-        .sy = sy,
-        .r = sx * sy,
-        .scale = scale,
-        .offset = offset,
-        .unscale = 1 / scale,
-        .nearest = compat ? -(double)INFINITY : 0,
-        .farthest = compat ? (double)INFINITY : 2 * offset,
-        .hidden = offset + 1e-6 / 0.49999 * scale,
-        .compat = compat,
+    const int kind = (int)test_between(random, 0, 4);
+    const hy3d_raster_desc desc = {
+        .rule = test_between(random, 0, 1) == 1 ? HY3D_RASTER_COMPAT : HY3D_RASTER_TOPLEFT,
+        .width = test_between(random, 1, 200),
+        .height = test_between(random, 1, 200),
     };
+    out->view = hy3d__raster_view_of(&desc);
     for (int v = 0; v < VERTICES; v++) {
         for (int i = 0; i < 4; i++) {
             out->clip[4 * v + i] = coordinate(random, kind);
