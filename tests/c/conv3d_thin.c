@@ -164,10 +164,11 @@ START_TEST(test_the_least_limit_told_is_enough_for_every_thread_count)
     for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(threads); i++) {
         const int64_t *const s = sizes[i % COUNT_OF(sizes)];
         hy3d_conv3d_desc desc = conv_desc(HY3D_F16, s[0], s[1], 4, s[2], s[3], 1);
-        const int64_t weight_size[] = {s[1], s[0], 1, 1, 1};
+        const int64_t weight_size[] = {s[1], s[0], 3, 1, 1};
         conv_view weight = conv_view_make(HY3D_F16, weight_size, LAYOUT_PLAIN, 0);
         hy3d_conv3d_plan *plan = NULL;
         size_t least = 0, again = 0;
+        desc.kernel[0] = 3;
         desc.num_threads = 1;
         desc.workspace_limit_bytes = 1;
         ck_assert_status(
