@@ -4,6 +4,7 @@
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make ctsan    the suites of base with ThreadSanitizer
+#   make cbits    build/c/check_bits: long checks of bits against an oracle (tests/bench/bits/main.c)
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -75,7 +76,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan ctsan cclean cheaders
+.PHONY: core ctest casan ctsan cbits cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -165,7 +166,19 @@ ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
 		$< $$suite || exit 1; \
 	done
 
+CBITS_SOURCES := $(sort $(wildcard tests/bench/bits/*.c))
+CBITS_OBJECTS := $(CBITS_SOURCES:tests/bench/bits/%.c=$(CORE_BUILD)/bits/%.o)
+
+$(CORE_BUILD)/bits/%.o: tests/bench/bits/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
+
+cbits: $(CORE_BUILD)/check_bits
+
 cclean:
 	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)
 
--include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
+-include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d) $(CBITS_OBJECTS:.o=.d)

@@ -68,6 +68,9 @@ Suite *hy3d_rasterize_runs_suite(void);
 #ifdef HAVE_TEST_RASTER_MESH
 Suite *hy3d_raster_mesh_suite(void);
 #endif
+#ifdef HAVE_TEST_VECTORS
+Suite *hy3d_vectors_suite(void);
+#endif
 
 typedef struct named_suite {
     const char *name;
@@ -137,6 +140,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_RASTER_MESH
     {"raster_mesh", hy3d_raster_mesh_suite},
+#endif
+#ifdef HAVE_TEST_VECTORS
+    {"vectors", hy3d_vectors_suite},
 #endif
 };
 
