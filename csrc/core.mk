@@ -5,6 +5,7 @@
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make ctsan    the suites of base with ThreadSanitizer
 #   make cbits    build/c/check_bits: long checks of bits against an oracle (tests/bench/bits/main.c)
+#   make csites   every call for memory, threads and libraries fails once, then for ever
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -22,6 +23,7 @@ CORE_OPT ?= -O2 -g
 CORE_BUILD := build/c
 CASAN_BUILD := build/c-asan
 CTSAN_BUILD := build/c-tsan
+CSITES_BUILD := build/c-sites
 
 CORE_WARNINGS := -Wall -Wextra -Wcast-qual -Wcast-align -Wshadow -Wstrict-aliasing=1 \
 	-Wswitch-enum -Wundef -Wpointer-arith -Wformat=2 -Wfloat-equal -Wstrict-prototypes \
@@ -77,6 +79,7 @@ export HY3D_BLAS_LIBRARY
 endif
 
 .PHONY: core ctest casan ctsan cbits cclean cheaders
+.PHONY: core ctest casan ctsan csites cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -177,8 +180,40 @@ $(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
 
 cbits: $(CORE_BUILD)/check_bits
+# The core once more with tests/sites/sites.h before each source; kernels ask for nothing and are
+# taken as they are. alloc.c defines what is a site elsewhere.
+CSITES_CFLAGS := -O1 -g -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude \
+	-Icsrc -Itests/c -Itests/sites
+CSITES_CORE := $(filter-out csrc/kernels/%,$(CORE_SOURCES))
+CSITES_OBJECTS := $(CSITES_CORE:%.c=$(CSITES_BUILD)/%.o) $(CSITES_BUILD)/registry.o \
+	$(filter $(CORE_BUILD)/csrc/kernels/%,$(CORE_OBJECTS))
+# Their helpers with the stand-in for Check: the library's own asserts want a runner.
+CSITES_HELPERS := support conv3d_support rasterize_support
+CSITES_TESTS := $(CSITES_BUILD)/main.o $(CSITES_BUILD)/scenarios.o \
+	$(CSITES_HELPERS:%=$(CSITES_BUILD)/helpers/%.o)
+
+$(CSITES_BUILD)/csrc/base/alloc.o: CSITES_CFLAGS += -DTEST_SITES_SYSTEM
+$(CSITES_BUILD)/csrc/%.o: csrc/%.c tests/sites/sites.h
+	@mkdir -p $(@D)
+	$(CC) $(CSITES_CFLAGS) -include tests/sites/sites.h -MMD -MP -c -o $@ $<
+
+$(CSITES_BUILD)/helpers/%.o: tests/c/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CSITES_CFLAGS) -DHY3D_CHECK_COMPAT=1 -MMD -MP -c -o $@ $<
+
+$(CSITES_BUILD)/%.o: tests/sites/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CSITES_CFLAGS) $(CORE_WARNINGS) -DHY3D_CHECK_COMPAT=1 -MMD -MP -c -o $@ $<
+
+$(CSITES_BUILD)/check_sites: $(CSITES_TESTS) $(CSITES_OBJECTS)
+	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CORE_LIBS)
+
+csites: $(CSITES_BUILD)/check_sites
+	$< $(CSITES_ARGS)
+
+-include $(wildcard $(CSITES_BUILD)/*.d $(CSITES_BUILD)/csrc/*/*.d)
 
 cclean:
-	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)
+	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD) $(CSITES_BUILD)
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d) $(CBITS_OBJECTS:.o=.d)
