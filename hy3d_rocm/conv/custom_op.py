@@ -196,18 +196,21 @@ def _check_channels(x: Any, weight: Any, bias: Any, groups: int) -> None:
                 f"{name} is {_WORDS[tensor.dtype]} but x is {word}: convert one of them."
             )
     taken, channels, made = weight.shape[1], x.shape[1], weight.shape[0]
+    # Symbols become numbers where there is a refusal to word, and nowhere else.
     if groups < 1 or channels < 1 or made < 1 or channels % groups or made % groups:
         raise ValueError(
-            f"{channels} input and {made} output channels cannot be cut into {groups} groups: both "
-            "must be at least 1 and divisible by groups."
+            f"{int(channels)} input and {int(made)} output channels cannot be cut into {groups} "
+            "groups: both must be at least 1 and divisible by groups."
         )
     if taken != channels // groups:
         raise ValueError(
-            f"weight takes {taken} channels a group but x has {channels} in {groups} groups, so "
-            f"{channels // groups} each."
+            f"weight takes {int(taken)} channels a group but x has {int(channels)} in {groups} "
+            f"groups, so {int(channels) // groups} each."
         )
     if bias is not None and bias.shape[0] != made:
-        raise ValueError(f"bias has {bias.shape[0]} values but weight makes {made} channels.")
+        raise ValueError(
+            f"bias has {int(bias.shape[0])} values but weight makes {int(made)} channels."
+        )
 
 
 def _refuse_gradients(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
