@@ -24,6 +24,7 @@ from prepared_calls_support import (
     parameter,
 )
 
+import hy3d_rocm
 from hy3d_rocm import _core
 
 
@@ -51,6 +52,20 @@ def test_what_no_layout_can_be_asked_for_is_told_in_a_sentence() -> None:
         ask(upsample=(1, 5, 1))
     with pytest.raises(ValueError, match="No such convolution"):
         ask(batch=-1)
+
+
+@pytest.mark.parametrize("groups", [0, -1, 4])
+def test_groups_that_do_not_divide_the_channels_are_named(groups: int) -> None:
+    """Of 6 output channels: by the layout's question, and by a call that asks it before it runs."""
+    said = f"6 output channels cannot be cut into {groups} groups"
+    with pytest.raises(ValueError, match=said):
+        _core.conv3d_format(
+            SIZE, 4, 6, (3, 3, 3), ONE, ONE, ONE, ONE, "zeros", groups, "f32", "fast"
+        )
+    x, weight = torch.ones(1, 4, 3, 3, 3), torch.ones(6, 1, 3, 3, 3)
+    for accuracy in ("exact", "fast"):
+        with pytest.raises(ValueError, match=f"4 input and {said}"):
+            hy3d_rocm.conv3d(x, weight, groups=groups, padding=1, accuracy=accuracy)
 
 
 def test_weights_without_a_layout_cannot_be_prepared() -> None:
