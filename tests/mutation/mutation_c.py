@@ -71,8 +71,8 @@ def run(group: Group, *, jobs: int, sample: int, seed: int, only: str = "") -> T
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, suites in group.c.items():
-            bench = _bench(folder, suites)
-            _run_file(path, bench, folder, tally, (jobs, sample, seed, only))
+            share = -(-sample // len(group.c))
+            _run_file(path, _bench(folder, suites), folder, tally, (jobs, share, seed, only))
     return tally
 
 

@@ -16,7 +16,7 @@ class Group:
     name: str
     python: dict[str, tuple[str, ...]]
     c: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # Tests that are left out: much time for claims that a shorter one of the same file makes too.
+    # Tests that are left out: they take much time, or count what mutmut adds.
     left_out: tuple[str, ...] = ()
 
     @property
@@ -25,7 +25,7 @@ class Group:
         return sorted({test for tests in self.python.values() for test in tests})
 
 
-_DEVICE = ("test_device.py", "test_binding_device.py")
+_DEVICE = ("test_device.py", "test_device_rules.py", "test_binding_device.py")
 _SEED = ("test_seed_generators.py", "test_seed_twin.py", "test_seed_modes.py")
 _SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
 _ROUTER = (
@@ -54,7 +54,7 @@ GROUPS = (
         "schedule",
         {
             "hy3d_rocm/_fallback/schedule.py": _SCHEDULE,
-            "hy3d_rocm/_fallback/__init__.py": ("test_fallback_values.py",),
+            "hy3d_rocm/_fallback/__init__.py": _SCHEDULE,
         },
         {
             "csrc/schedule/axis.c": ("schedule",),
@@ -78,6 +78,8 @@ GROUPS = (
             "test_router_knowledge.py::test_importing_the_router_opens_no_store",
             "test_router_knowledge.py"
             "::test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind",
+            # mutmut's own frames hold what this one counts.
+            "test_router_memory.py::test_an_exception_that_leaves_protect_is_in_no_cycle",
         ),
     ),
     Group(
@@ -85,8 +87,8 @@ GROUPS = (
         {
             "hy3d_rocm/decode/failures.py": ("test_decode_ladder.py",),
             "hy3d_rocm/decode/faults.py": ("test_decode_ladder.py", "test_layerwise_faults.py"),
-            "hy3d_rocm/decode/memory/budget.py": ("test_budget.py", *_PLANNING),
-            "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py",),
+            "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
+            "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),
             "hy3d_rocm/decode/planning/backends.py": _PLANNING,
             "hy3d_rocm/decode/planning/jobs.py": _PLANNING,
             "hy3d_rocm/decode/planning/planner.py": _PLANNING,

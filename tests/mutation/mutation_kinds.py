@@ -149,4 +149,4 @@ def _is_words(nodes: list[ast.AST]) -> bool:
 
 def _is_log(call: ast.Call) -> bool:
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    return isinstance(owner, ast.Name) and owner.id == "logger"
+    return isinstance(owner, ast.Name) and owner.id in ("logger", "_LOG")

@@ -135,8 +135,9 @@ def _mutmut_table(group: Group) -> str:
         "pytest_add_cli_args": arguments,
     }
     lines = [f"{key} = {_toml(value)}" for key, value in table.items()]
-    # A dependency's change leaves verdicts alone: a run that goes on tries survivors again.
+    # A server that only imports the tests forks: a process that ran them has what they left behind.
     lines += ["use_setproctitle = false", "track_dependencies = false", "timeout_constant = 4.0"]
+    lines += ['process_isolation = "forkserver"']
     return "\n".join(["", "[tool.mutmut]", *lines, ""])
 
 
