@@ -35,7 +35,7 @@ _ROUTER = (
     "test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
-    "test_planner.py", "test_decode_ladder.py", "test_predict_ways.py", "test_budget.py",
+    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py", "test_budget.py",
     "test_decode_unknown.py",
 )  # fmt: skip
 
@@ -95,9 +95,10 @@ GROUPS = (
             "hy3d_rocm/decode/planning/prices.py": _PLANNING,
             "hy3d_rocm/decode/planning/ways.py": _PLANNING,
             "hy3d_rocm/framepack/preservation.py": (
-                "test_framepack_preservation.py", "test_framepack_sections.py",
+                "test_framepack_preservation.py", "test_framepack_preservation_values.py",
+                "test_framepack_sections.py",
             ),
-            "hy3d_rocm/offload/policy.py": ("test_offload_policy.py",),
+            "hy3d_rocm/offload/policy.py": ("test_offload_policy.py", "test_offload_borders.py"),
         },
         left_out=(
             "test_predict_ways.py::test_measured_peaks_stay_below_the_planned_ones",

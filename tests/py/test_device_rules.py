@@ -48,6 +48,8 @@ def test_an_object_met_again_is_not_asked_again(resolve: Resolver) -> None:
     module._modules = {"self": module, "other": Thing(_modules={"back": module})}
     assert resolve(module, CPU) == (CPU, "default")
     assert module.asked == 1
+    module._modules["last"] = hook(CUDA1)
+    assert resolve(module, CPU) == (CUDA1, "accelerate hook")
 
 
 @both
