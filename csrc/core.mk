@@ -4,6 +4,7 @@
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make ctsan    the suites of base with ThreadSanitizer
+#   make cwin, cwintest   the same for Windows, under wine: windows.mk
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -166,6 +167,8 @@ ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	done
 
 cclean:
-	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)
+	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD) $(CWIN_BUILD)
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
+
+include csrc/windows.mk
