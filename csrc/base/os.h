@@ -19,10 +19,16 @@ typedef struct hy3d__condition {
 } hy3d__condition;
 typedef void *hy3d__thread_handle;
 typedef uint32_t hy3d__thread_id;
+typedef struct hy3d__manner {
+    uint32_t sse;
+    uint16_t x87;
+} hy3d__manner;
 #define HY3D__LIBRARY_SUFFIX ".dll"
 #define HY3D__BLAS_NAMES "libopenblas.dll", "libscipy_openblas.dll"
 #else
+#include <fenv.h>
 #include <pthread.h>
+typedef fenv_t hy3d__manner;
 typedef pthread_mutex_t hy3d__mutex;
 typedef pthread_cond_t hy3d__condition;
 typedef pthread_t hy3d__thread_handle, hy3d__thread_id;
@@ -56,6 +62,11 @@ bool hy3d__thread_start(hy3d__thread *thread, hy3d__thread_fn run, void *argumen
 void hy3d__thread_join(hy3d__thread *thread);
 hy3d__thread_id hy3d__thread_self(void);
 bool hy3d__thread_is_self(hy3d__thread_id thread);
+
+/* How the calling thread computes: the direction of rounding, whether tiny numbers are flushed to 0,
+ * the precision of the x87. A new thread begins as the system has it. */
+void hy3d__manner_get(hy3d__manner *manner);
+void hy3d__manner_set(const hy3d__manner *manner);
 
 /* Differs between a process and its children of fork. */
 int64_t hy3d__process_id(void);

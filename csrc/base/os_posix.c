@@ -94,6 +94,16 @@ bool hy3d__thread_is_self(hy3d__thread_id thread)
     return pthread_equal(thread, pthread_self()) != 0;
 }
 
+void hy3d__manner_get(hy3d__manner *manner)
+{
+    fegetenv(manner);
+}
+
+void hy3d__manner_set(const hy3d__manner *manner)
+{
+    fesetenv(manner);
+}
+
 int64_t hy3d__process_id(void)
 {
     return getpid();

@@ -112,6 +112,20 @@ bool hy3d__thread_is_self(hy3d__thread_id thread)
     return thread == GetCurrentThreadId();
 }
 
+/* Not by fenv.h: mingw-w64's leaves SSE's register out, and Microsoft's the x87's, which
+ * mingw-w64's exp() computes with. */
+void hy3d__manner_get(hy3d__manner *manner)
+{
+    __asm__ volatile("stmxcsr %0" : "=m"(manner->sse));
+    __asm__ volatile("fnstcw %0" : "=m"(manner->x87));
+}
+
+void hy3d__manner_set(const hy3d__manner *manner)
+{
+    __asm__ volatile("ldmxcsr %0" : : "m"(manner->sse));
+    __asm__ volatile("fldcw %0" : : "m"(manner->x87));
+}
+
 int64_t hy3d__process_id(void)
 {
     return GetCurrentProcessId();

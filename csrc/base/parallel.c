@@ -15,6 +15,7 @@ typedef struct job {
     const hy3d_cancel *cancel;
     int64_t grains;
     uint32_t width; /* threads that may take part */
+    hy3d__manner manner; /* the caller's: bits must not depend on which thread ran a grain */
     _Atomic int64_t next;
     _Atomic int status;     /* a hy3d_status */
     uint32_t joined;        /* threads that took part so far, each has its own slot; under lock */
@@ -239,6 +240,7 @@ static void worker(void *argument)
         work->helpers++;
         enter(pool, &self);
         hy3d__mutex_unlock(&pool->lock);
+        hy3d__manner_set(&work->manner);
         run_grains(work, slot);
         hy3d__mutex_lock(&pool->lock);
         leave(pool, &self);
@@ -322,6 +324,7 @@ hy3d_status hy3d__parallel_for(hy3d_context *context, int64_t grains, uint32_t s
                 .cancel = cancel,
                 .grains = grains,
                 .width = job_width(context, grains, slots)};
+    hy3d__manner_get(&work.manner);
     if (!hy3d__condition_create(&work.is_left)) {
         return HY3D_ERR_THREAD;
     }

@@ -67,7 +67,7 @@ TCase *tcase_create(const char *name)
 {
     TCase *const tcase = get(sizeof *tcase);
     tcase->name = name;
-    tcase->timeout_seconds = 4;
+    tcase_set_timeout(tcase, 4);
     return tcase;
 }
 
@@ -82,6 +82,8 @@ void suite_add_tcase(Suite *suite, TCase *tcase)
 
 void tcase_set_timeout(TCase *tcase, double seconds)
 {
+    const char *const factor = getenv("CK_TIMEOUT_MULTIPLIER"); /* for slow machines, as in Check */
+    seconds *= factor != NULL && atoi(factor) > 0 ? atoi(factor) : 1;
     tcase->timeout_seconds = seconds < 1 ? 1 : (unsigned)seconds;
 }
 
