@@ -6,6 +6,7 @@
 #   make ctsan    the suites of base with ThreadSanitizer
 #   make cbits    build/c/check_bits: long checks of bits against an oracle (tests/bench/bits/main.c)
 #   make csites   every call for memory, threads and libraries fails once, then for ever
+#   make cwin, cwintest   the same for Windows, under wine: windows.mk
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -217,3 +218,8 @@ cclean:
 	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD) $(CSITES_BUILD)
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d) $(CBITS_OBJECTS:.o=.d)
+	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD) $(CWIN_BUILD)
+
+-include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
+
+include csrc/windows.mk

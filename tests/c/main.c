@@ -148,7 +148,7 @@ static const named_suite suites[] = {
 
 int main(int argc, char **argv)
 {
-    if (!test_notes_open()) {
+    if (test_child_of_runner() == 0 && !test_notes_open()) {
         perror("tmpfile");
         return EXIT_FAILURE;
     }
