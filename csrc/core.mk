@@ -3,8 +3,8 @@
 #   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
-#   make ctsan    the suites of base with ThreadSanitizer
 #   make cclean
+#   checks.mk     the tests under other tools: make ctsan, cmsan, cvalgrind, ccov and more
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
 # tests (else the system's OpenBLAS; without one the tests that need it are skipped and counted);
@@ -20,7 +20,6 @@ CORE_OPT ?= -O2 -g
 
 CORE_BUILD := build/c
 CASAN_BUILD := build/c-asan
-CTSAN_BUILD := build/c-tsan
 
 CORE_WARNINGS := -Wall -Wextra -Wcast-qual -Wcast-align -Wshadow -Wstrict-aliasing=1 \
 	-Wswitch-enum -Wundef -Wpointer-arith -Wformat=2 -Wfloat-equal -Wstrict-prototypes \
@@ -34,7 +33,6 @@ CORE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Ii
 CORE_LIBS := -pthread -ldl -lm
 CASAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
-CTSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 
 CORE_SOURCES := $(sort $(filter-out csrc/python/%,$(wildcard csrc/*/*.c)))
 CORE_OBJECTS := $(CORE_SOURCES:%.c=$(CORE_BUILD)/%.o)
@@ -75,7 +73,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan ctsan cclean cheaders
+.PHONY: core ctest casan cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -124,7 +122,6 @@ $(1)/$(CTEST_DIR)/check_hy3d: $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.o)
 -include $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.d) $(CORE_SOURCES:%.c=$(1)/%.d)
 endef
 $(eval $(call sanitized,$(CASAN_BUILD),$(CASAN_FLAGS)))
-$(eval $(call sanitized,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
 
 cheaders: $(CORE_HEADER_CHECKS)
 	@$(if $(CXX_SKIPPED),echo "$(CXX_SKIPPED)",true)
@@ -158,14 +155,9 @@ casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
 	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
 
-CTSAN_SUITES ?= base parallel fork blas gemm
-ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
-	for suite in $(CTSAN_SUITES); do \
-		TSAN_OPTIONS=die_after_fork=0:allocator_may_return_null=1:exitcode=66 \
-		$< $$suite || exit 1; \
-	done
-
 cclean:
-	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)
+	rm -rf $(CORE_BUILD) $(CORE_BUILD)-*
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
+
+include csrc/checks.mk
