@@ -6,6 +6,7 @@
 #   make cvalgrind  all suites under valgrind's memcheck
 #   make chelgrind  the suites of the thread pool under valgrind's helgrind and drd
 #   make cinteger   all suites with clang's checks of conversions, shifts and bounds
+#   make ccov       lines and branches that the tests reach (gcc and gcov), the extension's too
 #   make canalyze   gcc's -fanalyzer and clang's analyzer over csrc, every finding an error
 #
 # QUICK=1: about three minutes on two cores, a share of the long suites. JOBS=N programs at a time.
@@ -26,7 +27,7 @@ LONG_SUITES := conv3d winograd winograd_kernels schedule
 SHORT_SUITES := $(filter-out $(LONG_SUITES),$(CTEST_SUITES))
 
 # What it says of itself: as a build of OpenBLAS for eight threads would.
-TEST_BLAS := -DTEST_CONFIG='"Loops for tests, MAX_THREADS=8"' -DTEST_CORE='"Prescott"'
+TEST_BLAS := -DTEST_CONFIG='"Loops for tests, MAX_THREADS=8"'
 
 # $(call instrumented,FOLDER,FLAGS,CC): the tests with the stand-in, and the BLAS of our own.
 define instrumented
@@ -103,3 +104,40 @@ cinteger:
 	$(call program,$(CINTEGER_BUILD),$(CLANG))
 	UBSAN_OPTIONS=print_stacktrace=1 $(RUN_SUITES) cinteger \
 	$(CINTEGER_BUILD)/tests-compat/check_hy3d $(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,2)
+
+# Coverage: all suites at every CPU level and the tests of the binding against an extension built in
+# the same way. Without optimisation, since an optimised line is not the one in the source; intrinsics
+# are then macros that warn.
+CCOV_BUILD := build/c-cov
+CCOV_FLAGS := -O0 -g -w --coverage -fprofile-update=atomic
+CCOV_LEVELS ?= avx512 avx2 ref
+CCOV_PYTHON ?= python3
+CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
+	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed test_device
+CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
+CCOV_OBJECTS := $(patsubst %.c,$(CCOV_BUILD)/python/%.o,$(sort $(wildcard csrc/*/*.c)))
+$(eval $(call instrumented,$(CCOV_BUILD),$(CCOV_FLAGS)))
+
+$(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CORE_CFLAGS) $(CCOV_FLAGS) -D_GNU_SOURCE -DPy_LIMITED_API=0x030B0000 \
+		-I$$($(CCOV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') -MMD -MP -c -o $@ $<
+$(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
+	@rm -rf $(CCOV_BUILD)/package && mkdir -p $(CCOV_BUILD)/package
+	@cp -r hy3d_rocm $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
+	$(CC) --coverage -shared -o $@ $(CCOV_OBJECTS) $(CORE_LIBS)
+-include $(CCOV_OBJECTS:.o=.d)
+
+.PHONY: ccov
+ccov:
+	$(call needs,gcov,gcov is not installed (it comes with gcc); not run)
+	$(call program,$(CCOV_BUILD),$(CC))
+	$(MAKE) --no-print-directory -j$(JOBS) $(CCOV_EXTENSION)
+	find $(CCOV_BUILD) -name '*.gcda' -delete
+	for level in $(CCOV_LEVELS); do \
+		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
+		$(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,4) || exit 1; \
+	done
+	cd tests/py && PYTHONPATH=$(CURDIR)/$(CCOV_BUILD)/package $(CCOV_PYTHON) -m pytest -q \
+		-p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
+	$(CCOV_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

@@ -60,6 +60,14 @@ CTEST_LINK := -Wl,--wrap=pthread_create
 CTEST_CFLAGS := $(CHECK_CFLAGS) $(CTEST_HAVE) -Itests/c -Wno-float-equal
 CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
 
+# Libraries that the tests of blas.c load: one says what HY3D_TEST_BLAS holds, one says nothing. By
+# their place under the repository's root, where the tests run.
+TEST_LIBRARIES := build/test-libraries/told.so build/test-libraries/silent.so
+build/test-libraries/%.so: tests/c/libraries/blas.c
+	@mkdir -p $(@D)
+	$(CC) $(CORE_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -o $@ $<
+build/test-libraries/told.so: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+
 CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
 CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok)
 ifneq ($(shell command -v $(CXX) 2>/dev/null),)
@@ -100,7 +108,8 @@ $(CORE_BUILD)/$(CTEST_DIR)/main.o: $(CORE_BUILD)/$(CTEST_DIR)/suites.txt
 FORCE:
 
 # One program a variant, so that changing CHECK_COMPAT never leaves the other one's behind.
-$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a | \
+		$(TEST_LIBRARIES)
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
 
 # $(call sanitized,FOLDER,FLAGS): the core and its tests once more, with a sanitizer.
@@ -116,7 +125,7 @@ $(1)/$(CTEST_DIR)/%.o: tests/c/%.c
 $(1)/$(CTEST_DIR)/main.o: $(1)/$(CTEST_DIR)/suites.txt
 
 $(1)/$(CTEST_DIR)/check_hy3d: $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.o) \
-		$(CORE_SOURCES:%.c=$(1)/%.o)
+		$(CORE_SOURCES:%.c=$(1)/%.o) | $(TEST_LIBRARIES)
 	$$(CC) $$(LDFLAGS) $(2) $$(CTEST_LINK) -o $$@ $$^ $$(CHECK_LIBS) $$(CORE_LIBS)
 
 -include $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.d) $(CORE_SOURCES:%.c=$(1)/%.d)

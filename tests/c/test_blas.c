@@ -1,6 +1,6 @@
 /* The door to BLAS. Loop index = CPU level where a test has one. */
 #define _GNU_SOURCE
-#include "support.h"
+#include "blas_libraries.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -227,5 +227,6 @@ Suite *hy3d_blas_suite(void)
     tcase_add_test(tests, test_loading_survives_every_allocation_failing);
     tcase_add_test(tests, test_concurrent_first_uses_load_once);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, hy3d_blas_libraries_case());
     return suite;
 }

@@ -1,8 +1,9 @@
-/* A BLAS of two functions, a loop each: what the tests load where OpenBLAS cannot be followed by a
- * tool (it is not built with MemorySanitizer, and valgrind reads its assembly slowly), and, built
- * with TEST_CONFIG, what says of itself what a real build might say. */
+/* A BLAS of two functions, a loop each: what the tests load where a tool cannot follow OpenBLAS
+ * (it is not built with MemorySanitizer). With TEST_CONFIG, an expression, it says of itself
+ * what a build of OpenBLAS might say. */
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #define EXPORT __attribute__((visibility("default")))
 enum { TRANSPOSED = 112 };
@@ -44,11 +45,10 @@ EXPORT const char *openblas_get_config(void)
 {
     return TEST_CONFIG;
 }
-#endif
-#ifdef TEST_CORE
+
 EXPORT const char *openblas_get_corename(void);
 EXPORT const char *openblas_get_corename(void)
 {
-    return TEST_CORE;
+    return "Prescott";
 }
 #endif
