@@ -8,6 +8,9 @@
 #ifdef HAVE_TEST_BASE
 Suite *hy3d_base_suite(void);
 #endif
+#ifdef HAVE_TEST_FINGERPRINT
+Suite *hy3d_fingerprint_suite(void);
+#endif
 #ifdef HAVE_TEST_WORKSPACE
 Suite *hy3d_workspace_suite(void);
 #endif
@@ -80,6 +83,9 @@ typedef struct named_suite {
 static const named_suite suites[] = {
 #ifdef HAVE_TEST_BASE
     {"base", hy3d_base_suite},
+#endif
+#ifdef HAVE_TEST_FINGERPRINT
+    {"fingerprint", hy3d_fingerprint_suite},
 #endif
 #ifdef HAVE_TEST_WORKSPACE
     {"workspace", hy3d_workspace_suite},

@@ -12,8 +12,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
+
+/* HY3D_TEST_THREADS: a machine of two processors then has as many threads as are worth looking at. */
+static uint32_t widened(uint32_t max_threads)
+{
+    const char *const word = getenv("HY3D_TEST_THREADS");
+    const unsigned long least = word != NULL ? strtoul(word, NULL, 10) : 0;
+    return max_threads > 1 && least > max_threads && least <= 64 ? (uint32_t)least : max_threads;
+}
+
 hy3d_context *test_context(const char *level, uint32_t max_threads)
 {
+    max_threads = widened(max_threads);
     const hy3d_context_options options = {.cpu_level = level, .max_threads = max_threads};
     hy3d_context *context = NULL;
     ck_assert_ok(hy3d_context_create(&options, &context));
@@ -22,7 +33,12 @@ hy3d_context *test_context(const char *level, uint32_t max_threads)
 
 int test_level_count(void)
 {
-    return (int)hy3d_cpu_detect() + 1;
+    const char *const word = getenv("HY3D_CPU");
+    hy3d_cpu_level level = hy3d_cpu_detect();
+    if (word != NULL) {
+        (void)hy3d__cpu_parse(word, level, &level);
+    }
+    return (int)level + 1;
 }
 
 /* Tests run in child processes, so notes go through a file that main opened before the first fork:
