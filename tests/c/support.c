@@ -47,13 +47,41 @@ __attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
     }
 }
 
+typedef struct figure {
+    char what[64];
+    long count;
+} figure;
+
+/* "count N WHAT". */
+static void add_figure(figure *figures, size_t most, const char *line)
+{
+    char *what = NULL;
+    const long count = strtol(line + strlen("count "), &what, 10);
+    size_t i = 0;
+    while (i < most && figures[i].what[0] != '\0' && strcmp(figures[i].what, what) != 0) {
+        i++;
+    }
+    if (i < most) {
+        snprintf(figures[i].what, sizeof figures[i].what, "%s", what);
+        figures[i].count += count;
+    }
+}
+
+void test_count(const char *what, long count)
+{
+    note("count %ld %s\n", count, what);
+}
+
 void test_notes_report(bool has_failed)
 {
     char line[256], before[256] = "";
+    figure figures[8] = {{"", 0}};
     long blas = 0, other = 0;
     rewind(notes);
     while (fgets(line, sizeof line, notes) != NULL) {
-        if (strncmp(line, "skip ", 5) == 0) {
+        if (strncmp(line, "count ", 6) == 0) {
+            add_figure(figures, COUNT_OF(figures), line);
+        } else if (strncmp(line, "skip ", 5) == 0) {
             blas += strcmp(line, "skip blas\n") == 0;
             other += strcmp(line, "skip blas\n") != 0;
         } else if (has_failed && strcmp(line, before) != 0) {
@@ -65,6 +93,9 @@ void test_notes_report(bool has_failed)
         printf("skipped: %ld for want of a BLAS library (set HY3D_BLAS_LIBRARY), %ld for want of "
                "an instruction set or because a sanitizer cannot follow them\n",
                blas, other);
+    }
+    for (size_t i = 0; i < COUNT_OF(figures) && figures[i].what[0] != '\0'; i++) {
+        printf("%ld%s", figures[i].count, figures[i].what); /* with the line's end */
     }
     fclose(notes);
     notes = NULL;

@@ -78,6 +78,9 @@ void test_fail_threads(bool fail);
 /* Notes a test that was not run: "blas" for want of a BLAS library, else any word. */
 void test_skip(const char *why);
 
+/* Adds to a figure that is printed when all is done; `what` has at most 60 characters. */
+void test_count(const char *what, long count);
+
 /* For main. What tests note goes through a file that is open before Check forks. false: no file. */
 bool test_notes_open(void);
 /* Prints the sums of what was skipped and, after failures, the seeds. */
