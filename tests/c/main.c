@@ -32,6 +32,9 @@ Suite *hy3d_kernels_suite(void);
 #ifdef HAVE_TEST_KERNEL_MEMORY
 Suite *hy3d_kernel_memory_suite(void);
 #endif
+#ifdef HAVE_TEST_GUARDS
+Suite *hy3d_guards_suite(void);
+#endif
 #ifdef HAVE_TEST_SILU
 Suite *hy3d_silu_suite(void);
 #endif
@@ -107,6 +110,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
     {"kernel_memory", hy3d_kernel_memory_suite},
+#endif
+#ifdef HAVE_TEST_GUARDS
+    {"guards", hy3d_guards_suite},
 #endif
 #ifdef HAVE_TEST_SILU
     {"silu", hy3d_silu_suite},

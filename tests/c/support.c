@@ -66,15 +66,43 @@ __attribute__((format(TEST_PRINTF, 1, 2))) static void note(const char *format, 
     }
 }
 
+typedef struct figure {
+    char what[64];
+    long count;
+} figure;
+
+/* "count N WHAT". */
+static void add_figure(figure *figures, size_t most, const char *line)
+{
+    char *what = NULL;
+    const long count = strtol(line + strlen("count "), &what, 10);
+    size_t i = 0;
+    while (i < most && figures[i].what[0] != '\0' && strcmp(figures[i].what, what) != 0) {
+        i++;
+    }
+    if (i < most) {
+        snprintf(figures[i].what, sizeof figures[i].what, "%s", what);
+        figures[i].count += count;
+    }
+}
+
+void test_count(const char *what, long count)
+{
+    note("count %ld %s\n", count, what);
+}
+
 void test_notes_report(bool has_failed)
 {
     char line[256], before[256] = "";
+    figure figures[8] = {{"", 0}};
     long blas = 0, other = 0, here = 0;
     rewind(notes);
     while (fgets(line, sizeof line, notes) != NULL) {
         if (strncmp(line, "skipped: ", 9) == 0) {
             here++;
             fputs(line, stdout);
+        } else if (strncmp(line, "count ", 6) == 0) {
+            add_figure(figures, COUNT_OF(figures), line);
         } else if (strncmp(line, "skip ", 5) == 0) {
             blas += strcmp(line, "skip blas\n") == 0;
             other += strcmp(line, "skip blas\n") != 0;
@@ -90,6 +118,9 @@ void test_notes_report(bool has_failed)
     }
     if (here != 0) {
         printf("skipped: %ld that this system cannot run, named above\n", here);
+    }
+    for (size_t i = 0; i < COUNT_OF(figures) && figures[i].what[0] != '\0'; i++) {
+        printf("%ld%s", figures[i].count, figures[i].what); /* with the line's end */
     }
     test_shared_file_close(notes, "notes");
     notes = NULL;

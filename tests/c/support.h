@@ -90,6 +90,9 @@ __attribute__((noreturn)) void test_skip_here(const char *why);
 #define test_shared_file_close(file, name) fclose(file)
 #endif
 
+/* Adds to a figure that is printed when all is done; `what` has at most 60 characters. */
+void test_count(const char *what, long count);
+
 /* For main. What tests note goes through a file that is open before Check forks. false: no file. */
 bool test_notes_open(void);
 /* Prints the sums of what was skipped and, after failures, the seeds. */
