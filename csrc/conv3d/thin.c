@@ -87,47 +87,67 @@ static int64_t channels_at_once(const hy3d_conv3d_plan *plan)
                : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, most));
 }
 
-static bool fits(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, size_t slot_bytes)
+/* Bytes of a grain's slot; 0: it would not do. */
+static size_t bytes_of(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d)
 {
     const int64_t columns = d->c_block * plan->taps * hy3d__conv_round_up(d->positions, COLUMN);
 
-    return d->m_block <= RESULT_ELEMS / d->positions &&
-           (size_t)(columns + d->m_block * d->positions) <= slot_bytes / sizeof(float);
+    return d->m_block > RESULT_ELEMS / d->positions
+               ? 0
+               : (size_t)(columns + d->m_block * d->positions) * sizeof(float);
+}
+
+/* Sets plan->thin to the blocks that are expected to be the fastest of those that fit; where none
+ * does, to the smallest of them and of what plan->thin is, and returns false. */
+static bool choose_blocks(hy3d_conv3d_plan *plan, uint32_t threads, size_t slot_bytes)
+{
+    const int64_t vectors = hy3d__conv_ceil_div(plane(plan), HY3D__CONV_LANES);
+    const int64_t fewest = hy3d__conv_ceil_div(vectors, MAX_COLUMNS * HY3D__CONV_VECTORS);
+    const int64_t cuts = hy3d__conv_ceil_div(plan->m, RESULT_ELEMS / HY3D__CONV_LANES);
+    size_t smallest = bytes_of(plan, &plan->thin);
+    hy3d__conv_thin d = plan->thin;
+    double least = -1.0;
+
+    for (int64_t cut = cuts; cut < cuts + 8; cut++) {
+        d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
+        for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
+            d.positions = HY3D__CONV_LANES * hy3d__conv_ceil_div(vectors, parts);
+            const size_t bytes = bytes_of(plan, &d);
+            if (bytes == 0) {
+                continue;
+            }
+            const double cycles = cost(plan, &d, threads);
+            if (bytes <= slot_bytes && (least < 0.0 || cycles < least)) {
+                least = cycles;
+                plan->thin = d;
+            } else if (least < 0.0 && bytes < smallest) {
+                smallest = bytes;
+                plan->thin = d;
+            }
+        }
+    }
+    return least >= 0.0;
 }
 
 bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
 {
     const size_t limit = plan->desc.workspace_limit_bytes;
-    const size_t slot_bytes = limit == 0 ? SIZE_MAX : limit / threads;
     const int64_t vectors = hy3d__conv_ceil_div(plane(plan), HY3D__CONV_LANES);
-    const int64_t fewest = hy3d__conv_ceil_div(vectors, MAX_COLUMNS * HY3D__CONV_VECTORS);
-    const int64_t cuts = hy3d__conv_ceil_div(plan->m, RESULT_ELEMS / HY3D__CONV_LANES);
-    double least = -1.0;
 
     if (!is_thin(plan)) {
         return false;
     }
-    hy3d__conv_thin d = {
+    plan->thin = (hy3d__conv_thin){
         .c_block = channels_at_once(plan),
+        .m_block = hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS),
+        .positions = HY3D__CONV_LANES * hy3d__conv_min(vectors, HY3D__CONV_VECTORS),
         .writes_straight = plan->desc.dtype == HY3D_F32 &&
                            plan->out[0] * plane(plan) <=
                                STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels,
     };
-    /* The smallest, where nothing fits. */
-    plan->thin = d;
-    plan->thin.m_block =
-        hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
-    plan->thin.positions = HY3D__CONV_LANES * hy3d__conv_min(vectors, HY3D__CONV_VECTORS);
-    for (int64_t cut = cuts; cut < cuts + 8; cut++) {
-        d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
-        for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
-            d.positions = HY3D__CONV_LANES * hy3d__conv_ceil_div(vectors, parts);
-            const double cycles = cost(plan, &d, threads);
-            if (fits(plan, &d, slot_bytes) && (least < 0.0 || cycles < least)) {
-                least = cycles;
-                plan->thin = d;
-            }
-        }
+    /* Too little for all threads at once may be enough for one. */
+    if (!choose_blocks(plan, threads, limit == 0 ? SIZE_MAX : limit / threads)) {
+        (void)choose_blocks(plan, 1, limit);
     }
     return true;
 }

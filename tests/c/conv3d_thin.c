@@ -153,6 +153,42 @@ START_TEST(test_thin_kernels_take_little_memory_whatever_their_size)
 }
 END_TEST
 
+/* More threads would like smaller grains each, and must not refuse what does for one of them. */
+START_TEST(test_the_least_limit_of_thin_kernels_does_for_any_number_of_threads)
+{
+    static const int64_t shapes[][4] = {/* channels in, out, height, width */
+                                        {17, 1, 4, 4},   {34, 17, 1, 26}, {16, 300, 40, 40},
+                                        {70, 5, 7, 100}, {20, 64, 3, 16}, {400, 400, 30, 9}};
+    hy3d_context *const context = test_context(NULL, 8);
+    const float one = 1;
+
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        size_t first = 0, workspace = 0, own = 0;
+        for (uint32_t threads = 1; threads <= 8; threads++) {
+            const int64_t *const s = shapes[i];
+            hy3d_conv3d_desc desc = conv_desc(HY3D_F32, s[0], s[1], 3, s[2], s[3], 1);
+            const hy3d_tensor weight = {(void *)(uintptr_t)&one, HY3D_F32, {s[1], s[0], 1, 1, 1},
+                                        {0, 0, 0, 0, 0}};
+            hy3d_conv3d_plan *plan = NULL;
+            size_t needed = 0;
+            desc.num_threads = threads;
+            desc.workspace_limit_bytes = 1;
+            ck_assert_status(hy3d_conv3d_plan_create(context, &desc, &weight, NULL, &needed, &plan),
+                             HY3D_ERR_WORKSPACE_TOO_SMALL);
+            first = threads == 1 ? needed : first;
+            ck_assert_uint_eq(needed, first);
+            desc.workspace_limit_bytes = needed;
+            ck_assert_ok(hy3d_conv3d_memory(context, &desc, false, &workspace, &own));
+            ck_assert_uint_le(workspace, needed);
+            desc.workspace_limit_bytes = needed - 1;
+            ck_assert_status(hy3d_conv3d_memory(context, &desc, false, &workspace, &own),
+                             HY3D_ERR_WORKSPACE_TOO_SMALL);
+        }
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_conv3d_thin_case(void)
 {
     TCase *const tests = tcase_create("thin");
@@ -160,5 +196,6 @@ TCase *hy3d_conv3d_thin_case(void)
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_exact_integers, 0, 8);
     tcase_add_loop_test(tests, test_threads_change_no_bit_of_thin_kernels, 0, 15);
     tcase_add_test(tests, test_thin_kernels_take_little_memory_whatever_their_size);
+    tcase_add_test(tests, test_the_least_limit_of_thin_kernels_does_for_any_number_of_threads);
     return tests;
 }
