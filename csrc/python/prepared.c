@@ -304,7 +304,7 @@ static bool read_desc(const char *format, char **keywords, PyObject *args, PyObj
            hy3d_py_int64(in_channels, "in_channels", &desc->in_channels) &&
            hy3d_py_int64(out_channels, "out_channels", &desc->out_channels) &&
            (batch == NULL || hy3d_py_int64(batch, "batch", &desc->batch)) &&
-           read_dtype(dtype, &desc->dtype) && check_upsample(desc);
+           read_dtype(dtype, &desc->dtype) && hy3d_py_conv_groups(desc) && check_upsample(desc);
 }
 
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)
