@@ -60,11 +60,23 @@ class BuildCore(build_ext):
     """build_ext, then the BLAS library beside the module it belongs to."""
 
     def finalize_options(self) -> None:
-        # GCC's attributes, built-ins and POSIX threads are in every file of the core: Microsoft's
-        # compiler has none of the three, MinGW-w64 has all.
+        # GCC's attributes (the kernels' instruction sets), built-ins and vector types are all over
+        # the core. Microsoft's compiler has none of them, MinGW-w64 has all; and csrc/windows.mk
+        # tests the core with it.
         if WINDOWS and self.compiler is None:
             self.compiler = "mingw32"
         super().finalize_options()
+
+    def build_extensions(self) -> None:
+        if WINDOWS:
+            self.compiler.dll_libraries = []  # the C run-time is the compiler's own choice
+        super().build_extensions()
+
+    def get_libraries(self, ext: Extension) -> list[str]:
+        """On Windows python3.dll, not that of one version: the wheel is for all of them."""
+        if WINDOWS and STABLE_ABI:
+            return [*ext.libraries, "python3"]
+        return super().get_libraries(ext)
 
     def run(self) -> None:
         choice = vendored_blas.choice()
@@ -148,11 +160,14 @@ def relative(*patterns: str) -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for p in patterns for path in ROOT.glob(p))
 
 
-COMPILE = [
-    *"-std=c11 -O2 -fvisibility=hidden -ffp-contract=off -pthread -g0".split(),
-    f"-ffile-prefix-map={ROOT}=.",
-]
-LINK = "-pthread -Wl,-s " + ("-static" if WINDOWS else "-Wl,-z,relro,-z,now")
+COMPILE = ["-std=c11", "-O2", "-ffp-contract=off", "-g0", f"-ffile-prefix-map={ROOT}=."]
+if WINDOWS:
+    # csrc/windows.mk says why unaligned moves.
+    COMPILE += ["-Wa,-muse-unaligned-vector-move", "-D_WIN32_WINNT=0x0601"]
+    LINK = ["-Wl,-s", "-static-libgcc"]
+else:
+    COMPILE += ["-fvisibility=hidden", "-pthread"]
+    LINK = ["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"]
 MACROS = [("_GNU_SOURCE", None)]
 if STABLE_ABI:
     MACROS.append(("Py_LIMITED_API", "0x030B0000"))
@@ -168,7 +183,7 @@ setup(
             include_dirs=["include", "csrc"],
             define_macros=MACROS,
             extra_compile_args=COMPILE,
-            extra_link_args=LINK.split(),
+            extra_link_args=LINK,
             libraries=[] if WINDOWS else ["m", "dl"],
             py_limited_api=STABLE_ABI,
         )

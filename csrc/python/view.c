@@ -108,14 +108,14 @@ static bool fill_from_dlpack(const DLTensor *source, const char *name, hy3d_py_v
 static DLManagedTensor *take_managed(PyObject *capsule)
 {
     DLManagedTensor *managed = NULL;
-    HY3D_PY_LOCK(capsule)
+    HY3D_PY_LOCK(capsule);
     if (PyCapsule_IsValid(capsule, "dltensor")) {
         managed = PyCapsule_GetPointer(capsule, "dltensor");
         if (PyCapsule_SetName(capsule, "used_dltensor") != 0) {
             managed = NULL;
         }
     }
-    HY3D_PY_UNLOCK()
+    HY3D_PY_UNLOCK();
     return managed;
 }
 
