@@ -19,7 +19,7 @@ from typing import Any
 
 from host_calls import Sample, _core, digest, samples
 
-ALARM_S = 300
+ALARM_S = int(os.environ.get("HOST_ALARM", "300"))
 CHAIN = 25  # forks one inside the other
 KINDS = ("chain", "thread", "inside")
 
