@@ -163,9 +163,9 @@ def samples(*, long: bool = False) -> dict[str, Sample]:
         return np.random.default_rng(zlib.crc32(name.encode()))
 
     size, channels, scale = (48, 48, 8) if long else (12, 16, 1)
-    rasterize, interpolate = _rasterize(rng("rasterize"), scale)
+    rasterize, interpolate = _rasterize(rng("rasterize"), 2 * scale if long else 1)
     wide = 32 if not long else channels
-    fast = _conv(rng("fast"), "f4", 2 * size, wide, "fast")
+    fast = _conv(rng("fast"), "f4", (4 if long else 2) * size, wide, "fast")
 
     def prepare(threads: int = 1, cancel: Any = None, prepared: Any = None) -> Arrays:
         return fast.run(1, None, _core.conv3d_prepare(fast.weight, fast.number, threads, cancel))

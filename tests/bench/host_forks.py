@@ -59,15 +59,16 @@ def chain(calls: dict[str, Sample], wanted: dict[str, str], depth: int, busy: bo
 def inside_calls(calls: dict[str, Sample]) -> Iterator[Callable[[], None]]:
     """Two threads that are hardly ever outside of a call, until what it gives is called."""
     done, ready = threading.Event(), threading.Barrier(3)
-    names = ("conv3d f64", "conv3d exact f32", "conv3d fast", "conv3d f64", "rasterize")
+    # One is inside long calls and BLAS, the other takes the pool's lock as often as it can.
+    each = (("conv3d f64", "conv3d fast", "rasterize"), ("channel_moments", "interpolate"))
 
-    def work() -> None:
+    def work(names: tuple[str, ...]) -> None:
         ready.wait()
         while not done.is_set():
             for name in names:
                 calls[name].run(2, None, calls[name].prepare())
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(names,)) for names in each]
     for thread in threads:
         thread.start()
     ready.wait()
