@@ -35,8 +35,8 @@ _ROUTER = (
     "test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
-    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py", "test_budget.py",
-    "test_decode_unknown.py",
+    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py",
+    "test_budget.py", "test_decode_unknown.py",
 )  # fmt: skip
 
 GROUPS = (
@@ -66,13 +66,13 @@ GROUPS = (
     Group(
         "router",
         {
-            "hy3d_rocm/conv/choice.py": ("test_choice.py", *_ROUTER),
-            "hy3d_rocm/conv/errors.py": ("test_errors.py", *_ROUTER),
-            "hy3d_rocm/conv/estimate.py": ("test_choice.py", *_ROUTER),
+            "hy3d_rocm/conv/choice.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/errors.py": ("test_errors.py", "test_verdict_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/estimate.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
             "hy3d_rocm/conv/ladder.py": _ROUTER,
             "hy3d_rocm/conv/policy.py": _ROUTER,
-            "hy3d_rocm/conv/recovery.py": _ROUTER,
-            "hy3d_rocm/conv/verdicts.py": _ROUTER,
+            "hy3d_rocm/conv/recovery.py": ("test_verdict_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/verdicts.py": ("test_verdict_rules.py", *_ROUTER),
         },
         left_out=(
             "test_router_knowledge.py::test_importing_the_router_opens_no_store",
