@@ -29,10 +29,10 @@ _DEVICE = ("test_device.py", "test_device_rules.py", "test_binding_device.py")
 _SEED = ("test_seed_generators.py", "test_seed_twin.py", "test_seed_modes.py")
 _SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
 _ROUTER = (
-    "test_router.py", "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
-    "test_router_lasting.py", "test_router_measured.py", "test_router_memory.py",
-    "test_router_planning.py", "test_router_policy.py", "test_router_probing.py",
-    "test_selfcheck.py",
+    "test_ladder_words.py", "test_planning_rules.py", "test_router.py", "test_router_broken.py",
+    "test_router_faults.py", "test_router_knowledge.py", "test_router_lasting.py",
+    "test_router_measured.py", "test_router_memory.py", "test_router_planning.py",
+    "test_router_policy.py", "test_router_probing.py", "test_router_scope.py", "test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
     "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py",
