@@ -26,17 +26,19 @@ class Group:
 
 
 _DEVICE = ("test_device.py", "test_device_rules.py", "test_binding_device.py")
-_SEED = ("test_seed_generators.py", "test_seed_twin.py", "test_seed_modes.py")
+_SEED = ("test_seed_generators.py", "test_seed_rules.py", "test_seed_twin.py")
 _SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
 _ROUTER = (
-    "test_ladder_words.py", "test_planning_rules.py", "test_router.py", "test_router_broken.py",
-    "test_router_faults.py", "test_router_knowledge.py", "test_router_lasting.py",
+    "test_ladder_words.py", "test_planning_plans.py", "test_planning_rules.py", "test_router.py",
+    "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
+    "test_router_lasting.py",
     "test_router_measured.py", "test_router_memory.py", "test_router_planning.py",
     "test_router_policy.py", "test_router_probing.py", "test_router_scope.py", "test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
     "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py",
-    "test_budget.py", "test_decode_unknown.py",
+    "test_backend_rules.py", "test_budget.py", "test_decode_unknown.py", "test_price_rules.py",
+    "test_way_rules.py",
 )  # fmt: skip
 
 GROUPS = (
@@ -48,7 +50,6 @@ GROUPS = (
         "seed",
         {"hy3d_rocm/seed.py": _SEED, "hy3d_rocm/_fallback/seed.py": _SEED},
         {"csrc/seed/seed.c": ("seed",)},
-        left_out=("test_seed_modes.py::test_the_promises_hold_for_a_thousand_seeds",),
     ),
     Group(
         "schedule",
@@ -85,8 +86,8 @@ GROUPS = (
     Group(
         "decode",
         {
-            "hy3d_rocm/decode/failures.py": ("test_decode_ladder.py",),
-            "hy3d_rocm/decode/faults.py": ("test_decode_ladder.py", "test_layerwise_faults.py"),
+            "hy3d_rocm/decode/failures.py": ("test_backend_rules.py", "test_decode_ladder.py"),
+            "hy3d_rocm/decode/faults.py": ("test_backend_rules.py", "test_decode_ladder.py"),
             "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
             "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),
             "hy3d_rocm/decode/planning/backends.py": _PLANNING,
