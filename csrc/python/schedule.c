@@ -227,7 +227,7 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
     int64_t index = 0;
-    hy3d_schedule_plan plan;
+    hy3d_schedule_plan plan = {.grains = 0};
     hy3d_schedule_grain grain;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_grain", keywords, &dict,
                                      &index_object) ||
