@@ -105,13 +105,39 @@ cinteger:
 	UBSAN_OPTIONS=print_stacktrace=1 $(RUN_SUITES) cinteger \
 	$(CINTEGER_BUILD)/tests-compat/check_hy3d $(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,2)
 
+# Findings are errors. gcc's analyzer is run without the kernels, which own no memory and call
+# nothing; where clang is missing gcc's is run alone, and that is said.
+CANALYZE_BUILD := build/c-analyze
+CANALYZE_SOURCES := $(sort $(wildcard csrc/*/*.c))
+CANALYZE_FLAGS = $(CORE_CFLAGS) -D_GNU_SOURCE -DPy_LIMITED_API=0x030B0000 $(PYTHON_INCLUDE)
+CANALYZE_GCC := $(patsubst %.c,$(CANALYZE_BUILD)/%.gcc,$(filter-out csrc/kernels/%,$(CANALYZE_SOURCES)))
+CANALYZE_CLANG := $(CANALYZE_SOURCES:%.c=$(CANALYZE_BUILD)/%.clang)
+PYTHON_INCLUDE = -isystem $(shell $(CHECK_PYTHON) -c \
+	'import sysconfig; print(sysconfig.get_path("include"))')
+CHECK_PYTHON ?= python3
+
+# Headers are not followed: make canalyze begins afresh each time.
+$(CANALYZE_BUILD)/%.gcc: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CANALYZE_FLAGS) -O1 -fanalyzer -Werror -c -o $@ $<
+$(CANALYZE_BUILD)/%.clang: %.c
+	@mkdir -p $(@D)
+	$(CLANG) --analyze --analyzer-output text -Xclang -analyzer-werror $(CANALYZE_FLAGS) -o $@ $<
+	@touch $@
+canalyze:
+	rm -rf $(CANALYZE_BUILD)
+	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_GCC)
+	@echo "canalyze: $(words $(CANALYZE_GCC)) files, 0 findings of gcc"
+	$(call needs,$(CLANG),clang is not installed (apt-get install clang): gcc's analyzer was run alone)
+	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_CLANG)
+	@echo "canalyze: $(words $(CANALYZE_CLANG)) files, 0 findings of clang"
+
 # Coverage: all suites at every CPU level and the tests of the binding against an extension built in
 # the same way. Without optimisation, since an optimised line is not the one in the source; intrinsics
 # are then macros that warn.
 CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O0 -g -w --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
-CCOV_PYTHON ?= python3
 CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
 	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
@@ -124,7 +150,7 @@ $(CCOV_BUILD)/csrc/conv3d/reference.o: CFLAGS += -O1
 $(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CORE_CFLAGS) $(CCOV_FLAGS) -D_GNU_SOURCE -DPy_LIMITED_API=0x030B0000 \
-		-I$$($(CCOV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') -MMD -MP -c -o $@ $<
+		$(PYTHON_INCLUDE) -MMD -MP -c -o $@ $<
 $(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
 	@rm -rf $(CCOV_BUILD)/package && mkdir -p $(CCOV_BUILD)/package
 	@cp -r hy3d_rocm tests pyproject.toml setup.py $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
@@ -141,5 +167,5 @@ ccov:
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
 		$(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,4) || exit 1; \
 	done
-	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CCOV_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
-	$(CCOV_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)
+	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
+	$(CHECK_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

@@ -186,6 +186,16 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
     return plan_to_dict(&plan);
 }
 
+/* Borrowed. NULL without an exception where it is not there; PyDict_GetItemString would say so too
+ * where there is no memory for the key. */
+static PyObject *item_of(PyObject *dict, const char *name)
+{
+    PyObject *const key = PyUnicode_FromString(name);
+    PyObject *const found = key != NULL ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
+    return found;
+}
+
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
 static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule_plan *plan)
 {
@@ -193,8 +203,11 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
         return hy3d_py_type_error("plan must be the dictionary that schedule_plan gave, not %R.",
                                   (PyObject *)Py_TYPE(dict));
     }
-    PyObject *const desc_dict = PyDict_GetItemString(dict, "desc");
-    PyObject *const level = PyDict_GetItemString(dict, "level");
+    PyObject *const desc_dict = item_of(dict, "desc");
+    PyObject *const level = desc_dict != NULL ? item_of(dict, "level") : NULL;
+    if (PyErr_Occurred() != NULL) {
+        return false;
+    }
     if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
         return hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
     }
