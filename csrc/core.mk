@@ -5,6 +5,7 @@
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make ctsan    the suites of base with ThreadSanitizer
 #   make cbits    build/c/check_bits: long checks of bits against an oracle (tests/bench/bits/main.c)
+#   make cbits-quick  a few seconds of each of them
 #   make cclean
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
@@ -76,7 +77,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan ctsan cbits cclean cheaders
+.PHONY: core ctest casan ctsan cbits cbits-quick cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -177,6 +178,11 @@ $(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
 
 cbits: $(CORE_BUILD)/check_bits
+
+cbits-quick: $(CORE_BUILD)/check_bits
+	$< exact --count 1200
+	$< stable --count 6
+	$< others --count 12
 
 cclean:
 	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD)

@@ -61,6 +61,8 @@ int64_t bits_view_differing(const bits_view *view, const int32_t *wanted, int64_
 int64_t bits_view_far(const bits_view *view, const int32_t *wanted);
 /* Bytes between y's elements that were written to; wipes the elements. */
 int64_t bits_view_strays(const bits_view *view);
+/* All elements in index order, so that layouts can be compared; the caller frees them. */
+unsigned char *bits_view_elements(const bits_view *view);
 int64_t bits_elems(const int64_t size[HY3D_TENSOR_DIMS]);
 
 /* One convolution. Integers are kept in plain order beside the tensors. */
