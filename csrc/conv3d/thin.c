@@ -8,7 +8,6 @@
  * and the workspace limit: only the blocks of input channels do, which follow from sizes alone. */
 #include "conv3d/internal.h"
 
-#include "base/checked.h"
 
 #include <string.h>
 
@@ -136,25 +135,17 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
     return true;
 }
 
-hy3d_status hy3d__conv_count_thin(hy3d_conv3d_plan *plan)
+void hy3d__conv_count_thin(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_thin *const d = &plan->thin;
-    int64_t grains = plan->desc.batch;
 
     d->m_blocks = hy3d__conv_ceil_div(plan->m, d->m_block);
     d->blocks = hy3d__conv_ceil_div(plane(plan), d->positions);
     plan->block_k = d->c_block * plan->taps;
-    if (!hy3d__mul_i64(grains, plan->desc.groups, &grains) ||
-        !hy3d__mul_i64(grains, plan->out[0], &grains) ||
-        !hy3d__mul_i64(grains, d->blocks, &grains) ||
-        !hy3d__mul_i64(grains, d->m_blocks, &grains)) {
-        return HY3D_ERR_OVERFLOW;
-    }
-    plan->grains = grains;
+    plan->grains = plan->desc.batch * plan->desc.groups * plan->out[0] * d->blocks * d->m_blocks;
     plan->input_bytes =
         (size_t)(plan->block_k * hy3d__conv_round_up(d->positions, COLUMN)) * sizeof(float);
     plan->result_bytes = (size_t)(d->m_block * d->positions) * sizeof(float);
-    return HY3D_OK;
 }
 
 /* Positions [first, first + count) of a plane, output channels [m, m + rows). */

@@ -9,7 +9,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#if !defined(_WIN32)
 #include <sys/wait.h>
+#endif
 #include <unistd.h>
 
 typedef struct entry {
@@ -34,8 +36,11 @@ struct Suite {
 struct SRunner {
     Suite *suites;
     bool forks;
+    unsigned patience;           /* times the time-outs, for tools that slow the tests down */
+    unsigned share, shares, met; /* this program runs each shares-th test, from number `share` on */
     int run, failures, errors;
     FILE *messages; /* shared with the children by being open before the fork */
+    const char *test_name;
     bool can_jump;
     jmp_buf back;
 };
@@ -64,7 +69,7 @@ TCase *tcase_create(const char *name)
 {
     TCase *const tcase = get(sizeof *tcase);
     tcase->name = name;
-    tcase->timeout_seconds = 4;
+    tcase_set_timeout(tcase, 4);
     return tcase;
 }
 
@@ -79,6 +84,8 @@ void suite_add_tcase(Suite *suite, TCase *tcase)
 
 void tcase_set_timeout(TCase *tcase, double seconds)
 {
+    const char *const factor = getenv("CK_TIMEOUT_MULTIPLIER"); /* for slow machines, as in Check */
+    seconds *= factor != NULL && atoi(factor) > 0 ? atoi(factor) : 1;
     tcase->timeout_seconds = seconds < 1 ? 1 : (unsigned)seconds;
 }
 
@@ -92,12 +99,34 @@ void compat_add(TCase *tcase, const compat_test *test, int start, int end)
     **link = (entry){test, start, end, NULL};
 }
 
+/* "2/16": the third of sixteen. */
+static void read_share(SRunner *runner, const char *text)
+{
+    char *end = NULL;
+    runner->shares = 1;
+    if (text == NULL) {
+        return;
+    }
+    const unsigned long share = strtoul(text, &end, 10);
+    const unsigned long shares = *end == '/' ? strtoul(end + 1, &end, 10) : 0;
+    if (*end != '\0' || share >= shares || shares > 4096) {
+        fprintf(stderr, "HY3D_TEST_SHARE=%s: wanted I/N with I below N, as in 0/16\n", text);
+        exit(EXIT_FAILURE);
+    }
+    runner->share = (unsigned)share;
+    runner->shares = (unsigned)shares;
+}
+
 SRunner *srunner_create(Suite *suite)
 {
     SRunner *const runner = get(sizeof *runner);
     const char *const forks = getenv("CK_FORK");
+    const char *const patience = getenv("CK_TIMEOUT_MULTIPLIER");
+    const unsigned long times = patience != NULL ? strtoul(patience, NULL, 10) : 0;
     runner->suites = suite;
     runner->forks = forks == NULL || strcmp(forks, "no") != 0;
+    runner->patience = times > 0 && times < 10000 ? (unsigned)times : 1;
+    read_share(runner, getenv("HY3D_TEST_SHARE"));
     return runner;
 }
 
@@ -108,6 +137,11 @@ void srunner_add_suite(SRunner *runner, Suite *suite)
         link = &(*link)->next;
     }
     *link = suite;
+}
+
+const char *compat_test_name(void)
+{
+    return current != NULL && current->test_name != NULL ? current->test_name : "";
 }
 
 void compat_fail(const char *file, int line, const char *format, ...)
@@ -123,6 +157,14 @@ void compat_fail(const char *file, int line, const char *format, ...)
         longjmp(current->back, 1);
     }
     _exit(1);
+}
+
+void compat_end(void)
+{
+    if (current->can_jump) {
+        longjmp(current->back, 2);
+    }
+    exit(EXIT_SUCCESS);
 }
 
 /* One line a failed test, in Check's form: place:kind:case:test:index: message. */
@@ -142,7 +184,18 @@ static void report(SRunner *runner, const TCase *tcase, const entry *what, int i
     }
 }
 
-static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, int index)
+#if defined(_WIN32)
+static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, int index)
+{
+    char text[64] = "";
+    bool failed;
+    fflush(NULL);
+    if (!test_run_child(runner->run, tcase->timeout_seconds, &failed, text, sizeof text)) {
+        report(runner, tcase, what, index, failed ? 'F' : 'E', text);
+    }
+}
+#else
+static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, int index)
 {
     fflush(NULL);
     const pid_t child = fork();
@@ -159,10 +212,11 @@ static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, i
     int state = 0;
     char text[64] = "";
     for (unsigned ticks = 0; waitpid(child, &state, WNOHANG) == 0; ticks++) {
-        if (ticks > tcase->timeout_seconds * 200) {
+        if (ticks > tcase->timeout_seconds * runner->patience * 200) {
             kill(-child, SIGKILL);
             waitpid(child, &state, 0);
-            snprintf(text, sizeof text, "Test timeout expired (%u s)", tcase->timeout_seconds);
+            snprintf(text, sizeof text, "Test timeout expired (%u s)",
+                     tcase->timeout_seconds * runner->patience);
             break;
         }
         usleep(5000);
@@ -178,33 +232,52 @@ static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, i
         report(runner, tcase, what, index, WEXITSTATUS(state) == 1 ? 'F' : 'E', text);
     }
 }
+#endif
 
 static void run_in_process(SRunner *runner, const TCase *tcase, const entry *what, int index)
 {
     runner->can_jump = true;
-    if (setjmp(runner->back) == 0) {
+    switch (setjmp(runner->back)) {
+    case 0:
         what->test->run(index);
-    } else {
+        break;
+    case 1:
         report(runner, tcase, what, index, 'F', "failed");
+        break;
+    default:
+        break;
     }
     runner->can_jump = false;
 }
 
 static void run_entry(SRunner *runner, const TCase *tcase, const entry *what)
 {
+    const int child = test_child_of_runner();
     for (int index = what->start; index < what->end; index++) {
-        runner->messages = tmpfile();
+        if (runner->met++ % runner->shares != runner->share) {
+            continue;
+        }
+        runner->run++;
+        if (child != 0 && runner->run != child) {
+            continue;
+        }
+        runner->test_name = what->test->name;
+        runner->messages = test_shared_file("messages");
         if (runner->messages == NULL) {
             perror("tmpfile");
             exit(EXIT_FAILURE);
         }
-        runner->run++;
+        if (child != 0) {
+            test_notes_open();
+            what->test->run(index);
+            exit(EXIT_SUCCESS);
+        }
         if (runner->forks) {
-            run_forked(runner, tcase, what, index);
+            run_alone(runner, tcase, what, index);
         } else {
             run_in_process(runner, tcase, what, index);
         }
-        fclose(runner->messages);
+        test_shared_file_close(runner->messages, "messages");
     }
 }
 
@@ -212,9 +285,11 @@ void srunner_run_all(SRunner *runner, enum print_output how)
 {
     (void)how;
     current = runner;
-    printf("Running suite(s):");
-    for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
-        printf(" %s\n", suite->name);
+    if (test_child_of_runner() == 0) {
+        printf("Running suite(s):");
+        for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
+            printf(" %s\n", suite->name);
+        }
     }
     for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
         for (const TCase *tcase = suite->cases; tcase != NULL; tcase = tcase->next) {

@@ -8,6 +8,9 @@
 #ifdef HAVE_TEST_BASE
 Suite *hy3d_base_suite(void);
 #endif
+#ifdef HAVE_TEST_FINGERPRINT
+Suite *hy3d_fingerprint_suite(void);
+#endif
 #ifdef HAVE_TEST_WORKSPACE
 Suite *hy3d_workspace_suite(void);
 #endif
@@ -28,6 +31,9 @@ Suite *hy3d_kernels_suite(void);
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
 Suite *hy3d_kernel_memory_suite(void);
+#endif
+#ifdef HAVE_TEST_GUARDS
+Suite *hy3d_guards_suite(void);
 #endif
 #ifdef HAVE_TEST_SILU
 Suite *hy3d_silu_suite(void);
@@ -81,6 +87,9 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_BASE
     {"base", hy3d_base_suite},
 #endif
+#ifdef HAVE_TEST_FINGERPRINT
+    {"fingerprint", hy3d_fingerprint_suite},
+#endif
 #ifdef HAVE_TEST_WORKSPACE
     {"workspace", hy3d_workspace_suite},
 #endif
@@ -101,6 +110,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
     {"kernel_memory", hy3d_kernel_memory_suite},
+#endif
+#ifdef HAVE_TEST_GUARDS
+    {"guards", hy3d_guards_suite},
 #endif
 #ifdef HAVE_TEST_SILU
     {"silu", hy3d_silu_suite},
@@ -148,7 +160,7 @@ static const named_suite suites[] = {
 
 int main(int argc, char **argv)
 {
-    if (!test_notes_open()) {
+    if (test_child_of_runner() == 0 && !test_notes_open()) {
         perror("tmpfile");
         return EXIT_FAILURE;
     }
