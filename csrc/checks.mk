@@ -11,8 +11,8 @@
 #
 # QUICK=1: about three minutes on two cores, a share of the long suites. JOBS=N programs at a time.
 # All of it is built with the stand-in for Check: the library is not instrumented, and only the
-# stand-in shares a suite among programs. What is left to silence stands in tests/c/sanitizers.supp
-# and tests/c/valgrind.supp with its reasons.
+# stand-in shares a suite among programs. What is silenced stands in tests/c/
+# valgrind.supp with its reasons.
 
 CLANG ?= clang
 VALGRIND ?= valgrind
@@ -63,9 +63,9 @@ needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 # Eight threads whatever the machine has (HY3D_TEST_THREADS), but in the suites of the pool itself,
 # which count threads. Suites that start none are left out: there is nothing to race with; so is
 # fork, since ThreadSanitizer cannot follow threads that start after a fork with threads.
-CTSAN_POOL := base workspace parallel blas gemm peak
+CTSAN_POOL := base fingerprint workspace parallel blas gemm peak
 CTSAN_RACES := conv_memory moments rasterize rasterize_runs raster_mesh
-CTSAN_OPTIONS := die_after_fork=0:allocator_may_return_null=1:exitcode=66:suppressions=$(CURDIR)/tests/c/sanitizers.supp
+CTSAN_OPTIONS := die_after_fork=0:allocator_may_return_null=1:exitcode=66
 ctsan:
 	$(call program,$(CTSAN_BUILD),$(CC))
 	TSAN_OPTIONS=$(CTSAN_OPTIONS) $(RUN_SUITES) ctsan-pool \
@@ -94,7 +94,7 @@ chelgrind:
 	$(call needs,$(VALGRIND),valgrind is not installed (apt-get install valgrind); not run)
 	$(call uninstrumented)
 	for tool in helgrind drd; do \
-		$(RUN_SUITES) c$$tool $(CORE_BUILD)/tests-compat/check_hy3d base parallel -- \
+		$(RUN_SUITES) c$$tool $(CORE_BUILD)/tests-compat/check_hy3d base parallel fingerprint -- \
 		$(VALGRIND) -q --tool=$$tool --error-exitcode=99 \
 		--suppressions=$(CURDIR)/tests/c/valgrind.supp || exit 1; \
 	done
