@@ -143,8 +143,6 @@ def resident_mib() -> float:
 def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
     """Runs the cases in this process, and looks after its memory."""
     arrays = [*make_arrays(), *READY, *raster_arrays()]
-    # Deleters that raise are told here, each of them.
-    sys.unraisablehook = lambda _told: None
     seen: Counter[str] = Counter()
     first = live = 0.0
     for at, index in enumerate(indices):
@@ -226,6 +224,8 @@ def main() -> int:
     options = parser.parse_args()
     names = [options.function] if options.function else functions()
     if options.child or options.only is not None:
+        if options.child:  # deleters that raise would be told, each of them
+            sys.unraisablehook = lambda _told: None
         first, count = (options.first, options.count) if options.child else (options.only, 1)
         for name in names:
             print(json.dumps(run_cases(name, options.seed, range(first, first + count))))
