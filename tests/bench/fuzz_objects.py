@@ -157,6 +157,8 @@ class Shifty:
             return self.kept.__dlpack__()
         if self.quirk == 10:
             self.args.clear()
+        if not isinstance(self.array, np.ndarray):
+            raise MischiefError("nothing to show")
         self.capsule = self.array.__dlpack__()
         return self.capsule
 
