@@ -48,6 +48,8 @@ PyObject *hy3d_py_error_create(void);
 /* arguments.c: numbers from Python, each refusal names the argument and the value. */
 bool hy3d_py_int64(PyObject *value, const char *name, int64_t *out);
 bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out);
+/* What a tuple or list holds, as a tuple: a new reference; NULL only for want of memory. */
+PyObject *hy3d_py_items(PyObject *value);
 /* A sequence of `count` integers. It is copied first, so an __index__ that changes the sequence
  * changes nothing here. */
 bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out);

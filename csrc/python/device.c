@@ -123,7 +123,7 @@ static int hook_device(PyObject *object, PyObject **out)
         Py_ssize_t i = 0;
         if (result == FOUND) {
             result = NOTHING;
-            PyObject *const items = PyTuple_Check(hooks) ? PySequence_Tuple(hooks) : NULL;
+            PyObject *const items = PyTuple_Check(hooks) ? hy3d_py_items(hooks) : NULL;
             const Py_ssize_t count = items == NULL ? 0 : PyTuple_Size(items);
             for (i = 0; result == NOTHING && i < count; i++) {
                 result = device_attribute(PyTuple_GetItem(items, i), "execution_device", true, out);
