@@ -42,6 +42,9 @@ PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const ch
 /* ValueError or TypeError with a sentence; always returns false. */
 bool hy3d_py_value_error(const char *format, ...);
 bool hy3d_py_type_error(const char *format, ...);
+/* Whether the exception that is set may be passed over, as what a strange object says: an Exception,
+ * but not MemoryError, after which nothing is known about the object. */
+bool hy3d_py_may_skip(void);
 /* Makes the exception class. */
 PyObject *hy3d_py_error_create(void);
 

@@ -1,7 +1,7 @@
 /* resolve_device: where does this pipeline, module or VAE compute?
  *
  * Nothing but attribute look-ups, and one call: .parameters(). Whatever a look-up raises is
- * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass. No import of torch: a
+ * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass, and MemoryError. No import of torch: a
  * device is what looks like one. hy3d_rocm/_fallback/device.py is the same in Python. */
 #include "python/core.h"
 
@@ -17,7 +17,7 @@ typedef int (*finder)(PyObject *object, PyObject **out);
 
 static int skip_exception(void)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (!hy3d_py_may_skip()) {
         return RAISED;
     }
     PyErr_Clear();
