@@ -3,9 +3,10 @@
 #   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
-#   make ctsan    the suites of base with ThreadSanitizer
-#   make cwin, cwintest   the same for Windows, under wine: windows.mk
 #   make cclean
+#   checks.mk     the tests under other tools: make ctsan, cmsan, cvalgrind, ccov and more
+#   windows.mk    the same for Windows, under wine: make cwin, cwintest
+#   tests/bench/bits/bits.mk, tests/sites/sites.mk   make cbits, csites
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
 # tests (else the system's OpenBLAS; without one the tests that need it are skipped and counted);
@@ -21,7 +22,6 @@ CORE_OPT ?= -O2 -g
 
 CORE_BUILD := build/c
 CASAN_BUILD := build/c-asan
-CTSAN_BUILD := build/c-tsan
 
 CORE_WARNINGS := -Wall -Wextra -Wcast-qual -Wcast-align -Wshadow -Wstrict-aliasing=1 \
 	-Wswitch-enum -Wundef -Wpointer-arith -Wformat=2 -Wfloat-equal -Wstrict-prototypes \
@@ -35,7 +35,6 @@ CORE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Ii
 CORE_LIBS := -pthread -ldl -lm
 CASAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
-CTSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 
 CORE_SOURCES := $(sort $(filter-out csrc/python/%,$(wildcard csrc/*/*.c)))
 CORE_OBJECTS := $(CORE_SOURCES:%.c=$(CORE_BUILD)/%.o)
@@ -63,6 +62,14 @@ CTEST_LINK := -Wl,--wrap=pthread_create
 CTEST_CFLAGS := $(CHECK_CFLAGS) $(CTEST_HAVE) -Itests/c -Wno-float-equal
 CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
 
+# Libraries that the tests of blas.c load: one says what HY3D_TEST_BLAS holds, one says nothing. By
+# their place under the repository's root, where the tests run.
+TEST_LIBRARIES := build/test-libraries/told.so build/test-libraries/silent.so
+build/test-libraries/%.so: tests/c/libraries/blas.c
+	@mkdir -p $(@D)
+	$(CC) $(CORE_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -o $@ $<
+build/test-libraries/told.so: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+
 CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
 CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok)
 ifneq ($(shell command -v $(CXX) 2>/dev/null),)
@@ -76,7 +83,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan ctsan cclean cheaders
+.PHONY: core ctest casan cclean cheaders
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -103,7 +110,8 @@ $(CORE_BUILD)/$(CTEST_DIR)/main.o: $(CORE_BUILD)/$(CTEST_DIR)/suites.txt
 FORCE:
 
 # One program a variant, so that changing CHECK_COMPAT never leaves the other one's behind.
-$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+$(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a | \
+		$(TEST_LIBRARIES)
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
 
 # $(call sanitized,FOLDER,FLAGS): the core and its tests once more, with a sanitizer.
@@ -119,13 +127,14 @@ $(1)/$(CTEST_DIR)/%.o: tests/c/%.c
 $(1)/$(CTEST_DIR)/main.o: $(1)/$(CTEST_DIR)/suites.txt
 
 $(1)/$(CTEST_DIR)/check_hy3d: $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.o) \
-		$(CORE_SOURCES:%.c=$(1)/%.o)
+		$(CORE_SOURCES:%.c=$(1)/%.o) | $(TEST_LIBRARIES)
 	$$(CC) $$(LDFLAGS) $(2) $$(CTEST_LINK) -o $$@ $$^ $$(CHECK_LIBS) $$(CORE_LIBS)
 
 -include $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.d) $(CORE_SOURCES:%.c=$(1)/%.d)
 endef
 $(eval $(call sanitized,$(CASAN_BUILD),$(CASAN_FLAGS)))
-$(eval $(call sanitized,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
+
+include tests/fuzz/fuzz.mk
 
 cheaders: $(CORE_HEADER_CHECKS)
 	@$(if $(CXX_SKIPPED),echo "$(CXX_SKIPPED)",true)
@@ -146,29 +155,28 @@ $(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
 $(CORE_BUILD)/check_hy3d: $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d FORCE
 	@ln -f $< $@
 
-ctest: core $(CORE_BUILD)/check_hy3d
+ctest: core $(CORE_BUILD)/check_hy3d $(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay)
 	$(CORE_BUILD)/check_hy3d $(CHECK_ARGS)
+	$(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 
 # Leak detection needs ptrace, which some containers forbid: detect_leaks=1 only where a one-line
 # program gets through.
-casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
+casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(if $(CHECK_ARGS),,$(CASAN_BUILD)/fuzz/replay)
 	@mkdir -p $(CASAN_BUILD)
 	@printf 'int main(void) { return 0; }\n' | $(CC) -fsanitize=address -x c -o $(CASAN_BUILD)/leak_probe -
 	@leaks=0; ASAN_OPTIONS=detect_leaks=1 $(CASAN_BUILD)/leak_probe 2>/dev/null && leaks=1; \
 	echo "casan: detect_leaks=$$leaks"; \
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
-	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
-
-CTSAN_SUITES ?= base parallel fork blas gemm
-ctsan: $(CTSAN_BUILD)/$(CTEST_DIR)/check_hy3d
-	for suite in $(CTSAN_SUITES); do \
-		TSAN_OPTIONS=die_after_fork=0:allocator_may_return_null=1:exitcode=66 \
-		$< $$suite || exit 1; \
-	done
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS) && \
+	$(if $(CHECK_ARGS),true,ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 
 cclean:
-	rm -rf $(CORE_BUILD) $(CASAN_BUILD) $(CTSAN_BUILD) $(CWIN_BUILD)
+	rm -rf $(CORE_BUILD) $(CORE_BUILD)-*
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
 
+include csrc/checks.mk
 include csrc/windows.mk
+include tests/bench/bits/bits.mk
+include tests/sites/sites.mk

@@ -242,12 +242,13 @@ hy3d_status hy3d__blas_load(hy3d_context *context)
     if (atomic_load(&blas->state) == LOADED) {
         return HY3D_OK;
     }
-    hy3d__pool *const lock = hy3d__load_lock(context);
-    if (lock == NULL) {
-        return HY3D_ERR_OUT_OF_MEMORY;
+    hy3d__pool *lock;
+    hy3d_status status = hy3d__load_lock(context, &lock);
+    if (status != HY3D_OK) {
+        return status;
     }
     const int state = atomic_load(&blas->state);
-    hy3d_status status = state == LOADED ? HY3D_OK : HY3D_ERR_BLAS_UNAVAILABLE;
+    status = state == LOADED ? HY3D_OK : HY3D_ERR_BLAS_UNAVAILABLE;
     if (state == NOT_LOADED) {
         status = load(context);
     }

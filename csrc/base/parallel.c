@@ -340,14 +340,13 @@ hy3d_status hy3d__parallel_for(hy3d_context *context, int64_t grains, uint32_t s
     return (hy3d_status)atomic_load(&work.status);
 }
 
-hy3d__pool *hy3d__load_lock(hy3d_context *context)
+hy3d_status hy3d__load_lock(hy3d_context *context, hy3d__pool **pool_out)
 {
-    hy3d__pool *pool;
-    if (current_pool(context, &pool) != HY3D_OK) {
-        return NULL;
+    const hy3d_status status = current_pool(context, pool_out);
+    if (status == HY3D_OK) {
+        hy3d__mutex_lock(&(*pool_out)->load_lock);
     }
-    hy3d__mutex_lock(&pool->load_lock);
-    return pool;
+    return status;
 }
 
 void hy3d__load_unlock(hy3d__pool *pool)

@@ -3,7 +3,6 @@
  * kernels, whose sums are the same in every block). */
 #include "conv3d/internal.h"
 
-#include "base/checked.h"
 
 /* Elements. Tile, result tile and a block of weights share an L2 of 1 to 2 MiB. */
 #define TILE_ELEMS (96 * 1024)
@@ -217,68 +216,54 @@ static bool choose_direct(hy3d_conv3d_plan *plan)
     return cost > 0.0;
 }
 
-static hy3d_status count_direct(hy3d_conv3d_plan *plan)
+/* No number of grains overflows, here and in the other strategies: each has an element of the
+ * output at least, and those are below 2^60 (check.c). */
+static void count_direct(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_direct *const d = &plan->direct;
-    int64_t grains = plan->desc.batch;
 
     plan->block_k = d->c_block * plan->taps;
     d->tile_elems = d->c_block * d->channel_pitch +
                     HY3D__CONV_LANES * (HY3D__CONV_VECTORS + 1);
-    if (!hy3d__mul_i64(grains, plan->desc.groups, &grains) ||
-        !hy3d__mul_i64(grains, plan->out[0], &grains) ||
-        !hy3d__mul_i64(grains, d->row_blocks, &grains) ||
-        !hy3d__mul_i64(grains, d->col_blocks, &grains) ||
-        !hy3d__mul_i64(grains, d->m_blocks, &grains)) {
-        return HY3D_ERR_OVERFLOW;
-    }
-    plan->grains = grains;
+    plan->grains = plan->desc.batch * plan->desc.groups * plan->out[0] * d->row_blocks *
+                   d->col_blocks * d->m_blocks;
     plan->input_bytes = (size_t)d->tile_elems * sizeof(float);
     plan->result_bytes = (size_t)(hy3d__conv_round_up(d->m_block, HY3D__CONV_ROWS) * d->c_pitch) *
                          sizeof(float);
-    return HY3D_OK;
 }
 
-static hy3d_status choose_panel(hy3d_conv3d_plan *plan)
+static void choose_panel(hy3d_conv3d_plan *plan)
 {
     hy3d__conv_panel *const d = &plan->panel;
     const int64_t positions = plan->out[0] * plan->out[1] * plan->out[2];
     const int64_t m_limit = plan->k > INT32_MAX ? 1 : M_BLOCK;
-    int64_t grains = plan->desc.batch;
 
     d->m_blocks = hy3d__conv_ceil_div(plan->m, m_limit);
     d->m_block = hy3d__conv_ceil_div(plan->m, d->m_blocks);
     d->n_block = hy3d__conv_ceil_div(positions, hy3d__conv_ceil_div(positions, PANEL_COLS));
     d->n_blocks = hy3d__conv_ceil_div(positions, d->n_block);
     d->k_block = hy3d__conv_ceil_div(plan->k, hy3d__conv_ceil_div(plan->k, PANEL_K));
-    if (!hy3d__mul_i64(grains, plan->desc.groups, &grains) ||
-        !hy3d__mul_i64(grains, d->n_blocks, &grains) ||
-        !hy3d__mul_i64(grains, d->m_blocks, &grains)) {
-        return HY3D_ERR_OVERFLOW;
-    }
-    plan->grains = grains;
+    plan->grains = plan->desc.batch * plan->desc.groups * d->n_blocks * d->m_blocks;
     plan->input_bytes = (size_t)(d->k_block * d->n_block) * plan->compute_bytes;
     plan->result_bytes = (size_t)(d->m_block * d->n_block) * plan->compute_bytes;
-    return HY3D_OK;
 }
 
-hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads)
+void hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads)
 {
     hy3d__winograd_kind kind;
 
     if (hy3d__winograd_choose(&plan->desc, plan->out, hy3d_context_cpu_level(plan->context),
                               &kind)) {
         plan->strategy = HY3D__CONV_WINOGRAD;
-        return hy3d__winograd_plan(plan, kind, threads);
-    }
-    if (hy3d__conv_choose_thin(plan, threads)) {
+        hy3d__winograd_plan(plan, kind, threads);
+    } else if (hy3d__conv_choose_thin(plan, threads)) {
         plan->strategy = HY3D__CONV_THIN;
-        return hy3d__conv_count_thin(plan);
-    }
-    if (choose_direct(plan)) {
+        hy3d__conv_count_thin(plan);
+    } else if (choose_direct(plan)) {
         plan->strategy = HY3D__CONV_DIRECT;
-        return count_direct(plan);
+        count_direct(plan);
+    } else {
+        plan->strategy = HY3D__CONV_PANEL;
+        choose_panel(plan);
     }
-    plan->strategy = HY3D__CONV_PANEL;
-    return choose_panel(plan);
 }

@@ -226,7 +226,7 @@ hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[
 bool hy3d__conv_is_contiguous(const hy3d_tensor *tensor);
 
 /* geometry.c: fills plan->strategy and its blocking; sizes only, no memory. */
-hy3d_status hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
+void hy3d__conv_choose(hy3d_conv3d_plan *plan, uint32_t threads);
 /* Phase and first entry of a tap; first input index (relative) of a phase. */
 int64_t hy3d__conv_tap_phase(const hy3d__conv_axis *axis, int64_t tap);
 int64_t hy3d__conv_tap_entry(const hy3d__conv_axis *axis, int64_t tap);
@@ -291,12 +291,12 @@ hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64
  * faster or Winograd can't do it. */
 bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
                            hy3d__winograd_kind *kind_out);
-hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads);
+void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads);
 /* Its parts: the sizes, and blocks that were chosen. */
 hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
                                              hy3d__winograd_kind kind);
-hy3d_status hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
-                                      const hy3d__winograd_blocks *blocks);
+void hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
+                               const hy3d__winograd_blocks *blocks);
 
 /* winograd_cost.c: estimates in cycles. */
 #define HY3D__WINOGRAD_SLOT_BYTES ((size_t)60 << 20)
@@ -346,7 +346,7 @@ void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block
 
 /* thin.c: false where it can't do it; then its sizes. */
 bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads);
-hy3d_status hy3d__conv_count_thin(hy3d_conv3d_plan *plan);
+void hy3d__conv_count_thin(hy3d_conv3d_plan *plan);
 
 /* direct.c, thin.c, panel.c, winograd.c: grains. */
 hy3d_status hy3d__conv_thin_grain(void *argument, int64_t grain, uint32_t slot);

@@ -2,7 +2,6 @@
 #include "conv3d/internal.h"
 
 #include "base/blas.h"
-#include "base/checked.h"
 
 #define DEFAULT_LIMIT_BYTES ((size_t)64 << 20)
 
@@ -26,8 +25,8 @@ static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
     if (needed_out != NULL) {
         *needed_out = plan->slot_bytes;
     }
-    if (limit == 0 && !hy3d__mul_size(DEFAULT_LIMIT_BYTES, slots, &limit)) {
-        return HY3D_ERR_OVERFLOW;
+    if (limit == 0) {
+        limit = DEFAULT_LIMIT_BYTES * slots; /* a context has 1024 threads at most */
     }
     if (plan->slot_bytes > limit) {
         return HY3D_ERR_WORKSPACE_TOO_SMALL;
@@ -93,8 +92,8 @@ static hy3d_status measure(hy3d_conv3d_plan *plan, size_t *needed_out)
     plan->k = plan->c * plan->taps;
     plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
     plan->own_bytes = sizeof *plan;
-    const hy3d_status status = hy3d__conv_choose(plan, thread_count(plan->context, desc));
-    return status == HY3D_OK ? set_slots(plan, needed_out) : status;
+    hy3d__conv_choose(plan, thread_count(plan->context, desc));
+    return set_slots(plan, needed_out);
 }
 
 /* Everything after the checks. */

@@ -1,7 +1,6 @@
 /* Which Winograd, if any, and which blocks. */
 #include "conv3d/internal.h"
 
-#include "base/checked.h"
 
 /* Kinds by format: 1, 2, ... */
 static const hy3d__winograd_kind kinds[] = {
@@ -129,11 +128,10 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
     return found && fits_unprepared(desc, out, level, *kind_out);
 }
 
-hy3d_status hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
-                                      const hy3d__winograd_blocks *blocks)
+void hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
+                               const hy3d__winograd_blocks *blocks)
 {
     hy3d__conv_winograd *const d = &plan->winograd;
-    int64_t grains = plan->desc.batch;
 
     d->blocks = *blocks;
     d->filters = sizes->filters;
@@ -143,21 +141,14 @@ hy3d_status hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winogr
     d->blocks_w = hy3d__conv_ceil_div(d->tiles_w, d->blocks.w);
     d->blocks_t = hy3d__conv_ceil_div(plan->out[0], d->blocks.frames);
     d->blocks_m = hy3d__conv_ceil_div(d->filters.panels, d->blocks.panels);
-    if (!hy3d__mul_i64(grains, d->blocks_t, &grains) ||
-        !hy3d__mul_i64(grains, d->blocks_h, &grains) ||
-        !hy3d__mul_i64(grains, d->blocks_w, &grains) ||
-        !hy3d__mul_i64(grains, d->blocks_m, &grains)) {
-        return HY3D_ERR_OVERFLOW;
-    }
     d->elems = hy3d__winograd_block_elems(sizes, &d->blocks, plan->prepared != NULL);
-    plan->grains = grains;
+    plan->grains = plan->desc.batch * d->blocks_t * d->blocks_h * d->blocks_w * d->blocks_m;
     plan->input_bytes = (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) *
                         sizeof(float);
     plan->result_bytes = 0;
-    return HY3D_OK;
 }
 
-hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)
+void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint32_t threads)
 {
     const size_t limit = plan->desc.workspace_limit_bytes;
     const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(&plan->desc, plan->out, kind);
@@ -171,5 +162,5 @@ hy3d_status hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind
     hy3d__winograd_blocks blocks;
 
     (void)hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
-    return hy3d__winograd_use_blocks(plan, &sizes, &blocks);
+    hy3d__winograd_use_blocks(plan, &sizes, &blocks);
 }

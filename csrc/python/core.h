@@ -1,7 +1,7 @@
 /* What the files of the extension share. The only folder that includes Python.h.
  *
  * Functions named hy3d_py_* follow CPython's conventions: they return NULL, -1 or false with an
- * exception set. All of them need the GIL. */
+ * exception set. All of them need the GIL, or an attached thread where Python has none. */
 #ifndef HY3D_PYTHON_CORE_H
 #define HY3D_PYTHON_CORE_H
 
@@ -25,6 +25,16 @@ typedef struct hy3d_py_state {
 } hy3d_py_state;
 
 hy3d_py_state *hy3d_py_get_state(PyObject *module);
+
+/* What the GIL makes one step, around statements that run no code of others; needed where an object
+ * that callers can see is changed. The limited API has no such macros before Python 3.15. */
+#ifdef Py_GIL_DISABLED
+#define HY3D_PY_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
+#define HY3D_PY_UNLOCK() Py_END_CRITICAL_SECTION()
+#else
+#define HY3D_PY_LOCK(object) {
+#define HY3D_PY_UNLOCK() }
+#endif
 
 /* errors.c: the one translation of a status. The sentence is built as PyUnicode_FromFormat does;
  * NULL takes the list's text. Always returns NULL. */

@@ -187,9 +187,8 @@ static int push_children(PyObject *stack, PyObject *object, const char *name)
 static PyObject *pop(PyObject *stack)
 {
     const Py_ssize_t last = PyList_Size(stack) - 1;
-    PyObject *const item = PyList_GetItem(stack, last);
-    Py_INCREF(item);
-    if (PyList_SetSlice(stack, last, last + 1, NULL) != 0) {
+    PyObject *const item = PySequence_GetItem(stack, last);
+    if (item != NULL && PyList_SetSlice(stack, last, last + 1, NULL) != 0) {
         Py_DECREF(item);
         return NULL;
     }

@@ -186,6 +186,37 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
     return plan_to_dict(&plan);
 }
 
+/* Borrowed. NULL without an exception where it is not there; PyDict_GetItemString would say so too
+ * where there is no memory for the key. */
+static PyObject *item_of(PyObject *dict, const char *name)
+{
+    PyObject *const key = PyUnicode_FromString(name);
+    PyObject *const found = key != NULL ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
+    return found;
+}
+
+/* From a copy, which holds what is read: an __index__ or another thread may change the caller's. */
+static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level_out)
+{
+    PyObject *const dict = PyDict_Copy(source);
+    if (dict == NULL) {
+        return false;
+    }
+    PyObject *const desc_dict = item_of(dict, "desc");
+    PyObject *const level = desc_dict != NULL ? item_of(dict, "level") : NULL;
+    bool good = false;
+    if (PyErr_Occurred() != NULL) {
+        /* no memory for a key */
+    } else if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
+        hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
+    } else {
+        good = read_desc(desc_dict, desc) && hy3d_py_int64(level, "level", level_out);
+    }
+    Py_DECREF(dict);
+    return good;
+}
+
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
 static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule_plan *plan)
 {
@@ -193,17 +224,9 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
         return hy3d_py_type_error("plan must be the dictionary that schedule_plan gave, not %R.",
                                   (PyObject *)Py_TYPE(dict));
     }
-    PyObject *const desc_dict = PyDict_GetItemString(dict, "desc");
-    PyObject *const level = PyDict_GetItemString(dict, "level");
-    if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
-        return hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
-    }
     hy3d_schedule_desc desc;
     int64_t number = -1;
-    Py_INCREF(level);
-    const bool good = read_desc(desc_dict, &desc) && hy3d_py_int64(level, "level", &number);
-    Py_DECREF(level);
-    if (!good) {
+    if (!read_plan(dict, &desc, &number)) {
         return false;
     }
     if (number < 0 || number > HY3D_SCHEDULE_MAX_LEVEL) {
@@ -227,7 +250,7 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
     int64_t index = 0;
-    hy3d_schedule_plan plan;
+    hy3d_schedule_plan plan = {.grains = 0};
     hy3d_schedule_grain grain;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_grain", keywords, &dict,
                                      &index_object) ||

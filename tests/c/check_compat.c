@@ -36,6 +36,8 @@ struct Suite {
 struct SRunner {
     Suite *suites;
     bool forks;
+    unsigned patience;           /* times the time-outs, for tools that slow the tests down */
+    unsigned share, shares, met; /* this program runs each shares-th test, from number `share` on */
     int run, failures, errors;
     FILE *messages; /* shared with the children by being open before the fork */
     const char *test_name;
@@ -97,12 +99,34 @@ void compat_add(TCase *tcase, const compat_test *test, int start, int end)
     **link = (entry){test, start, end, NULL};
 }
 
+/* "2/16": the third of sixteen. */
+static void read_share(SRunner *runner, const char *text)
+{
+    char *end = NULL;
+    runner->shares = 1;
+    if (text == NULL) {
+        return;
+    }
+    const unsigned long share = strtoul(text, &end, 10);
+    const unsigned long shares = *end == '/' ? strtoul(end + 1, &end, 10) : 0;
+    if (*end != '\0' || share >= shares || shares > 4096) {
+        fprintf(stderr, "HY3D_TEST_SHARE=%s: wanted I/N with I below N, as in 0/16\n", text);
+        exit(EXIT_FAILURE);
+    }
+    runner->share = (unsigned)share;
+    runner->shares = (unsigned)shares;
+}
+
 SRunner *srunner_create(Suite *suite)
 {
     SRunner *const runner = get(sizeof *runner);
     const char *const forks = getenv("CK_FORK");
+    const char *const patience = getenv("CK_TIMEOUT_MULTIPLIER");
+    const unsigned long times = patience != NULL ? strtoul(patience, NULL, 10) : 0;
     runner->suites = suite;
     runner->forks = forks == NULL || strcmp(forks, "no") != 0;
+    runner->patience = times > 0 && times < 10000 ? (unsigned)times : 1;
+    read_share(runner, getenv("HY3D_TEST_SHARE"));
     return runner;
 }
 
@@ -188,10 +212,11 @@ static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, in
     int state = 0;
     char text[64] = "";
     for (unsigned ticks = 0; waitpid(child, &state, WNOHANG) == 0; ticks++) {
-        if (ticks > tcase->timeout_seconds * 200) {
+        if (ticks > tcase->timeout_seconds * runner->patience * 200) {
             kill(-child, SIGKILL);
             waitpid(child, &state, 0);
-            snprintf(text, sizeof text, "Test timeout expired (%u s)", tcase->timeout_seconds);
+            snprintf(text, sizeof text, "Test timeout expired (%u s)",
+                     tcase->timeout_seconds * runner->patience);
             break;
         }
         usleep(5000);
@@ -229,6 +254,9 @@ static void run_entry(SRunner *runner, const TCase *tcase, const entry *what)
 {
     const int child = test_child_of_runner();
     for (int index = what->start; index < what->end; index++) {
+        if (runner->met++ % runner->shares != runner->share) {
+            continue;
+        }
         runner->run++;
         if (child != 0 && runner->run != child) {
             continue;

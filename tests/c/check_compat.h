@@ -1,7 +1,8 @@
 /* The part of the Check library's interface that these tests use, for machines without Check.
  *
  * Same tests, same closing lines, one process a test (CK_FORK=no: all in one, for debuggers and
- * valgrind). Left out: fixtures, tags, signals and exit codes expected, logs, XML. A test that
+ * valgrind), CK_TIMEOUT_MULTIPLIER as Check has it. HY3D_TEST_SHARE=I/N runs each N-th test from
+ * number I on, so that N programs share the work. Left out: fixtures, tags, signals and exit codes expected, logs, XML. A test that
  * fails ends its process; without fork, it jumps back to the runner and leaks what it held.
  * The runner is check_compat.c; on Windows it starts the program again for each test. */
 #ifndef HY3D_TESTS_CHECK_COMPAT_H

@@ -8,6 +8,9 @@
 #ifdef HAVE_TEST_BASE
 Suite *hy3d_base_suite(void);
 #endif
+#ifdef HAVE_TEST_FINGERPRINT
+Suite *hy3d_fingerprint_suite(void);
+#endif
 #ifdef HAVE_TEST_WORKSPACE
 Suite *hy3d_workspace_suite(void);
 #endif
@@ -28,6 +31,9 @@ Suite *hy3d_kernels_suite(void);
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
 Suite *hy3d_kernel_memory_suite(void);
+#endif
+#ifdef HAVE_TEST_GUARDS
+Suite *hy3d_guards_suite(void);
 #endif
 #ifdef HAVE_TEST_SILU
 Suite *hy3d_silu_suite(void);
@@ -68,6 +74,9 @@ Suite *hy3d_rasterize_runs_suite(void);
 #ifdef HAVE_TEST_RASTER_MESH
 Suite *hy3d_raster_mesh_suite(void);
 #endif
+#ifdef HAVE_TEST_VECTORS
+Suite *hy3d_vectors_suite(void);
+#endif
 
 typedef struct named_suite {
     const char *name;
@@ -77,6 +86,9 @@ typedef struct named_suite {
 static const named_suite suites[] = {
 #ifdef HAVE_TEST_BASE
     {"base", hy3d_base_suite},
+#endif
+#ifdef HAVE_TEST_FINGERPRINT
+    {"fingerprint", hy3d_fingerprint_suite},
 #endif
 #ifdef HAVE_TEST_WORKSPACE
     {"workspace", hy3d_workspace_suite},
@@ -98,6 +110,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
     {"kernel_memory", hy3d_kernel_memory_suite},
+#endif
+#ifdef HAVE_TEST_GUARDS
+    {"guards", hy3d_guards_suite},
 #endif
 #ifdef HAVE_TEST_SILU
     {"silu", hy3d_silu_suite},
@@ -137,6 +152,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_RASTER_MESH
     {"raster_mesh", hy3d_raster_mesh_suite},
+#endif
+#ifdef HAVE_TEST_VECTORS
+    {"vectors", hy3d_vectors_suite},
 #endif
 };
 

@@ -195,8 +195,39 @@ START_TEST(test_both_sides_of_a_seam_get_the_last_corners_colour)
 }
 END_TEST
 
+/* So many vertices that a run of them is longer than the shortest: faces of one corner from each
+ * third of the mesh, all in the plane z = 0, every second one turned round. */
+START_TEST(test_a_mesh_of_a_hundred_thousand_vertices_has_the_normals_of_its_faces)
+{
+    enum { THIRD = 33400 };
+    static float positions[9 * THIRD], normals[9 * THIRD];
+    static int32_t faces[3 * THIRD];
+    for (int32_t i = 0; i < THIRD; i++) {
+        for (int32_t k = 0; k < 3; k++) {
+            const int32_t vertex = k * THIRD + i;
+            faces[3 * i + (i % 2 == 0 ? k : 2 - k)] = vertex;
+            positions[3 * vertex] = (float)(i + (k == 1));
+            positions[3 * vertex + 1] = (float)(k == 2);
+        }
+    }
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        hy3d_context *const context = test_context(NULL, threads);
+        memset(normals, 0xa5, sizeof normals);
+        ck_assert_ok(hy3d_vertex_normals(context, 3 * THIRD, THIRD, positions, faces,
+                                         HY3D_NORMALS_BY_AREA, 0, NULL, NULL, normals));
+        for (int32_t i = 0; i < 3 * THIRD; i++) {
+            ck_assert_float_eq(normals[3 * i], 0);
+            ck_assert_float_eq(normals[3 * i + 1], 0);
+            ck_assert_float_eq(normals[3 * i + 2], i % THIRD % 2 == 0 ? 1.0F : -1.0F);
+        }
+        hy3d_context_destroy(context);
+    }
+}
+END_TEST
+
 void raster_mesh_add_values(TCase *tests)
 {
+    tcase_add_test(tests, test_a_mesh_of_a_hundred_thousand_vertices_has_the_normals_of_its_faces);
     tcase_add_test(tests, test_a_pixel_has_its_corners_mixed_and_an_empty_one_has_nothing);
     tcase_add_test(tests, test_a_point_between_texels_is_shared_among_them);
     tcase_add_test(tests, test_nearest_goes_to_one_texel_and_halfway_to_the_right_and_below);

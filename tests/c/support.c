@@ -12,8 +12,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
+
+/* HY3D_TEST_THREADS: a machine of two processors then has as many threads as are worth looking at. */
+static uint32_t widened(uint32_t max_threads)
+{
+    const char *const word = getenv("HY3D_TEST_THREADS");
+    const unsigned long least = word != NULL ? strtoul(word, NULL, 10) : 0;
+    return max_threads > 1 && least > max_threads && least <= 64 ? (uint32_t)least : max_threads;
+}
+
 hy3d_context *test_context(const char *level, uint32_t max_threads)
 {
+    max_threads = widened(max_threads);
     const hy3d_context_options options = {.cpu_level = level, .max_threads = max_threads};
     hy3d_context *context = NULL;
     ck_assert_ok(hy3d_context_create(&options, &context));
@@ -22,7 +33,12 @@ hy3d_context *test_context(const char *level, uint32_t max_threads)
 
 int test_level_count(void)
 {
-    return (int)hy3d_cpu_detect() + 1;
+    const char *const word = getenv("HY3D_CPU");
+    hy3d_cpu_level level = hy3d_cpu_detect();
+    if (word != NULL) {
+        (void)hy3d__cpu_parse(word, level, &level);
+    }
+    return (int)level + 1;
 }
 
 /* Tests run in child processes, so notes go through a file that main opened before the first fork:
@@ -50,15 +66,43 @@ __attribute__((format(TEST_PRINTF, 1, 2))) static void note(const char *format, 
     }
 }
 
+typedef struct figure {
+    char what[64];
+    long count;
+} figure;
+
+/* "count N WHAT". */
+static void add_figure(figure *figures, size_t most, const char *line)
+{
+    char *what = NULL;
+    const long count = strtol(line + strlen("count "), &what, 10);
+    size_t i = 0;
+    while (i < most && figures[i].what[0] != '\0' && strcmp(figures[i].what, what) != 0) {
+        i++;
+    }
+    if (i < most) {
+        snprintf(figures[i].what, sizeof figures[i].what, "%s", what);
+        figures[i].count += count;
+    }
+}
+
+void test_count(const char *what, long count)
+{
+    note("count %ld %s\n", count, what);
+}
+
 void test_notes_report(bool has_failed)
 {
     char line[256], before[256] = "";
+    figure figures[8] = {{"", 0}};
     long blas = 0, other = 0, here = 0;
     rewind(notes);
     while (fgets(line, sizeof line, notes) != NULL) {
         if (strncmp(line, "skipped: ", 9) == 0) {
             here++;
             fputs(line, stdout);
+        } else if (strncmp(line, "count ", 6) == 0) {
+            add_figure(figures, COUNT_OF(figures), line);
         } else if (strncmp(line, "skip ", 5) == 0) {
             blas += strcmp(line, "skip blas\n") == 0;
             other += strcmp(line, "skip blas\n") != 0;
@@ -74,6 +118,9 @@ void test_notes_report(bool has_failed)
     }
     if (here != 0) {
         printf("skipped: %ld that this system cannot run, named above\n", here);
+    }
+    for (size_t i = 0; i < COUNT_OF(figures) && figures[i].what[0] != '\0'; i++) {
+        printf("%ld%s", figures[i].count, figures[i].what); /* with the line's end */
     }
     test_shared_file_close(notes, "notes");
     notes = NULL;

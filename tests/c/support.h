@@ -27,9 +27,10 @@
 #define ck_assert_ok(got) ck_assert_status(got, HY3D_OK)
 
 /* A context of a level ("ref", "avx2", "avx512"; NULL: as the environment says) with at most
- * max_threads threads (0: all). Fails the test when it cannot be made. */
+ * max_threads threads (0: all). HY3D_TEST_THREADS=N raises any number above one to N, for tools that
+ * look for races. Fails the test when it cannot be made. */
 hy3d_context *test_context(const char *level, uint32_t max_threads);
-/* Levels this machine has: 1 to 3, ref first. */
+/* Levels this machine has and HY3D_CPU allows: 1 to 3, ref first. */
 int test_level_count(void);
 /* Loads BLAS; false (and one line in the closing report) where there is none: return then. */
 bool test_has_blas(hy3d_context *context);
@@ -88,6 +89,9 @@ __attribute__((noreturn)) void test_skip_here(const char *why);
 #define test_shared_file(name) tmpfile()
 #define test_shared_file_close(file, name) fclose(file)
 #endif
+
+/* Adds to a figure that is printed when all is done; `what` has at most 60 characters. */
+void test_count(const char *what, long count);
 
 /* For main. What tests note goes through a file that is open before Check forks. false: no file. */
 bool test_notes_open(void);

@@ -2,6 +2,7 @@
 #include "conv3d_support.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Odd cases: dtype, batch, c in, c out, groups, size, kernel, stride, dilation, before, after,
  * modes. */
@@ -143,6 +144,61 @@ START_TEST(test_an_empty_batch_runs_and_touches_nothing)
 }
 END_TEST
 
+/* One channel times one: what goes in comes out, in the reference and in the library, NaN as some
+ * NaN, and a negative zero as the sum 0 + -0. */
+START_TEST(test_every_half_pattern_passes_through_a_convolution_by_one)
+{
+    enum { PATTERNS = 1 << 16 };
+    static uint16_t in[PATTERNS], out[PATTERNS], wanted[PATTERNS];
+    const hy3d_dtype dtype = _i == 0 ? HY3D_F16 : HY3D_BF16;
+    uint16_t one = _i == 0 ? 0x3c00 : 0x3f80;
+    const uint16_t infinity = _i == 0 ? 0x7c00 : 0x7f80;
+    const hy3d_conv3d_desc desc = conv_desc(dtype, 1, 1, 1, 256, 256, 1);
+    const hy3d_tensor x = {in, dtype, {1, 1, 1, 256, 256}, {PATTERNS, PATTERNS, PATTERNS, 256, 1}};
+    const hy3d_tensor weight = {&one, dtype, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}};
+    hy3d_tensor y = x;
+    for (int i = 0; i < PATTERNS; i++) {
+        in[i] = (uint16_t)i;
+    }
+    y.data = wanted;
+    ck_assert_ok(hy3d_conv3d_reference(&desc, &x, &weight, NULL, &y));
+    hy3d_context *const context = test_context(NULL, 2);
+    conv_problem problem = {.desc = desc, .x.tensor = x, .weight.tensor = weight};
+    problem.y.tensor = y;
+    problem.y.tensor.data = out;
+    if (!conv_needs_missing_blas(context, &problem)) {
+        ck_assert_ok(conv_problem_run(context, &problem));
+    } else {
+        memcpy(out, wanted, sizeof out);
+        test_skip("blas");
+    }
+    for (int i = 0; i < PATTERNS; i++) {
+        if ((i & 0x7fff) > infinity) {
+            ck_assert_int_gt(out[i] & 0x7fff, infinity);
+            ck_assert_int_gt(wanted[i] & 0x7fff, infinity);
+        } else {
+            ck_assert_int_eq(wanted[i], i == 0x8000 ? 0 : i);
+            ck_assert_int_eq(out[i] == 0x8000 ? 0 : out[i], wanted[i]);
+        }
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Twice what is more than half the largest is infinite, of either sign. */
+START_TEST(test_sums_beyond_the_range_of_halves_are_infinite)
+{
+    uint16_t in[4] = {0x7bff, 0xfbff, 0x7800, 0xf7ff}, two = 0x4000, out[4];
+    const uint16_t wanted[4] = {0x7c00, 0xfc00, 0x7c00, 0xfbff};
+    const hy3d_conv3d_desc desc = conv_desc(HY3D_F16, 1, 1, 1, 1, 4, 1);
+    const hy3d_tensor x = {in, HY3D_F16, {1, 1, 1, 1, 4}, {4, 4, 4, 4, 1}};
+    const hy3d_tensor weight = {&two, HY3D_F16, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}};
+    const hy3d_tensor y = {out, HY3D_F16, {1, 1, 1, 1, 4}, {4, 4, 4, 4, 1}};
+    ck_assert_ok(hy3d_conv3d_reference(&desc, &x, &weight, NULL, &y));
+    ck_assert_mem_eq(out, wanted, sizeof wanted);
+}
+END_TEST
+
 /* 2^33 input elements that are few addresses, and outputs whose indices pass 2^31 elements. */
 START_TEST(test_logical_sizes_beyond_31_bits_index_correctly)
 {
@@ -182,6 +238,8 @@ Suite *hy3d_conv3d_suite(void)
     tcase_add_test(tests, test_every_layout_of_input_weight_and_output_gives_the_same_values);
     tcase_add_test(tests, test_gaps_of_the_output_are_never_written);
     tcase_add_test(tests, test_an_empty_batch_runs_and_touches_nothing);
+    tcase_add_loop_test(tests, test_every_half_pattern_passes_through_a_convolution_by_one, 0, 2);
+    tcase_add_test(tests, test_sums_beyond_the_range_of_halves_are_infinite);
     tcase_add_test(tests, test_logical_sizes_beyond_31_bits_index_correctly);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_conv3d_random_case());

@@ -1,6 +1,7 @@
 /* Rasterising however it is run: threads, CPU levels, faults, cancelling, the ends of memory. */
 #include "rasterize_support.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,44 @@ START_TEST(test_no_thread_count_and_no_level_changes_a_bit)
     picture_free(&got);
     free(clip);
     free(faces);
+}
+END_TEST
+
+/* Some of the crowd's faces reach behind the eye, which another function draws. */
+START_TEST(test_layers_of_a_crowd_are_peeled_from_the_front)
+{
+    enum { CROWD = 2000 };
+    static float clip[CROWD * 12];
+    static int32_t faces[CROWD * 3];
+    hy3d_context *const context = test_context(NULL, 2);
+    raster_scene s = raster_crowd(raster_rules[_i], CROWD, clip, faces);
+    picture first = picture_make(&s.desc), next = picture_make(&s.desc);
+    float *const prior = raster_must(malloc(first.pixels * sizeof(float)));
+    ck_assert_ok(raster_draw(context, &s, &first));
+    s.prior = prior;
+    for (size_t i = 0; i < first.pixels; i++) {
+        prior[i] = NAN;
+    }
+    ck_assert_ok(raster_draw(context, &s, &next));
+    assert_same_pictures(&first, &next); /* NaN drops nothing */
+    int64_t behind = 0;
+    for (int layer = 0; layer < 3; layer++) {
+        memcpy(prior, first.depth, first.pixels * sizeof(float));
+        ck_assert_ok(raster_draw(context, &s, &next));
+        for (size_t i = 0; i < first.pixels; i++) {
+            const bool is_empty = next.face_index[i] == 0;
+            ck_assert(is_empty || next.depth[i] > prior[i]);
+            ck_assert(is_empty || next.face_index[i] != first.face_index[i]);
+            behind += !is_empty && clip[12 * (next.face_index[i] - 1) + 3] < 0;
+        }
+        memcpy(first.depth, next.depth, first.pixels * sizeof(float));
+        memcpy(first.face_index, next.face_index, first.pixels * sizeof(int32_t));
+    }
+    ck_assert_int_gt(behind, 0);
+    free(prior);
+    picture_free(&first);
+    picture_free(&next);
+    hy3d_context_destroy(context);
 }
 END_TEST
 
@@ -154,6 +193,7 @@ Suite *hy3d_rasterize_runs_suite(void)
     TCase *const tests = tcase_create("rasterize_runs");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_no_thread_count_and_no_level_changes_a_bit, 0, RASTER_RULES);
+    tcase_add_loop_test(tests, test_layers_of_a_crowd_are_peeled_from_the_front, 0, RASTER_RULES);
     tcase_add_loop_test(tests, test_every_allocation_that_fails_is_survived, 0, RASTER_RULES);
     tcase_add_loop_test(tests, test_without_threads_the_caller_draws_alone, 0, RASTER_RULES);
     tcase_add_loop_test(tests, test_a_cancelled_call_says_so, 0, RASTER_RULES);

@@ -133,20 +133,18 @@ hy3d_status winograd_plan(hy3d_context *context, hy3d_conv3d_format format,
                                .filter = problem->weight.tensor};
     ck_assert_ok(hy3d__conv_check_desc(desc, plan->out));
     set_sizes(plan);
-    status = hy3d__winograd_plan(plan, kind, threads);
-    if (status == HY3D_OK) {
-        const size_t limit = desc->workspace_limit_bytes;
-        plan->slot_bytes = plan->input_bytes;
-        if (limit != 0 && limit / plan->slot_bytes < threads) {
-            threads = (uint32_t)(limit / plan->slot_bytes);
-        }
-        plan->slots = (int64_t)threads > plan->grains ? (uint32_t)plan->grains : threads;
-        plan->workspace_bytes = plan->slot_bytes * plan->slots;
-        status = plan->slots == 0 ? HY3D_ERR_WORKSPACE_TOO_SMALL
-                                  : hy3d__conv_take_weight(
-                                        plan, &problem->weight.tensor,
-                                        problem->has_bias ? &problem->bias.tensor : NULL);
+    hy3d__winograd_plan(plan, kind, threads);
+    const size_t limit = desc->workspace_limit_bytes;
+    plan->slot_bytes = plan->input_bytes;
+    if (limit != 0 && limit / plan->slot_bytes < threads) {
+        threads = (uint32_t)(limit / plan->slot_bytes);
     }
+    plan->slots = (int64_t)threads > plan->grains ? (uint32_t)plan->grains : threads;
+    plan->workspace_bytes = plan->slot_bytes * plan->slots;
+    status = plan->slots == 0
+                 ? HY3D_ERR_WORKSPACE_TOO_SMALL
+                 : hy3d__conv_take_weight(plan, &problem->weight.tensor,
+                                          problem->has_bias ? &problem->bias.tensor : NULL);
     if (status != HY3D_OK) {
         hy3d_conv3d_plan_destroy(plan);
         return status;

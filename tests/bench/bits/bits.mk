@@ -1,0 +1,19 @@
+# Included by csrc/core.mk.
+#
+#   make cbits    build/c/check_bits: long checks of bits against an oracle (main.c)
+
+.PHONY: cbits
+
+CBITS_SOURCES := $(sort $(wildcard tests/bench/bits/*.c))
+CBITS_OBJECTS := $(CBITS_SOURCES:tests/bench/bits/%.c=$(CORE_BUILD)/bits/%.o)
+
+$(CORE_BUILD)/bits/%.o: tests/bench/bits/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
+
+cbits: $(CORE_BUILD)/check_bits
+
+-include $(CBITS_OBJECTS:.o=.d)
