@@ -12,7 +12,7 @@
 enum { MOST = 257, OFFSETS = 64, ROOM = 1 << 23, AROUND = OFFSETS * 8 };
 
 typedef struct bench {
-    test_guard guard[GUARD_OPERANDS];
+    test_guard guard[GUARD_OPERANDS], pages[2][GUARD_OPERANDS];
     void *source[GUARD_OPERANDS], *wanted[GUARD_OPERANDS]; /* to begin with; after ref */
     const guarded_kernel *kernel;
 } bench;
@@ -22,9 +22,11 @@ static bench bench_make(const guarded_kernel *kernel)
     bench b = {.kernel = kernel};
     for (int i = 0; i < GUARD_OPERANDS; i++) {
         b.guard[i] = test_guard_make(ROOM - 1);
-        b.source[i] = aligned_alloc(64, ROOM);
-        b.wanted[i] = aligned_alloc(64, ROOM);
-        ck_assert(b.source[i] != NULL && b.wanted[i] != NULL);
+        for (int k = 0; k < 2; k++) {
+            b.pages[k][i] = test_guard_make(ROOM - 1);
+        }
+        b.source[i] = test_guard_end(&b.pages[0][i], ROOM);
+        b.wanted[i] = test_guard_end(&b.pages[1][i], ROOM);
     }
     return b;
 }
@@ -33,8 +35,8 @@ static void bench_free(bench *b)
 {
     for (int i = 0; i < GUARD_OPERANDS; i++) {
         test_guard_free(&b->guard[i]);
-        free(b->source[i]);
-        free(b->wanted[i]);
+        test_guard_free(&b->pages[0][i]);
+        test_guard_free(&b->pages[1][i]);
     }
 }
 
