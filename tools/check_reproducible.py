@@ -113,7 +113,7 @@ def build(source: Path, kind: str, out: Path, umask: int, settings: dict[str, st
 
 def check_out(commit: str, folder: Path, umask: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder)], ROOT, umask, {})
+    run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], ROOT, umask, {})
     run(["git", "-c", "advice.detachedHead=false", "checkout", "-q", commit], folder, umask, {})
 
 
