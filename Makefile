@@ -70,6 +70,7 @@ test: check-library $(STAMP)
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory ctest HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory csites HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory cbits-quick HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
 
 asan: check-library $(STAMP)

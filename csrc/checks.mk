@@ -41,8 +41,6 @@ CTSAN_BUILD := build/c-tsan
 CTSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 CMSAN_BUILD := build/c-msan
 CMSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins
-CVALGRIND_BUILD := build/c-valgrind
-CVALGRIND_FLAGS := -O1 -g
 CINTEGER_BUILD := build/c-integer
 # Of -fsanitize=integer without unsigned overflow, which C defines and hashes and generators mean.
 CINTEGER_FLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all \
@@ -50,12 +48,13 @@ CINTEGER_FLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all \
 
 $(eval $(call instrumented,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
 $(eval $(call instrumented,$(CMSAN_BUILD),$(CMSAN_FLAGS)))
-$(eval $(call instrumented,$(CVALGRIND_BUILD),$(CVALGRIND_FLAGS)))
 $(eval $(call instrumented,$(CINTEGER_BUILD),$(CINTEGER_FLAGS)))
 
 # $(call program,FOLDER,CC): makes the tests and the BLAS in FOLDER.
 program = $(MAKE) --no-print-directory -j$(JOBS) CC=$(2) CHECK_COMPAT=1 \
 	$(1)/tests-compat/check_hy3d $(1)/libraries/blas.so
+uninstrumented = $(MAKE) --no-print-directory -j$(JOBS) CHECK_COMPAT=1 \
+	$(CORE_BUILD)/tests-compat/check_hy3d
 # $(call needs,COMMAND,SENTENCE): ends with the sentence where the command is not there.
 needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 
@@ -81,20 +80,21 @@ cmsan:
 	MSAN_OPTIONS=allocator_may_return_null=1 $(RUN_SUITES) cmsan \
 	$(CMSAN_BUILD)/tests-compat/check_hy3d $(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,2)
 
-# valgrind 3.19 knows AVX2 and says so to cpuid; the kernels for AVX-512 are then not run.
+# The core as it is built, under valgrind, whose cpuid offers AVX2 at most (3.19): the kernels for
+# AVX-512 are not run.
 CVALGRIND := $(VALGRIND) -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	--show-leak-kinds=definite --track-origins=yes --suppressions=$(CURDIR)/tests/c/valgrind.supp
 cvalgrind:
 	$(call needs,$(VALGRIND),valgrind is not installed (apt-get install valgrind); not run)
-	$(call program,$(CVALGRIND_BUILD),$(CC))
-	$(RUN_SUITES) cvalgrind $(CVALGRIND_BUILD)/tests-compat/check_hy3d \
+	$(call uninstrumented)
+	$(RUN_SUITES) cvalgrind $(CORE_BUILD)/tests-compat/check_hy3d \
 	$(SHORT_SUITES) $(call shares,$(LONG_SUITES),32,1) -- $(CVALGRIND)
 
 chelgrind:
 	$(call needs,$(VALGRIND),valgrind is not installed (apt-get install valgrind); not run)
-	$(call program,$(CVALGRIND_BUILD),$(CC))
+	$(call uninstrumented)
 	for tool in helgrind drd; do \
-		$(RUN_SUITES) c$$tool $(CVALGRIND_BUILD)/tests-compat/check_hy3d base parallel -- \
+		$(RUN_SUITES) c$$tool $(CORE_BUILD)/tests-compat/check_hy3d base parallel -- \
 		$(VALGRIND) -q --tool=$$tool --error-exitcode=99 \
 		--suppressions=$(CURDIR)/tests/c/valgrind.supp || exit 1; \
 	done
@@ -105,26 +105,54 @@ cinteger:
 	UBSAN_OPTIONS=print_stacktrace=1 $(RUN_SUITES) cinteger \
 	$(CINTEGER_BUILD)/tests-compat/check_hy3d $(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,2)
 
+# Findings are errors. gcc's analyzer is run without the kernels, which own no memory and call
+# nothing; where clang is missing gcc's is run alone, and that is said.
+CANALYZE_BUILD := build/c-analyze
+CANALYZE_SOURCES := $(sort $(wildcard csrc/*/*.c))
+CANALYZE_FLAGS = $(CORE_CFLAGS) -D_GNU_SOURCE -DPy_LIMITED_API=0x030B0000 $(PYTHON_INCLUDE)
+CANALYZE_GCC := $(patsubst %.c,$(CANALYZE_BUILD)/%.gcc,$(filter-out csrc/kernels/%,$(CANALYZE_SOURCES)))
+CANALYZE_CLANG := $(CANALYZE_SOURCES:%.c=$(CANALYZE_BUILD)/%.clang)
+PYTHON_INCLUDE = -isystem $(shell $(CHECK_PYTHON) -c \
+	'import sysconfig; print(sysconfig.get_path("include"))')
+CHECK_PYTHON ?= python3
+
+# Headers are not followed: make canalyze begins afresh each time.
+$(CANALYZE_BUILD)/%.gcc: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CANALYZE_FLAGS) -O1 -fanalyzer -Werror -c -o $@ $<
+$(CANALYZE_BUILD)/%.clang: %.c
+	@mkdir -p $(@D)
+	$(CLANG) --analyze --analyzer-output text -Xclang -analyzer-werror $(CANALYZE_FLAGS) -o $@ $<
+	@touch $@
+canalyze:
+	rm -rf $(CANALYZE_BUILD)
+	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_GCC)
+	@echo "canalyze: $(words $(CANALYZE_GCC)) files, 0 findings of gcc"
+	$(call needs,$(CLANG),clang is not installed (apt-get install clang): gcc's analyzer was run alone)
+	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_CLANG)
+	@echo "canalyze: $(words $(CANALYZE_CLANG)) files, 0 findings of clang"
+
 # Coverage: all suites at every CPU level and the tests of the binding against an extension built in
-# the same way. Without optimisation, since an optimised line is not the one in the source; intrinsics
-# are then macros that warn.
+# the same way. Without inlining, which makes one line many; otherwise optimised a little, since the
+# suites take ten times as long without.
 CCOV_BUILD := build/c-cov
-CCOV_FLAGS := -O0 -g -w --coverage -fprofile-update=atomic
+CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
-CCOV_PYTHON ?= python3
 CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
-	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed test_device
+	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
 CCOV_OBJECTS := $(patsubst %.c,$(CCOV_BUILD)/python/%.o,$(sort $(wildcard csrc/*/*.c)))
 $(eval $(call instrumented,$(CCOV_BUILD),$(CCOV_FLAGS)))
+# The tests themselves and their oracle are where the time goes.
+$(CCOV_BUILD)/tests-compat/%.o: CFLAGS += -O2 -fno-profile-arcs -fno-test-coverage -DTEST_COVERAGE=1
 
 $(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CORE_CFLAGS) $(CCOV_FLAGS) -D_GNU_SOURCE -DPy_LIMITED_API=0x030B0000 \
-		-I$$($(CCOV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') -MMD -MP -c -o $@ $<
+		$(PYTHON_INCLUDE) -MMD -MP -c -o $@ $<
 $(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
 	@rm -rf $(CCOV_BUILD)/package && mkdir -p $(CCOV_BUILD)/package
-	@cp -r hy3d_rocm $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
+	@cp -r hy3d_rocm tests pyproject.toml setup.py $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
 	$(CC) --coverage -shared -o $@ $(CCOV_OBJECTS) $(CORE_LIBS)
 -include $(CCOV_OBJECTS:.o=.d)
 
@@ -138,6 +166,5 @@ ccov:
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
 		$(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,4) || exit 1; \
 	done
-	cd tests/py && PYTHONPATH=$(CURDIR)/$(CCOV_BUILD)/package $(CCOV_PYTHON) -m pytest -q \
-		-p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
-	$(CCOV_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)
+	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
+	$(CHECK_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

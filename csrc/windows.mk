@@ -1,7 +1,8 @@
 # The C core for 64-bit Windows, by mingw-w64, and its C tests under wine; included by core.mk.
 #
 #   make cwin       build/c-win: libhy3d_core.a, hy3d_core.dll with its import library, check_hy3d.exe
-#   make cwintest   runs check_hy3d.exe under wine, once for each of CWIN_LEVELS
+#   make cwintest   under wine: whether the DLL computes the bits that this system does, and
+#                   check_hy3d.exe once for each of CWIN_LEVELS
 #
 # Debian and Ubuntu: apt-get install gcc-mingw-w64-x86-64 wine64. Variables: CWIN_CC; WINE;
 # CWIN_LEVELS="ref avx2 avx512": HY3D_CPU of the runs (a level above the machine's is the machine's);
@@ -29,10 +30,10 @@ CWIN_TEST_OBJECTS := $(CWIN_TEST_SOURCES:%.c=$(CWIN_BUILD)/%.o)
 .PHONY: cwin cwintest cwin-there
 
 cwin-there:
-	@command -v $(CWIN_CC) >/dev/null || { echo "cwin: there is no $(CWIN_CC): install \
-	gcc-mingw-w64-x86-64, or name another compiler with CWIN_CC." >&2; exit 1; }
+	@command -v $(CWIN_CC) >/dev/null || { echo "cwin: there is no $(CWIN_CC): install gcc-mingw-w64-x86-64, or name another compiler with CWIN_CC." >&2; exit 1; }
 
-cwin: cwin-there $(CWIN_BUILD)/hy3d_core.dll $(CWIN_BUILD)/check_hy3d.exe $(CWIN_BUILD)/moves.ok
+cwin: cwin-there $(CWIN_BUILD)/hy3d_core.dll $(CWIN_BUILD)/check_hy3d.exe \
+	$(CWIN_BUILD)/same_bits.exe $(CWIN_BUILD)/moves.ok $(CWIN_BUILD)/exports.ok
 
 $(CWIN_BUILD)/csrc/%.o: csrc/%.c | cwin-there
 	@mkdir -p $(@D)
@@ -65,12 +66,33 @@ $(CWIN_BUILD)/moves.ok: $(CWIN_BUILD)/hy3d_core.dll
 		{ echo "cwin: aligned vector moves to memory" >&2; exit 1; }
 	@touch $@
 
-cwintest: cwin
-	@[ -n "$(WINE)" ] || { echo "cwintest: there is no wine: install wine64, or name one with \
-	WINE." >&2; exit 1; }
+# The DLL exports what the shared library of Linux does: HY3D_API in the headers, and no more.
+$(CWIN_BUILD)/exports.ok: $(CWIN_BUILD)/hy3d_core.dll $(CORE_BUILD)/libhy3d_core.so
+	@$(CWIN_TOOLS)nm $(CWIN_BUILD)/libhy3d_core.dll.a | sed -n 's/.* T //p' | sort > $(CWIN_BUILD)/exports.txt
+	@nm -D --defined-only $(CORE_BUILD)/libhy3d_core.so | sed -n 's/.* T //p' | sort | \
+		diff - $(CWIN_BUILD)/exports.txt || \
+		{ echo "cwin: the DLL exports other names than the shared library" >&2; exit 1; }
+	@touch $@
+
+# The same program for both systems: on Windows with the DLL, on Linux with the static library.
+$(CWIN_BUILD)/same_bits.exe: tests/c/windows/same_bits.c $(CWIN_BUILD)/hy3d_core.dll
+	$(CWIN_CC) $(CORE_OPT) $(CWIN_CFLAGS) -o $@ $< $(CWIN_BUILD)/libhy3d_core.dll.a
+
+$(CORE_BUILD)/same_bits: tests/c/windows/same_bits.c $(CORE_BUILD)/libhy3d_core.a
+	$(CC) $(CORE_OPT) $(CORE_CFLAGS) -o $@ $^ $(CORE_LIBS)
+
+cwintest: cwin $(CORE_BUILD)/same_bits
+	@[ -n "$(WINE)" ] || { echo "cwintest: there is no wine: install wine64, or name one with WINE." >&2; exit 1; }
 	@mkdir -p $(CWIN_PREFIX)
 	@export WINEPREFIX=$(CWIN_PREFIX) WINEDEBUG=-all; unset DISPLAY; \
+	$(CORE_BUILD)/same_bits > $(CWIN_BUILD)/bits-here.txt && \
+	$(WINE) $(CWIN_BUILD)/same_bits.exe | tr -d '\r' > $(CWIN_BUILD)/bits-windows.txt && \
+	diff $(CWIN_BUILD)/bits-here.txt $(CWIN_BUILD)/bits-windows.txt || \
+		{ echo "cwintest: the DLL computes other bits" >&2; exit 1; }; \
+	echo "cwintest: $$(wc -l < $(CWIN_BUILD)/bits-here.txt) digests of real data, 0 differ from this system's"; \
 	[ -z "$(CWIN_BLAS)" ] || export HY3D_BLAS_LIBRARY="Z:$(abspath $(CWIN_BLAS))"; \
+	[ -n "$(CWIN_BLAS)" ] || unset HY3D_BLAS_LIBRARY; \
+	export CK_TIMEOUT_MULTIPLIER=$${CK_TIMEOUT_MULTIPLIER:-6}; \
 	failed=0; \
 	for level in $(CWIN_LEVELS); do \
 		echo "cwintest: HY3D_CPU=$$level"; \

@@ -109,7 +109,7 @@ static void store_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const tar
 /* Bytes of y and of the residual that a step along one of their dimensions takes. */
 static int64_t step_bytes(const hy3d_tensor *tensor, int dim)
 {
-    return tensor == NULL ? 0 : tensor->stride[dim] * (int64_t)hy3d_dtype_bytes(tensor->dtype);
+    return tensor->stride[dim] * (int64_t)hy3d_dtype_bytes(tensor->dtype);
 }
 
 /* Where the first result goes. */
@@ -120,7 +120,7 @@ static unsigned char *start(const hy3d_tensor *tensor, const hy3d__conv_result *
     for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
         offset += result->at[i] * step_bytes(tensor, i);
     }
-    return tensor == NULL ? NULL : (unsigned char *)tensor->data + offset;
+    return (unsigned char *)tensor->data + offset;
 }
 
 static void store_line(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
@@ -140,7 +140,7 @@ void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
 {
     const hy3d_tensor *const residual = result->residual;
     unsigned char *const base = start(y, result);
-    const unsigned char *const residual_base = start(residual, result);
+    const unsigned char *const residual_base = residual == NULL ? NULL : start(residual, result);
     const bool channels_last = y->stride[1] == 1 && y->stride[4] != 1;
     /* Rows that follow each other here and there are one. */
     const bool joined =
@@ -152,8 +152,9 @@ void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
     /* Whole channels at once: rows of one channel are neighbours. */
     const int64_t width = channels_last ? COLUMNS : cols;
     const int64_t y_step[3] = {step_bytes(y, 1), step_bytes(y, 3), step_bytes(y, 4)};
-    const int64_t residual_step[3] = {step_bytes(residual, 1), step_bytes(residual, 3),
-                                      step_bytes(residual, 4)};
+    const hy3d_tensor *const other = residual == NULL ? y : residual;
+    const int64_t residual_step[3] = {step_bytes(other, 1), step_bytes(other, 3),
+                                      step_bytes(other, 4)};
     const int64_t outer = channels_last ? rows : result->channels;
     const int64_t inner = channels_last ? result->channels : rows;
     target to = {.stride = y->stride[4],

@@ -42,9 +42,8 @@ AVX2 static void three(size_t pixels, const float *attributes, const int32_t *tr
                        const int32_t *face_index, const float *w, float *out)
 {
     const __m128i mask = _mm_setr_epi32(-1, -1, -1, 0);
-    __m128 value = _mm_setzero_ps();
     for (size_t p = 0; p < pixels; p++, w += 3, out += 3) {
-        value = _mm_setzero_ps();
+        __m128 value = _mm_setzero_ps();
         if (face_index[p] != 0) {
             const corners at = corners_of(face_index[p], 3, attributes, triangles);
             value = sum4(w, _mm_maskload_ps(at.a, mask), _mm_maskload_ps(at.b, mask),

@@ -186,6 +186,16 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
     return plan_to_dict(&plan);
 }
 
+/* Borrowed. NULL without an exception where it is not there; PyDict_GetItemString would say so too
+ * where there is no memory for the key. */
+static PyObject *item_of(PyObject *dict, const char *name)
+{
+    PyObject *const key = PyUnicode_FromString(name);
+    PyObject *const found = key != NULL ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
+    return found;
+}
+
 /* From a copy, which holds what is read: an __index__ or another thread may change the caller's. */
 static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level_out)
 {
@@ -193,13 +203,18 @@ static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level
     if (dict == NULL) {
         return false;
     }
-    PyObject *const desc_dict = PyDict_GetItemString(dict, "desc");
-    PyObject *const level = PyDict_GetItemString(dict, "level");
-    const bool there = desc_dict != NULL && level != NULL && PyDict_Check(desc_dict);
-    const bool good = there && read_desc(desc_dict, desc) && hy3d_py_int64(level, "level", level_out);
+    PyObject *const desc_dict = item_of(dict, "desc");
+    PyObject *const level = desc_dict != NULL ? item_of(dict, "level") : NULL;
+    bool good = false;
+    if (PyErr_Occurred() != NULL) {
+        /* no memory for a key */
+    } else if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
+        hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
+    } else {
+        good = read_desc(desc_dict, desc) && hy3d_py_int64(level, "level", level_out);
+    }
     Py_DECREF(dict);
-    return there ? good
-                 : hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
+    return good;
 }
 
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
@@ -235,7 +250,7 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
     int64_t index = 0;
-    hy3d_schedule_plan plan;
+    hy3d_schedule_plan plan = {.grains = 0};
     hy3d_schedule_grain grain;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_grain", keywords, &dict,
                                      &index_object) ||

@@ -66,7 +66,7 @@ def add(files: Files, file: dict) -> None:
 
 def read_counts(build: Path, jobs: int) -> Files:
     files: Files = defaultdict(lambda: defaultdict(Line))
-    notes = sorted(build.rglob("csrc/**/*.gcno"))
+    notes = sorted(n for n in build.rglob("*.gcno") if "csrc" in n.parts)
     data = [n.with_suffix(".gcda") for n in notes]
     with ThreadPoolExecutor(jobs) as pool:
         for part in pool.map(gcov, [d if d.exists() else d.with_suffix(".gcno") for d in data]):

@@ -102,9 +102,11 @@ class _Operators(TorchDispatchMode):
         self.injector = injector
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.injector.running and not (func.is_view or func._schema.is_mutable):
+        found = func(*args, **(kwargs or {}))
+        makes = isinstance(found, torch.Tensor) and not (func.is_view or func._schema.is_mutable)
+        if self.injector.running and makes:
             self.injector.operator(str(func))
-        return func(*args, **(kwargs or {}))
+        return found
 
 
 @contextmanager

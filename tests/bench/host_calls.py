@@ -66,7 +66,7 @@ def _conv(rng: np.random.Generator, code: str, size: int, channels: int, accurac
 
 
 def _moments(rng: np.random.Generator, scale: int) -> Sample:
-    x = _floats(rng, 1, 16 * scale, 4, 8 * scale, 16 * scale)
+    x = _floats(rng, 1, 16 * scale, 4, 8 * scale, 8 * scale)
 
     def run(threads: int = 1, cancel: Any = None, prepared: Any = None) -> Arrays:
         mean, squares = np.full((2, x.shape[1]), np.nan)
@@ -163,9 +163,9 @@ def samples(*, long: bool = False) -> dict[str, Sample]:
         return np.random.default_rng(zlib.crc32(name.encode()))
 
     size, channels, scale = (48, 48, 8) if long else (12, 16, 1)
-    rasterize, interpolate = _rasterize(rng("rasterize"), scale)
+    rasterize, interpolate = _rasterize(rng("rasterize"), 2 * scale if long else 1)
     wide = 32 if not long else channels
-    fast = _conv(rng("fast"), "f4", 2 * size, wide, "fast")
+    fast = _conv(rng("fast"), "f4", (4 if long else 2) * size, wide, "fast")
 
     def prepare(threads: int = 1, cancel: Any = None, prepared: Any = None) -> Arrays:
         return fast.run(1, None, _core.conv3d_prepare(fast.weight, fast.number, threads, cancel))
@@ -175,7 +175,7 @@ def samples(*, long: bool = False) -> dict[str, Sample]:
         "conv3d f64": _conv(rng("f64"), "f8", size, channels, "exact"),
         "conv3d f16": _conv(rng("f16"), "f2", size, channels, "exact"),
         "conv3d fast": fast,
-        "channel_moments": _moments(rng("moments"), 4 if long else 1),
+        "channel_moments": _moments(rng("moments"), 12 if long else 1),
         "rasterize": rasterize,
         "interpolate": interpolate,
         "scatter": _scatter(rng("scatter"), scale),

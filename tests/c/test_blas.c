@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/blas.h"
+#include "base/openblas.h"
 #include "base/os.h"
 
 #if defined(_WIN32)
@@ -139,6 +140,21 @@ START_TEST(test_a_lowered_level_limits_the_core_type)
 }
 END_TEST
 
+START_TEST(test_core_types_are_told_by_their_whole_name_in_any_case)
+{
+    ck_assert(hy3d__core_is_within("PRESCOTT", HY3D_CPU_REF));
+    ck_assert(hy3d__core_is_within("opteron_sse3", HY3D_CPU_REF));
+    ck_assert(hy3d__core_is_within("hASWELL", HY3D_CPU_AVX2));
+    ck_assert(!hy3d__core_is_within("Haswell", HY3D_CPU_REF));
+    /* Names that are not known may stand for anything. */
+    static const char *const unknown[] = {"", "Haswel", "Haswell2", "Opteron\177SSE3", "SkylakeX"};
+    for (size_t i = 0; i < COUNT_OF(unknown); i++) {
+        ck_assert(!hy3d__core_is_within(unknown[i], HY3D_CPU_AVX2));
+        ck_assert(hy3d__core_is_within(unknown[i], HY3D_CPU_AVX512));
+    }
+}
+END_TEST
+
 START_TEST(test_a_limit_that_comes_too_late_is_said)
 {
     hy3d_context *const first = test_context(level_name(test_level_count() - 1), 1);
@@ -261,6 +277,7 @@ Suite *hy3d_blas_suite(void)
     tcase_add_test(tests, test_the_search_names_everything_it_tried);
     tcase_add_test(tests, test_a_variable_too_long_for_a_path_is_refused_by_name);
     tcase_add_loop_test(tests, test_a_lowered_level_limits_the_core_type, 0, levels);
+    tcase_add_test(tests, test_core_types_are_told_by_their_whole_name_in_any_case);
     tcase_add_test(tests, test_a_limit_that_comes_too_late_is_said);
     tcase_add_test(tests, test_loading_starts_no_thread_and_leaves_the_environment_as_it_was);
     tcase_add_test(tests, test_loading_survives_every_allocation_failing);

@@ -112,7 +112,8 @@ static const vector fields[] = {
     /* Products of two and three fields. */
     {"in elements fit", {D(in_size[0], TWO(30)), D(in_size[1], TWO(30) - 1)}, OK},
     {"in elements do not", {D(in_size[0], TWO(30)), D(in_size[1], TWO(30))}, BIG},
-    {"three sizes fit", {D(in_size[0], TWO(20)), D(in_size[1], TWO(20)), D(in_size[2], TWO(20) - 1)},
+    {"three sizes fit",
+     {D(in_size[0], TWO(20)), D(in_size[1], TWO(20)), D(in_size[2], TWO(20) - 1)},
      OK},
     {"three sizes do not", {D(in_size[0], TWO(20)), D(in_size[1], TWO(20)), D(in_size[2], TWO(20))},
      BIG},
@@ -160,8 +161,8 @@ static hy3d_status ask(const vector *v)
     ck_assert_status(hy3d_conv3d_choose_format(context, &desc, &format), status);
     ck_assert_status(hy3d_conv3d_memory(context, &desc, false, &workspace, &own), status);
     const bool is_told = status == HY3D_OK;
-    ck_assert_msg((out[0] > 0 && out[1] > 0 && out[2] > 0) == is_told && (format != 77) == is_told &&
-                      (own != 77) == is_told,
+    ck_assert_msg((out[0] > 0 && out[1] > 0 && out[2] > 0) == is_told &&
+                      (format != 77) == is_told && (own != 77) == is_told,
                   "%s: written though refused, or the other way round", v->what);
     ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
     hy3d_context_destroy(context);

@@ -50,13 +50,17 @@ static void make(call *a, hy3d_context *context)
 
 #define TENSOR(name)                                                                               \
     {#name " NULL data", {C(name.data, 0)}, BAD}, {#name " odd data", {C_ADD(name.data, 1)}, BAD}, \
-    {#name " data at 2", {C_ADD(name.data, 2)}, BAD}, {#name " data at 3", {C_ADD(name.data, 3)}, BAD}, \
-    {#name " f64", {C(name.dtype, HY3D_F64)}, BAD}, {#name " f16", {C(name.dtype, HY3D_F16)}, BAD}, \
+    {#name " data at 2", {C_ADD(name.data, 2)}, BAD},                                              \
+    {#name " data at 3", {C_ADD(name.data, 3)}, BAD},                                              \
+    {#name " f64", {C(name.dtype, HY3D_F64)}, BAD},                                                \
+    {#name " f16", {C(name.dtype, HY3D_F16)}, BAD},                                                \
     {#name " dtype 4", {C(name.dtype, 4)}, BAD}, {#name " dtype -1", {C(name.dtype, -1)}, BAD}
 
 #define SIZE(name, i)                                                                              \
-    {#name " size", {C_ADD(name.size[i], 1)}, SHAPE}, {#name " size", {C_ADD(name.size[i], -1)}, SHAPE}, \
-    {#name " size -1", {C(name.size[i], -1)}, SHAPE}, {#name " size most", {C(name.size[i], INT64_MAX)}, SHAPE}
+    {#name " size", {C_ADD(name.size[i], 1)}, SHAPE},                                              \
+    {#name " size", {C_ADD(name.size[i], -1)}, SHAPE},                                             \
+    {#name " size -1", {C(name.size[i], -1)}, SHAPE},                                              \
+    {#name " size most", {C(name.size[i], INT64_MAX)}, SHAPE}
 
 /* Of a dimension of two or more. */
 #define STRIDE(name, i)                                                                            \
@@ -78,7 +82,8 @@ static const vector plans[] = {
     TENSOR(weight),
     SIZES(weight),
     STRIDES(weight),
-    {"weight strides that add up", {C(weight.stride[0], TWO(59)), C(weight.stride[1], TWO(60))}, BIG},
+    {"weight strides that add up", {C(weight.stride[0], TWO(59)), C(weight.stride[1], TWO(60))},
+     BIG},
     {"weight stride 0", {C(weight.stride[0], 0)}, OK},
     TENSOR(bias),
     SIZES(bias),

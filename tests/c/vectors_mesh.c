@@ -154,7 +154,8 @@ static const vector inpaints[] = {
 
 static call good(void)
 {
-    return (call){.scatter = {.width = 2, .height = 2, .channels = 2, .points = 3, .num_threads = 1},
+    return (call){.scatter = {.width = 2, .height = 2, .channels = 2, .points = 3,
+                              .num_threads = 1},
                   .inpaint = {.width = 2, .height = 2, .channels = 2, .vertices = 3, .uvs = 3,
                               .faces = 1},
                   .vertices = 3,

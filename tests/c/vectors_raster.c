@@ -1,7 +1,8 @@
 /* The rasteriser and interpolation: a triangle over four pixels, and what is set.
  *
  * The last good numbers of vertices and faces would want gigabytes: there the first allocation is
- * made to fail, which comes after all checks, or a cancel is asked for where nothing is allocated. */
+ * made to fail, which comes after all checks, or a cancel is asked for where nothing is
+ * allocated. */
 #include "vectors.h"
 
 #include <math.h>
@@ -52,7 +53,8 @@ static const vector drawings[] = {
     {"the last height", {R(desc.height, MOST_SIDE), STARVED}, NO_MEMORY},
     {"height beyond", {R(desc.height, MOST_SIDE + 1), STARVED}, BAD},
     {"height most", {R(desc.height, INT64_MAX), STARVED}, BAD},
-    {"the largest picture", {R(desc.height, MOST_SIDE), R(desc.width, MOST_SIDE), STARVED}, NO_MEMORY},
+    {"the largest picture", {R(desc.height, MOST_SIDE), R(desc.width, MOST_SIDE), STARVED},
+     NO_MEMORY},
     {"vertices -1", {R(desc.vertices, -1)}, BAD},
     {"vertices least", {R(desc.vertices, INT64_MIN)}, BAD},
     {"vertices 2 of faces with 3", {R(desc.vertices, 2)}, BAD},

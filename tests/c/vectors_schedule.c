@@ -38,17 +38,20 @@ static const vector costs[] = {
     {"causal -1", {S(causal, -1)}, BAD},
     {"causal 2", {S(causal, 2)}, BAD},
     {"causal most", {S(causal, INT32_MAX)}, BAD},
-    {"causal, the last output", {S(causal, 1), S(latent[0], INT64_MAX / 3 + 1), S(factor[0], 3)}, OK},
+    {"causal, the last output", {S(causal, 1), S(latent[0], INT64_MAX / 3 + 1), S(factor[0], 3)},
+     OK},
     {"causal, an output beyond", {S(causal, 1), S(latent[0], INT64_MAX / 3 + 2), S(factor[0], 3)},
      BIG},
-    {"causal, INT64_MAX and one frame", {S(causal, 1), S(latent[0], 2), S(factor[0], INT64_MAX)}, BIG},
+    {"causal, INT64_MAX and one frame", {S(causal, 1), S(latent[0], 2), S(factor[0], INT64_MAX)},
+     BIG},
     {"causal, one frame", {S(causal, 1), S(factor[0], INT64_MAX)}, OK},
     {"fixed -1", {S(fixed_bytes, -1)}, BAD},
     {"fixed most", {S(fixed_bytes, INT64_MAX)}, OK},
     {"a voxel -1", {S(bytes_per_voxel, -1)}, BAD},
     {"a voxel most", {S(bytes_per_voxel, INT64_MAX)}, OK},
     {"two voxels beyond", {S(bytes_per_voxel, TWO(62)), S(latent[2], 2), S(min_tile[2], 2)}, BIG},
-    {"two voxels that fit", {S(bytes_per_voxel, TWO(62) - 1), S(latent[2], 2), S(min_tile[2], 2)}, OK},
+    {"two voxels that fit", {S(bytes_per_voxel, TWO(62) - 1), S(latent[2], 2), S(min_tile[2], 2)},
+     OK},
     {"a pair -1", {S(bytes_per_token_pair, -1)}, BAD},
     {"a pair most", {S(bytes_per_token_pair, INT64_MAX)}, OK},
     {"the last pairs", {S(bytes_per_token_pair, 1), S(latent[1], INT64_C(3037000499))}, OK},
@@ -193,7 +196,8 @@ static const vector lookups[] = {
 
 static hy3d_status look_up(const vector *v)
 {
-    lookup a = {.plan = {.desc = one_voxel(), .count = {4, 3, 2}, .out = {16, 12, 8}, .grains = 24}};
+    lookup a = {
+        .plan = {.desc = one_voxel(), .count = {4, 3, 2}, .out = {16, 12, 8}, .grains = 24}};
     hy3d_schedule_grain grain = {.in_stop = {-7, -7, -7}};
 
     for (int i = 0; i < 3; i++) {

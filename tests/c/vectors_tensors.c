@@ -25,7 +25,8 @@ typedef struct blending {
     {#name " NULL data", {B(name.data, 0)}, BAD}, {#name " odd data", {B_ADD(name.data, 1)}, BAD}, \
     {#name " data at 2", {B_ADD(name.data, 2)}, BAD},                                              \
     {#name " data at 4", {B_ADD(name.data, 4)}, OK},                                               \
-    {#name " f16", {B(name.dtype, HY3D_F16)}, OK}, {#name " bf16", {B(name.dtype, HY3D_BF16)}, OK}, \
+    {#name " f16", {B(name.dtype, HY3D_F16)}, OK},                                                 \
+    {#name " bf16", {B(name.dtype, HY3D_BF16)}, OK},                                               \
     {#name " f16 at 1", {B(name.dtype, HY3D_F16), B_ADD(name.data, 1)}, BAD},                      \
     {#name " f16 at 2", {B(name.dtype, HY3D_F16), B_ADD(name.data, 2)}, OK},                       \
     {#name " f64", {B(name.dtype, HY3D_F64)}, HY3D_ERR_UNSUPPORTED},                               \
@@ -41,10 +42,14 @@ typedef struct blending {
     {#name " stride least", {B(name.stride[i], INT64_MIN)}, BIG},                                  \
     {#name " stride that wraps in bytes", {B(name.stride[i], TWO(61))}, BIG}
 #define BLEND_DIMS(name)                                                                           \
-    BLEND_DIM(name, 0), BLEND_DIM(name, 1), BLEND_DIM(name, 2), BLEND_DIM(name, 3), BLEND_DIM(name, 4)
+    BLEND_DIM(name, 0), BLEND_DIM(name, 1), BLEND_DIM(name, 2), BLEND_DIM(name, 3),                \
+        BLEND_DIM(name, 4)
 #define BOTH_EMPTY(i)                                                                              \
     {"empty", {B(tile.size[i], 0), B(out.size[i], 0)}, OK},                                        \
-    {"empty of no data", {B(tile.size[i], 0), B(out.size[i], 0), B(tile.data, 0), B(out.data, 0)}, OK}, \
+                                                                                                   \
+    {"empty of no data",                                                                           \
+     {B(tile.size[i], 0), B(out.size[i], 0), B(tile.data, 0), B(out.data, 0)},                     \
+     OK},                                                                                          \
     {"one", {B(tile.size[i], 1), B(out.size[i], 1), B(out.stride[i], 0)}, OK},                     \
     {"out stride 0", {B(out.stride[i], 0)}, BAD}, {"tile stride 0", {B(tile.stride[i], 0)}, OK}
 

@@ -26,17 +26,19 @@ class Group:
 
 
 _DEVICE = ("test_device.py", "test_device_rules.py", "test_binding_device.py")
-_SEED = ("test_seed_generators.py", "test_seed_twin.py", "test_seed_modes.py")
+_SEED = ("test_seed_generators.py", "test_seed_rules.py", "test_seed_twin.py")
 _SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
 _ROUTER = (
-    "test_router.py", "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
-    "test_router_lasting.py", "test_router_measured.py", "test_router_memory.py",
-    "test_router_planning.py", "test_router_policy.py", "test_router_probing.py",
-    "test_selfcheck.py",
+    "test_ladder_words.py", "test_planning_plans.py", "test_planning_rules.py", "test_router.py",
+    "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
+    "test_router_lasting.py",
+    "test_router_measured.py", "test_router_memory.py", "test_router_planning.py",
+    "test_router_policy.py", "test_router_probing.py", "test_router_scope.py", "test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
-    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py", "test_budget.py",
-    "test_decode_unknown.py",
+    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py", "test_predict_ways.py",
+    "test_backend_rules.py", "test_budget.py", "test_decode_unknown.py", "test_price_rules.py",
+    "test_way_rules.py",
 )  # fmt: skip
 
 GROUPS = (
@@ -48,7 +50,6 @@ GROUPS = (
         "seed",
         {"hy3d_rocm/seed.py": _SEED, "hy3d_rocm/_fallback/seed.py": _SEED},
         {"csrc/seed/seed.c": ("seed",)},
-        left_out=("test_seed_modes.py::test_the_promises_hold_for_a_thousand_seeds",),
     ),
     Group(
         "schedule",
@@ -66,13 +67,13 @@ GROUPS = (
     Group(
         "router",
         {
-            "hy3d_rocm/conv/choice.py": ("test_choice.py", *_ROUTER),
-            "hy3d_rocm/conv/errors.py": ("test_errors.py", *_ROUTER),
-            "hy3d_rocm/conv/estimate.py": ("test_choice.py", *_ROUTER),
+            "hy3d_rocm/conv/choice.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/errors.py": ("test_errors.py", "test_verdict_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/estimate.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
             "hy3d_rocm/conv/ladder.py": _ROUTER,
             "hy3d_rocm/conv/policy.py": _ROUTER,
-            "hy3d_rocm/conv/recovery.py": _ROUTER,
-            "hy3d_rocm/conv/verdicts.py": _ROUTER,
+            "hy3d_rocm/conv/recovery.py": ("test_verdict_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/verdicts.py": ("test_verdict_rules.py", *_ROUTER),
         },
         left_out=(
             "test_router_knowledge.py::test_importing_the_router_opens_no_store",
@@ -85,8 +86,8 @@ GROUPS = (
     Group(
         "decode",
         {
-            "hy3d_rocm/decode/failures.py": ("test_decode_ladder.py",),
-            "hy3d_rocm/decode/faults.py": ("test_decode_ladder.py", "test_layerwise_faults.py"),
+            "hy3d_rocm/decode/failures.py": ("test_backend_rules.py", "test_decode_ladder.py"),
+            "hy3d_rocm/decode/faults.py": ("test_backend_rules.py", "test_decode_ladder.py"),
             "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
             "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),
             "hy3d_rocm/decode/planning/backends.py": _PLANNING,

@@ -54,13 +54,15 @@ bool bits_repeats(bits_layout layout, int dim);
 void bits_view_put(const bits_view *view, const int32_t *values);
 /* The same from integers over 2^24, rounded to the dtype's nearest. */
 void bits_view_put_reals(const bits_view *view, const int32_t *values);
-/* Elements of y that are not `wanted`, rounded once to its dtype; *other_zeros counts equal zeros of
- * another sign. */
+/* Elements of y that are not `wanted`, rounded once to its dtype; *other_zeros counts equal zeros
+ * of another sign. */
 int64_t bits_view_differing(const bits_view *view, const int32_t *wanted, int64_t *other_zeros);
 /* Elements whose nearest integer is not `wanted`. */
 int64_t bits_view_far(const bits_view *view, const int32_t *wanted);
 /* Bytes between y's elements that were written to; wipes the elements. */
 int64_t bits_view_strays(const bits_view *view);
+/* All elements in index order, so that layouts can be compared; the caller frees them. */
+unsigned char *bits_view_elements(const bits_view *view);
 int64_t bits_elems(const int64_t size[HY3D_TENSOR_DIMS]);
 
 /* One convolution. Integers are kept in plain order beside the tensors. */
@@ -83,7 +85,7 @@ void bits_config_text(const bits_config *config, char *text, size_t size);
 typedef struct bits_problem {
     const bits_config *config;
     bool is_exact;
-    int32_t *x, *weight, *bias, *residual; /* plain order; x as (N, C, T, H, W) before up-sampling */
+    int32_t *x, *weight, *bias, *residual; /* plain order; x before up-sampling */
     float scale[BITS_MOST_CHANNELS], shift[BITS_MOST_CHANNELS];
     bool zero_frame[BITS_MOST_FRAMES];
     bits_view x_view, weight_view, bias_view, residual_view, y_view;
@@ -94,13 +96,14 @@ typedef struct bits_problem {
 /* Values; is_sparse leaves at most three weights of +-1 to an output channel. */
 void bits_problem_fill(bits_problem *problem, const bits_config *config, bool is_exact,
                        bool is_sparse);
-/* Tensors whose first elements lie `alignment` elements and multiples of it after a 64-byte line. */
+/* Tensors whose first elements lie `alignment` elements, or a multiple of it modulo 16, after a
+ * 64-byte line. */
 void bits_problem_place(bits_problem *problem, int64_t alignment);
 void bits_problem_unplace(bits_problem *problem);
 void bits_problem_free(bits_problem *problem);
 
-/* Plans, allocates a workspace full of NaN, runs, releases. *plan_out (if not NULL) is a copy of the
- * plan as it was, for counting; limits and threads are the description's. */
+/* Plans, allocates a workspace full of NaN, runs, releases. *plan_out (if not NULL) is a copy of
+ * the plan as it was, for counting; limits and threads are the description's. */
 struct hy3d_conv3d_plan;
 hy3d_status bits_problem_run(hy3d_context *context, const bits_problem *problem,
                              struct hy3d_conv3d_plan *plan_out);

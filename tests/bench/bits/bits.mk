@@ -1,8 +1,9 @@
 # Included by csrc/core.mk.
 #
 #   make cbits    build/c/check_bits: long checks of bits against an oracle (main.c)
+#   make cbits-quick   a few seconds of each of them
 
-.PHONY: cbits
+.PHONY: cbits cbits-quick
 
 CBITS_SOURCES := $(sort $(wildcard tests/bench/bits/*.c))
 CBITS_OBJECTS := $(CBITS_SOURCES:tests/bench/bits/%.c=$(CORE_BUILD)/bits/%.o)
@@ -15,5 +16,10 @@ $(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
 
 cbits: $(CORE_BUILD)/check_bits
+
+cbits-quick: $(CORE_BUILD)/check_bits
+	$< exact --count 1200
+	$< stable --count 6
+	$< others --count 12
 
 -include $(CBITS_OBJECTS:.o=.d)

@@ -95,7 +95,8 @@ static void shape_thin(bits_random *random, hy3d_conv3d_desc *d, bool exact)
         d->upsample[i] = 0;
         set_size(d, i, bits_between(random, 3, exact ? 13 : 24));
     }
-    d->in_channels = d->groups * bits_between(random, 1, bits_one_in(random, 6) ? 75 : 34);
+    const bool is_long = bits_one_in(random, exact ? 6 : 2);
+    d->in_channels = d->groups * bits_between(random, 1, is_long ? 75 : 34);
     d->out_channels = d->groups * bits_between(random, 1, bits_one_in(random, 20) ? 75 : 19);
 }
 
@@ -117,6 +118,20 @@ static void shape_winograd(bits_random *random, hy3d_conv3d_desc *d, bits_config
     if (!is_fast && bits_one_in(random, 6)) {
         set_size(d, (int)bits_between(random, 1, 2), bits_between(random, 20, 40));
     }
+}
+
+/* More output channels than a block has, or more input channels than a tile. */
+static void shape_wide(bits_random *random, hy3d_conv3d_desc *d)
+{
+    d->groups = 1;
+    for (int i = 0; i < 3; i++) {
+        d->kernel[i] = i == 0 ? 1 : bits_between(random, 1, 2);
+        d->stride[i] = d->dilation[i] = 1;
+        d->upsample[i] = 0;
+        set_size(d, i, i == 0 ? 0 : bits_between(random, 3, 5));
+    }
+    d->in_channels = bits_one_in(random, 2) ? 160 : bits_between(random, 3, 9);
+    d->out_channels = d->in_channels == 160 ? 5 : bits_between(random, 257, 700);
 }
 
 static void shape(bits_random *random, hy3d_conv3d_desc *d, bits_config *c, bool exact)
@@ -166,16 +181,8 @@ static void shape(bits_random *random, hy3d_conv3d_desc *d, bits_config *c, bool
     case AIM_FAST:
         shape_winograd(random, d, c, wanted == AIM_FAST);
         break;
-    case AIM_WIDE: /* more output channels than a block has, or more input channels than a tile */
-        d->groups = 1;
-        for (int i = 0; i < 3; i++) {
-            d->kernel[i] = i == 0 ? 1 : bits_between(random, 1, 2);
-            d->stride[i] = d->dilation[i] = 1;
-            d->upsample[i] = 0;
-            set_size(d, i, i == 0 ? 0 : bits_between(random, 3, 5));
-        }
-        d->in_channels = bits_one_in(random, 2) ? 160 : bits_between(random, 3, 9);
-        d->out_channels = d->in_channels == 160 ? 5 : bits_between(random, 257, 700);
+    case AIM_WIDE:
+        shape_wide(random, d);
         break;
     case AIM_ANY:
     case AIMS:

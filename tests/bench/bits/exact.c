@@ -1,7 +1,7 @@
 /* Integers against the oracle. Direct, thin and panel strategies and the reference must give its
  * bits; Winograd, whose transforms round, its integers once rounded to the nearest: with three
- * weights of +-1 to an output channel and |x| <= 3 the proven bound, 3e-2 * 3 * 3 (docs/numerics.md),
- * stays below a half. */
+ * weights of +-1 to an output channel and |x| <= 3 the proven bound, at most 2.7e-2 * 3 * 3 by
+ * docs/numerics.md, stays below a half. */
 #include "bits.h"
 
 #include <stdio.h>

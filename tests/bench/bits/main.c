@@ -89,7 +89,8 @@ static hy3d_context *make_context(int level, uint32_t threads)
 /* Takes indices of one level until there are none; *at is where it is. */
 static void work(const options *o, int place, bits_shared *shared, _Atomic int64_t *at)
 {
-    const bool is_exact = strcmp(o->check, "exact") == 0, is_others = strcmp(o->check, "others") == 0;
+    const bool is_exact = strcmp(o->check, "exact") == 0;
+    const bool is_others = strcmp(o->check, "others") == 0;
     const int level = o->levels[place];
     const int64_t step = is_others ? 1 : o->level_count;
     hy3d_context *const context = make_context(level, is_exact ? 3 : 8);

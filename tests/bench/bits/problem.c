@@ -171,22 +171,20 @@ static hy3d_status force(hy3d_context *context, const bits_problem *p,
                                .compute_bytes = sizeof(float),
                                .strategy = HY3D__CONV_WINOGRAD,
                                .filter = p->weight_view.tensor};
-    status = hy3d__winograd_plan(plan, kind, threads);
-    if (status == HY3D_OK) {
-        const size_t limit = d->workspace_limit_bytes;
-        plan->slot_bytes = plan->input_bytes;
-        threads = limit != 0 && limit / plan->slot_bytes < threads
-                      ? (uint32_t)(limit / plan->slot_bytes)
+    hy3d__winograd_plan(plan, kind, threads);
+    const size_t limit = d->workspace_limit_bytes;
+    plan->slot_bytes = plan->input_bytes;
+    threads = limit != 0 && limit / plan->slot_bytes < threads
+                  ? (uint32_t)(limit / plan->slot_bytes)
+                  : threads;
+    plan->slots = (int64_t)threads > plan->grains
+                      ? (uint32_t)hy3d__conv_max(plan->grains, threads > 0 ? 1 : 0)
                       : threads;
-        plan->slots = (int64_t)threads > plan->grains
-                          ? (uint32_t)hy3d__conv_max(plan->grains, threads > 0 ? 1 : 0)
-                          : threads;
-        plan->workspace_bytes = plan->slot_bytes * plan->slots;
-        status = plan->slots == 0
-                     ? HY3D_ERR_WORKSPACE_TOO_SMALL
-                     : hy3d__conv_take_weight(plan, &p->weight_view.tensor,
-                                              p->config->has_bias ? &p->bias_view.tensor : NULL);
-    }
+    plan->workspace_bytes = plan->slot_bytes * plan->slots;
+    status = plan->slots == 0
+                 ? HY3D_ERR_WORKSPACE_TOO_SMALL
+                 : hy3d__conv_take_weight(plan, &p->weight_view.tensor,
+                                          p->config->has_bias ? &p->bias_view.tensor : NULL);
     if (status != HY3D_OK) {
         hy3d_conv3d_plan_destroy(plan);
         return status;

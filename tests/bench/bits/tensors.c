@@ -264,3 +264,21 @@ int64_t bits_view_strays(const bits_view *view)
     }
     return strays;
 }
+
+unsigned char *bits_view_elements(const bits_view *view)
+{
+    const size_t width = hy3d_dtype_bytes(view->tensor.dtype);
+    unsigned char *const elements = malloc((size_t)bits_elems(view->tensor.size) * width + 1);
+    unsigned char *to = elements;
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+
+    if (elements == NULL) {
+        perror("malloc");
+        exit(EXIT_FAILURE);
+    }
+    do {
+        memcpy(to, address(&view->tensor, at), width);
+        to += width;
+    } while (step(&view->tensor, at));
+    return elements;
+}

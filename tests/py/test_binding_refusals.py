@@ -1,0 +1,157 @@
+"""What the C core refuses, each with a sentence that names the argument; and what it gives back
+where nothing else asks: one row a claim."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hy3d_rocm import _core
+
+ONE, NONE, HUGE = (1, 1, 1), (0, 0, 0), (2**62, 2**62, 1)
+X = np.ones((1, 2, 3, 4, 5), np.float32)
+W = np.ones((3, 2, 1, 1, 1), np.float32)
+FORMAT = (ONE, 32, 32, (3, 3, 3), ONE, ONE, ONE, ONE, "zeros", 1, "f32", "fast")
+PLAN = _core.schedule_plan(latent=(5, 8, 8), factor=(4, 8, 8), causal=1)
+
+
+def conv(x: Any = X, out: Any = None, modes: Any = "zeros", **more: Any) -> Any:
+    out = np.empty((1, 3, 3, 4, 5), np.float32) if out is None else out
+    return _core.conv3d(x, W, None, out, ONE, ONE, NONE, NONE, modes, 1, **more)
+
+
+def blend(tile: Any = X, t: Any = None, h: Any = None, w: Any = None, out: Any = None) -> Any:
+    return _core.blend_accumulate(tile, t, h, w, np.zeros_like(X) if out is None else out)
+
+
+def strided(itemsize: int) -> Any:
+    """Floats `itemsize` bytes apart: a stride that is no whole number of elements."""
+    record = np.dtype({"names": ["a"], "formats": ["<f4"], "offsets": [0], "itemsize": itemsize})
+    return np.zeros(3, record)["a"]
+
+
+class Buffer:
+    """Of whatever format, by the buffer protocol alone: without __dlpack__."""
+
+    def __new__(cls, code: str, count: int) -> Any:
+        return memoryview(bytearray(struct.calcsize(code) * count)).cast(code)
+
+
+def plan_with(**changes: Any) -> dict[str, Any]:
+    return {**PLAN, **changes}
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    return {**PLAN, "desc": {**PLAN["desc"], **changes}}
+
+
+REFUSALS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
+    (lambda: blend(X[0, 0, 0]), ValueError, r"tile and out must be \(N, C, T, H, W\)"),
+    (lambda: blend(X[:, :1]), ValueError, "tile has size 1 in dimension 1 but out has 2"),
+    (lambda: blend(np.ones(X.shape)), _core.Hy3dError, "not f64: convert the tile"),
+    (lambda: blend(X, out=X), ValueError, "tile and out share memory"),
+    (lambda: blend(object()), TypeError, "tile"),
+    (lambda: blend(t=object()), TypeError, "window_t"),
+    (lambda: blend(h=np.ones(3, np.float32)), ValueError, "window_h must be a contiguous .* 4 wei"),
+    (lambda: blend(w=np.ones(5)), ValueError, "window_w .* type f64, size 5"),
+    (lambda: blend(t=np.ones(6, np.float32)[::2]), ValueError, "window_t must be a contiguous"),
+    (lambda: _core.blend_accumulate(X), TypeError, "argument"),
+    (lambda: _core.schedule_plan(), TypeError, "keyword arguments only"),
+    (lambda: _core.schedule_plan(latent=ONE), TypeError, r"needs factor=\(T, H, W\)"),
+    (lambda: _core.schedule_plan(latent=ONE, factor=ONE, colour=3), TypeError, "field 'colour'"),
+    (lambda: _core.schedule_plan(latent=(0, 1, 1), factor=ONE), ValueError, "latent has 0"),
+    (lambda: _core.schedule_grain([], 0), TypeError, "plan must be the dictionary"),
+    (lambda: _core.schedule_grain({}, 0), ValueError, "plan lacks 'desc' or 'level'"),
+    (lambda: _core.schedule_grain({"desc": 3, "level": 0}, 0), ValueError, "plan lacks"),
+    (lambda: _core.schedule_grain(plan_with(level=99), 0), ValueError, "level is 99"),
+    (lambda: _core.schedule_grain(plan_with(level="no"), 0), TypeError, "level"),
+    (lambda: _core.schedule_grain(described(latent=NONE), 0), ValueError, "latent has 0"),
+    (lambda: _core.schedule_grain(described(latent=HUGE), 0), _core.Hy3dError, "not valid any more"),
+    (lambda: _core.schedule_plan(latent=HUGE, factor=ONE), _core.Hy3dError, "No plan: "),
+    (lambda: _core.schedule_grain(described(colour=1), 0), TypeError, "no field 'colour'"),
+    (lambda: _core.schedule_grain(PLAN, 1), ValueError, "There is no grain 1: the plan has 1"),
+    (lambda: _core.schedule_grain(PLAN, -1), ValueError, "There is no grain -1"),
+    (lambda: _core.schedule_grain(PLAN), TypeError, "argument"),
+    (lambda: _core.schedule_window(3), TypeError, "argument"),
+    (lambda: _core.schedule_window("3", 0, 0), TypeError, "length"),
+    (lambda: _core.schedule_window(3, 4, 0), ValueError, "window"),
+    (lambda: _core.seed_image(1), TypeError, "argument"),
+    (lambda: _core.seed_stream(-1, 0), ValueError, "seed"),
+    (lambda: _core.philox4x32((1, 2, 3), (1, 2)), ValueError, "counter"),
+    (lambda: _core.philox4x32((1, 2, 3, 2**32), (1, 2)), ValueError, r"counter\[3\] is 4294967296"),
+    (lambda: _core.philox4x32((1, 2, 3, 4), (-1, 2)), ValueError, r"key\[0\] is -1"),
+    (lambda: _core.philox4x32((1, 2, 3, 4)), TypeError, "argument"),
+    (lambda: _core.peak_run(1), TypeError, "argument"),
+    (lambda: _core.peak_run(1025, 1), ValueError, "threads is 1025"),
+    (lambda: _core.peak_run("1", 1), TypeError, "threads"),
+    (lambda: _core.peak_run(1, 0), ValueError, "rounds is 0: it must be 1 to"),
+    (lambda: conv(modes="mirror"), ValueError, "pad_modes has 'mirror'"),
+    (lambda: conv(modes=("zeros", "zeros", 3)), ValueError, "pad_modes has 3"),
+    (lambda: conv(modes=("zeros", "zeros")), TypeError, "a tuple of three"),
+    (lambda: conv(modes=7), TypeError, "pad_modes must be"),
+    (lambda: conv(threads=2**40), ValueError, "threads is 1099511627776: there are not so many"),
+    (lambda: conv(X[0, 0]), ValueError, "x has 3 dimensions"),
+    (
+        lambda: conv(out=np.empty((1, 3, 3, 4, 6), np.float32)),
+        ValueError,
+        r"out is \(1, 3, 3, 4, 6\) but",
+    ),
+    (lambda: conv(Buffer("i", 4)), ValueError, "x has element format 'i'"),
+    (lambda: conv(Buffer("B", 4)), ValueError, "x has element format 'B'"),
+    (lambda: _core.conv3d(X), TypeError, "argument"),
+    (lambda: _core.conv3d_reference(X), TypeError, "argument"),
+    (lambda: _core.conv3d_out_size(ONE), TypeError, "argument"),
+    (lambda: _core.conv3d_memory(ONE), TypeError, "argument"),
+    (lambda: _core.conv3d_memory(*FORMAT[:-2], "i8", "fast"), ValueError, "dtype"),
+    (lambda: _core.conv3d_prepare(W), TypeError, "argument"),
+    (lambda: _core.conv3d_prepare(object(), 1), TypeError, "weight"),
+    (lambda: _core.fingerprint(), TypeError, "argument"),
+    (lambda: _core.fingerprint(strided(6)), ValueError, "stride of 6 bytes"),
+    (lambda: _core.channel_moments(X), TypeError, "argument"),
+    (lambda: _core.channel_moments(object(), X, X), TypeError, "x"),
+    (lambda: _core.interpolate(X), TypeError, "argument"),
+    (lambda: _core.inpaint_vertices(X), TypeError, "argument"),
+    (lambda: _core.resolve_device(), TypeError, "argument"),
+    (lambda: _core.CancelFlag(1), TypeError, "CancelFlag"),
+    (lambda: _core.fail_allocation("1"), TypeError, "int"),
+    (lambda: _core.fail_allocation(), TypeError, "argument"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(REFUSALS)))
+def test_a_wrong_call_is_refused_with_a_sentence_about_it(index: int) -> None:
+    call, error, words = REFUSALS[index]
+    live = _core.live_allocations()
+    with pytest.raises(error, match=words):
+        call()
+    assert _core.live_allocations() == live
+
+
+@pytest.mark.parametrize(
+    ("code", "number"), [("d", np.float64), ("f", np.float32), ("e", np.float16)]
+)
+def test_buffers_of_each_float_type_come_in_without_dlpack(code: str, number: Any) -> None:
+    floats = np.arange(6).astype(number)
+    array = memoryview(floats.tobytes()).cast(code) if code != "e" else memoryview(floats)
+    assert _core.fingerprint(array) == _core.fingerprint(floats)
+
+
+def test_a_run_of_the_peak_counts_what_it_did() -> None:
+    threads = 2 if _core.cpu_info()["max_threads"] > 1 else 1
+    assert _core.peak_run(threads, 5) == 8 * threads * 5 * 768
+    assert _core.peak_run(0, 1) == 8 * _core.cpu_info()["max_threads"] * 768
+
+
+def test_the_memory_that_is_told_holds_the_weights_where_they_are_not_prepared() -> None:
+    prepared, plain = _core.conv3d_memory(*FORMAT)
+    assert 0 < prepared <= plain
+    assert _core.conv3d_memory(*FORMAT, threads=1)[1] <= plain
+
+
+def test_streams_of_a_seed_differ_from_each_other_and_from_images() -> None:
+    streams = [_core.seed_stream(7, i) for i in range(100)]
+    assert len({*streams, *(_core.seed_image(7, i) for i in range(100))}) >= 199
