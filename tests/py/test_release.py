@@ -1,5 +1,5 @@
 """What a release is made of: archives that depend on the commit alone, notices, a bill of
-materials, workflows. tools/check_reproducible.py builds everything twice; here is its quick half."""
+materials, workflows. tools/check_reproducible.py builds it all twice; here is its quick half."""
 
 from __future__ import annotations
 
