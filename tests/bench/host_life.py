@@ -17,6 +17,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 300
+# From Python 3.12 on a fork beside threads is warned of; that it works is what is checked here.
+QUIET = "ignore:This process:DeprecationWarning"
 
 START = f"""
 import sys
@@ -263,7 +265,8 @@ def run_python(code: str, *arguments: str, status: int = 0, what: str = "") -> s
     """What a fresh interpreter says."""
     began = time.monotonic()
     made = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", START + textwrap.dedent(code), *arguments],
+        [sys.executable, "-X", "faulthandler", "-W", QUIET,
+         "-c", START + textwrap.dedent(code), *arguments],
         capture_output=True, text=True, check=False, timeout=LIMIT_S,
         env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
     )  # fmt: skip
