@@ -7,12 +7,13 @@
 #   make chelgrind  the suites of the thread pool under valgrind's helgrind and drd
 #   make cinteger   all suites with clang's checks of conversions, shifts and bounds
 #   make ccov       lines and branches that the tests reach (gcc and gcov), the extension's too
+#   make cguards    every kernel between guard pages, all lengths and offsets
 #   make canalyze   gcc's -fanalyzer and clang's analyzer over csrc, every finding an error
 #
 # QUICK=1: about three minutes on two cores, a share of the long suites. JOBS=N programs at a time.
 # All of it is built with the stand-in for Check: the library is not instrumented, and only the
-# stand-in shares a suite among programs. What is left to silence stands in tests/c/sanitizers.supp
-# and tests/c/valgrind.supp with its reasons.
+# stand-in shares a suite among programs. What is silenced stands in tests/c/
+# valgrind.supp with its reasons.
 
 CLANG ?= clang
 VALGRIND ?= valgrind
@@ -58,14 +59,17 @@ uninstrumented = $(MAKE) --no-print-directory -j$(JOBS) CHECK_COMPAT=1 \
 # $(call needs,COMMAND,SENTENCE): ends with the sentence where the command is not there.
 needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 
-.PHONY: ctsan cmsan cvalgrind chelgrind cinteger canalyze
+cguards: $(CORE_BUILD)/check_hy3d
+	python3 tests/bench/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
+
+.PHONY: cguards ctsan cmsan cvalgrind chelgrind cinteger canalyze
 
 # Eight threads whatever the machine has (HY3D_TEST_THREADS), but in the suites of the pool itself,
 # which count threads. Suites that start none are left out: there is nothing to race with; so is
 # fork, since ThreadSanitizer cannot follow threads that start after a fork with threads.
-CTSAN_POOL := base workspace parallel blas gemm peak
+CTSAN_POOL := base fingerprint workspace parallel blas gemm peak
 CTSAN_RACES := conv_memory moments rasterize rasterize_runs raster_mesh
-CTSAN_OPTIONS := die_after_fork=0:allocator_may_return_null=1:exitcode=66:suppressions=$(CURDIR)/tests/c/sanitizers.supp
+CTSAN_OPTIONS := die_after_fork=0:allocator_may_return_null=1:exitcode=66
 ctsan:
 	$(call program,$(CTSAN_BUILD),$(CC))
 	TSAN_OPTIONS=$(CTSAN_OPTIONS) $(RUN_SUITES) ctsan-pool \
@@ -94,7 +98,7 @@ chelgrind:
 	$(call needs,$(VALGRIND),valgrind is not installed (apt-get install valgrind); not run)
 	$(call uninstrumented)
 	for tool in helgrind drd; do \
-		$(RUN_SUITES) c$$tool $(CORE_BUILD)/tests-compat/check_hy3d base parallel -- \
+		$(RUN_SUITES) c$$tool $(CORE_BUILD)/tests-compat/check_hy3d base parallel fingerprint -- \
 		$(VALGRIND) -q --tool=$$tool --error-exitcode=99 \
 		--suppressions=$(CURDIR)/tests/c/valgrind.supp || exit 1; \
 	done

@@ -1,11 +1,11 @@
 # The C core for 64-bit Windows, by mingw-w64, and its C tests under wine; included by core.mk.
 #
-#   make cwin       build/c-win: libhy3d_core.a, hy3d_core.dll with its import library, check_hy3d.exe
+#   make cwin       build/c-win: libhy3d_core.a, hy3d_core.dll, its import library, check_hy3d.exe
 #   make cwintest   under wine: whether the DLL computes the bits that this system does, and
 #                   check_hy3d.exe once for each of CWIN_LEVELS
 #
 # Debian and Ubuntu: apt-get install gcc-mingw-w64-x86-64 wine64. Variables: CWIN_CC; WINE;
-# CWIN_LEVELS="ref avx2 avx512": HY3D_CPU of the runs (a level above the machine's is the machine's);
+# CWIN_LEVELS="ref avx2 avx512": HY3D_CPU of the runs (above the machine's level: the machine's);
 # CWIN_BLAS=PATH: a 64-bit OpenBLAS DLL, without which the tests that need one are skipped and
 # counted; CHECK_ARGS as for ctest; CWIN_PREFIX: the folder that wine makes its C: drive in.
 
@@ -27,12 +27,17 @@ CWIN_TEST_SOURCES := $(CTEST_SOURCES) tests/c/windows/posix.c
 CWIN_OBJECTS := $(CORE_SOURCES:%.c=$(CWIN_BUILD)/%.o)
 CWIN_TEST_OBJECTS := $(CWIN_TEST_SOURCES:%.c=$(CWIN_BUILD)/%.o)
 
+# As core.mk's: what the tests of blas.c load.
+CWIN_LIBRARIES := build/test-libraries/told.dll build/test-libraries/silent.dll
+
 .PHONY: cwin cwintest cwin-there
 
 cwin-there:
-	@command -v $(CWIN_CC) >/dev/null || { echo "cwin: there is no $(CWIN_CC): install gcc-mingw-w64-x86-64, or name another compiler with CWIN_CC." >&2; exit 1; }
+	@command -v $(CWIN_CC) >/dev/null || \
+		{ echo "cwin: there is no $(CWIN_CC):" \
+		"install gcc-mingw-w64-x86-64, or name another compiler with CWIN_CC." >&2; exit 1; }
 
-cwin: cwin-there $(CWIN_BUILD)/hy3d_core.dll $(CWIN_BUILD)/check_hy3d.exe \
+cwin: cwin-there $(CWIN_BUILD)/hy3d_core.dll $(CWIN_BUILD)/check_hy3d.exe $(CWIN_LIBRARIES) \
 	$(CWIN_BUILD)/same_bits.exe $(CWIN_BUILD)/moves.ok $(CWIN_BUILD)/exports.ok
 
 $(CWIN_BUILD)/csrc/%.o: csrc/%.c | cwin-there
@@ -57,6 +62,11 @@ $(CWIN_BUILD)/hy3d_core.dll: $(CWIN_OBJECTS)
 $(CWIN_BUILD)/check_hy3d.exe: $(CWIN_TEST_OBJECTS) $(CWIN_BUILD)/libhy3d_core.a
 	$(CWIN_CC) -static -pthread -Wl,--wrap=pthread_create,--wrap=hy3d__thread_start -o $@ $^
 
+build/test-libraries/%.dll: tests/c/libraries/blas.c | cwin-there
+	@mkdir -p $(@D)
+	$(CWIN_CC) $(CWIN_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -static-libgcc -o $@ $<
+build/test-libraries/told.dll: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+
 # No aligned move to or from memory is left for a misaligned stack to crash at.
 $(CWIN_BUILD)/moves.ok: $(CWIN_BUILD)/hy3d_core.dll
 	@$(CWIN_TOOLS)objdump -d --no-show-raw-insn $< > $(CWIN_BUILD)/core.s
@@ -68,7 +78,8 @@ $(CWIN_BUILD)/moves.ok: $(CWIN_BUILD)/hy3d_core.dll
 
 # The DLL exports what the shared library of Linux does: HY3D_API in the headers, and no more.
 $(CWIN_BUILD)/exports.ok: $(CWIN_BUILD)/hy3d_core.dll $(CORE_BUILD)/libhy3d_core.so
-	@$(CWIN_TOOLS)nm $(CWIN_BUILD)/libhy3d_core.dll.a | sed -n 's/.* T //p' | sort > $(CWIN_BUILD)/exports.txt
+	@$(CWIN_TOOLS)nm $(CWIN_BUILD)/libhy3d_core.dll.a | sed -n 's/.* T //p' | sort \
+		> $(CWIN_BUILD)/exports.txt
 	@nm -D --defined-only $(CORE_BUILD)/libhy3d_core.so | sed -n 's/.* T //p' | sort | \
 		diff - $(CWIN_BUILD)/exports.txt || \
 		{ echo "cwin: the DLL exports other names than the shared library" >&2; exit 1; }
@@ -82,14 +93,16 @@ $(CORE_BUILD)/same_bits: tests/c/windows/same_bits.c $(CORE_BUILD)/libhy3d_core.
 	$(CC) $(CORE_OPT) $(CORE_CFLAGS) -o $@ $^ $(CORE_LIBS)
 
 cwintest: cwin $(CORE_BUILD)/same_bits
-	@[ -n "$(WINE)" ] || { echo "cwintest: there is no wine: install wine64, or name one with WINE." >&2; exit 1; }
+	@[ -n "$(WINE)" ] || \
+		{ echo "cwintest: there is no wine: install wine64, or name one with WINE." >&2; exit 1; }
 	@mkdir -p $(CWIN_PREFIX)
 	@export WINEPREFIX=$(CWIN_PREFIX) WINEDEBUG=-all; unset DISPLAY; \
 	$(CORE_BUILD)/same_bits > $(CWIN_BUILD)/bits-here.txt && \
 	$(WINE) $(CWIN_BUILD)/same_bits.exe | tr -d '\r' > $(CWIN_BUILD)/bits-windows.txt && \
 	diff $(CWIN_BUILD)/bits-here.txt $(CWIN_BUILD)/bits-windows.txt || \
 		{ echo "cwintest: the DLL computes other bits" >&2; exit 1; }; \
-	echo "cwintest: $$(wc -l < $(CWIN_BUILD)/bits-here.txt) digests of real data, 0 differ from this system's"; \
+	echo "cwintest: $$(wc -l < $(CWIN_BUILD)/bits-here.txt) digests of real data," \
+		"0 differ from this system's"; \
 	[ -z "$(CWIN_BLAS)" ] || export HY3D_BLAS_LIBRARY="Z:$(abspath $(CWIN_BLAS))"; \
 	[ -n "$(CWIN_BLAS)" ] || unset HY3D_BLAS_LIBRARY; \
 	export CK_TIMEOUT_MULTIPLIER=$${CK_TIMEOUT_MULTIPLIER:-6}; \

@@ -42,12 +42,17 @@ PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const ch
 /* ValueError or TypeError with a sentence; always returns false. */
 bool hy3d_py_value_error(const char *format, ...);
 bool hy3d_py_type_error(const char *format, ...);
+/* Whether the exception that is set may be passed over, as what a strange object says: an Exception,
+ * but not MemoryError, after which nothing is known about the object. */
+bool hy3d_py_may_skip(void);
 /* Makes the exception class. */
 PyObject *hy3d_py_error_create(void);
 
 /* arguments.c: numbers from Python, each refusal names the argument and the value. */
 bool hy3d_py_int64(PyObject *value, const char *name, int64_t *out);
 bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out);
+/* What a tuple or list holds, as a tuple: a new reference; NULL only for want of memory. */
+PyObject *hy3d_py_items(PyObject *value);
 /* A sequence of `count` integers. It is copied first, so an __index__ that changes the sequence
  * changes nothing here. */
 bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out);

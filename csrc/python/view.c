@@ -210,7 +210,7 @@ static bool acquire_buffer(PyObject *object, const char *name, bool writable, hy
 {
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &view->buffer, flags) != 0) {
-        if (writable && PyErr_ExceptionMatches(PyExc_Exception)) {
+        if (writable && hy3d_py_may_skip()) {
             PyErr_Clear();
             hy3d_py_value_error("%s is read-only: results cannot be written there.", name);
         }
@@ -252,7 +252,7 @@ static int has_dlpack(PyObject *object)
         Py_DECREF(method);
         return 1;
     }
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (!hy3d_py_may_skip()) {
         return -1;
     }
     PyErr_Clear();

@@ -69,7 +69,7 @@ class _Calls:
         if event != "c_call" or getattr(called, "__name__", "") not in _CALLS:
             return
         owner = getattr(called, "__self__", None)
-        if owner is not None and not _is_of_disk(owner):
+        if not _is_of_disk(owner):
             return
         with self._lock:
             number = self.seen

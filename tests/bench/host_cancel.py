@@ -23,7 +23,7 @@ from typing import Any
 
 from host_calls import Sample, _core, digest, samples
 
-WHOLE_CALLS = 8
+WHOLE_CALLS = 5
 LIMIT_S = 20.0
 LEAST_CANCELLED = 20  # of so many calls one at least must be cancelled at a random moment
 

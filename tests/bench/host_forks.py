@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,10 +57,11 @@ def chain(calls: dict[str, Sample], wanted: dict[str, str], depth: int, busy: bo
 
 @contextmanager
 def inside_calls(calls: dict[str, Sample]) -> Iterator[Callable[[], None]]:
-    """Two threads that are hardly ever outside of a call, until what it gives is called."""
-    done, ready = threading.Event(), threading.Barrier(3)
-    # One is inside long calls and BLAS, the other takes the pool's lock as often as it can.
-    each = (("conv3d f64", "conv3d fast", "rasterize"), ("channel_moments", "interpolate"))
+    """Three threads that are hardly ever outside of a call, until what it gives is called."""
+    done, ready = threading.Event(), threading.Barrier(4)
+    # One is inside long calls and BLAS, two take the pool's lock as often as they can.
+    short = ("channel_moments", "interpolate")
+    each = (("conv3d f64", "conv3d fast", "rasterize"), short, short)
 
     def work(names: tuple[str, ...]) -> None:
         ready.wait()
@@ -71,6 +73,7 @@ def inside_calls(calls: dict[str, Sample]) -> Iterator[Callable[[], None]]:
     for thread in threads:
         thread.start()
     ready.wait()
+    time.sleep(0.003)  # else the fork comes before any of them has the GIL, so outside of all calls
     try:
         yield done.set
     finally:

@@ -112,6 +112,17 @@ def exact_f64(config: differential.Config, x: Any, weight: Any, bias: Any) -> An
     return total
 
 
+def thinned(config: differential.Config, weight: Any) -> Any:
+    """About three of an output channel's weights: with all of them Winograd's bound, which is made
+    of the largest values, is so far above the errors that a wrong element would hide in it."""
+    import torch
+
+    generator = torch.Generator().manual_seed(config.index)
+    (wide,) = differential.widened(weight)
+    keep = torch.rand(wide.shape, generator=generator) * wide[0].numel() < 3
+    return (wide * keep).to(getattr(torch, config.dtype))
+
+
 def share(got: Any, exact: Any, bound: Any) -> float:
     """The largest error over its bound; no error is no share, NaN is infinitely much."""
     import numpy as np
@@ -155,6 +166,8 @@ def measure(seed: int, index: int) -> tuple[str, float, float]:
     config, accuracy = config_of(seed, index)
     kind = winograd_of(config) if accuracy == "fast" else (0, 0)
     x, weight, bias = differential.make_tensors(config, seed, real=True)
+    if kind[0] != 0 and index // FAST_EVERY % 3 != 0:
+        weight = thinned(config, weight)
     out = differential.output(config)
     _core.conv3d(x, weight, bias, out, config.stride, config.dilation, config.before, config.after,
                  config.modes, config.groups, config.threads, accuracy=accuracy)  # fmt: skip

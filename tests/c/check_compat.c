@@ -84,8 +84,6 @@ void suite_add_tcase(Suite *suite, TCase *tcase)
 
 void tcase_set_timeout(TCase *tcase, double seconds)
 {
-    const char *const factor = getenv("CK_TIMEOUT_MULTIPLIER"); /* for slow machines, as in Check */
-    seconds *= factor != NULL && atoi(factor) > 0 ? atoi(factor) : 1;
     tcase->timeout_seconds = seconds < 1 ? 1 : (unsigned)seconds;
 }
 
@@ -190,7 +188,8 @@ static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, in
     char text[64] = "";
     bool failed;
     fflush(NULL);
-    if (!test_run_child(runner->run, tcase->timeout_seconds, &failed, text, sizeof text)) {
+    const unsigned seconds = tcase->timeout_seconds * runner->patience;
+    if (!test_run_child(runner->run, seconds, &failed, text, sizeof text)) {
         report(runner, tcase, what, index, failed ? 'F' : 'E', text);
     }
 }

@@ -60,8 +60,11 @@ list | xargs -P "${JOBS:-$(nproc)}" -L 1 sh -c '
 took=$(($(date +%s) - began))
 
 # One line a report: what the sanitizers print first ("failed to allocate" is an answer to a test that
-# asks for too much), and of valgrind and its tools the sum, which -q prints after errors only.
-patterns='(WARNING|ERROR): [A-Za-z]*Sanitizer:|runtime error:|ERROR SUMMARY: [1-9]'
+# asks for too much), and valgrind and its tools.
+patterns='(WARNING|ERROR): [A-Za-z]*Sanitizer:|runtime error:'
+patterns="$patterns|^==[0-9]*== (Conditional jump|Use of uninit|Invalid |Syscall param|Mismatched free"
+patterns="$patterns|Source and dest|Possible data race|Conflicting|Thread #.*(unlocked|exiting|lock)"
+patterns="$patterns|.*definitely lost)"
 reports=$(cat "$logs"/*.[0-9]* | grep -cE "$patterns")
 checks=$(cat "$logs"/*.[0-9]* | sed -n 's/.*Checks: \([0-9]*\),.*/\1/p' |
     awk '{ sum += $1 } END { print sum + 0 }')

@@ -1,7 +1,7 @@
 """Corpora as one file each: "hy3dfuzz", then four bytes of length, lowest first, and the input.
 
-    python tests/fuzz/corpora.py unpack tests/fuzz/corpus/conv3d.bin FOLDER
-    python tests/fuzz/corpora.py pack FOLDER tests/fuzz/corpus/conv3d.bin [--limit BYTES]
+python tests/fuzz/corpora.py unpack tests/fuzz/corpus/conv3d.bin FOLDER
+python tests/fuzz/corpora.py pack FOLDER tests/fuzz/corpus/conv3d.bin [--limit BYTES]
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 /* Runs the kept corpora through their targets, by any compiler: replay CORPUS...
  *
  * A corpus is "hy3dfuzz", then records: four bytes of length, lowest first, and that many bytes.
- * Its file is named after the target. A record that fails aborts, its number has been told. */
+ * Its file is named after the target. A record that fails aborts, and its number is told (counted
+ * from 0, as tests/fuzz/corpora.py reads them). */
 #include "fuzz.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,17 @@ static const named_target *target_of(const char *path)
     return NULL;
 }
 
+/* What runs now, for whoever reads that it failed. */
+static const char *current_name;
+static volatile long current_record;
+
+static void tell(int number)
+{
+    fprintf(stderr, "replay: input %ld of %s\n", current_record, current_name);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
 /* Records of a corpus that were run; -1: not a corpus. */
 static long replay(FILE *file, const named_target *target)
 {
@@ -45,18 +58,19 @@ static long replay(FILE *file, const named_target *target)
             free(data);
             return -1;
         }
-        count++;
-        fprintf(stderr, "\r%s %ld", target->name, count);
+        current_name = target->name;
+        current_record = count++;
         target->run(data, size);
         free(data);
     }
-    fputs("\r                    \r", stderr);
     return count;
 }
 
 int main(int argc, char **argv)
 {
     long all = 0;
+    signal(SIGABRT, tell);
+    signal(SIGSEGV, tell);
     for (int i = 1; i < argc; i++) {
         const named_target *const target = target_of(argv[i]);
         FILE *const file = fopen(argv[i], "rb");

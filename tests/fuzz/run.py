@@ -2,8 +2,9 @@
 
     python tests/fuzz/run.py [--seconds 1800] [--jobs 16] [--target conv3d] [--keep]
 
-Targets run one after another, each `--seconds` long on `--jobs` processes (0: one a core). They begin
-from the kept corpora. What fails lies in build/fuzz/found; the line that runs it again is printed.
+Targets run one after another, each `--seconds` long on `--jobs` processes (0: one a core). They
+begin from the kept corpora. What fails lies in build/fuzz/found; how to run it again is
+printed.
 --keep minimises what was found and packs it into tests/fuzz/corpus.
 """
 
@@ -68,11 +69,9 @@ def run_target(name: str, options: argparse.Namespace) -> tuple[bool, int]:
     status, count, log = fuzz(binary, inputs, options.seconds, options.jobs or os.cpu_count() or 1)
     # Nothing run is no success either.
     good = status == 0 and count > 0
-    print(
-        f"{name:9} {'ok' if good else 'FAILED'}: {count} inputs in {time.monotonic() - start:.0f} s, "
-        f"{had} were kept, {len(list(inputs.iterdir()))} now",
-        flush=True,
-    )
+    word, seconds = "ok" if good else "FAILED", time.monotonic() - start
+    now = len(list(inputs.iterdir()))
+    print(f"{name:9} {word}: {count} inputs in {seconds:.0f} s, {had} kept, {now} now", flush=True)
     if not good:
         print(f"{log}\nagain: {binary} build/fuzz/found/FILE")
     elif options.keep:

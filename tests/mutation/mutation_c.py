@@ -23,7 +23,7 @@ from mutation_workplace import ROOT
 
 _FLAGS = "-std=c11 -O2 -w -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc"
 _SUPPORT = ("support.c", "main.c")
-_PARTS = {"schedule": ("schedule_blend.c", "schedule_refusals.c")}
+_PARTS = {"schedule": ("schedule_blend.c", "schedule_bounds.c", "schedule_refusals.c")}
 
 
 @dataclass(frozen=True)

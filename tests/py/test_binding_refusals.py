@@ -3,7 +3,10 @@ where nothing else asks: one row a claim."""
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,10 @@ from hy3d_rocm import _core
 ONE, NONE, HUGE = (1, 1, 1), (0, 0, 0), (2**62, 2**62, 1)
 X = np.ones((1, 2, 3, 4, 5), np.float32)
 W = np.ones((3, 2, 1, 1, 1), np.float32)
+FLAT, FACE = np.ones((3, 3), np.float32), np.zeros((1, 3), np.int32)
+PIXELS, UV = np.ones(3, np.int32), np.zeros((3, 2), np.float32)
+EMPTY = np.empty((3, 0), np.float32)
+TEXTURE, TOTAL = np.empty((2, 2, 0), np.float32), np.empty((2, 2), np.float32)
 FORMAT = (ONE, 32, 32, (3, 3, 3), ONE, ONE, ONE, ONE, "zeros", 1, "f32", "fast")
 PLAN = _core.schedule_plan(latent=(5, 8, 8), factor=(4, 8, 8), causal=1)
 
@@ -70,7 +77,11 @@ REFUSALS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: _core.schedule_grain(plan_with(level=99), 0), ValueError, "level is 99"),
     (lambda: _core.schedule_grain(plan_with(level="no"), 0), TypeError, "level"),
     (lambda: _core.schedule_grain(described(latent=NONE), 0), ValueError, "latent has 0"),
-    (lambda: _core.schedule_grain(described(latent=HUGE), 0), _core.Hy3dError, "not valid any more"),
+    (
+        lambda: _core.schedule_grain(described(latent=HUGE), 0),
+        _core.Hy3dError,
+        "not valid any",
+    ),
     (lambda: _core.schedule_plan(latent=HUGE, factor=ONE), _core.Hy3dError, "No plan: "),
     (lambda: _core.schedule_grain(described(colour=1), 0), TypeError, "no field 'colour'"),
     (lambda: _core.schedule_grain(PLAN, 1), ValueError, "There is no grain 1: the plan has 1"),
@@ -114,6 +125,8 @@ REFUSALS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: _core.channel_moments(X), TypeError, "argument"),
     (lambda: _core.channel_moments(object(), X, X), TypeError, "x"),
     (lambda: _core.interpolate(X), TypeError, "argument"),
+    (lambda: _core.interpolate(FLAT[:, :0], FACE, PIXELS, FLAT, EMPTY), ValueError, "no channels"),
+    (lambda: _core.scatter(FLAT, UV, None, TEXTURE, TOTAL), ValueError, "texture has no channels"),
     (lambda: _core.inpaint_vertices(X), TypeError, "argument"),
     (lambda: _core.resolve_device(), TypeError, "argument"),
     (lambda: _core.CancelFlag(1), TypeError, "CancelFlag"),
@@ -138,6 +151,29 @@ def test_buffers_of_each_float_type_come_in_without_dlpack(code: str, number: An
     floats = np.arange(6).astype(number)
     array = memoryview(floats.tobytes()).cast(code) if code != "e" else memoryview(floats)
     assert _core.fingerprint(array) == _core.fingerprint(floats)
+
+
+def test_a_device_whose_text_is_no_unicode_is_passed_over() -> None:
+    class Pipe:
+        device = "\ud800"
+
+    assert _core.resolve_device(Pipe, "mine") == ("mine", "default")
+
+
+def test_without_a_blas_library_a_convolution_in_double_says_so_and_goes_on() -> None:
+    program = """
+import numpy as np
+from hy3d_rocm import _core
+x, w, y = np.ones((1, 1, 3, 9, 9)), np.ones((1, 1, 3, 3, 3)), np.empty((1, 1, 1, 7, 7))
+for _ in range(2):
+    try:
+        _core.conv3d(x, w, None, y, *[(1, 1, 1)] * 2, *[(0, 0, 0)] * 2, "zeros", 1)
+    except _core.Hy3dError as error:
+        print(error.name, "/nowhere/no.so" in str(error), "HY3D_BLAS_LIBRARY" in str(error))
+"""
+    environment = {**os.environ, "HY3D_BLAS_LIBRARY": "/nowhere/no.so"}
+    out = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert out == "HY3D_ERR_BLAS_UNAVAILABLE True True\n" * 2
 
 
 def test_a_run_of_the_peak_counts_what_it_did() -> None:

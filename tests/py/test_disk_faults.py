@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 import check_disk_faults as check  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402
-from disk_writers import WRITERS, capture  # noqa: E402
+from disk_writers import WRITERS, array, capture  # noqa: E402
 
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.tools.capture import CaptureError, read_capture  # noqa: E402
@@ -42,6 +42,18 @@ def test_a_fault_of_the_disk_leaves_the_old_or_the_new(writer: Any) -> None:
 def test_a_damaged_file_is_told_or_done_without(reader: Any) -> None:
     for number in range(3):
         check.damage_trial(reader, random.Random(f"quick/{reader.name}/{number}"))
+
+
+def test_an_array_that_cannot_get_its_name_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("hy3d_rocm.decode.frames.output.os.replace", refuse)
+    with pytest.raises(OutputError, match="does not let this user write"):
+        array(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, 40, 200])

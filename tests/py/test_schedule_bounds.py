@@ -22,6 +22,8 @@ SIDES = [
     ),
 ]
 both = pytest.mark.parametrize("side", SIDES)
+# Also in tests/c/schedule_bounds.c.
+DIGEST = 0x97EB83C3AF0BC357
 LOWEST = {
     "fixed_bytes": 0, "bytes_per_voxel": 0, "bytes_per_token_pair": 0, "resident_bytes": 0,
     "budget_bytes": 0, "causal": 0, "max_in_flight": 1, "level": -1,
@@ -244,6 +246,79 @@ def test_windows_have_these_weights(
 def test_windows_that_do_not_exist_are_refused(side: Any, sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError):
         side.schedule_window(*sizes)
+
+
+class Pinned:
+    """The random descriptions and the digest of tests/c/schedule_bounds.c."""
+
+    def __init__(self) -> None:
+        self.state = 20267
+        self.digest = 0xCBF29CE484222325
+
+    def between(self, low: int, high: int) -> int:
+        top = 2**64 - 1
+        self.state ^= self.state >> 12
+        self.state ^= self.state << 25 & top
+        self.state ^= self.state >> 27
+        drawn = self.state * 2685821657736338717 & top
+        return low + (drawn >> 11) % (high - low + 1)
+
+    def mix(self, *values: int) -> None:
+        for value in values:
+            self.digest = (self.digest ^ value % 2**64) * 0x100000001B3 % 2**64
+
+    def desc(self) -> dict[str, Any]:
+        ranges = {"latent": (1, 60), "factor": (1, 8), "overlap": (0, 5), "halo": (0, 4),
+                  "min_tile": (1, 6)}  # fmt: skip
+        rows = [[self.between(*bounds) for bounds in ranges.values()] for _ in range(3)]
+        desc: dict[str, Any] = dict(zip(ranges, zip(*rows, strict=True), strict=True))
+        for name, low, high in (
+            ("causal", 0, 1), ("fixed_bytes", 0, 1000), ("bytes_per_voxel", 0, 9),
+            ("bytes_per_token_pair", 0, 2), ("resident_bytes", 0, 100000),
+        ):  # fmt: skip
+            desc[name] = self.between(low, high)
+        desc["budget_bytes"] = self.between(0, 2) * self.between(0, 4000000)
+        desc["max_in_flight"] = self.between(1, 9)
+        desc["level"] = max(-1, self.between(-3, 8))
+        return desc
+
+    def plan(self, side: Any, desc: dict[str, Any]) -> dict[str, Any] | None:
+        """The plan; a refusal is its status, and the smallest budget that would do."""
+        try:
+            plan: dict[str, Any] = side.schedule_plan(**desc)
+        except ValueError:
+            self.mix(1, -1)
+        except RuntimeError as error:
+            free = side.schedule_plan(**{**desc, "budget_bytes": 0, "max_in_flight": 1})
+            whole = free["smallest_budget_bytes"] if desc["level"] < 0 else free["peak_bytes"]
+            self.mix(error.status, whole)  # type: ignore[attr-defined]
+        else:
+            self.mix(0, -1, *plan["out"], *plan["tile"], *plan["count"])
+            for name in ("grains", "grain_bytes", "peak_bytes", "smallest_budget_bytes", "level",
+                         "levels", "in_flight"):  # fmt: skip
+                self.mix(plan[name])
+            return plan
+        return None
+
+    def grain(self, side: Any, plan: dict[str, Any], index: int) -> None:
+        grain = side.schedule_grain(plan, index)
+        for values in grain.values():
+            self.mix(*values)
+        for axis in range(3):
+            length = grain["out_stop"][axis] - grain["out_start"][axis]
+            ramps = (grain["ramp_before"][axis], grain["ramp_after"][axis])
+            window = side.schedule_window(length, *ramps)
+            self.mix(*(int(weight * 256) for weight in window.tolist()))
+
+
+@both
+def test_plans_grains_and_windows_never_change(side: Any) -> None:
+    pinned = Pinned()
+    for _ in range(400):
+        plan = pinned.plan(side, pinned.desc())
+        for index in range(0, plan["grains"], 1 + plan["grains"] // 7) if plan else ():
+            pinned.grain(side, plan, index)
+    assert pinned.digest == DIGEST
 
 
 def test_a_windows_sizes_are_named_where_they_do_not_fit() -> None:

@@ -203,8 +203,13 @@ class MemmapSink:
         if self.parts is not None:
             self.parts.record(count)
         self._let_go()
-        with told(self.path):
-            publish(self._data, self.path)
+        try:
+            with told(self.path):
+                publish(self._data, self.path)
+        except BaseException:
+            if self.parts is None:
+                self._data.unlink(missing_ok=True)  # abort() finds nothing open any more
+            raise
 
     def abort(self) -> None:
         if self._frames is None:

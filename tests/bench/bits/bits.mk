@@ -2,8 +2,9 @@
 #
 #   make cbits    build/c/check_bits: long checks of bits against an oracle (main.c)
 #   make cbits-quick   a few seconds of each of them
+#   make cbits-exact, cbits-stable, cbits-others   one of them, with CBITS_ARGS="--count N --jobs N"
 
-.PHONY: cbits cbits-quick
+.PHONY: cbits cbits-quick cbits-exact cbits-stable cbits-others
 
 CBITS_SOURCES := $(sort $(wildcard tests/bench/bits/*.c))
 CBITS_OBJECTS := $(CBITS_SOURCES:tests/bench/bits/%.c=$(CORE_BUILD)/bits/%.o)
@@ -21,5 +22,8 @@ cbits-quick: $(CORE_BUILD)/check_bits
 	$< exact --count 1200
 	$< stable --count 6
 	$< others --count 12
+
+cbits-exact cbits-stable cbits-others: cbits-%: $(CORE_BUILD)/check_bits
+	$< $* $(CBITS_ARGS)
 
 -include $(CBITS_OBJECTS:.o=.d)

@@ -176,8 +176,13 @@ bool __wrap_hy3d__thread_start(void *thread, void (*run)(void *argument), void *
     return !test_threads_must_fail() && __real_hy3d__thread_start(thread, run, argument);
 }
 
-/* Lines end in one character, as the readers of the closing line expect. */
+/* Lines end in one character, as the readers of the closing line expect; and what is printed while
+ * suites are put together is the runner's to say, once. */
 __attribute__((constructor)) static void plain_lines(void)
 {
-    _setmode(_fileno(stdout), _O_BINARY);
+    if (test_child_of_runner() == 0) {
+        _setmode(_fileno(stdout), _O_BINARY);
+    } else if (freopen("NUL", "w", stdout) == NULL) {
+        perror("NUL");
+    }
 }
