@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _NOT_COPIED = shutil.ignore_patterns(
     "__pycache__", "_vendor", ".pytest_cache", ".hypothesis", "mutation", "shapes", "comfyui"
 )
-# For hypothesis: no search for the smallest counter-example, the same ones each time. For pytest: the
-# order of the files, since mutmut gives the tests of a mutant in that of a set.
+# For hypothesis: no search for the smallest counter-example, the same ones each time. For pytest:
+# the order of the files, since mutmut gives the tests of a mutant in that of a set.
 _PLUGIN = """
 from hypothesis import HealthCheck, Phase, settings
 
