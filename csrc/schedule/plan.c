@@ -120,9 +120,8 @@ static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis 
         }
     }
     plan->levels = level + 1;
-    if (!found) {
+    if (!found) { /* refused by the caller: no plan is given */
         *chosen_out = *finest_out;
-        plan->level = level;
     }
     return HY3D_OK;
 }

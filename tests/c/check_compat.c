@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #if !defined(_WIN32)
 #include <sys/wait.h>
 #endif
@@ -290,8 +291,12 @@ void srunner_run_all(SRunner *runner, enum print_output how)
             printf(" %s\n", suite->name);
         }
     }
+    const char *const only = getenv("CK_RUN_CASE"); /* as Check has it: one case by its name */
     for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
         for (const TCase *tcase = suite->cases; tcase != NULL; tcase = tcase->next) {
+            if (only != NULL && strcmp(only, tcase->name) != 0) {
+                continue;
+            }
             for (const entry *what = tcase->tests; what != NULL; what = what->next) {
                 run_entry(runner, tcase, what);
             }

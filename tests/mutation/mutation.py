@@ -53,7 +53,7 @@ def _run_group(
     group: Group, options: argparse.Namespace, entries: dict[str, str]
 ) -> tuple[Tally, list[str]]:
     folder = _FOLDER / group.name
-    if not options.resume:
+    if not options.resume and options.side != "c":
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     how = {"jobs": options.jobs, "sample": options.sample, "seed": options.seed}

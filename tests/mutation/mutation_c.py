@@ -22,6 +22,8 @@ from mutation_tokens import CMutant, mutants_of
 from mutation_workplace import ROOT
 
 _FLAGS = "-std=c11 -O2 -w -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc"
+# Cases that take milliseconds and notice the most, asked before the whole suite is.
+_FIRST = {"schedule": ("schedule bounds", "schedule refusals", "blend")}
 _SUPPORT = ("support.c", "main.c")
 _PARTS = {"schedule": ("schedule_blend.c", "schedule_bounds.c", "schedule_refusals.c")}
 
@@ -46,20 +48,26 @@ class Bench:
         if linked.returncode != 0:
             return "killed"  # a symbol that others need is gone
         for suite in self.suites:
-            try:
-                done = subprocess.run(
-                    [program, suite],
-                    cwd=ROOT,
-                    env={**os.environ, "CK_FORK": "no"},
-                    capture_output=True,
-                    timeout=self.timeout,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return "timeout"
-            if done.returncode != 0:
-                return "killed"
+            for case in (*_FIRST.get(suite, ()), None):
+                verdict = self._verdict(program, suite, case)
+                if verdict != "survived":
+                    return verdict
         return "survived"
+
+    def _verdict(self, program: Path, suite: str, case: str | None) -> str:
+        only = {} if case is None else {"CK_RUN_CASE": case}
+        try:
+            done = subprocess.run(
+                [program, suite],
+                cwd=ROOT,
+                env={**os.environ, "CK_FORK": "no", **only},
+                capture_output=True,
+                timeout=self.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        return "survived" if done.returncode == 0 else "killed"
 
 
 def run(group: Group, *, jobs: int, sample: int, seed: int, only: str = "") -> Tally:

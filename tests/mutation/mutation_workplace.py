@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _NOT_COPIED = shutil.ignore_patterns(
     "__pycache__", "_vendor", ".pytest_cache", ".hypothesis", "mutation", "shapes", "comfyui"
 )
-# Where hypothesis looks for counter-examples: no search for the smallest, the same ones each time.
+# For hypothesis: no search for the smallest counter-example, the same ones each time. For pytest:
+# the order of the files, since mutmut gives the tests of a mutant in that of a set.
 _PLUGIN = """
 from hypothesis import HealthCheck, Phase, settings
 
@@ -31,6 +32,10 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile("mutation")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: (str(item.path), item.location[1] or 0, item.name))
 """
 
 
