@@ -26,6 +26,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 
+
+def use_few_cores() -> None:
+    """Four of them, so that children at once do not each start a pool of all."""
+    cores = sorted(os.sched_getaffinity(0))
+    first = os.getpid() % len(cores)
+    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(4)})
+
+
+if "--child" in sys.argv:
+    use_few_cores()  # before the core counts them
+
 import numpy as np  # noqa: E402
 from fuzz_calls import CALLS, READY, spoil_frames  # noqa: E402
 from fuzz_objects import (  # noqa: E402
