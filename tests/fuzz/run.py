@@ -36,17 +36,22 @@ def environment() -> dict[str, str]:
     return {**known, **os.environ}
 
 
-def fuzz(binary: Path, inputs: Path, seconds: int, jobs: int) -> tuple[int, int, str]:
-    """(exit status, inputs run, the end of its log) of one target."""
-    found = ROOT / "build" / "fuzz" / "found"
-    found.mkdir(parents=True, exist_ok=True)
+def fuzz(binary: Path, inputs: Path, seconds: int, jobs: int) -> tuple[bool, int, str]:
+    """(whether nothing failed, inputs run, the end of its log) of one target."""
+    found = ROOT / "build" / "fuzz" / "found" / binary.name
+    shutil.rmtree(found, ignore_errors=True)
+    found.mkdir(parents=True)
     command = [str(binary), f"-fork={jobs}", f"-max_total_time={seconds}", *LIMITS,
-               f"-artifact_prefix={found}/{binary.name}-", str(inputs)]  # fmt: skip
+               f"-artifact_prefix={found}/", str(inputs)]  # fmt: skip
     run = subprocess.run(
         command, capture_output=True, text=True, errors="replace", env=environment(), check=False
     )
     counts = re.findall(r"^#(\d+): cov", run.stderr, flags=re.M)
-    return run.returncode, int(counts[-1]) if counts else 0, run.stderr[-4000:]
+    # Inputs that fail while a run begins do not change its exit status, but are written down.
+    failures = sorted(path.name for path in found.iterdir() if not path.name.startswith("slow"))
+    again = "".join(f"again: {binary} {found / name}\n" for name in failures[:5])
+    good = run.returncode == 0 and not failures and bool(counts)
+    return good, int(counts[-1]) if counts else 0, f"{run.stderr[-4000:]}\n{again}"
 
 
 def keep(binary: Path, inputs: Path, name: str) -> str:
@@ -66,14 +71,12 @@ def run_target(name: str, options: argparse.Namespace) -> tuple[bool, int]:
     inputs = ROOT / "build" / "fuzz" / "inputs" / name
     had = corpora.unpack(ROOT / "tests" / "fuzz" / "corpus" / f"{name}.bin", inputs)
     start = time.monotonic()
-    status, count, log = fuzz(binary, inputs, options.seconds, options.jobs or os.cpu_count() or 1)
-    # Nothing run is no success either.
-    good = status == 0 and count > 0
+    good, count, log = fuzz(binary, inputs, options.seconds, options.jobs or os.cpu_count() or 1)
     word, seconds = "ok" if good else "FAILED", time.monotonic() - start
     now = len(list(inputs.iterdir()))
     print(f"{name:9} {word}: {count} inputs in {seconds:.0f} s, {had} kept, {now} now", flush=True)
     if not good:
-        print(f"{log}\nagain: {binary} build/fuzz/found/FILE")
+        print(log)
     elif options.keep:
         print(f"{name:9} {keep(binary, inputs, name)}")
     return good, count
