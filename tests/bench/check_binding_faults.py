@@ -190,7 +190,7 @@ class Checker:
 
     def _grows(self, call: Any, run: Any) -> bool:
         """Whether each of several equal failures leaves a block."""
-        for repeats in (FEW, REPEATS, REPEATS):  # caches grow once, leaks each time
+        for repeats in (FEW, *[REPEATS] * 5):  # caches grow less and less, leaks each time
             if repeats == REPEATS:
                 gc.collect()
             before = sys.getallocatedblocks()
