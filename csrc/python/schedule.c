@@ -186,6 +186,27 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
     return plan_to_dict(&plan);
 }
 
+/* A new reference, NULL where there is none; false with an exception. PyDict_GetItemString would say
+ * that there is none where there is no memory for the name. */
+static bool get_item(PyObject *dict, const char *name, PyObject **item_out)
+{
+    PyObject *const key = PyUnicode_FromString(name);
+    *item_out = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
+    Py_XINCREF(*item_out);
+    Py_XDECREF(key);
+    return *item_out != NULL || PyErr_Occurred() == NULL;
+}
+
+/* What plan_again looks for in the dictionary. */
+static bool read_plan(PyObject *desc_dict, PyObject *level, hy3d_schedule_desc *desc,
+                      int64_t *number)
+{
+    if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
+        return hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
+    }
+    return read_desc(desc_dict, desc) && hy3d_py_int64(level, "level", number);
+}
+
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
 static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule_plan *plan)
 {
@@ -193,16 +214,13 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
         return hy3d_py_type_error("plan must be the dictionary that schedule_plan gave, not %R.",
                                   (PyObject *)Py_TYPE(dict));
     }
-    PyObject *const desc_dict = PyDict_GetItemString(dict, "desc");
-    PyObject *const level = PyDict_GetItemString(dict, "level");
-    if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
-        return hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
-    }
+    PyObject *desc_dict = NULL, *level = NULL;
     hy3d_schedule_desc desc;
     int64_t number = -1;
-    Py_INCREF(level);
-    const bool good = read_desc(desc_dict, &desc) && hy3d_py_int64(level, "level", &number);
-    Py_DECREF(level);
+    const bool good = get_item(dict, "desc", &desc_dict) && get_item(dict, "level", &level) &&
+                      read_plan(desc_dict, level, &desc, &number);
+    Py_XDECREF(level);
+    Py_XDECREF(desc_dict);
     if (!good) {
         return false;
     }
