@@ -125,6 +125,9 @@ static int hook_device(PyObject *object, PyObject **out)
             result = NOTHING;
             PyObject *const items = PyTuple_Check(hooks) ? hy3d_py_items(hooks) : NULL;
             const Py_ssize_t count = items == NULL ? 0 : PyTuple_Size(items);
+            if (items == NULL && PyErr_Occurred() != NULL) {
+                result = skip_exception();
+            }
             for (i = 0; result == NOTHING && i < count; i++) {
                 result = device_attribute(PyTuple_GetItem(items, i), "execution_device", true, out);
             }

@@ -100,6 +100,7 @@ def pipelines() -> list[Any]:
     cuda = Pipeline(type="cuda", index=1)
     inner = Pipeline(_hf_hook=Pipeline(execution_device=cuda))
     return [
+        Pipeline(_hf_hook=Pipeline(hooks=(Pipeline(execution_device=cuda),))),
         Pipeline(_execution_device="cuda:1"), Pipeline(_execution_device=cuda), inner,
         Pipeline(components={"a": None, "b": inner}), Pipeline(_modules={"a": inner, "b": inner}),
         Pipeline(parameters=lambda: iter([Pipeline(device=cuda)])), Pipeline(device=0),

@@ -146,6 +146,13 @@ def is_documented(got: tuple[Any, ...], where: str, forever: bool) -> bool:
     return got == no_thread and (forever or "pthread" in where)
 
 
+def quotes_array(call: Any) -> bool:
+    """Whether a refusal prints an array: what NumPy's own printing does without memory (it leaks,
+    and returns without an exception) is not looked at."""
+    outcome = call.outcome()
+    return outcome[0] == "raised" and "array(" in outcome[2]
+
+
 class Checker:
     def __init__(self, faults: Any, core: Any) -> None:
         self.faults, self.core = faults, core
@@ -183,7 +190,7 @@ class Checker:
 
     def _grows(self, call: Any, run: Any) -> bool:
         """Whether each of several equal failures leaves a block."""
-        for repeats in (FEW, REPEATS):
+        for repeats in (FEW, *[REPEATS] * 5):  # caches grow less and less, leaks each time
             if repeats == REPEATS:
                 gc.collect()
             before = sys.getallocatedblocks()
@@ -215,7 +222,7 @@ def run_child(options: argparse.Namespace) -> dict[str, Any]:
     checker = Checker(faults, core)
     calls = list_calls(options.count, options.count)
     if options.way != "sites":  # importlib's own thousands of allocations are not ours
-        calls = [call for call in calls if call.name != "import"]
+        calls = [call for call in calls if call.name != "import" and not quotes_array(call)]
     for call in calls[options.part :: options.parts]:
         checker.sweep(call)
     return {"runs": checker.runs, "calls": len(calls), "wrong": checker.wrong,

@@ -97,7 +97,6 @@ CASES: dict[str, tuple[object, object, str]] = {
     "endless attributes": (Endless(), "DEFAULT", "default"),
     "recursion": (Recursing(), "DEFAULT", "default"),
     "every attribute raises": (Raising(ValueError), "DEFAULT", "default"),
-    "out of memory": (Raising(MemoryError), "DEFAULT", "default"),
 }  # fmt: skip
 
 

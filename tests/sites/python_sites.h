@@ -43,6 +43,7 @@
 #define PyDict_New() OBJECT_SITE(PyDict_New, ())
 #define PyDict_Values(dict) OBJECT_SITE(PyDict_Values, (dict))
 #define PyDict_Copy(dict) OBJECT_SITE(PyDict_Copy, (dict))
+#define PyDict_GetItemWithError(dict, key) OBJECT_SITE(PyDict_GetItemWithError, (dict, key))
 #define PyDict_SetItemString(...) PYTHON_SITE(PyDict_SetItemString, (__VA_ARGS__), -1)
 #define PySet_New(items) OBJECT_SITE(PySet_New, (items))
 #define PySet_Add(set, item) PYTHON_SITE(PySet_Add, (set, item), -1)
