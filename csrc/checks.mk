@@ -7,6 +7,7 @@
 #   make chelgrind  the suites of the thread pool under valgrind's helgrind and drd
 #   make cinteger   all suites with clang's checks of conversions, shifts and bounds
 #   make ccov       lines and branches that the tests reach (gcc and gcov), the extension's too
+#   make cguards    every kernel between guard pages, all lengths and offsets
 #   make canalyze   gcc's -fanalyzer and clang's analyzer over csrc, every finding an error
 #
 # QUICK=1: about three minutes on two cores, a share of the long suites. JOBS=N programs at a time.
@@ -59,7 +60,10 @@ uninstrumented = $(MAKE) --no-print-directory -j$(JOBS) CHECK_COMPAT=1 \
 # $(call needs,COMMAND,SENTENCE): ends with the sentence where the command is not there.
 needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 
-.PHONY: ctsan cmsan cvalgrind chelgrind cinteger canalyze
+cguards: $(CORE_BUILD)/check_hy3d
+	python3 tests/bench/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
+
+.PHONY: cguards ctsan cmsan cvalgrind chelgrind cinteger canalyze
 
 # Eight threads whatever the machine has (HY3D_TEST_THREADS), but in the suites of the pool itself,
 # which count threads. Suites that start none are left out: there is nothing to race with; so is

@@ -5,6 +5,8 @@
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make cclean
 #   checks.mk     the tests under other tools: make ctsan, cmsan, cvalgrind, ccov and more
+#   windows.mk    the same for Windows, under wine: make cwin, cwintest
+#   tests/bench/bits/bits.mk, tests/sites/sites.mk   make cbits, cbits-quick, csites
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
 # tests (else the system's OpenBLAS; without one the tests that need it are skipped and counted);
@@ -132,6 +134,8 @@ $(1)/$(CTEST_DIR)/check_hy3d: $(CTEST_SOURCES:tests/c/%.c=$(1)/$(CTEST_DIR)/%.o)
 endef
 $(eval $(call sanitized,$(CASAN_BUILD),$(CASAN_FLAGS)))
 
+include tests/fuzz/fuzz.mk
+
 cheaders: $(CORE_HEADER_CHECKS)
 	@$(if $(CXX_SKIPPED),echo "$(CXX_SKIPPED)",true)
 
@@ -151,18 +155,21 @@ $(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
 $(CORE_BUILD)/check_hy3d: $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d FORCE
 	@ln -f $< $@
 
-ctest: core $(CORE_BUILD)/check_hy3d
+ctest: core $(CORE_BUILD)/check_hy3d $(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay)
 	$(CORE_BUILD)/check_hy3d $(CHECK_ARGS)
+	$(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 
 # Leak detection needs ptrace, which some containers forbid: detect_leaks=1 only where a one-line
 # program gets through.
-casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d
+casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(if $(CHECK_ARGS),,$(CASAN_BUILD)/fuzz/replay)
 	@mkdir -p $(CASAN_BUILD)
 	@printf 'int main(void) { return 0; }\n' | $(CC) -fsanitize=address -x c -o $(CASAN_BUILD)/leak_probe -
 	@leaks=0; ASAN_OPTIONS=detect_leaks=1 $(CASAN_BUILD)/leak_probe 2>/dev/null && leaks=1; \
 	echo "casan: detect_leaks=$$leaks"; \
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
-	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS)
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS) && \
+	$(if $(CHECK_ARGS),true,ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 
 cclean:
 	rm -rf $(CORE_BUILD) $(CORE_BUILD)-*
@@ -170,3 +177,6 @@ cclean:
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
 
 include csrc/checks.mk
+include csrc/windows.mk
+include tests/bench/bits/bits.mk
+include tests/sites/sites.mk

@@ -20,8 +20,8 @@ fi
 constraint=$(mktemp)
 trap 'rm -f "$constraint"' EXIT
 "$python" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' >"$constraint"
-echo "building the C core and installing hy3d_rocm with its demo and test extras"
-"$python" -m pip install --progress-bar off -q -c "$constraint" -e '.[cli,demo,test]'
+echo "building the C core and installing hy3d_rocm with its demo, test and docs extras"
+"$python" -m pip install --progress-bar off -q -c "$constraint" -e '.[cli,demo,docs,test]'
 
 # Triton compiles the GPU kernels for AMD and interprets them on the CPU, without a GPU. It is no
 # extra of pyproject.toml: builds of torch for ROCm and CUDA bring their own under other package

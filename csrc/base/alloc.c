@@ -1,14 +1,8 @@
-/* madvise is no part of POSIX. */
-#ifndef _DEFAULT_SOURCE
-#define _DEFAULT_SOURCE
-#endif
 #include "base/alloc.h"
-
-#include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/checked.h"
 #include "base/context.h"
+#include "base/os.h"
 
 void hy3d__allocator_fail(hy3d__allocator *allocator, uint64_t k, bool forever)
 {
@@ -35,22 +29,12 @@ static bool must_fail(hy3d__allocator *allocator, uint64_t ordinal)
  * products of a convolution by Winograd are read at up to 196 addresses far from each other, for
  * which small pages do not have enough address translations. */
 #define HUGE_FROM ((size_t)2 << 20)
-#define HUGE_PAGE ((size_t)2 << 20)
 
 static void *get_memory(size_t bytes)
 {
-    /* aligned_alloc wants a multiple of the alignment. */
-    if (bytes < HUGE_FROM) {
-        return aligned_alloc(HY3D__ALIGNMENT, bytes - bytes % HY3D__ALIGNMENT);
-    }
-    void *memory = NULL;
-    if (posix_memalign(&memory, HUGE_PAGE, bytes) != 0) {
-        return NULL;
-    }
-#if defined(MADV_HUGEPAGE)
-    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* without them it is slower, no more */
-#endif
-    return memory;
+    return bytes < HUGE_FROM
+               ? hy3d__memory_get(HY3D__ALIGNMENT, bytes - bytes % HY3D__ALIGNMENT)
+               : hy3d__memory_get_large(HY3D__ALIGNMENT, bytes);
 }
 
 hy3d_status hy3d__allocator_get(hy3d__allocator *allocator, size_t bytes, void **memory_out)
@@ -78,13 +62,13 @@ void hy3d__allocator_put(hy3d__allocator *allocator, void *memory)
     if (memory == NULL) {
         return;
     }
-    free(memory);
+    hy3d__memory_put(memory);
     atomic_fetch_sub(&allocator->live, 1);
 }
 
 void hy3d__allocator_put_last(void *memory)
 {
-    free(memory);
+    hy3d__memory_put(memory);
 }
 
 hy3d_status hy3d_alloc(hy3d_context *context, size_t bytes, void **memory_out)

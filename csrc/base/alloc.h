@@ -1,4 +1,4 @@
-/* The only owner of malloc and free. */
+/* Memory, counted: what malloc and free are elsewhere. */
 #ifndef HY3D_BASE_ALLOC_H
 #define HY3D_BASE_ALLOC_H
 

@@ -1,10 +1,5 @@
-/* dladdr is an extension of glibc, musl and the BSDs. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/blas.h"
 
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 
 #include "base/context.h"
 #include "base/openblas.h"
+#include "base/os.h"
 
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 enum { NOT_LOADED = 0, LOADED = 1, FAILED = 2 };
@@ -58,7 +54,9 @@ __attribute__((format(printf, 2, 3))) static void append(text *out, const char *
     }
 }
 
-static hy3d_status open_library(hy3d_context *context, const char *name, void **handle_out)
+/* No handle: `reason` says why. */
+static hy3d_status open_library(hy3d_context *context, const char *name, void **handle_out,
+                                char reason[REASON_BYTES])
 {
     const char *const core = hy3d__core_type(context);
     hy3d__variable threads = {0}, type = {0};
@@ -67,22 +65,22 @@ static hy3d_status open_library(hy3d_context *context, const char *name, void **
         status = hy3d__set_variable(context, "OPENBLAS_CORETYPE", core, &type);
     }
     if (status == HY3D_OK) {
-        *handle_out = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        *handle_out = hy3d__library_open(name, reason, REASON_BYTES);
     }
     hy3d__restore_variable(context, &type);
     hy3d__restore_variable(context, &threads);
     return status;
 }
 
-/* The symbol as the scipy-openblas wheels call it, else by its plain name. The copy is how POSIX
- * turns dlsym's object pointer into a function pointer. */
+/* The symbol as the scipy-openblas wheels call it, else by its plain name. The copy is how
+ * an object pointer becomes a function pointer. */
 static bool find_symbol(void *handle, const char *name, void *function_out)
 {
     char prefixed[64];
     snprintf(prefixed, sizeof prefixed, "scipy_%s", name);
-    void *address = dlsym(handle, prefixed);
+    void *address = hy3d__library_symbol(handle, prefixed);
     if (address == NULL) {
-        address = dlsym(handle, name);
+        address = hy3d__library_symbol(handle, name);
     }
     memcpy(function_out, &address, sizeof address);
     return address != NULL;
@@ -131,8 +129,8 @@ static void describe(const hy3d_context *context, const char *name)
     const char *const core = blas->get_corename();
     append(&info, "%s; core type %s, at most %u callers, from %s", blas->get_config(), core,
            (unsigned)blas->callers_limit, name);
-    /* Happens where another part of the process has loaded this library before (dlopen then gives
-     * the loaded one), or where it is built for one core type only. */
+    /* Happens where another part of the process has loaded this library before (the loader then
+     * gives that one), or where it is built for one core type only. */
     if (wanted != NULL && !hy3d__core_is_within(core, context->level)) {
         append(&info, "; NOT limited to %s as the CPU level asks", wanted);
     }
@@ -142,19 +140,19 @@ static void describe(const hy3d_context *context, const char *name)
 static hy3d_status try_library(hy3d_context *context, const char *name, text *error)
 {
     hy3d__blas *const blas = context->blas;
-    const hy3d_status status = open_library(context, name, &blas->handle);
+    char reason[REASON_BYTES] = "";
+    const hy3d_status status = open_library(context, name, &blas->handle, reason);
     if (status != HY3D_OK) {
         return status;
     }
     if (blas->handle == NULL) {
-        const char *const reason = dlerror(); /* names the file */
-        append(error, "\n  %.*s", REASON_BYTES, reason != NULL ? reason : name);
+        append(error, "\n  %s", reason);
         return HY3D_ERR_BLAS_UNAVAILABLE;
     }
     const char *const refusal = bind_library(blas);
     if (refusal != NULL) {
         append(error, "\n  %.*s: %s", REASON_BYTES, name, refusal);
-        dlclose(blas->handle);
+        hy3d__library_close(blas->handle);
         blas->handle = NULL;
         return HY3D_ERR_BLAS_UNAVAILABLE;
     }
@@ -171,29 +169,40 @@ static hy3d_status try_library(hy3d_context *context, const char *name, text *er
  * there. */
 static bool vendored_path(char path[PATH_BYTES])
 {
-    static const char here;
-    Dl_info found;
-    if (dladdr(&here, &found) == 0 || found.dli_fname == NULL) {
+    static const char name[] = "/_vendor/libhy3d_openblas" HY3D__LIBRARY_SUFFIX;
+    if (!hy3d__library_folder(path, PATH_BYTES - sizeof name)) {
         return false;
     }
-    const char *const slash = strrchr(found.dli_fname, '/');
-    const int folder = slash != NULL ? (int)(slash - found.dli_fname) : 1;
-    const int length = snprintf(path, PATH_BYTES, "%.*s/_vendor/libhy3d_openblas.so", folder,
-                                slash != NULL ? found.dli_fname : ".");
-    return length > 0 && length < PATH_BYTES;
+    strcat(path, name);
+    return true;
+}
+
+/* The library of HY3D_BLAS_LIBRARY. Its name is copied: loading changes the environment, which may
+ * move what getenv gave (it does on Windows). */
+static hy3d_status try_named(hy3d_context *context, const char *name, text *error)
+{
+    char path[PATH_BYTES];
+    const int length = snprintf(path, sizeof path, "%s", name);
+    if (length < 0 || length >= PATH_BYTES) {
+        append(error, "\n  HY3D_BLAS_LIBRARY is longer than a path can be: %.*s", REASON_BYTES,
+               name);
+        return HY3D_ERR_BLAS_UNAVAILABLE;
+    }
+    return try_library(context, path, error);
 }
 
 static hy3d_status search(hy3d_context *context, text *error)
 {
-    const char *asked = context->blas->requested;
-    if (asked == NULL) {
-        asked = getenv("HY3D_BLAS_LIBRARY");
-    }
+    static const char *const names[] = {HY3D__BLAS_NAMES};
+    /* Where somebody chose, another library in its place would hide their mistake. */
+    const char *const asked = context->blas->requested;
     if (asked != NULL && asked[0] != '\0') {
-        /* Somebody chose: another library in its place would hide their mistake. */
         return try_library(context, asked, error);
     }
-    static const char *const names[] = {"libopenblas.so.0", "libopenblas.so"};
+    const char *const named = asked == NULL ? getenv("HY3D_BLAS_LIBRARY") : NULL;
+    if (named != NULL && named[0] != '\0') {
+        return try_named(context, named, error);
+    }
     char path[PATH_BYTES];
     hy3d_status status = HY3D_ERR_BLAS_UNAVAILABLE;
     if (vendored_path(path)) {
@@ -233,12 +242,13 @@ hy3d_status hy3d__blas_load(hy3d_context *context)
     if (atomic_load(&blas->state) == LOADED) {
         return HY3D_OK;
     }
-    hy3d__pool *const lock = hy3d__load_lock(context);
-    if (lock == NULL) {
-        return HY3D_ERR_OUT_OF_MEMORY;
+    hy3d__pool *lock;
+    hy3d_status status = hy3d__load_lock(context, &lock);
+    if (status != HY3D_OK) {
+        return status;
     }
     const int state = atomic_load(&blas->state);
-    hy3d_status status = state == LOADED ? HY3D_OK : HY3D_ERR_BLAS_UNAVAILABLE;
+    status = state == LOADED ? HY3D_OK : HY3D_ERR_BLAS_UNAVAILABLE;
     if (state == NOT_LOADED) {
         status = load(context);
     }
@@ -273,7 +283,7 @@ void hy3d__blas_destroy(hy3d_context *context)
         return;
     }
     if (blas->handle != NULL) {
-        dlclose(blas->handle);
+        hy3d__library_close(blas->handle);
     }
     hy3d_free(context, blas->requested);
     hy3d_free(context, blas);

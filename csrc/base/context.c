@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/os.h"
 
 /* The pool reserves a handle for each, so an absurd number must not ask for absurd memory. */
 enum { MOST_THREADS = 1024 };
@@ -64,7 +65,8 @@ hy3d_status hy3d_context_create(const hy3d_context_options *options, hy3d_contex
     }
     context->level = level;
     context->machine_level = best;
-    const uint32_t threads = options->max_threads != 0 ? options->max_threads : hy3d__cpu_count();
+    const uint32_t threads =
+        options->max_threads != 0 ? options->max_threads : hy3d__processor_count();
     context->max_threads = threads < MOST_THREADS ? threads : MOST_THREADS;
     status = hy3d__pool_create(context);
     if (status == HY3D_OK) {

@@ -1,13 +1,7 @@
-/* sched_getaffinity and CPU_COUNT are extensions of glibc and musl. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/cpu.h"
 
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
-#include <unistd.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -71,18 +65,4 @@ bool hy3d__cpu_parse(const char *word, hy3d_cpu_level best, hy3d_cpu_level *leve
         }
     }
     return false;
-}
-
-uint32_t hy3d__cpu_count(void)
-{
-#if defined(__linux__)
-    /* The affinity mask, not the machine's count: containers and taskset narrow it. */
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        const int count = CPU_COUNT(&set);
-        return count > 0 ? (uint32_t)count : 1;
-    }
-#endif
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 && online < INT32_MAX ? (uint32_t)online : 1;
 }

@@ -1,4 +1,4 @@
-/* What the processor and the operating system offer. */
+/* What the processor offers. */
 #ifndef HY3D_BASE_CPU_H
 #define HY3D_BASE_CPU_H
 
@@ -9,7 +9,5 @@
 
 /* The level that a word ("ref", "avx2", "avx512") asks for, lowered to `best`. false: unknown. */
 bool hy3d__cpu_parse(const char *word, hy3d_cpu_level best, hy3d_cpu_level *level_out);
-/* CPUs this process may run on, at least 1. */
-uint32_t hy3d__cpu_count(void);
 
 #endif

@@ -1,13 +1,10 @@
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "base/openblas.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/context.h"
+#include "base/os.h"
 
 hy3d_status hy3d__set_variable(hy3d_context *context, const char *name, const char *value,
                                hy3d__variable *saved)
@@ -26,7 +23,7 @@ hy3d_status hy3d__set_variable(hy3d_context *context, const char *name, const ch
         strcpy(copy, before);
         saved->before = copy;
     }
-    if (setenv(name, value, 1) != 0) {
+    if (!hy3d__environment_set(name, value)) {
         hy3d_free(context, saved->before);
         saved->before = NULL;
         return HY3D_ERR_OUT_OF_MEMORY;
@@ -37,10 +34,8 @@ hy3d_status hy3d__set_variable(hy3d_context *context, const char *name, const ch
 
 void hy3d__restore_variable(hy3d_context *context, hy3d__variable *saved)
 {
-    if (saved->changed && saved->before != NULL) {
-        setenv(saved->name, saved->before, 1);
-    } else if (saved->changed) {
-        unsetenv(saved->name);
+    if (saved->changed) {
+        hy3d__environment_set(saved->name, saved->before);
     }
     hy3d_free(context, saved->before);
 }
@@ -53,6 +48,19 @@ const char *hy3d__core_type(const hy3d_context *context)
     return context->level == HY3D_CPU_REF ? "Prescott" : "Haswell";
 }
 
+/* Letters count without their case, in ASCII whatever the locale. */
+static bool is_same_name(const char *a, const char *b)
+{
+    const unsigned case_bit = 'a' - 'A';
+    for (; *a != '\0'; a++, b++) {
+        const bool is_letter = ((unsigned)*a | case_bit) - 'a' <= 'z' - 'a';
+        if (*a != *b && !(is_letter && ((unsigned)*a ^ (unsigned)*b) == case_bit)) {
+            return false;
+        }
+    }
+    return *b == '\0';
+}
+
 bool hy3d__core_is_within(const char *core, hy3d_cpu_level level)
 {
     static const char *const sse[] = {"Prescott", "Katmai",  "Coppermine", "Northwood",
@@ -62,12 +70,12 @@ bool hy3d__core_is_within(const char *core, hy3d_cpu_level level)
     static const char *const avx[] = {"Haswell",    "Zen",         "Sandybridge", "Bulldozer",
                                       "Piledriver", "Steamroller", "Excavator"};
     for (size_t i = 0; i < sizeof sse / sizeof sse[0]; i++) {
-        if (strcasecmp(core, sse[i]) == 0) {
+        if (is_same_name(core, sse[i])) {
             return true;
         }
     }
     for (size_t i = 0; i < sizeof avx / sizeof avx[0]; i++) {
-        if (strcasecmp(core, avx[i]) == 0) {
+        if (is_same_name(core, avx[i])) {
             return level >= HY3D_CPU_AVX2;
         }
     }

@@ -1,18 +1,13 @@
 /* One pool a context, shared by all callers. A call is a job on its caller's stack; the caller
  * works on it too and always finishes it alone if nobody comes, so a missing thread only costs
  * time and no call can wait for another one. */
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "base/parallel.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
-#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/context.h"
+#include "base/os.h"
 
 typedef struct job {
     hy3d__grain_fn run;
@@ -20,54 +15,55 @@ typedef struct job {
     const hy3d_cancel *cancel;
     int64_t grains;
     uint32_t width; /* threads that may take part */
+    hy3d__manner manner; /* the caller's: bits must not depend on which thread ran a grain */
     _Atomic int64_t next;
     _Atomic int status;     /* a hy3d_status */
     uint32_t joined;        /* threads that took part so far, each has its own slot; under lock */
     uint32_t helpers;       /* workers inside run_grains; under lock */
-    pthread_cond_t is_left; /* helpers became 0 */
+    hy3d__condition is_left; /* helpers became 0 */
     struct job *next_job;
 } job;
 
 /* A thread inside run_grains. The list answers "is this call made from inside a grain?" without a
  * thread-local variable, which would be a mutable static. */
 typedef struct runner {
-    pthread_t thread;
+    hy3d__thread_id thread;
     struct runner *next;
 } runner;
 
 struct hy3d__pool {
-    pid_t pid; /* of the process that owns the threads */
+    int64_t process; /* that owns the threads */
     hy3d__pool *inherited; /* the parent's, dead in this process: only its memory is freed */
-    pthread_mutex_t lock;
-    pthread_cond_t has_work;
+    hy3d__mutex lock;
+    hy3d__condition has_work;
     job *jobs;
     runner *runners;
     bool stopping;
     uint32_t threads_started;
-    pthread_mutex_t load_lock;
-    pthread_mutex_t gate_lock;
-    pthread_cond_t gate_has_room;
+    hy3d__mutex load_lock;
+    hy3d__mutex gate_lock;
+    hy3d__condition gate_has_room;
     uint32_t gate_inside;
-    pthread_t threads[]; /* max_threads - 1 */
+    hy3d__thread threads[]; /* max_threads - 1 */
 };
 
 static void destroy_locks(hy3d__pool *pool, int made)
 {
     switch (made) {
     case 5:
-        pthread_cond_destroy(&pool->gate_has_room);
+        hy3d__condition_destroy(&pool->gate_has_room);
         /* fallthrough */
     case 4:
-        pthread_mutex_destroy(&pool->gate_lock);
+        hy3d__mutex_destroy(&pool->gate_lock);
         /* fallthrough */
     case 3:
-        pthread_mutex_destroy(&pool->load_lock);
+        hy3d__mutex_destroy(&pool->load_lock);
         /* fallthrough */
     case 2:
-        pthread_cond_destroy(&pool->has_work);
+        hy3d__condition_destroy(&pool->has_work);
         /* fallthrough */
     case 1:
-        pthread_mutex_destroy(&pool->lock);
+        hy3d__mutex_destroy(&pool->lock);
         break;
     default:
         break;
@@ -77,11 +73,11 @@ static void destroy_locks(hy3d__pool *pool, int made)
 static bool create_locks(hy3d__pool *pool)
 {
     int made = 0;
-    if (pthread_mutex_init(&pool->lock, NULL) == 0 && ++made &&
-        pthread_cond_init(&pool->has_work, NULL) == 0 && ++made &&
-        pthread_mutex_init(&pool->load_lock, NULL) == 0 && ++made &&
-        pthread_mutex_init(&pool->gate_lock, NULL) == 0 && ++made &&
-        pthread_cond_init(&pool->gate_has_room, NULL) == 0) {
+    if (hy3d__mutex_create(&pool->lock) && ++made &&
+        hy3d__condition_create(&pool->has_work) && ++made &&
+        hy3d__mutex_create(&pool->load_lock) && ++made &&
+        hy3d__mutex_create(&pool->gate_lock) && ++made &&
+        hy3d__condition_create(&pool->gate_has_room)) {
         return true;
     }
     destroy_locks(pool, made);
@@ -91,7 +87,7 @@ static bool create_locks(hy3d__pool *pool)
 static hy3d_status make_pool(hy3d_context *context, hy3d__pool **pool_out)
 {
     size_t bytes;
-    if (!hy3d__mul_size(context->max_threads - 1, sizeof(pthread_t), &bytes) ||
+    if (!hy3d__mul_size(context->max_threads - 1, sizeof(hy3d__thread), &bytes) ||
         !hy3d__add_size(bytes, sizeof(hy3d__pool), &bytes)) {
         return HY3D_ERR_OVERFLOW;
     }
@@ -101,7 +97,7 @@ static hy3d_status make_pool(hy3d_context *context, hy3d__pool **pool_out)
         return status;
     }
     hy3d__pool *const pool = memory;
-    *pool = (hy3d__pool){.pid = getpid()};
+    *pool = (hy3d__pool){.process = hy3d__process_id()};
     if (!create_locks(pool)) {
         hy3d_free(context, pool);
         return HY3D_ERR_THREAD;
@@ -126,7 +122,7 @@ hy3d_status hy3d__pool_create(hy3d_context *context)
 static hy3d_status current_pool(hy3d_context *context, hy3d__pool **pool_out)
 {
     hy3d__pool *seen = atomic_load(&context->pool);
-    if (seen->pid == getpid()) {
+    if (seen->process == hy3d__process_id()) {
         *pool_out = seen;
         return HY3D_OK;
     }
@@ -149,13 +145,13 @@ static hy3d_status current_pool(hy3d_context *context, hy3d__pool **pool_out)
 void hy3d__pool_destroy(hy3d_context *context)
 {
     hy3d__pool *pool = atomic_load(&context->pool);
-    if (pool != NULL && pool->pid == getpid()) {
-        pthread_mutex_lock(&pool->lock);
+    if (pool != NULL && pool->process == hy3d__process_id()) {
+        hy3d__mutex_lock(&pool->lock);
         pool->stopping = true;
-        pthread_cond_broadcast(&pool->has_work);
-        pthread_mutex_unlock(&pool->lock);
+        hy3d__condition_broadcast(&pool->has_work);
+        hy3d__mutex_unlock(&pool->lock);
         for (uint32_t i = 0; i < pool->threads_started; i++) {
-            pthread_join(pool->threads[i], NULL);
+            hy3d__thread_join(&pool->threads[i]);
         }
         destroy_locks(pool, 5);
     }
@@ -193,7 +189,7 @@ static void run_grains(job *work, uint32_t slot)
 
 static void enter(hy3d__pool *pool, runner *self)
 {
-    self->thread = pthread_self();
+    self->thread = hy3d__thread_self();
     self->next = pool->runners;
     pool->runners = self;
 }
@@ -210,7 +206,7 @@ static void leave(hy3d__pool *pool, runner *self)
 static bool is_inside_grain(const hy3d__pool *pool)
 {
     for (const runner *other = pool->runners; other != NULL; other = other->next) {
-        if (pthread_equal(other->thread, pthread_self())) {
+        if (hy3d__thread_is_self(other->thread)) {
             return true;
         }
     }
@@ -229,47 +225,39 @@ static job *find_job(const hy3d__pool *pool)
     return NULL;
 }
 
-static void *worker(void *argument)
+static void worker(void *argument)
 {
     hy3d__pool *const pool = argument;
     runner self;
-    pthread_mutex_lock(&pool->lock);
+    hy3d__mutex_lock(&pool->lock);
     while (!pool->stopping) {
         job *const work = find_job(pool);
         if (work == NULL) {
-            pthread_cond_wait(&pool->has_work, &pool->lock);
+            hy3d__condition_wait(&pool->has_work, &pool->lock);
             continue;
         }
         const uint32_t slot = work->joined++;
         work->helpers++;
         enter(pool, &self);
-        pthread_mutex_unlock(&pool->lock);
+        hy3d__mutex_unlock(&pool->lock);
+        hy3d__manner_set(&work->manner);
         run_grains(work, slot);
-        pthread_mutex_lock(&pool->lock);
+        hy3d__mutex_lock(&pool->lock);
         leave(pool, &self);
         if (--work->helpers == 0) {
-            pthread_cond_signal(&work->is_left);
+            hy3d__condition_signal(&work->is_left);
         }
     }
-    pthread_mutex_unlock(&pool->lock);
-    return NULL;
+    hy3d__mutex_unlock(&pool->lock);
 }
 
-/* Under the lock. Signals stay with the program's own threads: a handler of the host (Python's
- * Ctrl-C) must not run on a thread it does not know. */
+/* Under the lock. */
 static void start_workers(hy3d__pool *pool, uint32_t wanted)
 {
-    if (pool->threads_started >= wanted) {
-        return;
-    }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->threads_started < wanted &&
-           pthread_create(&pool->threads[pool->threads_started], NULL, worker, pool) == 0) {
+           hy3d__thread_start(&pool->threads[pool->threads_started], worker, pool)) {
         pool->threads_started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void append_job(hy3d__pool *pool, job *work)
@@ -299,15 +287,15 @@ static void run_shared(hy3d__pool *pool, job *work)
     enter(pool, &self);
     start_workers(pool, work->width - 1);
     for (uint32_t i = 1; i < work->width; i++) {
-        pthread_cond_signal(&pool->has_work);
+        hy3d__condition_signal(&pool->has_work);
     }
-    pthread_mutex_unlock(&pool->lock);
+    hy3d__mutex_unlock(&pool->lock);
     run_grains(work, 0);
-    pthread_mutex_lock(&pool->lock);
+    hy3d__mutex_lock(&pool->lock);
     leave(pool, &self);
     remove_job(pool, work); /* from here on nobody joins, so the wait below ends */
     while (work->helpers != 0) {
-        pthread_cond_wait(&work->is_left, &pool->lock);
+        hy3d__condition_wait(&work->is_left, &pool->lock);
     }
 }
 
@@ -336,34 +324,34 @@ hy3d_status hy3d__parallel_for(hy3d_context *context, int64_t grains, uint32_t s
                 .cancel = cancel,
                 .grains = grains,
                 .width = job_width(context, grains, slots)};
-    if (pthread_cond_init(&work.is_left, NULL) != 0) {
+    hy3d__manner_get(&work.manner);
+    if (!hy3d__condition_create(&work.is_left)) {
         return HY3D_ERR_THREAD;
     }
-    pthread_mutex_lock(&pool->lock);
+    hy3d__mutex_lock(&pool->lock);
     if (is_inside_grain(pool)) {
-        pthread_mutex_unlock(&pool->lock);
+        hy3d__mutex_unlock(&pool->lock);
         run_grains(&work, 0);
     } else {
         run_shared(pool, &work);
-        pthread_mutex_unlock(&pool->lock);
+        hy3d__mutex_unlock(&pool->lock);
     }
-    pthread_cond_destroy(&work.is_left);
+    hy3d__condition_destroy(&work.is_left);
     return (hy3d_status)atomic_load(&work.status);
 }
 
-hy3d__pool *hy3d__load_lock(hy3d_context *context)
+hy3d_status hy3d__load_lock(hy3d_context *context, hy3d__pool **pool_out)
 {
-    hy3d__pool *pool;
-    if (current_pool(context, &pool) != HY3D_OK) {
-        return NULL;
+    const hy3d_status status = current_pool(context, pool_out);
+    if (status == HY3D_OK) {
+        hy3d__mutex_lock(&(*pool_out)->load_lock);
     }
-    pthread_mutex_lock(&pool->load_lock);
-    return pool;
+    return status;
 }
 
 void hy3d__load_unlock(hy3d__pool *pool)
 {
-    pthread_mutex_unlock(&pool->load_lock);
+    hy3d__mutex_unlock(&pool->load_lock);
 }
 
 hy3d__pool *hy3d__gate_enter(hy3d_context *context, uint32_t limit)
@@ -372,12 +360,12 @@ hy3d__pool *hy3d__gate_enter(hy3d_context *context, uint32_t limit)
     if (current_pool(context, &pool) != HY3D_OK) {
         return NULL;
     }
-    pthread_mutex_lock(&pool->gate_lock);
+    hy3d__mutex_lock(&pool->gate_lock);
     while (pool->gate_inside >= limit) {
-        pthread_cond_wait(&pool->gate_has_room, &pool->gate_lock);
+        hy3d__condition_wait(&pool->gate_has_room, &pool->gate_lock);
     }
     pool->gate_inside++;
-    pthread_mutex_unlock(&pool->gate_lock);
+    hy3d__mutex_unlock(&pool->gate_lock);
     return pool;
 }
 
@@ -386,8 +374,8 @@ void hy3d__gate_leave(hy3d__pool *pool)
     if (pool == NULL) {
         return;
     }
-    pthread_mutex_lock(&pool->gate_lock);
+    hy3d__mutex_lock(&pool->gate_lock);
     pool->gate_inside--;
-    pthread_cond_signal(&pool->gate_has_room);
-    pthread_mutex_unlock(&pool->gate_lock);
+    hy3d__condition_signal(&pool->gate_has_room);
+    hy3d__mutex_unlock(&pool->gate_lock);
 }

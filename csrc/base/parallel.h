@@ -1,4 +1,4 @@
-/* The thread pool: runs grains, the caller included. The only owner of pthread. */
+/* The thread pool: runs grains, the caller included. */
 #ifndef HY3D_BASE_PARALLEL_H
 #define HY3D_BASE_PARALLEL_H
 

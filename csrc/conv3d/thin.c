@@ -86,12 +86,10 @@ static int64_t channels_at_once(const hy3d_conv3d_plan *plan)
                : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, most));
 }
 
-static bool fits(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, size_t slot_bytes)
+static int64_t slot_elems(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d)
 {
-    const int64_t columns = d->c_block * plan->taps * hy3d__conv_round_up(d->positions, COLUMN);
-
-    return d->m_block <= RESULT_ELEMS / d->positions &&
-           (size_t)(columns + d->m_block * d->positions) <= slot_bytes / sizeof(float);
+    return d->c_block * plan->taps * hy3d__conv_round_up(d->positions, COLUMN) +
+           d->m_block * d->positions;
 }
 
 bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
@@ -112,7 +110,8 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
                            plan->out[0] * plane(plan) <=
                                STRAIGHT_BYTES / (int64_t)sizeof(float) / plan->desc.out_channels,
     };
-    /* The smallest, where nothing fits. */
+    /* Where no slot fits, the smallest: the same for every number of threads, so that a limit which
+     * is enough for one of them is enough for all. */
     plan->thin = d;
     plan->thin.m_block =
         hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
@@ -121,9 +120,14 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
         d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
         for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
             d.positions = HY3D__CONV_LANES * hy3d__conv_ceil_div(vectors, parts);
+            if (d.m_block > RESULT_ELEMS / d.positions) {
+                continue;
+            }
             const double cycles = cost(plan, &d, threads);
-            if (fits(plan, &d, slot_bytes) && (least < 0.0 || cycles < least)) {
-                least = cycles;
+            const bool fits = (size_t)slot_elems(plan, &d) <= slot_bytes / sizeof(float);
+            if (fits ? least < 0.0 || cycles < least
+                     : least < 0.0 && slot_elems(plan, &d) < slot_elems(plan, &plan->thin)) {
+                least = fits ? cycles : least;
                 plan->thin = d;
             }
         }

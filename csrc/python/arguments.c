@@ -52,13 +52,24 @@ bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out)
     return true;
 }
 
+/* Never through __len__ or __iter__ of a subclass: its length may be a lie, and its iterator have no
+ * end. */
+PyObject *hy3d_py_items(PyObject *value)
+{
+    if (PyList_Check(value)) {
+        return PyList_AsTuple(value);
+    }
+    Py_INCREF(value);
+    return value;
+}
+
 bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out)
 {
     if (!PyTuple_Check(value) && !PyList_Check(value)) {
         return hy3d_py_type_error("%s must be a tuple of %zd integers, not %R.", name, count,
                                   (PyObject *)Py_TYPE(value));
     }
-    PyObject *const items = PySequence_Tuple(value);
+    PyObject *const items = hy3d_py_items(value);
     if (items == NULL) {
         return false;
     }

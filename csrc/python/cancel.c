@@ -24,19 +24,20 @@ static PyObject *cancel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    PyObject *const self = PyType_GenericNew(type, args, kwargs);
-    if (self == NULL) {
-        return NULL;
-    }
-    cancel_object *const object = cast(self);
-    const hy3d_status status = hy3d_cancel_create(state->context, &object->flag);
+    /* The flag first: whoever walks the collector's objects meets no CancelFlag without one. */
+    hy3d_cancel *flag = NULL;
+    const hy3d_status status = hy3d_cancel_create(state->context, &flag);
     if (status != HY3D_OK) {
-        object->flag = NULL;
-        Py_DECREF(self);
         return hy3d_py_raise(state, status, "No memory for a cancel flag.");
     }
+    PyObject *const self = PyType_GenericNew(type, args, kwargs);
+    if (self == NULL) {
+        hy3d_cancel_destroy(state->context, flag);
+        return NULL;
+    }
+    cast(self)->flag = flag;
     Py_INCREF(module);
-    object->module = module;
+    cast(self)->module = module;
     return self;
 }
 

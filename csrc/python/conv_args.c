@@ -175,6 +175,19 @@ static bool fill_sizes(hy3d_py_conv *conv)
     return true;
 }
 
+bool hy3d_py_conv_groups(const hy3d_conv3d_desc *desc)
+{
+    const int64_t in = desc->in_channels;
+    const int64_t out = desc->out_channels;
+    const int64_t groups = desc->groups;
+    if (groups < 1 || in < 1 || out < 1 || in % groups != 0 || out % groups != 0) {
+        return hy3d_py_value_error("%lld input and %lld output channels cannot be cut into %lld "
+                                   "groups: both must be at least 1 and divisible by groups.",
+                                   (long long)in, (long long)out, (long long)groups);
+    }
+    return true;
+}
+
 static bool check_channels(const hy3d_py_conv *conv)
 {
     const hy3d_conv3d_desc *const desc = &conv->desc;
@@ -182,10 +195,8 @@ static bool check_channels(const hy3d_py_conv *conv)
     const long long out = (long long)desc->out_channels;
     const long long groups = (long long)desc->groups;
     const long long taken = (long long)conv->views[HY3D_PY_WEIGHT].tensor.size[1];
-    if (groups < 1 || in < 1 || out < 1 || in % groups != 0 || out % groups != 0) {
-        return hy3d_py_value_error("%lld input and %lld output channels cannot be cut into %lld "
-                                   "groups: both must be at least 1 and divisible by groups.",
-                                   in, out, groups);
+    if (!hy3d_py_conv_groups(desc)) {
+        return false;
     }
     if (taken != in / groups) {
         return hy3d_py_value_error("weight takes %lld channels a group but x has %lld in %lld "

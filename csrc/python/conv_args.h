@@ -45,6 +45,9 @@ void hy3d_py_conv_release(hy3d_py_conv *conv);
 /* Everything of a description that is said in numbers and words: all but dtype and sizes. */
 bool hy3d_py_conv_numbers(const hy3d_py_conv_objects *objects, hy3d_conv3d_desc *desc);
 
+/* Refuses channels that groups do not divide. */
+bool hy3d_py_conv_groups(const hy3d_conv3d_desc *desc);
+
 /* The sentence for a status that a description led to. Always returns NULL. */
 PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,
                              const hy3d_conv3d_desc *desc);

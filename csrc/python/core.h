@@ -1,7 +1,7 @@
 /* What the files of the extension share. The only folder that includes Python.h.
  *
  * Functions named hy3d_py_* follow CPython's conventions: they return NULL, -1 or false with an
- * exception set. All of them need the GIL. */
+ * exception set. All of them need the GIL, or an attached thread where Python has none. */
 #ifndef HY3D_PYTHON_CORE_H
 #define HY3D_PYTHON_CORE_H
 
@@ -26,18 +26,33 @@ typedef struct hy3d_py_state {
 
 hy3d_py_state *hy3d_py_get_state(PyObject *module);
 
+/* What the GIL makes one step, around statements that run no code of others; needed where an object
+ * that callers can see is changed. The limited API has no such macros before Python 3.15. */
+#ifdef Py_GIL_DISABLED
+#define HY3D_PY_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
+#define HY3D_PY_UNLOCK() Py_END_CRITICAL_SECTION()
+#else
+#define HY3D_PY_LOCK(object) {
+#define HY3D_PY_UNLOCK() }
+#endif
+
 /* errors.c: the one translation of a status. The sentence is built as PyUnicode_FromFormat does;
  * NULL takes the list's text. Always returns NULL. */
 PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const char *format, ...);
 /* ValueError or TypeError with a sentence; always returns false. */
 bool hy3d_py_value_error(const char *format, ...);
 bool hy3d_py_type_error(const char *format, ...);
+/* Whether the exception that is set may be passed over, as what a strange object says: an Exception,
+ * but not MemoryError, after which nothing is known about the object. */
+bool hy3d_py_may_skip(void);
 /* Makes the exception class. */
 PyObject *hy3d_py_error_create(void);
 
 /* arguments.c: numbers from Python, each refusal names the argument and the value. */
 bool hy3d_py_int64(PyObject *value, const char *name, int64_t *out);
 bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out);
+/* What a tuple or list holds, as a tuple: a new reference; NULL only for want of memory. */
+PyObject *hy3d_py_items(PyObject *value);
 /* A sequence of `count` integers. It is copied first, so an __index__ that changes the sequence
  * changes nothing here. */
 bool hy3d_py_int64_array(PyObject *value, const char *name, Py_ssize_t count, int64_t *out);

@@ -1,7 +1,7 @@
 /* resolve_device: where does this pipeline, module or VAE compute?
  *
  * Nothing but attribute look-ups, and one call: .parameters(). Whatever a look-up raises is
- * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass. No import of torch: a
+ * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass, and MemoryError. No import of torch: a
  * device is what looks like one. hy3d_rocm/_fallback/device.py is the same in Python. */
 #include "python/core.h"
 
@@ -17,7 +17,7 @@ typedef int (*finder)(PyObject *object, PyObject **out);
 
 static int skip_exception(void)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (!hy3d_py_may_skip()) {
         return RAISED;
     }
     PyErr_Clear();
@@ -123,7 +123,7 @@ static int hook_device(PyObject *object, PyObject **out)
         Py_ssize_t i = 0;
         if (result == FOUND) {
             result = NOTHING;
-            PyObject *const items = PyTuple_Check(hooks) ? PySequence_Tuple(hooks) : NULL;
+            PyObject *const items = PyTuple_Check(hooks) ? hy3d_py_items(hooks) : NULL;
             const Py_ssize_t count = items == NULL ? 0 : PyTuple_Size(items);
             for (i = 0; result == NOTHING && i < count; i++) {
                 result = device_attribute(PyTuple_GetItem(items, i), "execution_device", true, out);
@@ -187,9 +187,8 @@ static int push_children(PyObject *stack, PyObject *object, const char *name)
 static PyObject *pop(PyObject *stack)
 {
     const Py_ssize_t last = PyList_Size(stack) - 1;
-    PyObject *const item = PyList_GetItem(stack, last);
-    Py_INCREF(item);
-    if (PyList_SetSlice(stack, last, last + 1, NULL) != 0) {
+    PyObject *const item = PySequence_GetItem(stack, last);
+    if (item != NULL && PyList_SetSlice(stack, last, last + 1, NULL) != 0) {
         Py_DECREF(item);
         return NULL;
     }

@@ -47,10 +47,16 @@ static bool set_details(PyObject *error, hy3d_status status)
     return done;
 }
 
+bool hy3d_py_may_skip(void)
+{
+    return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
+}
+
 PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const char *format, ...)
 {
     PyObject *text;
-    if (format == NULL) {
+    /* Callers' sentences are about arguments and memory, and no thread is any of these. */
+    if (format == NULL || status == HY3D_ERR_THREAD) {
         text = PyUnicode_FromString(hy3d_status_text(status));
     } else {
         va_list arguments;

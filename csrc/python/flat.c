@@ -35,7 +35,7 @@ static bool get_buffer(PyObject *object, const char *name, bool writable, hy3d_p
     }
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &out->buffer, flags) != 0) {
-        if (writable && PyErr_ExceptionMatches(PyExc_Exception)) {
+        if (writable && hy3d_py_may_skip()) {
             PyErr_Clear();
             hy3d_py_value_error("%s is read-only: results cannot be written there.", name);
         }

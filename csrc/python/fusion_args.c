@@ -99,7 +99,7 @@ bool hy3d_py_frames_acquire(const hy3d_py_state *state, PyObject *frames, hy3d_p
                                    (long long)conv->desc.upsample[0]);
     }
     /* A copy: what the items' own code does to a list changes nothing here. */
-    PyObject *const items = PySequence_Tuple(frames);
+    PyObject *const items = hy3d_py_items(frames);
     if (items == NULL) {
         return false;
     }

@@ -121,6 +121,11 @@ static void module_free(void *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, (void *)module_exec},
+#ifdef Py_GIL_DISABLED
+    /* True because nothing of ours relied on the GIL: the state is written once, flags and the
+     * context are atomic or locked, and containers of callers are copied before they are read. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
     {0, NULL},
 };
 

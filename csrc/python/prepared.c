@@ -190,29 +190,30 @@ static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const
     return NULL;
 }
 
+/* The weights first: the collector shows the object to other threads as soon as it is there. */
 static PyObject *prepare(PyObject *module, const hy3d_py_state *state, job *task)
 {
-    void *const type = state->prepared_type;
-    /* NULL once the garbage collector has cleared the module. */
-    PyObject *const self = type == NULL ? PyErr_NoMemory() : PyType_GenericAlloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
     hy3d_status status;
-    prepared_object *const object = cast(self);
-    Py_INCREF(module);
-    object->module = module;
-    memcpy(object->size, task->weight->size, sizeof object->size);
     Py_BEGIN_ALLOW_THREADS
     status = hy3d_conv3d_weights_create(task->context, task->weight, task->format, task->threads,
                                         task->cancel, &task->weights);
     Py_END_ALLOW_THREADS
-    if (status == HY3D_OK) {
-        object->weights = task->weights;
-        return self;
+    if (status != HY3D_OK) {
+        return raise_job(state, status, task);
     }
-    Py_DECREF(self);
-    return raise_job(state, status, task);
+    void *const type = state->prepared_type;
+    /* NULL once the garbage collector has cleared the module. */
+    PyObject *const self = type == NULL ? PyErr_NoMemory() : PyType_GenericAlloc(type, 0);
+    if (self == NULL) {
+        hy3d_conv3d_weights_destroy(task->weights);
+        return NULL;
+    }
+    prepared_object *const object = cast(self);
+    object->weights = task->weights;
+    Py_INCREF(module);
+    object->module = module;
+    memcpy(object->size, task->weight->size, sizeof object->size);
+    return self;
 }
 
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -303,7 +304,7 @@ static bool read_desc(const char *format, char **keywords, PyObject *args, PyObj
            hy3d_py_int64(in_channels, "in_channels", &desc->in_channels) &&
            hy3d_py_int64(out_channels, "out_channels", &desc->out_channels) &&
            (batch == NULL || hy3d_py_int64(batch, "batch", &desc->batch)) &&
-           read_dtype(dtype, &desc->dtype) && check_upsample(desc);
+           read_dtype(dtype, &desc->dtype) && hy3d_py_conv_groups(desc) && check_upsample(desc);
 }
 
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)

@@ -196,6 +196,27 @@ static PyObject *item_of(PyObject *dict, const char *name)
     return found;
 }
 
+/* From a copy, which holds what is read: an __index__ or another thread may change the caller's. */
+static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level_out)
+{
+    PyObject *const dict = PyDict_Copy(source);
+    if (dict == NULL) {
+        return false;
+    }
+    PyObject *const desc_dict = item_of(dict, "desc");
+    PyObject *const level = desc_dict != NULL ? item_of(dict, "level") : NULL;
+    bool good = false;
+    if (PyErr_Occurred() != NULL) {
+        /* no memory for a key */
+    } else if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
+        hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
+    } else {
+        good = read_desc(desc_dict, desc) && hy3d_py_int64(level, "level", level_out);
+    }
+    Py_DECREF(dict);
+    return good;
+}
+
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
 static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule_plan *plan)
 {
@@ -203,20 +224,9 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
         return hy3d_py_type_error("plan must be the dictionary that schedule_plan gave, not %R.",
                                   (PyObject *)Py_TYPE(dict));
     }
-    PyObject *const desc_dict = item_of(dict, "desc");
-    PyObject *const level = desc_dict != NULL ? item_of(dict, "level") : NULL;
-    if (PyErr_Occurred() != NULL) {
-        return false;
-    }
-    if (desc_dict == NULL || level == NULL || !PyDict_Check(desc_dict)) {
-        return hy3d_py_value_error("plan lacks 'desc' or 'level': pass what schedule_plan gave.");
-    }
     hy3d_schedule_desc desc;
     int64_t number = -1;
-    Py_INCREF(level);
-    const bool good = read_desc(desc_dict, &desc) && hy3d_py_int64(level, "level", &number);
-    Py_DECREF(level);
-    if (!good) {
+    if (!read_plan(dict, &desc, &number)) {
         return false;
     }
     if (number < 0 || number > HY3D_SCHEDULE_MAX_LEVEL) {

@@ -103,16 +103,30 @@ static bool fill_from_dlpack(const DLTensor *source, const char *name, hy3d_py_v
     return true;
 }
 
+/* Whoever renames the capsule owns what is in it: two threads that are handed the same one must
+ * not both do so. NULL without an exception when it was not fresh. */
+static DLManagedTensor *take_managed(PyObject *capsule)
+{
+    DLManagedTensor *managed = NULL;
+    HY3D_PY_LOCK(capsule);
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        managed = PyCapsule_GetPointer(capsule, "dltensor");
+        if (PyCapsule_SetName(capsule, "used_dltensor") != 0) {
+            managed = NULL;
+        }
+    }
+    HY3D_PY_UNLOCK();
+    return managed;
+}
+
 /* Takes the managed tensor out of a fresh capsule: from here on its deleter is ours to call. */
 static bool consume_capsule(PyObject *capsule, const char *name, hy3d_py_view *view)
 {
-    if (!PyCapsule_IsValid(capsule, "dltensor")) {
-        return hy3d_py_type_error("%s.__dlpack__() gave no fresh 'dltensor' capsule but %R.", name,
+    DLManagedTensor *const managed = take_managed(capsule);
+    if (managed == NULL) {
+        return PyErr_Occurred() == NULL &&
+               hy3d_py_type_error("%s.__dlpack__() gave no fresh 'dltensor' capsule but %R.", name,
                                   (PyObject *)Py_TYPE(capsule));
-    }
-    DLManagedTensor *const managed = PyCapsule_GetPointer(capsule, "dltensor");
-    if (managed == NULL || PyCapsule_SetName(capsule, "used_dltensor") != 0) {
-        return false;
     }
     view->managed = managed;
     return fill_from_dlpack(&managed->dl_tensor, name, view);
@@ -196,7 +210,7 @@ static bool acquire_buffer(PyObject *object, const char *name, bool writable, hy
 {
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &view->buffer, flags) != 0) {
-        if (writable && PyErr_ExceptionMatches(PyExc_Exception)) {
+        if (writable && hy3d_py_may_skip()) {
             PyErr_Clear();
             hy3d_py_value_error("%s is read-only: results cannot be written there.", name);
         }
@@ -238,7 +252,7 @@ static int has_dlpack(PyObject *object)
         Py_DECREF(method);
         return 1;
     }
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (!hy3d_py_may_skip()) {
         return -1;
     }
     PyErr_Clear();

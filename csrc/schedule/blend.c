@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 
+#include "base/tensor.h"
 #include "kernels/kernels.h"
 
 /* Elements a buffer holds: 3 KiB in all, so the row stays in L1, and a call per 256 elements
@@ -149,9 +150,6 @@ static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out
         if (tile->size[i] != out->size[i]) {
             return HY3D_ERR_SHAPE_MISMATCH;
         }
-        if (out->size[i] > 1 && out->stride[i] == 0) {
-            return HY3D_ERR_INVALID_ARGUMENT; /* two sums in one place */
-        }
         empty = empty || tile->size[i] == 0;
     }
     if (hy3d_dtype_bytes(tile->dtype) == 0 || hy3d_dtype_bytes(out->dtype) == 0) {
@@ -160,10 +158,19 @@ static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out
     if (tile->dtype == HY3D_F64 || out->dtype == HY3D_F64) {
         return HY3D_ERR_UNSUPPORTED;
     }
-    if (!empty && (tile->data == NULL || out->data == NULL)) {
-        return HY3D_ERR_INVALID_ARGUMENT;
+    if (empty) { /* whose pointers and strides mean nothing */
+        return HY3D_OK;
     }
-    return HY3D_OK;
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        if (out->size[i] > 1 && out->stride[i] == 0) {
+            return HY3D_ERR_INVALID_ARGUMENT; /* two sums in one place */
+        }
+    }
+    const hy3d_status status = hy3d__check_reach(tile->data, tile->dtype, HY3D_TENSOR_DIMS,
+                                                 tile->size, tile->stride);
+    return status != HY3D_OK ? status
+                             : hy3d__check_reach(out->data, out->dtype, HY3D_TENSOR_DIMS,
+                                                 out->size, out->stride);
 }
 
 /* Steps to the next row; false after the last. */

@@ -39,6 +39,8 @@ def resolve_device(obj: object, default: object = None) -> tuple[Any, str]:
 def _look_up(obj: object, name: str) -> Any:
     try:
         return getattr(obj, name)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001  (a strange pipeline's property may raise anything)
         return _NOTHING
 
@@ -81,6 +83,8 @@ def _parameter_device(obj: object) -> object:
         return _NOTHING
     try:
         first = next(iter(method()))
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001  (see _look_up)
         return _NOTHING
     return _device_attribute(first, "device")

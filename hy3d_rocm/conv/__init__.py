@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hy3d_rocm.conv.custom_op import conv3d_op
     from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError, classify
     from hy3d_rocm.conv.faults import Fault, inject_faults
     from hy3d_rocm.conv.functional import conv3d
@@ -25,6 +26,7 @@ _HOME = {
     "Stats": "stats",
     "classify": "errors",
     "conv3d": "functional",
+    "conv3d_op": "custom_op",
     "forget": "verdicts",
     "inject_faults": "faults",
     "protect": "router",
@@ -39,6 +41,7 @@ __all__ = [
     "Stats",
     "classify",
     "conv3d",
+    "conv3d_op",
     "forget",
     "inject_faults",
     "protect",

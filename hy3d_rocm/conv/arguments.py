@@ -109,5 +109,6 @@ def check_dims(ndim: int, named: dict[str, Any]) -> bool:
                 "bias": "bias must be (Cout)",
                 "out": "out needs as many dimensions as x",
             }[name]
-            raise ValueError(f"{name} has shape {tuple(value.shape)}: {layout}")
+            shape = tuple(int(size) for size in value.shape)
+            raise ValueError(f"{name} has shape {shape}: {layout}")
     return bool(named["x"].ndim == ndim + 2)

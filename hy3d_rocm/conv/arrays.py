@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["Kind", "NumpyArrays", "TorchTensors", "kind_of"]
 
@@ -55,11 +55,18 @@ class TorchTensors:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(value, torch.Tensor)
 
+    @classmethod
+    def operand(cls, value: Any, name: str) -> Any:
+        cls.check(value, name)
+        cls.check_grad(value, name)
+        return value.detach().resolve_neg()
+
     @staticmethod
-    def operand(value: Any, name: str) -> Any:
+    def check(value: Any, name: str, devices: tuple[str, ...] = ("cpu",)) -> None:
+        """Refuses other devices, layouts and types of numbers."""
         import torch
 
-        if value.device.type != "cpu" or value.layout is not torch.strided:
+        if value.device.type not in devices or value.layout is not torch.strided:
             raise ValueError(
                 f"{name} is a {value.layout} tensor on {value.device}: conv3d computes on the CPU "
                 f"with dense tensors; pass {name}.cpu(), or let hy3d_rocm.protect() choose"
@@ -68,12 +75,21 @@ class TorchTensors:
             raise ValueError(
                 f"{name} is {value.dtype}: conv3d takes float32, float64, float16 and bfloat16"
             )
+
+    @classmethod
+    def check_grad(cls, value: Any, name: str) -> None:
+        """Refuses what gradients are wanted of."""
+        import torch
+
         if value.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                f"{name} requires grad, and this conv3d has no backward pass: call it under "
-                f"torch.no_grad(), or pass {name}.detach()"
-            )
-        return value.detach().resolve_neg()
+            cls.refuse_grad(name)
+
+    @staticmethod
+    def refuse_grad(name: str) -> NoReturn:
+        raise ValueError(
+            f"{name} requires grad, and this conv3d has no backward pass: call it under "
+            f"torch.no_grad(), or pass {name}.detach()"
+        )
 
     @classmethod
     def target(cls, value: Any) -> Any:
@@ -82,13 +98,13 @@ class TorchTensors:
         return cls.operand(value, "out")
 
     @staticmethod
-    def empty(size: tuple[int, ...], like: Any) -> Any:
+    def empty(size: tuple[int, ...], like: Any, device: Any = "cpu") -> Any:
         import torch
 
         last = like.is_contiguous(memory_format=torch.channels_last_3d)
         kept = torch.channels_last_3d if last and not like.is_contiguous() else None
         return torch.empty(
-            size, dtype=like.dtype, device="cpu", memory_format=kept or torch.contiguous_format
+            size, dtype=like.dtype, device=device, memory_format=kept or torch.contiguous_format
         )
 
     @staticmethod

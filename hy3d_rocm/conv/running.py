@@ -76,11 +76,15 @@ class Call:
         if self.accuracy == "exact" or self.owner is None or not self.batch:
             return None
         weight = self.weight
-        number, _, nbytes = _format_of(
-            self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
-            *self.geometry, self.modes, self.groups, _NAMES[str(weight.dtype).rpartition(".")[2]],
-            self.accuracy, self.fusion.get("upsample", _ONE), self.batch,
-        )  # fmt: skip
+        word = _NAMES[str(weight.dtype).rpartition(".")[2]]
+        try:
+            number, _, nbytes = _format_of(
+                self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
+                *self.geometry, self.modes, self.groups, word, self.accuracy,
+                self.fusion.get("upsample", _ONE), self.batch,
+            )  # fmt: skip
+        except ValueError:
+            return None  # no such convolution: the call itself knows x, and says what is wrong
         if number == 0:
             return None
         return prepared.cache().get(

@@ -66,13 +66,14 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
+    from hy3d_rocm.doctor.command import write_whole
     from hy3d_rocm.tune.report import tune_dict, tune_text
 
     sys.stdout.write(tune_text(report, default))
     if arguments.json is not None:
         try:
             text = json.dumps(tune_dict(report, default), indent=1) + "\n"
-            arguments.json.write_text(text, encoding="utf-8")
+            write_whole(arguments.json, text)
         except OSError as error:
             _say(f"{arguments.json} cannot be written: {error.strerror}")
             return 1

@@ -93,7 +93,8 @@ HY3D_API hy3d_status hy3d_conv3d_choose_format(const hy3d_context *context,
                                                hy3d_conv3d_format *format_out);
 /* A static text ("winograd-5x5"), "none", or "unknown". */
 HY3D_API const char *hy3d_conv3d_format_name(hy3d_conv3d_format format);
-/* Bytes of weights in that layout; 0 for HY3D_FORMAT_NONE and unknown layouts. */
+/* Bytes of weights in that layout; 0 for HY3D_FORMAT_NONE, unknown layouts, and weights that have
+ * none or whose bytes do not fit in 63 bits. */
 HY3D_API size_t hy3d_conv3d_format_bytes(hy3d_conv3d_format format, int64_t out_channels,
                                          int64_t in_channels, const int64_t kernel[3]);
 /* Transforms weights once, for any number of plans; weight (f32, f16 or bf16) is only read here.

@@ -2,7 +2,12 @@
 #ifndef HY3D_EXPORT_H
 #define HY3D_EXPORT_H
 
-#if defined(__GNUC__)
+/* HY3D_BUILD is defined where the library itself is compiled. A program that uses it need not know
+ * whether it is the DLL or the static library: only functions are exported, and calls to them reach
+ * a DLL without dllimport. */
+#if defined(_WIN32) && defined(HY3D_BUILD)
+#define HY3D_API __declspec(dllexport)
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define HY3D_API __attribute__((visibility("default")))
 #else
 #define HY3D_API

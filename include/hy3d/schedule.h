@@ -89,7 +89,8 @@ HY3D_API hy3d_status hy3d_schedule_grain_at(const hy3d_schedule_plan *plan, int6
 /* The blend window of a grain along one axis: out_stop - out_start weights, multiples of 1/256
  * from 0 to 1. Windows of neighbours sum to exactly 1 in float at every position, and so do the
  * products of the three axes' windows over all grains. HY3D_ERR_INVALID_ARGUMENT for an axis
- * other than 0, 1, 2, an empty range, or ramps that do not fit into it. */
+ * other than 0, 1, 2, an empty range, or ramps that do not fit into it. HY3D_ERR_OVERFLOW for more
+ * than 2^53 - 1 output units. */
 HY3D_API hy3d_status hy3d_schedule_window(const hy3d_schedule_grain *grain, int axis,
                                           float *window_out);
 

@@ -1,18 +1,20 @@
 """Checks random decode plans: coverage, exact window sums, costs, budgets, levels.
 
-    python tests/bench/check_plans.py --count 100000 [--seed 1] [--twin] [--compare]
+    python tests/bench/check_plans.py --count 100000 [--jobs N] [--seed 1] [--twin] [--compare]
 
 Grains are products of their axes, so everything is checked along each axis. --twin checks the
 pure-Python twin instead of the core; --compare demands that both give the same plans, grains and
-windows. A failure prints the description to replay it with.
+windows. A failure prints the description, and its number to replay it: --first NUMBER --count 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +170,10 @@ def check_desc(core: Any, desc: Desc, rng: random.Random, compare: bool) -> None
         require(all(grew) and finer["grains"] > plan["grains"], "a finer level has fewer tiles")
 
 
-def run(count: int, seed: int, core: Any, compare: bool) -> int:
+def run(count: int, seed: int, core: Any, compare: bool, first: int = 0) -> int:
     """Number of failures among `count` plans."""
     failures = 0
-    for number in range(count):
+    for number in range(first, first + count):
         rng = random.Random(f"{seed}/{number}")
         desc = random_desc(rng)
         try:
@@ -179,22 +181,42 @@ def run(count: int, seed: int, core: Any, compare: bool) -> int:
         except PlanError as error:
             failures += 1
             if failures <= 5:
-                print(f"plan {number} of seed {seed}: {error}\n  {desc}")
+                print(f"plan {number} of seed {seed}: {error}\n  {desc}", flush=True)
     return failures
+
+
+def run_part(part: tuple[int, int, int, bool, bool]) -> int:
+    """As run(), for a process of its own: first, count, seed, whether the twin, whether both."""
+    first, count, seed, is_twin, compare = part
+    return run(count, seed, twin if is_twin else _native, compare, first)
+
+
+def run_parts(options: argparse.Namespace) -> int:
+    """Failures of all plans, in parts of at most 1,000, so that all processes end together."""
+    last = options.first + options.count
+    parts = [
+        (start, min(1000, last - start), options.seed, options.twin, options.compare)
+        for start in range(options.first, last, 1000)
+    ]
+    if options.jobs == 1:
+        return sum(map(run_part, parts))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        return sum(pool.map(run_part, parts))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first plan")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--twin", action="store_true", help="check the pure-Python twin")
     parser.add_argument("--compare", action="store_true", help="core and twin must agree")
     options = parser.parse_args()
     if options.compare and not _native.available:
         parser.error(f"--compare needs the compiled core: {_native.missing}")
-    core = twin if options.twin else _native
     started = time.perf_counter()
-    failures = run(options.count, options.seed, core, options.compare)
+    failures = run_parts(options)
     name = "twin" if options.twin or not _native.available else "core"
     print(
         f"{options.count} plans checked, {failures} failures "

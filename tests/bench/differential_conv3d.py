@@ -140,7 +140,8 @@ def make_tensors(config: Config, seed: int, real: bool) -> tuple[Any, Any, Any]:
 
     def values(*shape: int) -> Any:
         if real:
-            return (torch.rand(shape, generator=generator) * 2 - 1).to(dtype)
+            # In float64, so that f64's values have all their bits: sums of shorter ones are exact.
+            return (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1).to(dtype)
         return torch.randint(-3, 4, shape, generator=generator).to(dtype)
 
     c_in, c_out = config.channels

@@ -2,11 +2,12 @@
 #ifndef HY3D_TESTS_BLAS_LIBRARIES_H
 #define HY3D_TESTS_BLAS_LIBRARIES_H
 
+#include "base/os.h"
 #include "support.h"
 
 /* Built by csrc/core.mk, found from the repository's root. */
-#define TEST_TOLD "build/test-libraries/told.so"
-#define TEST_SILENT "build/test-libraries/silent.so"
+#define TEST_TOLD "build/test-libraries/told" HY3D__LIBRARY_SUFFIX
+#define TEST_SILENT "build/test-libraries/silent" HY3D__LIBRARY_SUFFIX
 
 TCase *hy3d_blas_libraries_case(void);
 

@@ -9,7 +9,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#if !defined(_WIN32)
 #include <sys/wait.h>
+#endif
 #include <unistd.h>
 
 typedef struct entry {
@@ -38,6 +40,7 @@ struct SRunner {
     unsigned share, shares, met; /* this program runs each shares-th test, from number `share` on */
     int run, failures, errors;
     FILE *messages; /* shared with the children by being open before the fork */
+    const char *test_name;
     bool can_jump;
     jmp_buf back;
 };
@@ -66,7 +69,7 @@ TCase *tcase_create(const char *name)
 {
     TCase *const tcase = get(sizeof *tcase);
     tcase->name = name;
-    tcase->timeout_seconds = 4;
+    tcase_set_timeout(tcase, 4);
     return tcase;
 }
 
@@ -134,6 +137,11 @@ void srunner_add_suite(SRunner *runner, Suite *suite)
     *link = suite;
 }
 
+const char *compat_test_name(void)
+{
+    return current != NULL && current->test_name != NULL ? current->test_name : "";
+}
+
 void compat_fail(const char *file, int line, const char *format, ...)
 {
     va_list arguments;
@@ -147,6 +155,14 @@ void compat_fail(const char *file, int line, const char *format, ...)
         longjmp(current->back, 1);
     }
     _exit(1);
+}
+
+void compat_end(void)
+{
+    if (current->can_jump) {
+        longjmp(current->back, 2);
+    }
+    exit(EXIT_SUCCESS);
 }
 
 /* One line a failed test, in Check's form: place:kind:case:test:index: message. */
@@ -166,7 +182,19 @@ static void report(SRunner *runner, const TCase *tcase, const entry *what, int i
     }
 }
 
-static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, int index)
+#if defined(_WIN32)
+static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, int index)
+{
+    char text[64] = "";
+    bool failed;
+    fflush(NULL);
+    const unsigned seconds = tcase->timeout_seconds * runner->patience;
+    if (!test_run_child(runner->run, seconds, &failed, text, sizeof text)) {
+        report(runner, tcase, what, index, failed ? 'F' : 'E', text);
+    }
+}
+#else
+static void run_alone(SRunner *runner, const TCase *tcase, const entry *what, int index)
 {
     fflush(NULL);
     const pid_t child = fork();
@@ -203,36 +231,52 @@ static void run_forked(SRunner *runner, const TCase *tcase, const entry *what, i
         report(runner, tcase, what, index, WEXITSTATUS(state) == 1 ? 'F' : 'E', text);
     }
 }
+#endif
 
 static void run_in_process(SRunner *runner, const TCase *tcase, const entry *what, int index)
 {
     runner->can_jump = true;
-    if (setjmp(runner->back) == 0) {
+    switch (setjmp(runner->back)) {
+    case 0:
         what->test->run(index);
-    } else {
+        break;
+    case 1:
         report(runner, tcase, what, index, 'F', "failed");
+        break;
+    default:
+        break;
     }
     runner->can_jump = false;
 }
 
 static void run_entry(SRunner *runner, const TCase *tcase, const entry *what)
 {
+    const int child = test_child_of_runner();
     for (int index = what->start; index < what->end; index++) {
         if (runner->met++ % runner->shares != runner->share) {
             continue;
         }
-        runner->messages = tmpfile();
+        runner->run++;
+        if (child != 0 && runner->run != child) {
+            continue;
+        }
+        runner->test_name = what->test->name;
+        runner->messages = test_shared_file("messages");
         if (runner->messages == NULL) {
             perror("tmpfile");
             exit(EXIT_FAILURE);
         }
-        runner->run++;
+        if (child != 0) {
+            test_notes_open();
+            what->test->run(index);
+            exit(EXIT_SUCCESS);
+        }
         if (runner->forks) {
-            run_forked(runner, tcase, what, index);
+            run_alone(runner, tcase, what, index);
         } else {
             run_in_process(runner, tcase, what, index);
         }
-        fclose(runner->messages);
+        test_shared_file_close(runner->messages, "messages");
     }
 }
 
@@ -240,9 +284,11 @@ void srunner_run_all(SRunner *runner, enum print_output how)
 {
     (void)how;
     current = runner;
-    printf("Running suite(s):");
-    for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
-        printf(" %s\n", suite->name);
+    if (test_child_of_runner() == 0) {
+        printf("Running suite(s):");
+        for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
+            printf(" %s\n", suite->name);
+        }
     }
     for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
         for (const TCase *tcase = suite->cases; tcase != NULL; tcase = tcase->next) {

@@ -4,7 +4,7 @@
  * valgrind), CK_TIMEOUT_MULTIPLIER as Check has it. HY3D_TEST_SHARE=I/N runs each N-th test from
  * number I on, so that N programs share the work. Left out: fixtures, tags, signals and exit codes expected, logs, XML. A test that
  * fails ends its process; without fork, it jumps back to the runner and leaks what it held.
- * The runner is check_compat.c. */
+ * The runner is check_compat.c; on Windows it starts the program again for each test. */
 #ifndef HY3D_TESTS_CHECK_COMPAT_H
 #define HY3D_TESTS_CHECK_COMPAT_H
 
@@ -30,11 +30,18 @@ void compat_add(TCase *tcase, const compat_test *test, int start, int end);
 SRunner *srunner_create(Suite *suite);
 void srunner_add_suite(SRunner *runner, Suite *suite);
 void srunner_run_all(SRunner *runner, enum print_output how);
+/* The test at work, "" before the first. */
+const char *compat_test_name(void);
+/* Ends the test at work, as passed. */
+__attribute__((noreturn)) void compat_end(void);
 int srunner_ntests_failed(SRunner *runner);
 int srunner_ntests_run(SRunner *runner);
 void srunner_free(SRunner *runner);
 
-__attribute__((noreturn, format(printf, 3, 4))) void compat_fail(const char *file, int line,
+#ifndef TEST_PRINTF
+#define TEST_PRINTF printf
+#endif
+__attribute__((noreturn, format(TEST_PRINTF, 3, 4))) void compat_fail(const char *file, int line,
                                                                   const char *format, ...);
 
 #define tcase_add_test(tcase, test) compat_add(tcase, test, 0, 1)

@@ -153,6 +153,44 @@ START_TEST(test_thin_kernels_take_little_memory_whatever_their_size)
 }
 END_TEST
 
+/* A limit was too small for two threads where one could keep it, and the least one told was not. */
+START_TEST(test_the_least_limit_told_is_enough_for_every_thread_count)
+{
+    static const int64_t sizes[][4] = {{10, 6, 14, 6}, {31, 13, 16, 17}, {33, 5, 13, 16},
+                                       {64, 300, 40, 40}};
+    static const uint32_t threads[] = {1, 2, 3, 8};
+    hy3d_context *const context = test_context(NULL, 8);
+
+    for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(threads); i++) {
+        const int64_t *const s = sizes[i % COUNT_OF(sizes)];
+        hy3d_conv3d_desc desc = conv_desc(HY3D_F16, s[0], s[1], 4, s[2], s[3], 1);
+        const int64_t weight_size[] = {s[1], s[0], 3, 1, 1};
+        conv_view weight = conv_view_make(HY3D_F16, weight_size, LAYOUT_PLAIN, 0);
+        hy3d_conv3d_plan *plan = NULL;
+        size_t least = 0, again = 0;
+        desc.kernel[0] = 3;
+        desc.num_threads = 1;
+        desc.workspace_limit_bytes = 1;
+        ck_assert_status(
+            hy3d_conv3d_plan_create(context, &desc, &weight.tensor, NULL, &least, &plan),
+            HY3D_ERR_WORKSPACE_TOO_SMALL);
+        desc.num_threads = threads[i / COUNT_OF(sizes)];
+        desc.workspace_limit_bytes = least - 1;
+        ck_assert_status(
+            hy3d_conv3d_plan_create(context, &desc, &weight.tensor, NULL, &again, &plan),
+            HY3D_ERR_WORKSPACE_TOO_SMALL);
+        ck_assert_uint_eq(again, least);
+        desc.workspace_limit_bytes = least;
+        ck_assert_ok(hy3d_conv3d_plan_create(context, &desc, &weight.tensor, NULL, NULL, &plan));
+        ck_assert_str_eq(hy3d_conv3d_plan_strategy(plan), "thin");
+        ck_assert_uint_le(hy3d_conv3d_plan_workspace_bytes(plan), least);
+        hy3d_conv3d_plan_destroy(plan);
+        conv_view_free(&weight);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_conv3d_thin_case(void)
 {
     TCase *const tests = tcase_create("thin");
@@ -160,5 +198,6 @@ TCase *hy3d_conv3d_thin_case(void)
     tcase_add_loop_test(tests, test_tensors_used_where_they_are_give_exact_integers, 0, 8);
     tcase_add_loop_test(tests, test_threads_change_no_bit_of_thin_kernels, 0, 15);
     tcase_add_test(tests, test_thin_kernels_take_little_memory_whatever_their_size);
+    tcase_add_test(tests, test_the_least_limit_told_is_enough_for_every_thread_count);
     return tests;
 }

@@ -32,6 +32,9 @@ Suite *hy3d_kernels_suite(void);
 #ifdef HAVE_TEST_KERNEL_MEMORY
 Suite *hy3d_kernel_memory_suite(void);
 #endif
+#ifdef HAVE_TEST_GUARDS
+Suite *hy3d_guards_suite(void);
+#endif
 #ifdef HAVE_TEST_SILU
 Suite *hy3d_silu_suite(void);
 #endif
@@ -71,6 +74,9 @@ Suite *hy3d_rasterize_runs_suite(void);
 #ifdef HAVE_TEST_RASTER_MESH
 Suite *hy3d_raster_mesh_suite(void);
 #endif
+#ifdef HAVE_TEST_VECTORS
+Suite *hy3d_vectors_suite(void);
+#endif
 
 typedef struct named_suite {
     const char *name;
@@ -104,6 +110,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_KERNEL_MEMORY
     {"kernel_memory", hy3d_kernel_memory_suite},
+#endif
+#ifdef HAVE_TEST_GUARDS
+    {"guards", hy3d_guards_suite},
 #endif
 #ifdef HAVE_TEST_SILU
     {"silu", hy3d_silu_suite},
@@ -144,11 +153,14 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_RASTER_MESH
     {"raster_mesh", hy3d_raster_mesh_suite},
 #endif
+#ifdef HAVE_TEST_VECTORS
+    {"vectors", hy3d_vectors_suite},
+#endif
 };
 
 int main(int argc, char **argv)
 {
-    if (!test_notes_open()) {
+    if (test_child_of_runner() == 0 && !test_notes_open()) {
         perror("tmpfile");
         return EXIT_FAILURE;
     }

@@ -262,6 +262,19 @@ START_TEST(test_tensors_that_do_not_fit_are_refused_and_empty_ones_accepted)
     other.data = NULL;
     other.size[4] = 0;
     ck_assert_ok(BLEND(&other, &other));
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) { /* as NumPy has them */
+        other.stride[i] = 0;
+    }
+    ck_assert_ok(BLEND(&other, &other));
+    for (int sign = -1; sign <= 1; sign += 2) { /* no memory reaches so far */
+        other = tile;
+        other.stride[2] = sign * (INT64_MAX / 4 + 1);
+        ck_assert_status(BLEND(&other, &out), HY3D_ERR_OVERFLOW);
+        ck_assert_status(BLEND(&tile, &other), HY3D_ERR_OVERFLOW);
+    }
+    other = tile;
+    other.data = (char *)numbers + 1;
+    ck_assert_status(BLEND(&other, &out), HY3D_ERR_INVALID_ARGUMENT);
 #undef BLEND
     hy3d_context_destroy(context);
 }

@@ -47,29 +47,63 @@ static FILE *notes;
 
 bool test_notes_open(void)
 {
-    notes = tmpfile();
+    notes = test_shared_file("notes");
     return notes != NULL;
 }
 
-__attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
+#ifndef TEST_PRINTF
+#define TEST_PRINTF printf
+#endif
+__attribute__((format(TEST_PRINTF, 1, 2))) static void note(const char *format, ...)
 {
     char line[256];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    if (notes != NULL && write(fileno(notes), line, strlen(line)) < 0) {
+    if (notes != NULL && write(fileno(notes), line, (unsigned)strlen(line)) < 0) {
         perror("test notes");
     }
+}
+
+typedef struct figure {
+    char what[64];
+    long count;
+} figure;
+
+/* "count N WHAT". */
+static void add_figure(figure *figures, size_t most, const char *line)
+{
+    char *what = NULL;
+    const long count = strtol(line + strlen("count "), &what, 10);
+    size_t i = 0;
+    while (i < most && figures[i].what[0] != '\0' && strcmp(figures[i].what, what) != 0) {
+        i++;
+    }
+    if (i < most) {
+        snprintf(figures[i].what, sizeof figures[i].what, "%s", what);
+        figures[i].count += count;
+    }
+}
+
+void test_count(const char *what, long count)
+{
+    note("count %ld %s\n", count, what);
 }
 
 void test_notes_report(bool has_failed)
 {
     char line[256], before[256] = "";
-    long blas = 0, other = 0;
+    figure figures[8] = {{"", 0}};
+    long blas = 0, other = 0, here = 0;
     rewind(notes);
     while (fgets(line, sizeof line, notes) != NULL) {
-        if (strncmp(line, "skip ", 5) == 0) {
+        if (strncmp(line, "skipped: ", 9) == 0) {
+            here++;
+            fputs(line, stdout);
+        } else if (strncmp(line, "count ", 6) == 0) {
+            add_figure(figures, COUNT_OF(figures), line);
+        } else if (strncmp(line, "skip ", 5) == 0) {
             blas += strcmp(line, "skip blas\n") == 0;
             other += strcmp(line, "skip blas\n") != 0;
         } else if (has_failed && strcmp(line, before) != 0) {
@@ -82,13 +116,30 @@ void test_notes_report(bool has_failed)
                "an instruction set or because a sanitizer cannot follow them\n",
                blas, other);
     }
-    fclose(notes);
+    if (here != 0) {
+        printf("skipped: %ld that this system cannot run, named above\n", here);
+    }
+    for (size_t i = 0; i < COUNT_OF(figures) && figures[i].what[0] != '\0'; i++) {
+        printf("%ld%s", figures[i].count, figures[i].what); /* with the line's end */
+    }
+    test_shared_file_close(notes, "notes");
     notes = NULL;
 }
 
 void test_skip(const char *why)
 {
     note("skip %s\n", why);
+}
+
+void test_skip_here(const char *why)
+{
+#if HY3D_CHECK_COMPAT
+    note("skipped: %s: %s\n", compat_test_name(), why);
+    compat_end();
+#else
+    note("skipped: %s\n", why);
+    exit(EXIT_SUCCESS);
+#endif
 }
 
 bool test_has_blas(hy3d_context *context)
@@ -202,6 +253,11 @@ void test_guard_free(test_guard *guard)
 }
 
 static _Atomic bool threads_fail;
+
+bool test_threads_must_fail(void)
+{
+    return atomic_load(&threads_fail);
+}
 
 void test_fail_threads(bool fail)
 {

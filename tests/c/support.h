@@ -75,9 +75,23 @@ void test_guard_free(test_guard *guard);
 
 /* While true, pthread_create fails with EAGAIN (the linker's --wrap puts the test's in its place). */
 void test_fail_threads(bool fail);
+bool test_threads_must_fail(void);
 
 /* Notes a test that was not run: "blas" for want of a BLAS library, else any word. */
 void test_skip(const char *why);
+
+/* Ends the test that runs as one that this system cannot run: the closing report names and counts
+ * it. For what Windows has no counterpart of. */
+__attribute__((noreturn)) void test_skip_here(const char *why);
+
+#if !defined(_WIN32)
+#define test_child_of_runner() 0
+#define test_shared_file(name) tmpfile()
+#define test_shared_file_close(file, name) fclose(file)
+#endif
+
+/* Adds to a figure that is printed when all is done; `what` has at most 60 characters. */
+void test_count(const char *what, long count);
 
 /* For main. What tests note goes through a file that is open before Check forks. false: no file. */
 bool test_notes_open(void);

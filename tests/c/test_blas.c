@@ -4,10 +4,19 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/blas.h"
+#include "base/openblas.h"
+#include "base/os.h"
+
+#if defined(_WIN32)
+#define NO_BLAS "msvcrt.dll"
+#else
+#define NO_BLAS "libm.so.6"
+#endif
 
 static const char *level_name(int level)
 {
@@ -42,9 +51,9 @@ END_TEST
 
 START_TEST(test_a_library_without_gemm_is_refused_by_name)
 {
-    hy3d_context *const context = context_with_library("libm.so.6");
+    hy3d_context *const context = context_with_library(NO_BLAS);
     ck_assert_status(hy3d__blas_load(context), HY3D_ERR_BLAS_UNAVAILABLE);
-    ck_assert_ptr_nonnull(strstr(hy3d_context_blas_error(context), "libm.so.6: has no cblas"));
+    ck_assert_ptr_nonnull(strstr(hy3d_context_blas_error(context), NO_BLAS ": has no cblas"));
     hy3d_context_destroy(context);
 }
 END_TEST
@@ -71,11 +80,37 @@ START_TEST(test_the_search_names_everything_it_tried)
     hy3d_context *const context = context_with_library(NULL);
     if (hy3d__blas_load(context) != HY3D_OK) {
         const char *const error = hy3d_context_blas_error(context);
-        ck_assert_ptr_nonnull(strstr(error, "/_vendor/libhy3d_openblas.so"));
-        ck_assert_ptr_nonnull(strstr(error, "libopenblas.so.0"));
-        ck_assert_ptr_nonnull(strstr(error, "libopenblas.so:"));
+        static const char *const names[] = {HY3D__BLAS_NAMES};
+        ck_assert_ptr_nonnull(
+            strstr(error, "/_vendor/libhy3d_openblas" HY3D__LIBRARY_SUFFIX));
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            char named[64];
+            snprintf(named, sizeof named, "%s:", names[i]);
+            ck_assert_msg(strstr(error, named) != NULL, "%s: %s", named, error);
+        }
     }
     hy3d_context_destroy(context);
+    if (before != NULL) {
+        setenv("HY3D_BLAS_LIBRARY", before, 1);
+    }
+    free(before);
+}
+END_TEST
+
+START_TEST(test_a_variable_too_long_for_a_path_is_refused_by_name)
+{
+    char name[5000];
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = '\0';
+    const char *const now = getenv("HY3D_BLAS_LIBRARY");
+    char *const before = now != NULL ? strdup(now) : NULL;
+    setenv("HY3D_BLAS_LIBRARY", name, 1);
+    hy3d_context *const context = context_with_library(NULL);
+    ck_assert_status(hy3d__blas_load(context), HY3D_ERR_BLAS_UNAVAILABLE);
+    ck_assert_ptr_nonnull(strstr(hy3d_context_blas_error(context),
+                                 "HY3D_BLAS_LIBRARY is longer than a path can be: xxx"));
+    hy3d_context_destroy(context);
+    unsetenv("HY3D_BLAS_LIBRARY");
     if (before != NULL) {
         setenv("HY3D_BLAS_LIBRARY", before, 1);
     }
@@ -105,6 +140,21 @@ START_TEST(test_a_lowered_level_limits_the_core_type)
 }
 END_TEST
 
+START_TEST(test_core_types_are_told_by_their_whole_name_in_any_case)
+{
+    ck_assert(hy3d__core_is_within("PRESCOTT", HY3D_CPU_REF));
+    ck_assert(hy3d__core_is_within("opteron_sse3", HY3D_CPU_REF));
+    ck_assert(hy3d__core_is_within("hASWELL", HY3D_CPU_AVX2));
+    ck_assert(!hy3d__core_is_within("Haswell", HY3D_CPU_REF));
+    /* Names that are not known may stand for anything. */
+    static const char *const unknown[] = {"", "Haswel", "Haswell2", "Opteron\177SSE3", "SkylakeX"};
+    for (size_t i = 0; i < COUNT_OF(unknown); i++) {
+        ck_assert(!hy3d__core_is_within(unknown[i], HY3D_CPU_AVX2));
+        ck_assert(hy3d__core_is_within(unknown[i], HY3D_CPU_AVX512));
+    }
+}
+END_TEST
+
 START_TEST(test_a_limit_that_comes_too_late_is_said)
 {
     hy3d_context *const first = test_context(level_name(test_level_count() - 1), 1);
@@ -119,6 +169,9 @@ START_TEST(test_a_limit_that_comes_too_late_is_said)
 }
 END_TEST
 
+#if defined(_WIN32)
+#define count_threads test_thread_count
+#else
 static int count_threads(void)
 {
     DIR *const folder = opendir("/proc/self/task");
@@ -130,6 +183,7 @@ static int count_threads(void)
     closedir(folder);
     return count;
 }
+#endif
 
 START_TEST(test_loading_starts_no_thread_and_leaves_the_environment_as_it_was)
 {
@@ -221,7 +275,9 @@ Suite *hy3d_blas_suite(void)
     tcase_add_test(tests, test_a_library_without_gemm_is_refused_by_name);
     tcase_add_test(tests, test_an_error_text_is_never_longer_than_2_kb_and_keeps_the_remedy);
     tcase_add_test(tests, test_the_search_names_everything_it_tried);
+    tcase_add_test(tests, test_a_variable_too_long_for_a_path_is_refused_by_name);
     tcase_add_loop_test(tests, test_a_lowered_level_limits_the_core_type, 0, levels);
+    tcase_add_test(tests, test_core_types_are_told_by_their_whole_name_in_any_case);
     tcase_add_test(tests, test_a_limit_that_comes_too_late_is_said);
     tcase_add_test(tests, test_loading_starts_no_thread_and_leaves_the_environment_as_it_was);
     tcase_add_test(tests, test_loading_survives_every_allocation_failing);

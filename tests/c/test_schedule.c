@@ -6,7 +6,8 @@
 #include "schedule_support.h"
 
 Suite *hy3d_schedule_suite(void);
-/* In schedule_refusals.c and schedule_blend.c. */
+/* In schedule_bounds.c, schedule_refusals.c and schedule_blend.c. */
+TCase *hy3d_schedule_bound_cases(void);
 TCase *hy3d_schedule_refusal_cases(void);
 TCase *hy3d_schedule_blend_cases(void);
 
@@ -340,6 +341,7 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_a_refusal_names_the_smallest_budget_that_works);
     tcase_add_test(tests, test_grains_depend_on_shape_and_level_only);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, hy3d_schedule_bound_cases());
     suite_add_tcase(suite, hy3d_schedule_refusal_cases());
     suite_add_tcase(suite, hy3d_schedule_blend_cases());
     return suite;

@@ -34,9 +34,9 @@ class _Managed(ctypes.Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class Producer:
@@ -60,8 +60,10 @@ class Producer:
         byte_offset: int = 0,
         capsule_name: bytes = b"dltensor",
         bytes_behind: int = 4096,
+        raising_deleter: bool = False,
     ) -> None:
         self.deleted = 0
+        self._raises = raising_deleter
         self.said_device = said_device
         self._name = capsule_name
         self._memory = ctypes.create_string_buffer(bytes_behind + 64)
@@ -85,12 +87,14 @@ class Producer:
 
     def _delete(self, _managed: int) -> None:
         self.deleted += 1
+        if self._raises:
+            raise RuntimeError("the deleter fails")
 
     def __dlpack_device__(self) -> Any:
         return self.said_device
 
     def __dlpack__(self, stream: object = None) -> Any:
-        return _new_capsule(ctypes.addressof(self._managed), self._name, None)
+        return new_capsule(ctypes.addressof(self._managed), self._name, None)
 
 
 LIES: dict[str, dict[str, Any]] = {

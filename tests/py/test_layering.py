@@ -19,11 +19,21 @@ C_STANDARD_HEADERS = set(
     "stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath "
     "threads time uchar wchar wctype".split()
 )
+# The door to the operating system: one header, one file a system.
+OS = "csrc/base/os_posix.c csrc/base/os_windows.c csrc/base/os.h"
 # What only one place may use: a pattern over the code (comments stripped), and its owner.
 SINGLE_OWNERS = [
-    (r"\bpthread_|<pthread\.h>", "csrc/base/parallel.c"),
-    (r"\bdlopen\b|\bdlsym\b|cblas_", "csrc/base/blas.c"),
-    (r"\b(malloc|calloc|realloc|free|aligned_alloc|posix_memalign)\s*\(", "csrc/base/alloc.c"),
+    (r"\bpthread_|<pthread\.h>", "csrc/base/os_posix.c csrc/base/os.h"),
+    (r"\bdlopen\b|\bdlsym\b", "csrc/base/os_posix.c"),
+    (r"cblas_", "csrc/base/blas.c"),
+    (r"\b(malloc|calloc|realloc|free|aligned_alloc|posix_memalign)\s*\(", "csrc/base/os_posix.c"),
+    (r"_aligned_malloc|<(windows|process|malloc)\.h>|\bLoadLibrary", "csrc/base/os_windows.c"),
+    # What the core does never depends on the system, but for the two files that are one each.
+    (r"\b_WIN32\b", OS),
+    # Through the system's door: memory is counted, threads are the pool's.
+    (r"\bhy3d__memory_\w+\s*\(", f"csrc/base/alloc.c {OS}"),
+    (r"\bhy3d__thread_\w+\s*\(", f"csrc/base/parallel.c {OS}"),
+    (r"\bhy3d__library_\w+\s*\(", f"csrc/base/blas.c {OS}"),
     (r"__builtin_cpu_supports|<cpuid\.h>|\b__get_cpuid", "csrc/base/cpu.c"),
     (r"\bDLManagedTensor\b", "csrc/python/view.c"),
     # Tensors of any stride and type by the one, flat arrays of one type by the other.
@@ -97,13 +107,13 @@ def test_python_h_only_under_csrc_python() -> None:
     assert all(user.startswith("csrc/python/") for user in users), users
 
 
-def test_posix_only_in_base() -> None:
+def test_posix_only_in_one_file_and_its_types() -> None:
     users = {
         relative(path)
         for path in CORE_SOURCES
         if re.search(POSIX_HEADERS, " ".join(includes_of(path)))
     }
-    assert all(user.startswith("csrc/base/") for user in users), users
+    assert users <= {"csrc/base/os_posix.c", "csrc/base/os.h"}, users
 
 
 def test_comfy_only_under_the_comfy_folder() -> None:

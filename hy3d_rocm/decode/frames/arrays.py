@@ -103,20 +103,34 @@ class MemmapSink:
         if not keep:
             np.lib.format.open_memmap(self._data, "w+", np.dtype(stored), tuple(shape))
         self._file = open(self._data, "r+b")  # noqa: SIM115  closed in _let_go()
-        version = np.lib.format.read_magic(self._file)
-        read = np.lib.format.read_array_header_1_0
-        found, _, kind = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
-            self._file
-        )
+        found, kind = self._header()
         offset = self._file.tell()
-        if tuple(found) != tuple(shape) or kind != np.dtype(stored):
+        if found != tuple(shape) or kind != np.dtype(stored):
             raise OutputError(f"{self._data} is of shape {found}: start again with --restart")
         size = os.fstat(self._file.fileno()).st_size
+        if size != offset + math.prod(shape) * kind.itemsize:
+            raise OutputError(f"{self._data} is cut at {size} bytes: start again with --restart")
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file.fileno(), 0, size)
         self._map = mmap.mmap(self._file.fileno(), size)
         array = np.frombuffer(self._map, kind, offset=offset).reshape(shape)
         self._frames = torch.from_numpy(array)
+
+    def _header(self) -> tuple[tuple[int, ...], Any]:
+        """Shape and type of the open file, which is then behind them."""
+        import numpy as np
+
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read = np.lib.format.read_array_header_1_0
+            found, _, kind = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
+                self._file
+            )
+        except ValueError as error:
+            raise OutputError(
+                f"{self._data} is damaged ({error}): start again with --restart"
+            ) from error
+        return tuple(found), kind
 
     def host_bytes(self, shape: Shape) -> int:
         return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (4 << 20)
@@ -189,8 +203,13 @@ class MemmapSink:
         if self.parts is not None:
             self.parts.record(count)
         self._let_go()
-        with told(self.path):
-            publish(self._data, self.path)
+        try:
+            with told(self.path):
+                publish(self._data, self.path)
+        except BaseException:
+            if self.parts is None:
+                self._data.unlink(missing_ok=True)  # abort() finds nothing open any more
+            raise
 
     def abort(self) -> None:
         if self._frames is None:

@@ -7,6 +7,7 @@ say "began" then. Weights are never stored, only a fingerprint of them. No pickl
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -235,8 +236,6 @@ def write_capture(
 
     frames: what a decode made, stored beside the latents and read back by nobody but people.
     """
-    from safetensors.torch import save_file
-
     stored = {"latents": source, **({} if frames is None else {"frames": frames})}
     for name, tensor in stored.items():
         size = tensor.numel() * tensor.element_size()
@@ -251,13 +250,35 @@ def write_capture(
     path = stamped(folder, stem, ".json")
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
-    save_file({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
-    write_json(path, facts)
+    _save({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
+    try:
+        write_json(path, facts)
+    except OSError:
+        tensors.unlink(missing_ok=True)  # nobody finds it without its facts
+        raise
     return path
 
 
+def _save(stored: dict[str, Tensor], path: Path) -> None:
+    """As a safetensors file that is complete or not there; OSError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    partial = path.with_name(path.name + ".partial")
+    try:
+        save_file(stored, partial)
+        os.replace(partial, path)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError):
+            raise
+        raise OSError(f"{path} can't be written: {error}") from error
+
+
 def read_capture(path: Path | str) -> Captured:
-    """A capture by its JSON, its safetensors file, or a folder (then its newest)."""
+    """A capture by its JSON, its safetensors file, or a folder (then its newest). CaptureError."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = Path(path)
@@ -278,4 +299,7 @@ def read_capture(path: Path | str) -> Captured:
     tensors = path.with_name(Path(str(facts["file"])).name)
     if not tensors.is_file():
         raise CaptureError(f"{tensors.name} is missing beside {path}: a capture is both files")
-    return Captured(path, load_file(tensors)["latents"], facts)
+    try:
+        return Captured(path, load_file(tensors)["latents"], facts)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise CaptureError(f"{tensors} can't be read, it is damaged: {error}") from error

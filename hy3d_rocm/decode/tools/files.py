@@ -3,6 +3,7 @@ that name neither it nor its user. Imports no torch at module level."""
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import math
@@ -35,8 +36,13 @@ def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -
 def write_json(path: Path, data: Any) -> None:
     """`data` in strict JSON; the file is complete or not there."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def plain(value: Any) -> Any:

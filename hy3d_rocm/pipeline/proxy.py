@@ -20,7 +20,7 @@ call without a generator, or with one that is in use (drawn from since it was se
 author wants. "legacy" changes nothing about generators but a device that would raise.
 
 Under accelerate's sequential offload, weights that a pipeline's own code reads while their module
-does not run have their values during a call (`_shadows.py`).
+does not run have their values during a call (`shadows.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm import _batches, _inputs, _posterior, _reasons, _rng, _shadows, _steps
+from hy3d_rocm import _rng
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
+from hy3d_rocm.pipeline import batches, inputs, posterior, reasons, shadows, steps
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode
 
 logger = logging.getLogger("hy3d_rocm")
@@ -64,7 +65,7 @@ class PipelineProxy:
     _hy3d_mode: SeedMode
     _hy3d_label: str
     _hy3d_first: int
-    _hy3d_on_step: _steps.OnStep | None
+    _hy3d_on_step: steps.OnStep | None
     _hy3d_local: threading.local
 
     def __init__(
@@ -74,7 +75,7 @@ class PipelineProxy:
         seed_mode: SeedMode = "stream",
         label: str = "Hy3DDelightImage",
         first_index: int = 0,
-        on_step: _steps.OnStep | None = None,
+        on_step: steps.OnStep | None = None,
     ) -> None:
         pipeline = unwrap(pipeline)
         if not callable(pipeline):
@@ -100,16 +101,16 @@ class PipelineProxy:
                 "%s: Using input device: %s (rule: %s)",
                 self._hy3d_label, target.device, target.rule,
             )  # fmt: skip
-        args = tuple(_inputs.place(list(args), target.device))
-        kwargs = _inputs.place(kwargs, target.device)
-        kwargs = _steps.watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
-        given = _inputs.given_generator(args, kwargs)
-        with _cleaned_up(self._hy3d_pipeline), _shadows.readable(self._hy3d_pipeline):
+        args = tuple(inputs.place(list(args), target.device))
+        kwargs = inputs.place(kwargs, target.device)
+        kwargs = steps.watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
+        given = inputs.given_generator(args, kwargs)
+        with _cleaned_up(self._hy3d_pipeline), shadows.readable(self._hy3d_pipeline):
             if given is None:
                 return self._hy3d_pipeline(*args, **kwargs)
-            views = _inputs.views_of(kwargs)
+            views = inputs.views_of(kwargs)
             with self._hy3d_drawing(batch, given, target.device, views) as chosen:
-                args, kwargs = _inputs.with_generator(args, kwargs, chosen)
+                args, kwargs = inputs.with_generator(args, kwargs, chosen)
                 return self._hy3d_pipeline(*args, **kwargs)
 
     @contextmanager
@@ -122,7 +123,7 @@ class PipelineProxy:
         first = self._hy3d_first if first_index is None else first_index
         check_first_index(first, self._hy3d_mode)
         outer = getattr(self._hy3d_local, "batch", None)
-        self._hy3d_local.batch = _batches.Batch(None, first)
+        self._hy3d_local.batch = batches.Batch(None, first)
         try:
             with nullcontext() if self._hy3d_mode == "legacy" else _rng.kept():
                 yield self
@@ -180,45 +181,45 @@ class PipelineProxy:
         )  # fmt: skip
         return PipelineProxy, parts
 
-    def _hy3d_resolve(self, batch: _batches.Batch | None = None) -> ResolvedDevice:
+    def _hy3d_resolve(self, batch: batches.Batch | None = None) -> ResolvedDevice:
         """Where the pipeline computes; asked once a batch if its answer has plain reasons."""
-        reasons = None if batch is None else _reasons.of_device(self._hy3d_pipeline)
-        if batch is None or reasons is None:
+        asked = None if batch is None else reasons.of_device(self._hy3d_pipeline)
+        if batch is None or asked is None:
             return self._hy3d_ask()
-        if batch.resolved is None or batch.resolved[0] != reasons:
-            batch.resolved = reasons, self._hy3d_ask()
+        if batch.resolved is None or batch.resolved[0] != asked:
+            batch.resolved = asked, self._hy3d_ask()
         return batch.resolved[1]
 
     def _hy3d_ask(self) -> ResolvedDevice:
-        known = _reasons.answer(self._hy3d_pipeline)
+        known = reasons.answer(self._hy3d_pipeline)
         if known is not None:
             return ResolvedDevice(known, "_execution_device")
         return resolve_device(self._hy3d_pipeline, self._hy3d_default)
 
-    def _hy3d_batch(self) -> _batches.Batch:
+    def _hy3d_batch(self) -> batches.Batch:
         """The batch that this call belongs to; a new one if the call site or its run is new."""
-        current: _batches.Batch | None = getattr(self._hy3d_local, "batch", None)
+        current: batches.Batch | None = getattr(self._hy3d_local, "batch", None)
         if current is not None and current.site is None:
             return current  # inside batch()
-        site = _batches.call_site(_TRANSPARENT_FILES)
+        site = batches.call_site(_TRANSPARENT_FILES)
         if current is None or current.site != site:
-            current = self._hy3d_local.batch = _batches.Batch(site, self._hy3d_first)
+            current = self._hy3d_local.batch = batches.Batch(site, self._hy3d_first)
         return current
 
     @contextmanager
     def _hy3d_drawing(
-        self, batch: _batches.Batch, given: Any, device: torch.device, views: int | None
+        self, batch: batches.Batch, given: Any, device: torch.device, views: int | None
     ) -> Iterator[torch.Generator | list[torch.Generator]]:
         """Yields the generator(s) to use instead of `given`; keeps the global states."""
-        mode, given = self._hy3d_mode, _inputs.fitting(given, device)
+        mode, given = self._hy3d_mode, inputs.fitting(given, device)
         one = isinstance(given, torch.Generator)
         if mode == "legacy" or not one or not _rng.is_fresh(given):
             leave = mode == "legacy" or (one and _rng.is_global(given))
             with nullcontext() if leave else _rng.kept():
-                yield _batches.stand_in_for(mode, given) or given
+                yield batches.stand_in_for(mode, given) or given
             return
         chosen = batch.generators(mode, given, views)
-        encoding = _posterior.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
+        encoding = posterior.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
         before, used = _rng.capture(), _rng.GlobalStates()
         try:
             with batch.retried(), encoding:
@@ -249,7 +250,7 @@ def _cleaned_up(pipeline: Any) -> Iterator[None]:
             free = getattr(pipeline, "maybe_free_model_hooks", None)
             if callable(free):
                 free()
-            _shadows.put_away(pipeline)
+            shadows.put_away(pipeline)
         except Exception as error:  # noqa: BLE001  (the first error is the one to tell)
             logger.warning("the pipeline could not free its models after an error: %s", error)
         raise

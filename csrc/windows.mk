@@ -1,0 +1,116 @@
+# The C core for 64-bit Windows, by mingw-w64, and its C tests under wine; included by core.mk.
+#
+#   make cwin       build/c-win: libhy3d_core.a, hy3d_core.dll, its import library, check_hy3d.exe
+#   make cwintest   under wine: whether the DLL computes the bits that this system does, and
+#                   check_hy3d.exe once for each of CWIN_LEVELS
+#
+# Debian and Ubuntu: apt-get install gcc-mingw-w64-x86-64 wine64. Variables: CWIN_CC; WINE;
+# CWIN_LEVELS="ref avx2 avx512": HY3D_CPU of the runs (above the machine's level: the machine's);
+# CWIN_BLAS=PATH: a 64-bit OpenBLAS DLL, without which the tests that need one are skipped and
+# counted; CHECK_ARGS as for ctest; CWIN_PREFIX: the folder that wine makes its C: drive in.
+
+CWIN_CC ?= x86_64-w64-mingw32-gcc
+CWIN_TOOLS ?= x86_64-w64-mingw32-
+WINE ?= $(firstword $(shell command -v wine64 wine) $(wildcard /usr/lib/wine/wine64))
+CWIN_LEVELS ?= ref avx2 avx512
+CWIN_BUILD := build/c-win
+CWIN_PREFIX ?= $(CURDIR)/$(CWIN_BUILD)/prefix
+
+# gcc puts vectors of 32 and 64 bytes on the stack with instructions that want them aligned, and
+# Win64 aligns the stack to 16 (GCC bug 54412): the assembler writes the unaligned form of each,
+# which costs nothing where the address is aligned.
+CWIN_CFLAGS := $(filter-out -fPIC -fvisibility=hidden -pthread,$(CORE_CFLAGS)) \
+	-Wa,-muse-unaligned-vector-move -D_WIN32_WINNT=0x0601
+CWIN_TEST_CFLAGS := -DHY3D_CHECK_COMPAT=1 $(CTEST_HAVE) -Itests/c -Itests/c/windows \
+	-include tests/c/windows/posix.h -Wno-float-equal -pthread
+CWIN_TEST_SOURCES := $(CTEST_SOURCES) tests/c/windows/posix.c
+CWIN_OBJECTS := $(CORE_SOURCES:%.c=$(CWIN_BUILD)/%.o)
+CWIN_TEST_OBJECTS := $(CWIN_TEST_SOURCES:%.c=$(CWIN_BUILD)/%.o)
+
+# As core.mk's: what the tests of blas.c load.
+CWIN_LIBRARIES := build/test-libraries/told.dll build/test-libraries/silent.dll
+
+.PHONY: cwin cwintest cwin-there
+
+cwin-there:
+	@command -v $(CWIN_CC) >/dev/null || \
+		{ echo "cwin: there is no $(CWIN_CC):" \
+		"install gcc-mingw-w64-x86-64, or name another compiler with CWIN_CC." >&2; exit 1; }
+
+cwin: cwin-there $(CWIN_BUILD)/hy3d_core.dll $(CWIN_BUILD)/check_hy3d.exe $(CWIN_LIBRARIES) \
+	$(CWIN_BUILD)/same_bits.exe $(CWIN_BUILD)/moves.ok $(CWIN_BUILD)/exports.ok
+
+$(CWIN_BUILD)/csrc/%.o: csrc/%.c | cwin-there
+	@mkdir -p $(@D)
+	$(CWIN_CC) $(CORE_OPT) $(CWIN_CFLAGS) -DHY3D_BUILD -MMD -MP -c -o $@ $<
+
+$(CWIN_BUILD)/tests/%.o: tests/%.c | cwin-there
+	@mkdir -p $(@D)
+	$(CWIN_CC) $(CORE_OPT) $(CWIN_CFLAGS) $(CWIN_TEST_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(CWIN_BUILD)/tests/c/main.o: $(CWIN_BUILD)/$(CTEST_DIR)/suites.txt
+
+$(CWIN_BUILD)/libhy3d_core.a: $(CWIN_OBJECTS)
+	rm -f $@
+	$(CWIN_TOOLS)ar rcs $@ $^
+
+# What is exported is what the headers declare: HY3D_API.
+$(CWIN_BUILD)/hy3d_core.dll: $(CWIN_OBJECTS)
+	$(CWIN_CC) -shared -static-libgcc -o $@ $^ -Wl,--out-implib,$(CWIN_BUILD)/libhy3d_core.dll.a
+
+# Static: the program needs no DLL of the compiler's beside it.
+$(CWIN_BUILD)/check_hy3d.exe: $(CWIN_TEST_OBJECTS) $(CWIN_BUILD)/libhy3d_core.a
+	$(CWIN_CC) -static -pthread -Wl,--wrap=pthread_create,--wrap=hy3d__thread_start -o $@ $^
+
+build/test-libraries/%.dll: tests/c/libraries/blas.c | cwin-there
+	@mkdir -p $(@D)
+	$(CWIN_CC) $(CWIN_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -static-libgcc -o $@ $<
+build/test-libraries/told.dll: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+
+# No aligned move to or from memory is left for a misaligned stack to crash at.
+$(CWIN_BUILD)/moves.ok: $(CWIN_BUILD)/hy3d_core.dll
+	@$(CWIN_TOOLS)objdump -d --no-show-raw-insn $< > $(CWIN_BUILD)/core.s
+	@grep -q 'vmovup[sd].*(%r[sb]p)' $(CWIN_BUILD)/core.s || \
+		{ echo "cwin: the disassembly shows no move to the stack at all" >&2; exit 1; }
+	@! grep -E 'vmov(ap[sd]|dqa)[0-9]*[[:space:]].*\(' $(CWIN_BUILD)/core.s || \
+		{ echo "cwin: aligned vector moves to memory" >&2; exit 1; }
+	@touch $@
+
+# The DLL exports what the shared library of Linux does: HY3D_API in the headers, and no more.
+$(CWIN_BUILD)/exports.ok: $(CWIN_BUILD)/hy3d_core.dll $(CORE_BUILD)/libhy3d_core.so
+	@$(CWIN_TOOLS)nm $(CWIN_BUILD)/libhy3d_core.dll.a | sed -n 's/.* T //p' | sort \
+		> $(CWIN_BUILD)/exports.txt
+	@nm -D --defined-only $(CORE_BUILD)/libhy3d_core.so | sed -n 's/.* T //p' | sort | \
+		diff - $(CWIN_BUILD)/exports.txt || \
+		{ echo "cwin: the DLL exports other names than the shared library" >&2; exit 1; }
+	@touch $@
+
+# The same program for both systems: on Windows with the DLL, on Linux with the static library.
+$(CWIN_BUILD)/same_bits.exe: tests/c/windows/same_bits.c $(CWIN_BUILD)/hy3d_core.dll
+	$(CWIN_CC) $(CORE_OPT) $(CWIN_CFLAGS) -o $@ $< $(CWIN_BUILD)/libhy3d_core.dll.a
+
+$(CORE_BUILD)/same_bits: tests/c/windows/same_bits.c $(CORE_BUILD)/libhy3d_core.a
+	$(CC) $(CORE_OPT) $(CORE_CFLAGS) -o $@ $^ $(CORE_LIBS)
+
+cwintest: cwin $(CORE_BUILD)/same_bits
+	@[ -n "$(WINE)" ] || \
+		{ echo "cwintest: there is no wine: install wine64, or name one with WINE." >&2; exit 1; }
+	@mkdir -p $(CWIN_PREFIX)
+	@export WINEPREFIX=$(CWIN_PREFIX) WINEDEBUG=-all; unset DISPLAY; \
+	$(CORE_BUILD)/same_bits > $(CWIN_BUILD)/bits-here.txt && \
+	$(WINE) $(CWIN_BUILD)/same_bits.exe | tr -d '\r' > $(CWIN_BUILD)/bits-windows.txt && \
+	diff $(CWIN_BUILD)/bits-here.txt $(CWIN_BUILD)/bits-windows.txt || \
+		{ echo "cwintest: the DLL computes other bits" >&2; exit 1; }; \
+	echo "cwintest: $$(wc -l < $(CWIN_BUILD)/bits-here.txt) digests of real data," \
+		"0 differ from this system's"; \
+	[ -z "$(CWIN_BLAS)" ] || export HY3D_BLAS_LIBRARY="Z:$(abspath $(CWIN_BLAS))"; \
+	[ -n "$(CWIN_BLAS)" ] || unset HY3D_BLAS_LIBRARY; \
+	export CK_TIMEOUT_MULTIPLIER=$${CK_TIMEOUT_MULTIPLIER:-6}; \
+	failed=0; \
+	for level in $(CWIN_LEVELS); do \
+		echo "cwintest: HY3D_CPU=$$level"; \
+		HY3D_CPU=$$level $(WINE) $(CWIN_BUILD)/check_hy3d.exe $(CHECK_ARGS) || failed=1; \
+	done; \
+	exit $$failed
+
+-include $(CWIN_OBJECTS:.o=.d) $(CWIN_TEST_OBJECTS:.o=.d)

@@ -1,0 +1,240 @@
+"""`torch.ops.hy3d_rocm.conv3d`: the C conv3d as an operator for torch.compile and torch.export.
+
+Importing this module registers it, and so does the first use of `hy3d_rocm.conv.conv3d_op`; nothing
+else does, since registering needs torch (2.4 or later). The operator:
+
+    hy3d_rocm::conv3d(Tensor x, Tensor weight, Tensor? bias=None, int[3] stride=1, int[3] padding=0,
+        int[3] dilation=1, int groups=1, *, int[3]? padding_after=None, str padding_mode="zeros",
+        str? accuracy=None, int? threads=None, int? workspace_limit=None) -> Tensor
+
+takes torch.conv3d's arguments in torch's order. padding_after: where it differs from `padding`.
+padding_mode: "zeros", "replicate", or three of them with commas between. It computes on the CPU;
+tensors of other devices and layouts get a sentence. It changes none of its arguments, has no
+backward pass (gradients are refused when it is called), and its shapes and refusals are known
+without computing, so that a graph holds it as one node. `protect()` steps aside while code is
+compiled, and the operator is nothing that it routes: compiled or not, this is the C core's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hy3d_rocm import _fallback, _native
+from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.arguments import (
+    check_dims,
+    default_threads,
+    geometry_of,
+    modes_of,
+    numbers_of,
+)
+from hy3d_rocm.conv.arrays import TorchTensors
+from hy3d_rocm.conv.running import Geometry, accuracy_of
+
+__all__ = ["NAME", "conv3d_op"]
+
+NAME = "hy3d_rocm::conv3d"
+_SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias=None, int[3] stride=1, int[3] padding=0, "
+    "int[3] dilation=1, int groups=1, *, int[3]? padding_after=None, "
+    'str padding_mode="zeros", str? accuracy=None, int? threads=None, '
+    "int? workspace_limit=None) -> Tensor"
+)
+_WORDS = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+}  # fmt: skip
+
+
+def conv3d_op(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int | Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str | Sequence[str] = "zeros",
+    accuracy: str | None = None,
+    threads: int | None = None,
+    workspace_limit: int | None = None,
+) -> torch.Tensor:
+    """`hy3d_rocm.conv3d` for torch tensors, through the operator: for compiled and exported code.
+
+    Arguments, result, memory format and refusals are those of `hy3d_rocm.conv3d`, and so are the
+    bits, compiled or not; `out` and `cancel` there are none. threads None is torch's number when
+    the operator runs. In code that is compiled whole a refusal arrives inside the compiler's own
+    exception, its sentence included. Call it under torch.no_grad() or inference_mode() where
+    weights are parameters.
+
+    Raises what `hy3d_rocm.conv3d` does, and RuntimeError where torch is older than 2.4.
+    """
+    if not _native.available:
+        _fallback.conv3d()  # refuses with a sentence
+    named = _named(x, weight, bias)
+    for name, tensor in named.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}: conv3d_op takes torch tensors")
+    check_dims(3, named)
+    for name, tensor in named.items():
+        TorchTensors.check_grad(tensor, name)  # before anything is computed
+    kernel = tuple(weight.shape[2:])
+    step, spread, before, after = geometry_of(3, kernel, stride, padding, dilation)
+    made: torch.Tensor = torch.ops.hy3d_rocm.conv3d(
+        x, weight, bias, step, before, spread, groups, padding_after=after,
+        padding_mode=",".join(modes_of(padding_mode, 3)), accuracy=accuracy, threads=threads,
+        workspace_limit=workspace_limit,
+    )  # fmt: skip
+    return made
+
+
+def _named(x: Any, weight: Any, bias: Any) -> dict[str, Any]:
+    return {"x": x, "weight": weight, **({} if bias is None else {"bias": bias})}
+
+
+def _modes(padding_mode: str) -> str | tuple[str, ...]:
+    return tuple(padding_mode.split(",")) if "," in padding_mode else padding_mode
+
+
+def _pairs(padding: Sequence[int], after: Sequence[int] | None) -> tuple[tuple[int, int], ...]:
+    behind = padding if after is None else numbers_of(tuple(after), "padding_after", 3)
+    return tuple(zip(padding, behind, strict=True))
+
+
+def _compute(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[int] = (1, 1, 1),
+    padding: Sequence[int] = (0, 0, 0),
+    dilation: Sequence[int] = (1, 1, 1),
+    groups: int = 1,
+    *,
+    padding_after: Sequence[int] | None = None,
+    padding_mode: str = "zeros",
+    accuracy: str | None = None,
+    threads: int | None = None,
+    workspace_limit: int | None = None,
+) -> Any:
+    """The one kernel, of every device: the public function refuses what is not the CPU's."""
+    with torch.no_grad():  # who asked for gradients is told by _refuse_gradients
+        return functional.conv3d(
+            x, weight, bias, stride, _pairs(padding, padding_after), dilation, groups,
+            padding_mode=_modes(padding_mode), accuracy=accuracy, threads=threads,
+            workspace_limit=workspace_limit,
+        )  # fmt: skip
+
+
+def _shape(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[int] = (1, 1, 1),
+    padding: Sequence[int] = (0, 0, 0),
+    dilation: Sequence[int] = (1, 1, 1),
+    groups: int = 1,
+    *,
+    padding_after: Sequence[int] | None = None,
+    padding_mode: str = "zeros",
+    accuracy: str | None = None,
+    threads: int | None = None,
+    workspace_limit: int | None = None,
+) -> Any:
+    """The result without numbers; refuses in the order and the words of `functional.conv3d`."""
+    if not _native.available:
+        _fallback.conv3d()
+    named, pairs = _named(x, weight, bias), _pairs(padding, padding_after)
+    accuracy_of(accuracy, x)
+    batched = check_dims(3, named)
+    for name, tensor in named.items():
+        TorchTensors.check(tensor, name, ("cpu", "meta"))
+    source = x if batched else x.unsqueeze(0)
+    kernel = tuple(weight.shape[2:])
+    geometry = geometry_of(3, kernel, stride, pairs, dilation)
+    modes_of(_modes(padding_mode), 3)
+    space = _space(tuple(source.shape[2:]), kernel, geometry)
+    _check_limits(threads, workspace_limit)
+    _check_channels(source, weight, bias, groups)
+    made = TorchTensors.empty((source.shape[0], weight.shape[0], *space), source, x.device)
+    return made if batched else made.squeeze(0)
+
+
+def _space(size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: Geometry) -> tuple[Any, ...]:
+    """(T, H, W) of the result. Sizes may be symbols, of which the C core would make numbers: it
+    is asked where there are none, and where it will refuse."""
+    if all(type(number) is int for number in (*size, *kernel)):
+        return _native.conv3d_out_size(size, kernel, *geometry)
+    found = []
+    for n, k, step, spread, before, after in zip(size, kernel, *geometry, strict=True):
+        rest = n + before + after - spread * (k - 1) - 1
+        if min(step, spread) < 1 or min(before, after) < 0 or n < 1 or k < 1 or rest < 0:
+            return _native.conv3d_out_size(
+                tuple(int(s) for s in size), tuple(int(s) for s in kernel), *geometry
+            )
+        found.append(rest // step + 1)
+    return tuple(found)
+
+
+def _check_limits(threads: int | None, workspace_limit: int | None) -> None:
+    """What the C core says of these."""
+    default_threads(threads)
+    if workspace_limit is not None and workspace_limit < 0:
+        raise ValueError(f"workspace_limit is {workspace_limit}: it must be from 0 to 2**64 - 1.")
+    if threads is not None and threads >= 2**32:
+        raise ValueError(f"threads is {threads}: there are not so many.")
+
+
+def _check_channels(x: Any, weight: Any, bias: Any, groups: int) -> None:
+    """What the C core says of types and channels."""
+    word = _WORDS[x.dtype]
+    for name, tensor in _named(x, weight, bias).items():
+        if tensor.dtype != x.dtype:
+            raise ValueError(
+                f"{name} is {_WORDS[tensor.dtype]} but x is {word}: convert one of them."
+            )
+    taken, channels, made = weight.shape[1], x.shape[1], weight.shape[0]
+    # Symbols become numbers where there is a refusal to word, and nowhere else.
+    if groups < 1 or channels < 1 or made < 1 or channels % groups or made % groups:
+        raise ValueError(
+            f"{int(channels)} input and {int(made)} output channels cannot be cut into {groups} "
+            "groups: both must be at least 1 and divisible by groups."
+        )
+    if taken != channels // groups:
+        raise ValueError(
+            f"weight takes {int(taken)} channels a group but x has {int(channels)} in {groups} "
+            f"groups, so {int(channels) // groups} each."
+        )
+    if bias is not None and bias.shape[0] != made:
+        raise ValueError(
+            f"bias has {int(bias.shape[0])} values but weight makes {int(made)} channels."
+        )
+
+
+def _refuse_gradients(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    """Called once the operator has run with gradients on and an input that requires them."""
+    for name, needed in zip(("x", "weight", "bias"), ctx.needs_input_grad[:3], strict=True):
+        if needed:
+            TorchTensors.refuse_grad(name)
+
+
+def _no_backward(ctx: Any, grad: Any) -> Any:
+    raise RuntimeError("hy3d_rocm::conv3d has no backward pass.")  # not reached: see above
+
+
+def _register() -> Any:
+    make = getattr(torch.library, "custom_op", None)
+    if make is None:
+        raise RuntimeError(
+            f"torch {torch.__version__} has no torch.library.custom_op: the operator "
+            "hy3d_rocm::conv3d needs torch 2.4 or later; hy3d_rocm.conv3d works without it."
+        )
+    operator = make(NAME, _compute, mutates_args=(), schema=_SCHEMA)
+    operator.register_fake(_shape)
+    operator.register_autograd(_no_backward, setup_context=_refuse_gradients)
+    return operator
+
+
+_operator = _register()

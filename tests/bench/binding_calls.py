@@ -1,0 +1,172 @@
+"""Calls of every function of _core, good and bad ones, whose outcome can be compared."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib.util
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fuzz_arguments
+import numpy as np
+
+from hy3d_rocm import _core
+
+# Counters and hooks of the tests themselves.
+LEFT_OUT = ("fail_allocation", "allocation_count", "live_allocations")
+
+
+@dataclass
+class Call:
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.arrays = [*_arrays(self.args), *_arrays(self.kwargs)]
+        self.before = [array.copy() for array in self.arrays]
+
+    def reset(self) -> None:
+        """The arrays as they were before the first call."""
+        for array, content in zip(self.arrays, self.before, strict=True):
+            array[...] = content
+
+    def outcome(self, run: Callable[..., Any] | None = None) -> tuple[Any, ...]:
+        """What a call gives and leaves in its arrays, or what it raises."""
+        self.reset()
+        try:
+            given = (run or _plainly)(self.function, self.args, self.kwargs)
+        except Exception as error:  # noqa: BLE001  it is what is compared
+            return ("raised", type(error).__name__, str(error))
+        return ("gave", _content(given), [array.tobytes() for array in self.arrays])
+
+    def references(self) -> list[int]:
+        """Of the arguments that belong to this call alone."""
+        mine = (*self.args, *self.kwargs.values(), *self.arrays)
+        shared = (int, float, str, bytes, tuple, bool, type(None))
+        return [sys.getrefcount(one) for one in mine if not isinstance(one, shared)]
+
+
+def _plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _arrays(one)
+    elif isinstance(value, dict):
+        yield from _arrays(list(value.values()))
+
+
+def _content(value: Any) -> Any:
+    """A result by what it says: objects that are made anew are no difference."""
+    if isinstance(value, memoryview):
+        return value.tobytes()
+    if isinstance(value, (_core.PreparedWeights, _core.CancelFlag)):
+        return type(value).__name__
+    if isinstance(value, dict):
+        return {key: _content(one) for key, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_content(one) for one in value]
+    return value if isinstance(value, (int, float, str, bytes, type(None))) else type(value)
+
+
+def _import_again() -> Any:
+    """The extension's module once more, as a sub-interpreter or a test would have it."""
+    spec = importlib.util.spec_from_file_location("hy3d_rocm._core", _core.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return sorted(name for name in vars(module) if not name.startswith("_"))
+
+
+class Pipeline:
+    """Where a pipeline computes is found behind several look-ups."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+def pipelines() -> list[Any]:
+    cuda = Pipeline(type="cuda", index=1)
+    inner = Pipeline(_hf_hook=Pipeline(execution_device=cuda))
+    return [
+        Pipeline(_execution_device="cuda:1"), Pipeline(_execution_device=cuda), inner,
+        Pipeline(components={"a": None, "b": inner}), Pipeline(_modules={"a": inner, "b": inner}),
+        Pipeline(parameters=lambda: iter([Pipeline(device=cuda)])), Pipeline(device=0),
+        Pipeline(device=Pipeline(type="meta", index=None)), Pipeline(),
+    ]  # fmt: skip
+
+
+def methods() -> list[Call]:
+    """Of the two types, and the module's own making."""
+    flag = _core.CancelFlag()
+    found = [Call("CancelFlag", _core.CancelFlag, (), {}), Call("import", _import_again, (), {})]
+    for name in ("request", "reset"):
+        found.append(Call(f"CancelFlag.{name}", getattr(flag, name), (), {}))
+    found.append(Call("CancelFlag.requested", getattr, (flag, "requested"), {}))
+    for ready in fuzz_arguments.READY:
+        names = [n for n in dir(ready) if not n.startswith("__")]
+        found += [Call(f"PreparedWeights.{n}", getattr, (ready, n), {}) for n in names]
+        found.append(Call("PreparedWeights.repr", repr, (ready,), {}))
+    return found
+
+
+def raising() -> list[Call]:
+    """Calls that end in Hy3dError, whose making wants memory of its own."""
+    flag = _core.CancelFlag()
+    flag.request()
+    ones = np.ones((1, 2, 3, 4, 5), "f4")
+    plan = fuzz_arguments.good_plan(random.Random(1)) | {"budget_bytes": 1, "fixed_bytes": 10}
+    sums = (np.zeros(2), np.zeros(2))
+    return [
+        Call("schedule_plan", _core.schedule_plan, (), plan),
+        Call("channel_moments", _core.channel_moments, (ones, *sums, 1, flag), {}),
+        Call("channel_moments", _core.channel_moments, (bytearray(8), *sums, 1, None), {}),
+        Call("fingerprint", _core.fingerprint, (memoryview(bytearray(64)).cast("f"), 1), {}),
+    ]
+
+
+def drawn(name: str, seed: int, spoilt: bool) -> Call | None:
+    """A call that the fuzzer would make; None where it does not give the same twice."""
+    arrays = [*fuzz_arguments.make_arrays(), *fuzz_arguments.raster_arrays()]
+    rng = random.Random(f"{seed}/{name}/{spoilt}")
+    random.seed(seed)
+    args, kwargs = fuzz_arguments.good_call(name, rng, arrays)
+    if spoilt:
+        fuzz_arguments.spoil(rng, args, kwargs, arrays)
+    call = Call(name, getattr(_core, name), tuple(args), copy.copy(kwargs))
+    first = call.outcome()
+    if first[0] == "raised" and first[1] not in ("ValueError", "Hy3dError", "TypeError"):
+        return None
+    return call if first == call.outcome() == call.outcome() else None
+
+
+def list_calls(good: int, bad: int) -> list[Call]:
+    """`good` calls of each function that give something, `bad` that raise; those of the types."""
+    found = [*methods(), *raising()]
+    found += [Call("resolve_device", _core.resolve_device, (one, "cpu"), {}) for one in pipelines()]
+    for name in fuzz_arguments.functions():
+        if name in (*LEFT_OUT, "CancelFlag"):
+            continue
+        for spoilt, wanted in ((False, good), (True, bad)):
+            kept = 0
+            for seed in range(8 * wanted):
+                call = drawn(name, seed, spoilt)
+                is_bad = call is not None and call.outcome()[0] == "raised"
+                if call is not None and kept < wanted and is_bad == spoilt:
+                    found.append(call)
+                    kept += 1
+    for call in found:
+        call.outcome()  # what is made once is made here
+    gc.collect()
+    return found

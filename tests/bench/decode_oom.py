@@ -1,0 +1,276 @@
+"""One tiny decode whose memory runs out at chosen places, and what it must then give."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from decode_doubles import EVERY_KIND, TIMESTEP, tiny_latents, tiny_vae  # noqa: E402
+from test_decode_unknown import ConvNet  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from hy3d_rocm.conv.prepared import give_back  # noqa: E402
+from hy3d_rocm.decode import (  # noqa: E402
+    decode_into,
+    decode_with_report,
+    encode_with_report,
+    execution,
+    faults,
+)
+from hy3d_rocm.decode.engines import chunkwise, tiles  # noqa: E402
+from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
+from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+
+try:
+    from hy3d_rocm import _core as core
+except ImportError:
+    core = None  # type: ignore[assignment]
+
+OWN = "own code"
+KINDS = (*EVERY_KIND, OWN)
+BUDGET = "8GB"  # a number: what else is in memory must not choose the way
+ENDED = "the decode ended: out of memory in "
+LEFT = ", and nothing is left to try ("
+
+
+class OomError(AssertionError):
+    """A decode that broke its promise."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Where memory runs out. grains: numbers of attempts at a grain. onward: at all attempts from
+    this one on. operators: numbers of torch's operators. core: the number of an allocation of the
+    C core, forever: and all after it."""
+
+    grains: tuple[int, ...] = ()
+    onward: int | None = None
+    operators: tuple[int, ...] = ()
+    core: int = 0
+    forever: bool = False
+
+
+class Injector:
+    """Counts the places of a decode's attempts, and fails at those that were chosen."""
+
+    def __init__(self, chosen: Faults) -> None:
+        self.chosen = chosen
+        self.grains = self.operators = self.attempts = self.failed = 0
+        self.running = False
+        self.plan: Any = None
+        self._retried = faults.retried
+
+    def retried(self, work: Callable[[], Any], on_pressure: Any) -> Any:
+        def attempt() -> Any:
+            if not self.running:  # planning goes the same ways, on shapes
+                return work()
+            number = self.grains
+            self.grains += 1
+            onward = self.chosen.onward
+            if number in self.chosen.grains or (onward is not None and number >= onward):
+                self.fail(f"attempt {number}")
+            return work()
+
+        return self._retried(attempt, on_pressure)
+
+    def operator(self, name: str) -> None:
+        number = self.operators
+        self.operators += 1
+        if number in self.chosen.operators:
+            self.fail(f"operator {number}, {name}")
+
+    def fail(self, where: str) -> None:
+        self.failed += 1
+        raise torch.OutOfMemoryError(f"the check's, at {where}")
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, injector: Injector) -> None:
+        super().__init__()
+        self.injector = injector
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        makes = isinstance(found, torch.Tensor) and not (func.is_view or func._schema.is_mutable)
+        if self.injector.running and makes:
+            self.injector.operator(str(func))
+        return found
+
+
+@contextmanager
+def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector]:
+    """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
+    injector = Injector(chosen)
+    attempt, plan_job = execution.Execution._attempt, execution.plan_job
+
+    def begin(self: Any) -> Any:
+        if chosen.core and not injector.attempts:
+            core.fail_allocation(chosen.core, chosen.forever)
+        injector.attempts += 1
+        injector.running = True
+        try:
+            return attempt(self)
+        finally:
+            injector.running = False
+
+    def plan(*arguments: Any) -> Any:
+        injector.plan = plan_with(plan_job, *arguments)
+        return injector.plan
+
+    try:
+        execution.Execution._attempt = begin  # type: ignore[method-assign]
+        execution.plan_job = plan
+        for module in (faults, chunkwise, tiles):
+            module.retried = injector.retried
+        # Watching operators makes planning several times slower.
+        with _Operators(injector) if chosen.operators else nullcontext():
+            yield injector
+    finally:
+        for module in (faults, chunkwise, tiles):
+            module.retried = injector._retried
+        execution.plan_job = plan_job
+        execution.Execution._attempt = attempt  # type: ignore[method-assign]
+        if chosen.core:
+            core.fail_allocation(0)
+
+
+@dataclass
+class Job:
+    """kind: of tiny VAE. what: "decode" or "encode". strategy, backend: as decode() takes them.
+    is_cut: only tiles of which there are several."""
+
+    kind: str
+    what: str
+    strategy: str
+    backend: str
+    is_cut: bool = False
+    device: str = "cpu"
+    wanted: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        cut = ", several" if self.is_cut else ""
+        return f"{self.kind}, {self.what}, {self.strategy}{cut}, {self.backend}"
+
+    def prepare(self) -> None:
+        """The VAE and what it decodes; the places of an undisturbed run are counted."""
+        image = self.kind.startswith("image")
+        tiled = self.strategy == "tiled"
+        side = (8 if self.kind == "image16" else 4) if tiled else 2
+        small = {"halo_pixels": 0, "overlap_pixels": 4, "min_tile_pixels": 8} if tiled else {}
+        if self.kind == OWN:
+            self.vae, side = ConvNet(), 16
+            generator = torch.Generator().manual_seed(1)
+            self.source = torch.randn((1, 4, 3, side, side), generator=generator)
+        else:
+            vae = tiny_vae(self.kind)
+            self.vae = vae if self.device == "cpu" else vae.to(self.device)
+            self.source = tiny_latents(vae, 1 if image else 2, side, side)
+            if self.kind in TIMESTEP:
+                self.vae = family_for(self.vae, timestep=TIMESTEP[self.kind])
+        if self.what == "encode":
+            undisturbed, _ = decode_with_report(self.vae, self.source, BUDGET, "whole")
+            self.source = undisturbed.clamp(-1, 1)
+        self.options = DecodeOptions(backend=self.backend, statistic_passes=1, **small)
+        self.run(Faults())  # what is made once, prepared weights among it, is made here
+        before = self.allocations_now()
+        injector, got, text = self.run(Faults(operators=(-1,)))
+        if got is None:
+            raise OomError(f"it does not work undisturbed: {text}")
+        self.grains, self.operators = injector.grains, injector.operators
+        self.allocations = self.allocations_now() - before
+        self.clean()
+        self.live = core.live_allocations() if core is not None else 0
+        _, wanted = self.reference(injector.plan)
+        if not np.array_equal(got, wanted):
+            raise OomError("two undisturbed runs differ")
+
+    def allocations_now(self) -> int:
+        return core.allocation_count() if core is not None else 0
+
+    def clean(self) -> None:
+        give_back()
+        if core is not None:
+            core.trim()
+
+    def call(self, placing: int, folder: str) -> Any:
+        """The result as an array. placing: 0 as a new tensor, 1 in the caller's, 2 as a file."""
+        asked = (self.vae, self.source, BUDGET, self.strategy)
+        if self.what == "encode":
+            return encode_with_report(*asked, options=self.options)[0].numpy()
+        if placing == 0:
+            return decode_with_report(*asked, options=self.options)[0].numpy()
+        if placing == 1:
+            out = torch.full(self.shape, 7.0)
+            got, _ = decode_with_report(*asked, options=self.options, out=out)
+            if got is not out:
+                raise OomError("the frames are not in the tensor that was given")
+            return got.numpy()
+        path = Path(folder, "frames.npy")
+        decode_into(MemmapSink(path), *asked, options=self.options)
+        return np.load(path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(next(iter(self.wanted.values())).shape)
+
+    def plan(self, plan_job: Any, job: Any, budget: Any, strategy: str, more: Any, may: Any) -> Any:
+        """As the planner, but several tiles where these are wanted."""
+        if not self.is_cut:
+            return plan_job(job, budget, strategy, more, may)
+        return plan_job(
+            job, budget, strategy, more, lambda way: "tiles of" in way.name and may(way)
+        )
+
+    def run(
+        self, chosen: Faults, placing: int = 0, plan_with: Any = None
+    ) -> tuple[Injector, Any, str]:
+        """What was injected; the result, or None and the sentence of the error."""
+        with tempfile.TemporaryDirectory(prefix="decode_oom_") as folder:
+            with injected(chosen, plan_with or self.plan) as injector:
+                try:
+                    return injector, self.call(placing, folder), ""
+                except MemoryError as error:
+                    text = str(error)
+            left = [path.name for path in Path(folder).iterdir()]
+            if left:
+                raise OomError(f"a decode that ended left {left}")
+        return injector, None, text
+
+    def trial(self, number: int, chosen: Faults) -> str:
+        """One decode with faults: "same way", "another way" or "ended". OomError where it is
+        wrong."""
+        injector, got, text = self.run(chosen, number % 3)
+        self.clean()
+        left = core.live_allocations() - self.live if core is not None else 0
+        if left:
+            raise OomError(f"{left} allocations of the core are left")
+        if got is None:
+            if not (text.startswith(ENDED) and LEFT in text):
+                raise OomError(f"the error is no sentence: {text!r}")
+            return "ended"
+        key, wanted = self.reference(injector.plan)
+        if got.shape != wanted.shape or not np.array_equal(got, wanted):
+            raise OomError(f"the result differs from what {key} gives undisturbed")
+        first = next(iter(self.wanted))
+        return "same way" if key == first else "another way"
+
+    def reference(self, plan: Any) -> tuple[str, Any]:
+        """What an undisturbed run of the plan's way gives, computed once."""
+        way = plan.way
+        key = json.dumps([way.name, way.strategy, sorted(way.parameters.items())], default=str)
+        if key not in self.wanted:
+            self.wanted[key] = self.run(Faults(), 0, lambda *_: plan)[1]
+        return key, self.wanted[key]

@@ -1,0 +1,289 @@
+"""Failures, attempts, jobs and backends of a decode, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hy3d_rocm.decode.failures import (  # noqa: E402
+    CONVOLUTION,
+    NOT_FINITE,
+    OUT_OF_MEMORY,
+    Failure,
+    failure_of,
+)
+from hy3d_rocm.decode.faults import ATTEMPTS, Grains, is_out_of_memory, retried  # noqa: E402
+from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
+from hy3d_rocm.decode.memory.predict import CountingBackend  # noqa: E402
+from hy3d_rocm.decode.native import backend as native  # noqa: E402
+from hy3d_rocm.decode.planning import backends, ways  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
+
+GB, MB = 2**30, 2**20
+CPU, CARD, META = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
+F32 = torch.float32
+
+
+def job(device: Any = CPU, **changes: Any) -> Job:
+    family = Thing(
+        factor=(4, 8), has_global_norms=False, out_shape=lambda s: (*s, 1),
+        moments_shape=lambda s: (*s, 2),
+    )  # fmt: skip
+    made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, ways.torch_backend)
+    return replace(made, **changes)
+
+
+def family(**changes: Any) -> Any:
+    return Thing(**{**vars(job().family), **changes})
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (MemoryError(), True), (torch.OutOfMemoryError("x"), True),
+        (RuntimeError("HIP out of memory"), True), (RuntimeError("miopenStatusBadParm"), False),
+        (RuntimeError("nobody knows"), False), (ValueError("HIP out of memory"), False),
+    ],
+)  # fmt: skip
+def test_out_of_memory_is_told_by_type_or_text(error: Exception, full: bool) -> None:
+    assert is_out_of_memory(error) is full
+
+
+def failing(times: int, error: type[Exception] = MemoryError) -> Any:
+    calls: list[int] = []
+
+    def work() -> int:
+        calls.append(1)
+        if len(calls) <= times:
+            raise error("nobody knows")
+        return len(calls)
+
+    work.calls = calls  # type: ignore[attr-defined]
+    return work
+
+
+def test_work_is_tried_three_times_with_pressure_between() -> None:
+    assert ATTEMPTS == 3
+    for times in range(3):
+        pressed: list[int] = []
+        assert retried(failing(times), lambda pressed=pressed: pressed.append(1)) == times + 1
+        assert len(pressed) == times
+        assert retried(failing(times), None) == times + 1
+    work = failing(9)
+    with pytest.raises(MemoryError):
+        retried(work, None)
+    assert len(work.calls) == 3
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_other_errors_are_not_tried_again(error: type[Exception]) -> None:
+    work = failing(1, error)
+    with pytest.raises(error):
+        retried(work, None)
+    assert len(work.calls) == 1
+
+
+class Counter:
+    total = 0
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def check(self) -> None:
+        self.events.append("check")
+
+    def tick(self, step: object) -> None:
+        self.events.append(step)
+
+
+def test_grains_are_checked_before_each_attempt_and_ticked_once() -> None:
+    counter, step = Counter(), Thing()
+    grains = Grains(counter, lambda: counter.events.append("pressure"))  # type: ignore[arg-type]
+    assert grains.run(step, failing(1)) == 2  # type: ignore[arg-type]
+    assert counter.events == ["check", "pressure", "check", step]
+    assert (grains.done, grains.repeated) == (1, 1)
+    assert grains.quietly(failing(2)) == 3
+    assert (grains.done, grains.repeated) == (1, 3)
+    assert counter.events[4:] == ["pressure", "pressure"]
+    silent = Grains(None, lambda: None)
+    assert silent.run(step, failing(0)) == 1  # type: ignore[arg-type]
+    assert (silent.done, silent.repeated) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "on_cpu", "failure"),
+    [
+        (RuntimeError("HIP out of memory\nmore"), False,
+         Failure(OUT_OF_MEMORY, "RuntimeError: HIP out of memory")),
+        (RuntimeError("HIP out of memory"), True,
+         Failure(OUT_OF_MEMORY, "RuntimeError: HIP out of memory", on_host=True)),
+        (MemoryError(), False, Failure(OUT_OF_MEMORY, "MemoryError: ", on_host=True)),
+        (RuntimeError("x DefaultCPUAllocator: can't allocate memory"), False,
+         Failure(OUT_OF_MEMORY, "RuntimeError: x DefaultCPUAllocator: can't allocate memory",
+                 on_host=True)),
+        (RuntimeError("miopenStatusUnknownError"), True,
+         Failure(CONVOLUTION, "RuntimeError: miopenStatusUnknownError")),
+    ],
+)  # fmt: skip
+def test_what_another_way_may_cure(error: Exception, on_cpu: bool, failure: Failure) -> None:
+    assert failure_of(error, on_cpu) == failure
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), RuntimeError("nobody knows"),
+     RuntimeError("HIP error: an illegal memory access was encountered")],
+)  # fmt: skip
+def test_what_no_way_cures_is_raised_again(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        failure_of(error, False)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "advice"),
+    [(OUT_OF_MEMORY, MemoryError, "free memory, or decode fewer frames or a smaller picture"),
+     (NOT_FINITE, RuntimeError, "look at the VAE's file"),
+     (CONVOLUTION, RuntimeError, 'run "hy3d-rocm doctor"')],
+)  # fmt: skip
+def test_the_last_error_says_what_ended_where_and_what_helps(
+    what: str, kind: type[Exception], advice: str
+) -> None:
+    error = Failure(what, "said").final("the way", ValueError("why"))
+    assert type(error) is kind
+    assert str(error).startswith(
+        f"the decode ended: {what} in the way (said), and nothing is left to try (why): {advice}"
+    )
+
+
+@pytest.mark.parametrize("name", ["chunk_size", "slice_bytes"])
+def test_options_are_whole_numbers_from_one_or_none(name: str) -> None:
+    assert getattr(WayOptions(**{name: None}), name) is None
+    assert getattr(WayOptions(**{name: 1}), name) == 1
+    for wrong in (0, -1, 1.0, True, "1"):
+        with pytest.raises(ValueError, match=rf"^{name} is {wrong!r}; give a whole number of 1 or"):
+            WayOptions(**{name: wrong})
+
+
+def test_a_job_knows_its_results_shape_and_where_a_way_computes() -> None:
+    assert job().out_shape == (1, 16, 9, 16, 16, 1)
+    assert job(encode=True).out_shape == (1, 16, 9, 16, 16, 2)
+    assert job(CARD).device_of(Way("cpu")) == CPU
+    assert job(CARD).device_of(Way("whole")) == CARD
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
+    monkeypatch.setattr(native, "refusal", lambda device, dtype: reasons.get("native"))
+    monkeypatch.setattr(fused, "refusal", lambda device, dtype: reasons.get("fused"))
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "reasons", "wanted"),
+    [
+        (CPU, "auto", {}, "native_backend"),
+        (CPU, "auto", {"native": "no"}, "torch_backend"),
+        (CPU, "native", {}, "native_backend"),
+        (CPU, "torch", {}, "torch_backend"),
+        (CARD, "auto", {}, "fused_backend"),
+        (CARD, "auto", {"fused": "no"}, "host_backend"),
+        (CARD, "auto", {"native": "no"}, "fused_backend"),
+        (CARD, "native", {}, "fused_backend"),
+        (CARD, "native", {"fused": "no"}, "host_backend"),
+        (CARD, "torch", {}, "torch_backend"),
+    ],
+)
+def test_the_best_backend(
+    monkeypatch: pytest.MonkeyPatch, device: Any, asked: str, reasons: dict[str, str], wanted: str
+) -> None:
+    refusing(monkeypatch, **reasons)
+    assert backends.best_backend(device, F32, asked) is getattr(backends, wanted)
+    if asked == "auto":
+        assert backends.best_backend(device, F32) is getattr(backends, wanted)
+
+
+@pytest.mark.parametrize("device", [CPU, CARD])
+def test_a_native_backend_that_can_not_be_had_is_refused(
+    monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    refusing(monkeypatch, native="no core")
+    with pytest.raises(ValueError, match=r'^the backend "native" can\'t be taken: no core\. Use "'):
+        backends.best_backend(device, F32, "native")
+
+
+def test_the_host_and_the_type_are_what_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(native, "refusal", lambda *given: asked.append(given))
+    monkeypatch.setattr(fused, "refusal", lambda *given: asked.append(given))
+    backends.best_backend(CPU, torch.float16)
+    backends.best_backend(CARD, torch.float16)
+    assert asked == [(CPU, torch.float16), (CARD, torch.float16)]
+    asked.clear()
+    backends.computes_natively(backends.host_backend)
+    backends.host_backend(Thing(), CPU)
+    assert asked == [(CPU, F32), (CPU, F32)]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_who_computes_natively_and_who_runs_first(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    refusing(monkeypatch, native=None if there else "no")
+    assert backends.computes_natively(backends.host_backend) is there
+    assert backends.computes_natively(backends.fused_backend) is there
+    assert backends.computes_natively(backends.native_backend) is True
+    assert backends.computes_natively(backends.torch_backend) is False
+    for speed, first in ((1.0, True), (1.5, True), (0.99, False)):
+        monkeypatch.setattr(backends, "NATIVE_SPEED", speed)
+        assert backends.runs_first(backends.native_backend) is first
+        assert backends.runs_first(backends.fused_backend) is True
+        assert backends.runs_first(backends.torch_backend) is False
+
+
+def test_on_meta_a_backend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch)
+    weights = Thing()
+    for make, kind in ((backends.torch_backend, "TorchBackend"),
+                       (backends.native_backend, "NativeBackend"),
+                       (backends.host_backend, "NativeBackend")):  # fmt: skip
+        real = make(weights, CPU)
+        assert type(real).__name__ == kind
+        assert real.weights is weights
+    for make in (backends.torch_backend, backends.native_backend):
+        ghost = make(weights, META)
+        assert isinstance(ghost, CountingBackend)
+        assert ghost.weights is weights
+        assert type(ghost.inner) is type(make(weights, CPU))
+        assert ghost.inner.weights is weights  # type: ignore[attr-defined]
+    assert type(backends.host_backend(weights, CARD)).__name__ == "TorchBackend"
+    assert type(backends.fused_backend(weights, CPU)).__name__ == "NativeBackend"
+    refusing(monkeypatch, native="no")
+    assert type(backends.host_backend(weights, CPU)).__name__ == "TorchBackend"
+    assert type(backends.fused_backend(weights, CPU)).__name__ == "TorchBackend"
+
+
+def test_on_meta_the_fused_backend_stands_for_the_current_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    class Fused:
+        def __init__(self, *given: Any, machine: Any = None) -> None:
+            made.append((*given, machine))
+
+        def _target(self) -> str:
+            return "the target"
+
+    monkeypatch.setattr(fused, "FusedBackend", Fused)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    weights = Thing()
+    backends.fused_backend(weights, CARD)
+    assert made == [(weights, CARD, None)]
+    made.clear()
+    backends.fused_backend(weights, META)
+    assert made == [(weights, torch.device("cuda", 1), None), (weights, META, "the target")]

@@ -1,0 +1,54 @@
+"""Memory that runs out anywhere in a decode: a few of what tests/bench/check_decode_oom.py does."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+from check_decode_oom import trials  # noqa: E402
+from decode_oom import OWN, Faults, Job, core  # noqa: E402
+
+CASES = [
+    Job("image", "decode", "auto", "torch"),
+    Job("ltx_causal", "decode", "streamed", "native" if core is not None else "torch"),
+    Job("wan", "decode", "tiled", "torch", is_cut=True),
+    Job(OWN, "decode", "whole", "torch"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("job", CASES, ids=lambda job: job.name)
+def test_memory_that_runs_out_anywhere_leaves_the_result_or_a_sentence(job: Job) -> None:
+    """Replay: check_decode_oom.py --only JOB --number N, as the message has them."""
+    job.prepare()
+    every = trials(job, 1)
+    for number in random.Random(11).sample(range(len(every)), 6):
+        try:
+            job.trial(number, every[number])
+        except Exception as error:
+            raise AssertionError(f"{job.name}, number {number}: {every[number]}") from error
+
+
+def test_three_failures_of_a_grain_end_the_only_way_with_the_sentence() -> None:
+    job = Job("ltx_causal", "decode", "streamed", "torch")
+    job.prepare()
+    assert job.grains > 12
+    assert job.trial(0, Faults(onward=4)) == "ended"
+    assert job.trial(2, Faults(onward=0)) == "ended"
+    assert job.trial(1, Faults(grains=(4, 5))) == "same way"

@@ -1,0 +1,295 @@
+"""What a plan records and says: needs, candidates, reasons and refusals, word by word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from hy3d_rocm.decode.memory.budget import Budget
+from hy3d_rocm.decode.planning.planner import (
+    Candidate,
+    DoesNotFitError,
+    Need,
+    Plan,
+    Way,
+    choose,
+    smallest_budget,
+)
+
+GB, MB = 2**30, 2**20
+CARD = Budget(8 * GB, 16 * GB, False, "as given")
+SHARED = Budget(8 * GB, 8 * GB, True, "shared")
+SPILLING = Way("streamed", "layer by layer", {"engine": "layers"}, spills=True)
+
+
+def costs(**needs: Need) -> Callable[[Way], Need]:
+    return lambda way: needs[way.strategy]
+
+
+def test_needs_are_said_with_the_host_only_where_it_has_a_part() -> None:
+    assert Need(3 * GB).text() == "3.00 GB"
+    assert Need(3 * GB, 5 * MB).text() == "3.00 GB and 5.00 MB on the host"
+    assert Need(3 * GB, unknown="x").text() == "at least 3.00 GB"
+    assert Need(3 * GB, 5 * MB, 7, "x").text() == "at least 3.00 GB and 5.00 MB on the host"
+    assert (Need(1).host_bytes, Need(1).macs, Need(1).unknown) == (0, 0, "")
+
+
+def test_a_way_is_named_by_its_strategy_and_what_is_special() -> None:
+    assert Way("whole").name == "whole"
+    assert SPILLING.name == "streamed layer by layer"
+
+
+def test_a_budget_that_is_too_small_needs_host_memory_only_where_it_is_shared() -> None:
+    assert smallest_budget(Need(3, 4), CARD) == 3
+    assert smallest_budget(Need(3, 4), SHARED) == 7
+
+
+def test_a_plan_says_all_that_it_is_made_of() -> None:
+    plan = choose(
+        [Way("whole"), Way("tiled", "small", {"level": 3}, again=True)], CARD, "auto",
+        costs(whole=Need(9 * GB), tiled=Need(2 * GB, GB, 1_234_567_890)),
+    )  # fmt: skip
+    refused = {
+        "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
+        "device_bytes": 9 * GB, "host_bytes": 0, "fits": False, "note": "",
+    }  # fmt: skip
+    taken = {
+        "way": "tiled small", "strategy": "tiled", "parameters": {"level": 3},
+        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "fits": True, "note": "",
+    }  # fmt: skip
+    reason = (
+        "whole needs 9.00 GB; so it was planned once more; tiled small needs 2.00 GB and 1.00 GB on"
+        " the host and fits the budget of 8.00 GB (16.00 GB on the host)."
+    )
+    assert plan.reason == reason
+    assert plan.describe() == {
+        "strategy": "tiled", "way": "tiled small", "parameters": {"level": 3},
+        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "gmacs": 1.235,
+        "planned_again": True, "reason": reason, "candidates": [refused, taken],
+    }  # fmt: skip
+    assert (plan.budget, plan.need, plan.strategy) == (
+        CARD,
+        Need(2 * GB, GB, 1_234_567_890),
+        "tiled",
+    )
+
+
+def test_a_candidate_without_a_price_says_so() -> None:
+    assert Candidate(Way("whole"), None, False, "why").describe() == {
+        "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
+        "device_bytes": None, "host_bytes": None, "fits": False, "note": "why",
+    }  # fmt: skip
+
+
+def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:
+    plan = choose([Way("whole")], CARD, "whole", costs(whole=Need(GB, unknown="no shapes")))
+    assert plan.reason == (
+        "what whole takes can't be predicted (no shapes), so it is tried, and smaller parts after "
+        "it where memory runs out; it needs at least 1.00 GB of the budget of 8.00 GB (16.00 GB on "
+        "the host), as asked for."
+    )
+
+
+def test_a_shared_budget_is_one_figure() -> None:
+    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
+    assert plan.reason == "cpu needs 1.00 GB and fits the budget of 8.00 GB."
+
+
+def streaming(all_bytes: int, least: int, host: int = 0) -> Callable[[Way], Need]:
+    """A way that takes `least` and what is resident of `all_bytes`; the rest is on the host."""
+
+    def price(way: Way) -> Need:
+        kept = all_bytes if way.resident_bytes is None else min(way.resident_bytes, all_bytes)
+        return Need(least + kept, host + all_bytes - kept)
+
+    return price
+
+
+def test_what_does_not_fit_is_resident_as_far_as_it_does() -> None:
+    plan = choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB))
+    assert plan.way == Way(
+        "streamed", "layer by layer, with 6.0 GB resident", {"engine": "layers"}, True,
+        resident_bytes=6 * GB,
+    )  # fmt: skip
+    assert plan.need == Need(8 * GB, 3 * GB)
+    odd = choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB + 1))
+    assert odd.way.resident_bytes == 6 * GB - 64 * MB
+    bare = choose([Way("streamed", spills=True)], CARD, "auto", streaming(9 * GB, 8 * GB))
+    assert bare.way.what == "with nothing resident"
+    assert bare.way.resident_bytes == 0
+    assert bare.need == Need(8 * GB, 9 * GB)
+    little = choose([SPILLING], CARD, "auto", streaming(9 * GB, 8 * GB - 64 * MB))
+    assert little.way.resident_bytes == 64 * MB
+    assert choose([SPILLING], CARD, "auto", streaming(6 * GB, 2 * GB)).way == SPILLING
+
+
+def test_what_is_spilled_counts_on_the_host_to_the_byte() -> None:
+    wanted = streaming(9 * GB, 2 * GB, 13 * GB)
+    assert choose([SPILLING], CARD, "auto", wanted).need == Need(8 * GB, 16 * GB)
+    with pytest.raises(DoesNotFitError) as caught:
+        choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB, 13 * GB + 1))
+    assert "16.00 GB of host memory where 16.00 GB may be taken" in str(caught.value)
+
+
+def test_a_limit_that_takes_more_than_it_says_is_lowered_by_what_was_too_much() -> None:
+    limits: list[int | None] = []
+
+    def padded(way: Way) -> Need:
+        limits.append(way.resident_bytes)
+        kept = 20 * GB if way.resident_bytes is None else way.resident_bytes
+        return Need(2 * GB + kept + kept // 4, 0)
+
+    plan = choose([SPILLING], CARD, "auto", padded)
+    assert limits == [None, 0, 6 * GB, 6 * GB - 6 * GB // 4]
+    assert plan.way.resident_bytes == 6 * GB - 6 * GB // 4
+
+
+def test_after_four_trials_nothing_is_resident() -> None:
+    limits: list[int | None] = []
+
+    def stubborn(way: Way) -> Need:
+        limits.append(way.resident_bytes)
+        return Need(GB if way.resident_bytes == 0 else 8 * GB + 1, 0)
+
+    plan = choose([SPILLING], CARD, "auto", stubborn)
+    step = 64 * MB
+    assert limits == [None, 0, *(7 * GB - i * step for i in range(4))]
+    assert plan.way.resident_bytes == 0
+    assert plan.need == Need(GB)
+
+
+def test_spilling_gains_nothing_in_shared_memory_and_says_so() -> None:
+    with pytest.raises(DoesNotFitError, match=r"^no strategy fits the budget of 8\.00 GB"):
+        choose([SPILLING], SHARED, "auto", streaming(9 * GB, 2 * GB))
+    plan = choose(
+        [SPILLING, Way("cpu")], SHARED, "auto",
+        lambda way: Need(GB) if way.strategy == "cpu" else Need(9 * GB),
+    )  # fmt: skip
+    assert plan.reason == (
+        "streamed layer by layer needs 9.00 GB (spilling gains nothing where host and device share "
+        "their memory); cpu needs 1.00 GB and fits the budget of 8.00 GB."
+    )
+
+
+def test_of_many_refused_the_first_and_the_last_of_each_strategy_are_named() -> None:
+    ways = [Way("tiled", str(n)) for n in range(4)] + [Way("cpu")]
+    plan = choose(ways, CARD, "auto", lambda way: Need(GB if way.strategy == "cpu" else 9 * GB))
+    named = [part.partition(" needs")[0] for part in plan.reason.split("; ")]
+    assert named == ["tiled 0", "tiled 3", "cpu"]
+    assert [c.way.name for c in plan.candidates] == ["tiled 0", "tiled 1", "tiled 2", "tiled 3",
+                                                     "cpu"]  # fmt: skip
+
+
+def row_of(*gigabytes: float) -> tuple[list[Way], Callable[[Way], Need], list[str]]:
+    ways = [Way("tiled", str(i), row="tiles") for i in range(len(gigabytes))]
+    looked: list[str] = []
+
+    def price(way: Way) -> Need:
+        looked.append(way.what)
+        return Need(int(gigabytes[int(way.what)] * GB))
+
+    return ways, price, looked
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "taken", "order"),
+    [
+        ((8,), "0", "0"),
+        ((9, 8), "1", "01"),
+        ((9, 8, 7), "1", "021"),
+        ((9, 9, 8), "2", "021"),
+        ((9, 9, 9, 8, 7), "3", "0423"),
+        ((9, 9, 8, 7, 6), "2", "0421"),
+        ((9, 8, 9), "1", "021"),
+        ((9, 9, 8, 8, 9), "2", "04123"),
+    ],
+)
+def test_a_row_is_looked_at_in_this_order(
+    gigabytes: tuple[float, ...], taken: str, order: str
+) -> None:
+    ways, price, looked = row_of(*gigabytes)
+    plan = choose(ways, CARD, "auto", price)
+    assert plan.way.what == taken
+    assert "".join(looked) == order
+    kept = sorted(int(number) for number in order if int(number) <= int(taken))
+    assert [int(c.way.what) for c in plan.candidates] == kept
+    assert [c.fits for c in plan.candidates] == [False] * (len(kept) - 1) + [True]
+
+
+def test_a_row_in_which_nothing_fits_is_looked_at_whole() -> None:
+    ways, price, looked = row_of(12, 11, 10, 9)
+    with pytest.raises(DoesNotFitError) as caught:
+        choose(ways, CARD, "auto", price)
+    assert sorted(looked) == ["0", "1", "2", "3"]
+    assert caught.value.smallest == 9 * GB
+
+
+def test_rows_of_two_strategies_are_two_rows() -> None:
+    ways = [Way("tiled", "0", row="tiles"), Way("cpu", "0", row="tiles")]
+    plan = choose(ways, CARD, "auto", costs(tiled=Need(9 * GB), cpu=Need(GB)))
+    assert plan.strategy == "cpu"
+    assert len(plan.candidates) == 2
+
+
+def refusal(
+    strategy: str, *ways: Way, budget: Budget = CARD, excluded: tuple[str, ...] = ()
+) -> str:
+    with pytest.raises(DoesNotFitError) as caught:
+        choose(ways, budget, strategy, costs(whole=Need(9 * GB, GB), cpu=Need(10 * GB, 17 * GB)),
+               excluded)  # fmt: skip
+    error = caught.value
+    assert (error.budget, error.level) == (budget.device_bytes, None)
+    assert f"{error.smallest} bytes" in str(error)
+    return str(error)
+
+
+def test_a_refusal_names_budget_rule_least_and_remedy() -> None:
+    assert refusal("auto", Way("whole"), Way("cpu")) == (
+        "no strategy fits the budget of 8.00 GB (16.00 GB on the host) (as given): the least is "
+        f"whole, which needs 9.00 GB and 1.00 GB on the host. Give a budget of at least {9 * GB} "
+        "bytes (9.00 GB); decode fewer frames or a smaller picture."
+    )
+    assert refusal("cpu", Way("whole"), Way("cpu"), excluded=("no tiles",)) == (
+        "the strategy 'cpu' does not fit the budget of 8.00 GB (16.00 GB on the host) (as given): "
+        "the least is cpu, which needs 10.00 GB and 17.00 GB on the host. Give a budget of at "
+        f"least {10 * GB} bytes (10.00 GB), and 17.00 GB of host memory where 16.00 GB may be "
+        'taken; no tiles; use strategy="auto", or decode fewer frames or a smaller picture.'
+    )
+    shared = refusal("auto", Way("whole"), Way("cpu"), budget=SHARED)
+    assert f"at least {10 * GB} bytes (10.00 GB); decode" in shared
+    assert "of host memory" not in refusal("auto", Way("cpu"), budget=SHARED)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ways", "excluded", "sentence"),
+    [
+        ("auto", [], (), "no strategy can be taken for this VAE: there is no way to run it so"),
+        ("whole", [], ("a", "b"), "the strategy 'whole' can't be taken for this VAE: a; b"),
+        ("whole", [Way("whole")], ("a",),
+         "the strategy 'whole' can't be taken for this VAE: whole can't be taken: no shapes; a"),
+    ],
+)  # fmt: skip
+def test_where_nothing_has_a_price_the_reasons_are_given(
+    strategy: str, ways: list[Way], excluded: tuple[str, ...], sentence: str
+) -> None:
+    def unknown(way: Way) -> Need:
+        raise ValueError("no shapes")
+
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$") as caught:
+        choose(ways, CARD, strategy, unknown, excluded)
+    assert not isinstance(caught.value, DoesNotFitError)
+
+
+def test_other_errors_of_a_price_are_not_swallowed() -> None:
+    def broken(way: Way) -> Need:
+        raise TypeError("a fault")
+
+    with pytest.raises(TypeError, match="a fault"):
+        choose([Way("whole")], CARD, "auto", broken)
+
+
+def test_a_plan_of_one_way_is_not_planned_again() -> None:
+    plan: Plan = choose([Way("whole")], CARD, "auto", costs(whole=Need(GB)))
+    assert plan.describe()["planned_again"] is False

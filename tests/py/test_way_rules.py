@@ -1,0 +1,139 @@
+"""Which ways a decode has, in which order, and in what chunks and slices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hy3d_rocm.decode.planning import ways  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
+
+GB, MB = 2**30, 2**20
+CPU, CARD, META = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
+F32 = torch.float32
+
+
+def job(device: Any = CPU, **changes: Any) -> Job:
+    family = Thing(
+        factor=(4, 8), has_global_norms=False, out_shape=lambda s: (*s, 1),
+        moments_shape=lambda s: (*s, 2),
+    )  # fmt: skip
+    made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, ways.torch_backend)
+    return replace(made, **changes)
+
+
+def family(**changes: Any) -> Any:
+    return Thing(**{**vars(job().family), **changes})
+
+
+def chunks(**changes: Any) -> list[int]:
+    options = {"on_cpu": False, "native": False}
+    options |= {name: changes.pop(name) for name in list(changes) if name in options}
+    return ways._chunks(job(**changes), **options)
+
+
+def test_chunks_keep_a_gpu_busy_and_end_with_one_latent() -> None:
+    def shaped(frames: int, height: int, width: int) -> dict[str, Any]:
+        return {"shape": (1, 16, frames, height, width)}
+
+    assert chunks(**shaped(200, 16, 16)) == [64, 1]
+    assert chunks(**shaped(9, 16, 16)) == [9, 1]
+    assert chunks(**shaped(9, 128, 128)) == [1]
+    assert chunks(**shaped(9, 64, 128)) == [2, 1]
+    assert chunks(**shaped(9, 300, 300)) == [1]
+    assert chunks(**shaped(9, 16, 16), on_cpu=True) == [1]
+    assert chunks(**shaped(9, 16, 16), on_cpu=True, native=True) == [4, 2, 1]
+    assert chunks(**shaped(3, 16, 16), on_cpu=True, native=True) == [3, 2, 1]
+    assert chunks(**shaped(1, 16, 16), on_cpu=True, native=True) == [1]
+    pixels = shaped(33, 512, 1024)
+    assert chunks(**pixels, encode=True) == [8, 4]
+    assert chunks(**shaped(3, 512, 1024), encode=True) == [4]
+    assert chunks(**shaped(5, 4, 4), encode=True) == [8, 4]
+
+
+def streamed(device: Any, options: WayOptions | None = None, **changes: Any) -> list[Way]:
+    return list(ways._streamed("streamed", job(device, **changes), device, options or WayOptions()))
+
+
+def test_without_global_norms_time_is_cut_into_chunks() -> None:
+    assert streamed(CPU) == [
+        Way("streamed", "in chunks of 1 latent frame", {"engine": "chunks", "chunk": 1})
+    ]
+    assert streamed(CARD, shape=(1, 16, 9, 64, 128)) == [
+        Way("streamed", "in chunks of 2 latent frames", {"engine": "chunks", "chunk": 2}),
+        Way("streamed", "in chunks of 1 latent frame", {"engine": "chunks", "chunk": 1}),
+    ]
+    assert [w.what for w in streamed(CPU, WayOptions(chunk_size=5))] == [
+        "in chunks of 5 latent frames"
+    ]
+    assert [w.what for w in streamed(CPU, encode=True)] == ["in chunks of 4 pixel frames"]
+
+
+def test_with_global_norms_layers_are_sliced_and_spilled_where_there_is_a_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ways, "_slice_bytes", lambda device: 32 * MB if device == CPU else 64 * MB)
+    layers = family(has_global_norms=True)
+
+    def sliced(size: int, **more: Any) -> Way:
+        what = more.pop("what", "layer by layer")
+        return Way("streamed", what, {"engine": "layers", "slice_bytes": size}, **more)
+
+    assert streamed(CARD, family=layers) == [sliced(64 * MB, spills=True)]
+    assert streamed(CARD, WayOptions(cpu_offload=False), family=layers) == [sliced(64 * MB)]
+    assert streamed(CPU, family=layers) == [sliced(32 * MB)]
+    made = {"family": layers, "make_backend": ways.native_backend}
+    assert streamed(CPU, **made) == [
+        sliced(512 * MB),
+        sliced(32 * MB, what="layer by layer, 32.0 MB at a time"),
+    ]
+    assert streamed(CARD, **made) == [sliced(64 * MB, spills=True)]
+    assert streamed(CPU, WayOptions(slice_bytes=7), **made) == [sliced(7)]
+
+
+@pytest.mark.parametrize(
+    ("way", "opaque", "own", "is_native"),
+    [(Way("whole"), False, True, False), (Way("streamed"), False, False, True),
+     (Way("streamed"), True, True, False)],
+)  # fmt: skip
+def test_whose_code_runs(way: Way, opaque: bool, own: bool, is_native: bool) -> None:
+    made = job(family=family(is_opaque=opaque), make_backend=ways.native_backend)
+    assert ways.runs_own_code(made, way) is own
+    assert ways.is_native(made, way) is is_native
+    assert not ways.is_native(replace(made, make_backend=ways.torch_backend), way)
+    on_card = replace(made, device=CARD)
+    assert not ways.is_native(on_card, way)
+
+
+def test_the_order_of_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ways, "_tiled", lambda strategy, job, options: iter([Way(strategy, f"tiles {options}")])
+    )
+    monkeypatch.setattr(
+        ways, "_streamed",
+        lambda strategy, job, device, options: iter([Way(strategy, f"{device} {options}")]),
+    )  # fmt: skip
+    options = WayOptions(chunk_size=3)
+    plain = [
+        Way("whole"), Way("streamed", f"cuda:0 {options}"), Way("tiled", f"tiles {options}"),
+        Way("cpu", f"cpu {options}"), Way("cpu", f"tiles {options}"),
+    ]  # fmt: skip
+    assert list(ways.list_ways(job(CARD), options)) == plain
+    first, second, *rest = plain
+    assert list(ways.list_ways(job(CARD, is_fused=True), options)) == [second, first, *rest]
+    assert list(ways.list_ways(job(CARD, encode=True), options)) == [first, second, plain[3]]
+    assert list(ways.list_ways(job(CARD)))[1].what == f"cuda:0 {WayOptions()}"
+    opaque = job(CARD, family=family(is_opaque=True))
+    monkeypatch.setattr(ways, "own_ways", lambda job, options: iter([(job, options)]))
+    assert list(ways.list_ways(opaque, options)) == [(opaque, options)]
+
+
+def test_a_tool_is_on_the_host_where_it_computes_there() -> None:
+    assert ways.Tools(Thing(), CPU).on_host
+    assert not ways.Tools(Thing(), CARD).on_host

@@ -1,0 +1,53 @@
+"""The page of all causes that `hy3d-rocm diagnose` knows, from its rules."""
+
+from __future__ import annotations
+
+import re
+
+from hy3d_rocm.diagnose import (
+    rules_gpu,
+    rules_install,
+    rules_memory,
+    rules_miopen,
+    rules_nodes,
+)
+from hy3d_rocm.diagnose.rule import Rule
+
+HEAD = """# Every cause it knows
+
+What `hy3d-rocm diagnose LOG` can tell, made from its rules when this page was built. Give it the
+log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Certain" is what the
+text itself says, "likely" and "possible" are told as that.
+"""
+GROUPS = {
+    "MIOpen and cuDNN": rules_miopen.RULES,
+    "Memory": rules_memory.RULES,
+    "GPU and driver": rules_gpu.RULES,
+    "Nodes and pictures": rules_nodes.RULES,
+    "Installation": rules_install.RULES,
+}
+
+
+def plain(text: str) -> str:
+    """Text in which nothing but `code` is Markdown's."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([\\*_<\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def entry(rule: Rule) -> str:
+    lines = [f"### {plain(rule.symptom.rstrip('.'))} {{ #{rule.id} }}", plain(rule.cause)]
+    if rule.here:
+        lines.append(f"**With this package.** {plain(rule.here)}")
+    if rule.otherwise:
+        lines.append(f"**Otherwise.** {plain(rule.otherwise)}")
+    lines.append(f"`{rule.id}`, {rule.confidence}. Read in <{rule.source}>.")
+    return "\n\n".join(lines)
+
+
+def page() -> str:
+    parts = [HEAD]
+    for title, rules in GROUPS.items():
+        parts.append(f"## {title}")
+        parts += [entry(rule) for rule in rules]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,148 @@
+"""Draws docs/images/layers.svg and docs/images/one_decode.svg: python tools/site/pictures.py"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+FONT = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
+DOOR, LOGIC, BINDING, CORE, DEVICE = "#fde2e0", "#e3ecfa", "#fff3d6", "#dff3e4", "#ece4f7"
+
+
+class Picture:
+    def __init__(self, width: int, height: int) -> None:
+        self.size = (width, height)
+        self.parts: list[str] = []
+
+    def text(self, x: float, y: float, words: str, size: int = 13, weight: str = "normal") -> None:
+        self.parts.append(
+            f"<text x='{x:g}' y='{y:g}' font-size='{size}' font-weight='{weight}' fill='#222'"
+            f" text-anchor='middle' {FONT}>{escape(words)}</text>"
+        )
+
+    def box(self, x: int, y: int, width: int, height: int, colour: str, *lines: str) -> None:
+        """A box whose first line is its name, the others in smaller letters below it."""
+        self.parts.append(
+            f"<rect x='{x}' y='{y}' width='{width}' height='{height}' rx='6' fill='{colour}'"
+            " stroke='#666'/>"
+        )
+        top = y + height / 2 - (len(lines) - 1) * 7.5 + 4.5
+        for number, line in enumerate(lines):
+            size, weight = (13, "bold") if number == 0 else (11, "normal")
+            self.text(x + width / 2, top + 15.5 * number, line, size, weight)
+
+    def line(self, x1: int, y1: int, x2: int, y2: int) -> None:
+        self.parts.append(
+            f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='#444' stroke-width='1.5'/>"
+        )
+
+    def arrow(self, x1: int, y1: int, x2: int, y2: int) -> None:
+        self.parts.append(
+            f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='#444' stroke-width='1.5'"
+            " marker-end='url(#head)'/>"
+        )
+
+    def write(self, name: str) -> None:
+        width, height = self.size
+        head = (
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}'"
+            f" width='{width}' height='{height}'><defs><marker id='head' viewBox='0 0 8 8' refX='7'"
+            " refY='4' markerWidth='7' markerHeight='7' orient='auto'><path d='M0 0L8 4L0 8z'"
+            " fill='#444'/></marker></defs>"
+            f"<rect width='{width}' height='{height}' fill='white'/>"
+        )
+        (IMAGES / name).write_text(
+            "\n".join([head, *self.parts, "</svg>"]) + "\n", encoding="utf-8"
+        )
+
+
+# fmt: off
+def layers() -> None:
+    """Who stands on whom: each row uses only the rows below it."""
+    p = Picture(960, 500)
+    p.box(20, 20, 440, 70, DOOR, "comfy/", "nodes, corrections of other packs, settings",
+          "the only place that imports ComfyUI")
+    p.box(480, 20, 220, 70, DOOR, "cli.py", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
+    p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
+    p.box(20, 125, 175, 90, LOGIC, "decode/", "family: a VAE's layers", "planning: which way",
+          "engines: what is in memory")
+    p.box(210, 125, 175, 90, LOGIC, "conv/", "router: which tier", "knowledge: what is known",
+          "probe: tried in a child")
+    p.box(400, 125, 170, 90, LOGIC, "pipeline, device, seed", "one generator, offload/,",
+          "framepack/")
+    p.box(585, 125, 170, 90, LOGIC, "raster/, render/", "the texture stage's",
+          "modules, maps of a mesh")
+    p.box(770, 125, 170, 90, LOGIC, "doctor/, diagnose/", "env/: facts, rules as",
+          "tables, without torch")
+    p.box(20, 250, 365, 55, DEVICE, "torch, and Triton kernels",
+          "conv/triton, decode/fused, raster/gpu")
+    p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",
+          "arrays without a copy, sentences for errors; twins in _fallback/")
+    parts = (("conv3d", "plan, then run"), ("moments", "of GroupNorm"),
+             ("schedule", "grains, blending"), ("raster", "exact coverage"), ("seed", "Philox"))
+    for number, (name, words) in enumerate(parts):
+        p.box(400 + 110 * number, 340, 100, 50, CORE, name, words)
+    p.box(400, 410, 265, 70, CORE, "kernels", "ref, AVX2, AVX-512: the same bits",
+          "one list drives all three")
+    p.box(675, 410, 265, 70, CORE, "base", "context, memory, threads, BLAS,",
+          "cancel: one owner each")
+    p.text(200, 372, "C core: no Python, no mutable static,", 12)
+    p.text(200, 390, "include/hy3d is its public face", 12)
+    rows = ((90, 123, (240, 590, 830)), (215, 248, (107, 297, 485, 670)),
+            (305, 338, (450, 560, 670, 780, 890)), (390, 408, (532, 807)))
+    for top, bottom, columns in rows:
+        for x in columns:
+            p.arrow(x, top, x, bottom)
+    p.write("layers.svg")
+
+
+def one_decode() -> None:
+    """One decode from the outside in, and where it goes when something fails."""
+    p = Picture(960, 470)
+    p.box(20, 30, 130, 60, DOOR, "latents", "and a budget")
+    p.box(190, 20, 190, 80, LOGIC, "family", "the VAE's layers, known", "by structure")
+    p.box(420, 20, 220, 80, LOGIC, "planner", "prices each way by running",
+          "the engine on shapes")
+    p.box(680, 20, 260, 80, LOGIC, "engine", "layer by layer, in chunks, in tiles:",
+          "what is in memory when")
+    for x in (150, 380, 640):
+        p.arrow(x, 60, x + 38, 60)
+    p.text(195, 160, "the first way that fits;", 12)
+    p.text(195, 176, "a failure goes one to the right", 12)
+    p.arrow(530, 100, 530, 138)
+    ways = (("whole", "its own code"), ("streamed", "exact"), ("tiled", "in space, too"),
+            ("cpu", "C conv3d"))
+    for number, (name, words) in enumerate(ways):
+        p.box(363 + 115 * number, 140, 105, 50, BINDING, name, words)
+        if number:
+            p.arrow(353 + 115 * number, 165, 362 + 115 * number, 165)
+    p.arrow(850, 100, 850, 223)
+    p.text(888, 165, "a grain", 11)
+    p.box(680, 225, 260, 60, LOGIC, "backend", "one layer on some frames:",
+          "fused (Triton), native (C), torch")
+    p.arrow(678, 255, 642, 255)
+    p.box(420, 225, 220, 60, LOGIC, "protect()", "routes each convolution")
+    p.line(530, 285, 530, 308)
+    p.line(90, 308, 870, 308)
+    tiers = (("vendor", "MIOpen, cuDNN"), ("triton", "our kernel"), ("gemm", "matrix products"),
+             ("conv2d", "2D, summed"), ("native", "in pieces"), ("cpu", "C conv3d"))
+    for number, (name, words) in enumerate(tiers):
+        p.arrow(90 + 156 * number, 308, 90 + 156 * number, 328)
+        p.box(20 + 156 * number, 330, 140, 50, DEVICE, name, words)
+        if number:
+            p.arrow(4 + 156 * number, 355, 19 + 156 * number, 355)
+    notes = ("the cheapest that is healthy and fits comes first; an error, a wrong first result or"
+             " too little memory goes to the next",
+             "unproven shapes of a vendor library are tried in a child process first, since a hang"
+             " cannot be caught",
+             "what was measured and what failed is kept for the next decode")
+    for number, words in enumerate(notes):
+        p.text(480, 405 + 18 * number, words, 12)
+    p.write("one_decode.svg")
+# fmt: on
+
+
+if __name__ == "__main__":
+    layers()
+    one_decode()
