@@ -43,9 +43,10 @@ CTSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 CMSAN_BUILD := build/c-msan
 CMSAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins
 CINTEGER_BUILD := build/c-integer
-# Of -fsanitize=integer without unsigned overflow, which C defines and hashes and generators mean.
+# Of -fsanitize=integer the conversions alone: unsigned overflow and shifts are defined, and what
+# generators of numbers mean.
 CINTEGER_FLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all \
-	-fsanitize=undefined,local-bounds,implicit-conversion,unsigned-shift-base,float-divide-by-zero
+	-fsanitize=undefined,local-bounds,implicit-conversion
 
 $(eval $(call instrumented,$(CTSAN_BUILD),$(CTSAN_FLAGS)))
 $(eval $(call instrumented,$(CMSAN_BUILD),$(CMSAN_FLAGS)))
@@ -136,9 +137,9 @@ canalyze:
 	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_CLANG)
 	@echo "canalyze: $(words $(CANALYZE_CLANG)) files, 0 findings of clang"
 
-# Coverage: all suites at every CPU level and the tests of the binding against an extension built in
-# the same way. Without inlining, which makes one line many; otherwise optimised a little, since the
-# suites take ten times as long without.
+# Coverage: all suites at every CPU level, failing calls of the system (csites) and the tests of the
+# binding against an extension built in the same way. Without inlining, which makes one line many;
+# otherwise optimised a little, since the suites take ten times as long without.
 CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
@@ -170,5 +171,7 @@ ccov:
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
 		$(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,4) || exit 1; \
 	done
+	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
+		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
 	$(CHECK_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

@@ -53,15 +53,18 @@ def add(files: Files, file: dict) -> None:
     path = os.path.relpath(ROOT / file["file"], ROOT)
     if not path.startswith("csrc" + os.sep):
         return
-    # One line may stand in several functions of an object (a function inlined): each adds to it.
-    seen: Counter[int] = Counter()
+    # One line may stand in several functions of an object: their branches follow each other.
+    branches: dict[int, list[int]] = defaultdict(list)
     for entry in file["lines"]:
         line = files[path][entry["line_number"]]
         line.function = entry.get("function_name", line.function)
         line.runs += entry["count"]
-        for branch in entry["branches"]:
-            line.branches[seen[entry["line_number"]]] += branch["count"]
-            seen[entry["line_number"]] += 1
+        branches[entry["line_number"]] += [branch["count"] for branch in entry["branches"]]
+    for number, counts in branches.items():
+        total = files[path][number].branches
+        # The build of the sites has calls of the system as macros with branches of their own.
+        if not total or len(total) == len(counts):
+            total.update(dict(enumerate(counts)))
 
 
 def read_counts(build: Path, jobs: int) -> Files:

@@ -48,4 +48,7 @@ typedef struct caller {
 /* A thread's body; argument: a caller. Fifty calls, every second one with a failing grain. */
 void *call_often(void *argument);
 
+/* parallel_overlap.c, for the suite of the pool. */
+TCase *hy3d_parallel_overlap_case(void);
+
 #endif

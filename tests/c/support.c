@@ -14,7 +14,7 @@
 
 #include "base/cpu.h"
 
-/* HY3D_TEST_THREADS: a machine of two processors then has as many threads as are worth looking at. */
+/* HY3D_TEST_THREADS: so many threads on a machine of two processors too. */
 static uint32_t widened(uint32_t max_threads)
 {
     const char *const word = getenv("HY3D_TEST_THREADS");

@@ -199,6 +199,21 @@ START_TEST(test_sums_beyond_the_range_of_halves_are_infinite)
 }
 END_TEST
 
+START_TEST(test_weights_too_large_for_memory_have_no_prepared_size)
+{
+    static const int64_t kernel[3] = {3, 3, 3};
+    for (int format = 1; hy3d_conv3d_format_bytes((hy3d_conv3d_format)format, 64, 64, kernel) > 0;
+         format++) {
+        const hy3d_conv3d_format of = (hy3d_conv3d_format)format;
+        ck_assert_uint_eq(hy3d_conv3d_format_bytes(of, INT32_MAX, INT32_MAX, kernel), 0);
+        ck_assert_uint_eq(hy3d_conv3d_format_bytes(of, INT64_C(1) << 31, 64, kernel), 0);
+        ck_assert_uint_eq(hy3d_conv3d_format_bytes(of, 64, 0, kernel), 0);
+        ck_assert_uint_eq(hy3d_conv3d_format_bytes(of, 64, 64, NULL), 0);
+    }
+    ck_assert_uint_gt(hy3d_conv3d_format_bytes((hy3d_conv3d_format)1, 64, 64, kernel), 0);
+}
+END_TEST
+
 /* 2^33 input elements that are few addresses, and outputs whose indices pass 2^31 elements. */
 START_TEST(test_logical_sizes_beyond_31_bits_index_correctly)
 {
@@ -239,6 +254,7 @@ Suite *hy3d_conv3d_suite(void)
     tcase_add_test(tests, test_gaps_of_the_output_are_never_written);
     tcase_add_test(tests, test_an_empty_batch_runs_and_touches_nothing);
     tcase_add_loop_test(tests, test_every_half_pattern_passes_through_a_convolution_by_one, 0, 2);
+    tcase_add_test(tests, test_weights_too_large_for_memory_have_no_prepared_size);
     tcase_add_test(tests, test_sums_beyond_the_range_of_halves_are_infinite);
     tcase_add_test(tests, test_logical_sizes_beyond_31_bits_index_correctly);
     suite_add_tcase(suite, tests);

@@ -1,4 +1,4 @@
-/* The fingerprint of bytes, against its definition (csrc/base/fingerprint.c) done by long division. */
+/* The fingerprint of bytes against its definition (csrc/base/fingerprint.c), by long division. */
 #include "support.h"
 
 #include <stdlib.h>

@@ -167,46 +167,6 @@ START_TEST(test_eight_threads_share_one_pool_without_mixing_their_calls)
 }
 END_TEST
 
-typedef struct pair_of_calls {
-    hy3d_context *context;
-    record *second;
-    hy3d_status second_status;
-} pair_of_calls;
-
-static void *call_second(void *argument)
-{
-    pair_of_calls *const calls = argument;
-    calls->second_status =
-        hy3d__parallel_for(calls->context, 64, 2, NULL, record_grain, calls->second);
-    return NULL;
-}
-
-/* The first call's only grain: another thread's call begins and ends while it lasts. */
-static hy3d_status outlast_second(void *argument, int64_t grain, uint32_t slot)
-{
-    (void)grain;
-    (void)slot;
-    pthread_t other;
-    if (pthread_create(&other, NULL, call_second, argument) != 0) {
-        return HY3D_ERR_THREAD;
-    }
-    pthread_join(other, NULL);
-    return HY3D_OK;
-}
-
-START_TEST(test_a_call_ends_while_an_earlier_one_still_runs)
-{
-    pair_of_calls calls = {.context = test_context(NULL, 2), .second = make_record(2)};
-    for (int round = 0; round < 20; round++) {
-        ck_assert_ok(hy3d__parallel_for(calls.context, 1, 2, NULL, outlast_second, &calls));
-        ck_assert_ok(calls.second_status);
-        ck_assert_int_eq(calls.second->total, 64 * (round + 1));
-    }
-    free(calls.second);
-    hy3d_context_destroy(calls.context);
-}
-END_TEST
-
 typedef struct nest {
     hy3d_context *context;
     _Atomic int inner_runs, strays;
@@ -424,7 +384,6 @@ Suite *hy3d_parallel_suite(void)
     tcase_add_test(tests, test_nothing_starts_after_a_cancellation);
     tcase_add_test(tests, test_another_thread_can_cancel_an_endless_call);
     tcase_add_test(tests, test_eight_threads_share_one_pool_without_mixing_their_calls);
-    tcase_add_test(tests, test_a_call_ends_while_an_earlier_one_still_runs);
     tcase_add_test(tests, test_a_call_from_inside_a_grain_runs_serially);
     tcase_add_test(tests, test_threads_that_cannot_be_created_only_cost_time);
     tcase_add_test(tests, test_workers_leave_signals_to_the_host);
@@ -432,5 +391,6 @@ Suite *hy3d_parallel_suite(void)
     tcase_add_test(tests, test_the_gate_never_lets_more_than_its_limit_in);
     tcase_add_test(tests, test_waiting_workers_and_callers_use_no_processor_time);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, hy3d_parallel_overlap_case());
     return suite;
 }

@@ -176,6 +176,25 @@ for _ in range(2):
     assert out == "HY3D_ERR_BLAS_UNAVAILABLE True True\n" * 2
 
 
+CORNERS, ORDER = np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32)
+OUT, PICTURE = np.empty((3, 3), np.float32), np.empty((2, 2, 3), np.float32)
+CANCELLED: dict[str, Callable[[Any], Any]] = {
+    "interpolate": lambda flag: _core.interpolate(CORNERS, ORDER, PIXELS, FLAT, OUT, cancel=flag),
+    "vertex_normals": lambda flag: _core.vertex_normals(CORNERS, ORDER, OUT, cancel=flag),
+    "scatter": lambda flag: _core.scatter(CORNERS, UV, None, PICTURE, TOTAL, cancel=flag),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_a_cancelled_call_says_which_one_it_was(name: str) -> None:
+    flag = _core.CancelFlag()
+    CANCELLED[name](flag)
+    flag.request()
+    with pytest.raises(_core.Hy3dError, match=f"{name}: ") as caught:
+        CANCELLED[name](flag)
+    assert caught.value.name == "HY3D_ERR_CANCELLED"
+
+
 def test_a_run_of_the_peak_counts_what_it_did() -> None:
     threads = 2 if _core.cpu_info()["max_threads"] > 1 else 1
     assert _core.peak_run(threads, 5) == 8 * threads * 5 * 768
