@@ -130,7 +130,8 @@ class Wheel(bdist_wheel):
     def write_wheelfile(self, wheelfile_base: str, generator: str = "hy3d-rocm setup.py") -> None:
         """The last step before the archive: from here on files' modes do not change."""
         super().write_wheelfile(wheelfile_base, generator)
-        archives.plain_modes(Path(self.bdist_dir))
+        # Not bdist_dir, which an editable install never makes.
+        archives.plain_modes(Path(wheelfile_base).parent)
 
 
 class Sdist(sdist):
