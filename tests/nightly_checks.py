@@ -20,14 +20,80 @@ def bench(script: str, full: str, quick: str) -> tuple[str, str]:
 
 CHECKS = (
     Check(
+        "exact",
+        "integer convolutions have an oracle's bits, by every strategy and CPU level",
+        'make cbits-exact CBITS_ARGS="--count 1000000"',
+        "make cbits-quick",
+    ),
+    Check(
+        "stable",
+        "one result for any threads, workspace limit and alignment",
+        'make cbits-stable CBITS_ARGS="--count 1000"',
+        'make cbits-stable CBITS_ARGS="--count 6"',
+    ),
+    Check(
+        "others",
+        "the same of blending, moments and the rasteriser",
+        'make cbits-others CBITS_ARGS="--count 6000"',
+        'make cbits-others CBITS_ARGS="--count 12"',
+    ),
+    Check(
+        "real",
+        "real values stay within the proven bound; the share used, ours and torch's",
+        *bench("real_conv3d", "--count 20000", "--count 96"),
+    ),
+    Check(
         "differential",
-        "integer convolutions have torch's bits, real ones stay within the proven bound",
+        "integer convolutions have torch's bits",
         *bench("differential_conv3d", "--count 20000 --real 2000", "--count 500 --real 100"),
     ),
     Check(
-        "argument-fuzz",
-        "no tuple of arguments crashes a function of the C core",
-        *bench("fuzz_arguments", "--count 1000000", "--count 10000"),
+        "arguments",
+        "no tuple of arguments crashes, leaks or grows a callable of the C core",
+        *bench("fuzz_arguments", "--count 1000000", "--count 2000"),
+    ),
+    Check(
+        "fuzz",
+        "any bytes as a convolution, a plan or a mesh: statuses, sizes and values as promised",
+        "make cfuzz-run FUZZ_SECONDS=1800",
+        "make cfuzz-run FUZZ_SECONDS=20 FUZZ_JOBS=1",
+    ),
+    Check(
+        "guards",
+        "every kernel stays between inaccessible pages, with the reference's bits",
+        "make cguards",
+        'make cguards CGUARDS_ARGS="--parts 129 --only 3"',
+    ),
+    Check(
+        "sites",
+        "every call of the core for memory, threads and libraries fails and is survived",
+        "make csites",
+        "make csites",
+    ),
+    Check(
+        "binding-faults",
+        "every call of the binding for memory fails and is survived",
+        *bench("check_binding_faults", "--count 6", "--count 1"),
+    ),
+    Check(
+        "decode-oom",
+        "memory that runs out anywhere in a decode leaves the result or a sentence",
+        *bench("check_decode_oom", "", "--count 100"),
+    ),
+    Check(
+        "disk",
+        "faults of the disk leave the old content or the new",
+        *bench("check_disk_faults", "--count 1000", "--count 40"),
+    ),
+    Check(
+        "host",
+        "cancels, forks, threads, interpreters, ends, signals and long use in a host process",
+        *bench("check_host", "", "--scale 0.01"),
+    ),
+    Check(
+        "seeds",
+        "seeds keep to their definition and leave the global random states alone",
+        *bench("check_seeds", "--count 10000", "--count 200"),
     ),
     Check(
         "plans",
@@ -99,5 +165,75 @@ CHECKS = (
         "the C suites give no report of the address and undefined-behaviour sanitizers",
         "make asan",
         "make asan CHECK_ARGS=base",
+    ),
+    Check(
+        "tsan",
+        "the suites that start threads give no report of ThreadSanitizer, with eight threads",
+        "make ctsan",
+        "make ctsan QUICK=1",
+    ),
+    Check(
+        "msan",
+        "the C suites give no report of MemorySanitizer",
+        "make cmsan",
+        "make cmsan QUICK=1",
+    ),
+    Check(
+        "valgrind",
+        "the C suites give no report of memcheck",
+        "make cvalgrind",
+        "make cvalgrind QUICK=1",
+    ),
+    Check(
+        "helgrind",
+        "the pool's suites give no report of helgrind and drd",
+        "make chelgrind",
+        "make chelgrind",
+    ),
+    Check(
+        "integer",
+        "the C suites give no report of clang's checks of conversions and shifts",
+        "make cinteger",
+        "make cinteger QUICK=1",
+    ),
+    Check(
+        "analyze",
+        "gcc's and clang's analyzers find nothing in csrc",
+        "make canalyze",
+        "make canalyze",
+    ),
+    Check(
+        "coverage-c",
+        "every line of C is reached or explained, 95 % of the branches taken",
+        "make ccov",
+        "make ccov",
+    ),
+    Check(
+        "mutation",
+        "tests notice 85 % of small faults in the logic that decides",
+        "python tests/mutation/mutation.py",
+        "python tests/mutation/mutation.py --group device --side python --sample 30",
+    ),
+    Check(
+        "windows",
+        "the C suites pass under wine at every CPU level",
+        "make cwintest",
+        "make cwintest CWIN_LEVELS=avx2 CHECK_ARGS=parallel",
+    ),
+    Check(
+        "reproducible",
+        "the same commit gives the same sdist and wheel",
+        "python tools/check_reproducible.py",
+        "python tools/check_reproducible.py --sdist-only",
+    ),
+    Check(
+        "sdist-offline",
+        "the sdist builds without a network",
+        *bench("check_sdist", "", ""),
+    ),
+    Check(
+        "threads-no-gil",
+        "eight threads at once on the same objects, with or without the GIL",
+        *bench("check_free_threaded", "--rounds 8000", "--rounds 200"),
     ),
 )
