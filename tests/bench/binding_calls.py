@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import fuzz_arguments
 import numpy as np
+import steady_calls
+from fuzz_calls import READY, good_plan
 
 from hy3d_rocm import _core
 
@@ -115,7 +116,7 @@ def methods() -> list[Call]:
     for name in ("request", "reset"):
         found.append(Call(f"CancelFlag.{name}", getattr(flag, name), (), {}))
     found.append(Call("CancelFlag.requested", getattr, (flag, "requested"), {}))
-    for ready in fuzz_arguments.READY:
+    for ready in READY:
         names = [n for n in dir(ready) if not n.startswith("__")]
         found += [Call(f"PreparedWeights.{n}", getattr, (ready, n), {}) for n in names]
         found.append(Call("PreparedWeights.repr", repr, (ready,), {}))
@@ -127,7 +128,7 @@ def raising() -> list[Call]:
     flag = _core.CancelFlag()
     flag.request()
     ones = np.ones((1, 2, 3, 4, 5), "f4")
-    plan = fuzz_arguments.good_plan(random.Random(1)) | {"budget_bytes": 1, "fixed_bytes": 10}
+    plan = good_plan(random.Random(1)) | {"budget_bytes": 1, "fixed_bytes": 10}
     sums = (np.zeros(2), np.zeros(2))
     return [
         Call("schedule_plan", _core.schedule_plan, (), plan),
@@ -139,12 +140,9 @@ def raising() -> list[Call]:
 
 def drawn(name: str, seed: int, spoilt: bool) -> Call | None:
     """A call that the fuzzer would make; None where it does not give the same twice."""
-    arrays = [*fuzz_arguments.make_arrays(), *fuzz_arguments.raster_arrays()]
     rng = random.Random(f"{seed}/{name}/{spoilt}")
     random.seed(seed)
-    args, kwargs = fuzz_arguments.good_call(name, rng, arrays)
-    if spoilt:
-        fuzz_arguments.spoil(rng, args, kwargs, arrays)
+    args, kwargs = steady_calls.call(name, rng, steady_calls.arrays(), spoilt=spoilt)
     call = Call(name, getattr(_core, name), tuple(args), copy.copy(kwargs))
     first = call.outcome()
     if first[0] == "raised" and first[1] not in ("ValueError", "Hy3dError", "TypeError"):
@@ -156,8 +154,8 @@ def list_calls(good: int, bad: int) -> list[Call]:
     """`good` calls of each function that give something, `bad` that raise; those of the types."""
     found = [*methods(), *raising()]
     found += [Call("resolve_device", _core.resolve_device, (one, "cpu"), {}) for one in pipelines()]
-    for name in fuzz_arguments.functions():
-        if name in (*LEFT_OUT, "CancelFlag"):
+    for name in steady_calls.FUNCTIONS:
+        if name in LEFT_OUT:
             continue
         for spoilt, wanted in ((False, good), (True, bad)):
             kept = 0

@@ -42,7 +42,7 @@ import host_growth  # noqa: E402
 import host_life  # noqa: E402
 import host_threads  # noqa: E402
 
-FUNCTIONS = len(host_growth.fuzz.functions())
+FUNCTIONS = len(host_growth.steady_calls.FUNCTIONS)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fuzz_arguments as fuzz
+import steady_calls
 from fuzz_arguments import EXPECTED, _core
+from fuzz_calls import FLAG
 
 MOST_BYTES = 2**20
 WARM_UP = 2000
@@ -45,13 +46,6 @@ def anonymous_bytes() -> int:
     return sum(int(n) * 1024 for n in re.findall(r"^(?:Anonymous|Swap):\s+(\d+) kB", text, re.M))
 
 
-def arguments_of(name: str, rng: random.Random, arrays: list[Any], *, spoilt: bool) -> Any:
-    args, kwargs = fuzz.good_call(name, rng, arrays)
-    if spoilt:
-        fuzz.spoil(rng, args, kwargs, arrays)
-    return args, kwargs
-
-
 def outcome(function: Any, args: Any, kwargs: Any) -> str:
     """ "" for a result, else the kind of error and its sentence without numbers and quotations."""
     try:
@@ -65,13 +59,13 @@ def outcome(function: Any, args: Any, kwargs: Any) -> str:
 def found(name: str, seed: int, *, spoilt: bool, most: int) -> dict[str, tuple[Any, Any]]:
     """Calls that work (by a number), or one for each way to be refused (by its sentence), that do
     the same each time that they are made."""
-    arrays = [*fuzz.make_arrays(), *fuzz.READY, *fuzz.raster_arrays()]
+    arrays = steady_calls.arrays()
     function = getattr(_core, name)
     made: dict[str, tuple[Any, Any]] = {}
     for index in range(TRIES):
         random.seed(f"{seed}:{name}:{index}")
         rng = random.Random(random.random())
-        args, kwargs = arguments_of(name, rng, arrays, spoilt=spoilt)
+        args, kwargs = steady_calls.call(name, rng, arrays, spoilt=spoilt)
         first = outcome(function, args, kwargs)
         key = first if spoilt else str(len(made))
         if bool(first) is not spoilt or key in made:
@@ -86,7 +80,7 @@ def found(name: str, seed: int, *, spoilt: bool, most: int) -> dict[str, tuple[A
 
 def items_of(calls: list[tuple[Any, Any]]) -> list[Any]:
     """All that is passed, and what every call meets."""
-    items: list[Any] = [None, True, _core, _core.Hy3dError, ValueError, fuzz.FLAG]
+    items: list[Any] = [None, True, _core, _core.Hy3dError, ValueError, FLAG]
     for args, kwargs in calls:
         items += [*args, *kwargs.values()]
         items += [part for value in args if type(value) in (tuple, list) for part in value]
@@ -156,7 +150,7 @@ def grow(name: str, calls: list[tuple[Any, Any]], count: int, refused: bool) -> 
 def growth(indices: range, seed: int, count: int) -> dict[str, Any]:
     """The functions with these numbers, `count` calls of each."""
     most, made = 0, 0
-    for name in [fuzz.functions()[index] for index in indices]:
+    for name in [steady_calls.FUNCTIONS[index] for index in indices]:
         calls = list(found(name, seed, spoilt=False, most=VARIANTS).values())
         assert calls, f"no call of {name} works"
         most = max(most, grow(name, calls, count, refused=False))
@@ -167,7 +161,7 @@ def growth(indices: range, seed: int, count: int) -> dict[str, Any]:
 def refusals(indices: range, seed: int, count: int) -> dict[str, Any]:
     """Every way found to be refused by the functions with these numbers, `count` times each."""
     most, ways = 0, 0
-    for name in [fuzz.functions()[index] for index in indices]:
+    for name in [steady_calls.FUNCTIONS[index] for index in indices]:
         for words, call in found(name, seed, spoilt=True, most=10**6).items():
             try:
                 most = max(most, grow(name, [call], count, refused=True))
