@@ -175,7 +175,7 @@ END_TEST
 START_TEST(test_rows_longer_than_a_buffer_are_joined_without_a_gap)
 {
     test_random random = test_rng(20262);
-    static const int64_t lengths[] = {255, 256, 257, 300};
+    static const int64_t lengths[] = {255, 256, 257, 300, 1500}; /* far beyond: a smashed stack */
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         const int64_t wide[DIMS] = {1, 2, 1, 2, lengths[i]}, deep[DIMS] = {1, lengths[i], 1, 2, 3};
         for (int repeat = 0; repeat < 6; repeat++) {
