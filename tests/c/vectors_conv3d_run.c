@@ -290,27 +290,44 @@ static hy3d_status prepare(const vector *v)
     return status;
 }
 
+/* Vectors of calls that work want a plan, and this one takes BLAS. */
+static bool has_blas(void)
+{
+    hy3d_context *const context = test_context("ref", 2);
+    const bool there = test_has_blas(context);
+    hy3d_context_destroy(context);
+    return there;
+}
+
 START_TEST(test_plans)
 {
-    vectors_check(plans, COUNT_OF(plans), plan);
+    if (has_blas()) {
+        vectors_check(plans, COUNT_OF(plans), plan);
+    }
 }
 END_TEST
 
 START_TEST(test_runs)
 {
-    vectors_check(runs, COUNT_OF(runs), run);
+    if (has_blas()) {
+        vectors_check(runs, COUNT_OF(runs), run);
+    }
 }
 END_TEST
 
 START_TEST(test_fusions)
 {
-    vectors_check(fusions, COUNT_OF(fusions), run);
+    if (has_blas()) {
+        vectors_check(fusions, COUNT_OF(fusions), run);
+    }
 }
 END_TEST
 
 START_TEST(test_workspaces)
 {
-    vectors_check(workspaces, COUNT_OF(workspaces), run);
+    if (has_blas()) {
+        vectors_check(workspaces, COUNT_OF(workspaces), run);
+    }
 }
 END_TEST
 
