@@ -60,7 +60,8 @@ lint: $(STAMP)
 	$(PY) -m mypy
 
 site: $(STAMP)
-	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+	@echo "the documentation: build/site/index.html"
 
 pytest: $(STAMP)
 	$(PY) -m pytest

@@ -139,8 +139,8 @@ else:
         missing = str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.
         logger.info(
-            "The C core is not there (%s): everything but the CPU convolution works; to get that "
-            "too, %s.",
+            "The C core is not there (%s): everything but the CPU convolution and the rasteriser "
+            "works; to get those too, %s.",
             missing,
             INSTALL,
         )

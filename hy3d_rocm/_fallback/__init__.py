@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hy3d_rocm._fallback.shadowed import remedy
+
 # Number and name of each status that a twin raises; include/hy3d/status.h has the list.
 STATUS_NAMES = {
     1: "HY3D_ERR_INVALID_ARGUMENT",
@@ -24,9 +26,7 @@ STATUS_NAMES = {
     9: "HY3D_ERR_BLAS_UNAVAILABLE",
     10: "HY3D_ERR_THREAD",
 }
-INSTALL = (
-    "run `pip install .` in the pack's folder, or `pip install hy3d-rocm` (needs a C compiler)"
-)
+INSTALL = remedy()
 _NEEDED = f"The CPU convolution needs the C core, which is not there: {INSTALL}."
 
 _NEEDED_TO_RASTERIZE = f"The rasteriser needs the C core, which is not there: {INSTALL}."
