@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace as Thing
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from planning_jobs import CARD, CPU, F32, META, job  # noqa: E402
 
 from hy3d_rocm.decode.failures import (  # noqa: E402
     CONVOLUTION,
@@ -21,26 +22,9 @@ from hy3d_rocm.decode.faults import ATTEMPTS, Grains, is_out_of_memory, retried 
 from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
 from hy3d_rocm.decode.memory.predict import CountingBackend  # noqa: E402
 from hy3d_rocm.decode.native import backend as native  # noqa: E402
-from hy3d_rocm.decode.planning import backends, ways  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning import backends  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import WayOptions  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
-
-GB, MB = 2**30, 2**20
-CPU, CARD, META = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
-F32 = torch.float32
-
-
-def job(device: Any = CPU, **changes: Any) -> Job:
-    family = Thing(
-        factor=(4, 8), has_global_norms=False, out_shape=lambda s: (*s, 1),
-        moments_shape=lambda s: (*s, 2),
-    )  # fmt: skip
-    made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, ways.torch_backend)
-    return replace(made, **changes)
-
-
-def family(**changes: Any) -> Any:
-    return Thing(**{**vars(job().family), **changes})
 
 
 @pytest.mark.parametrize(
