@@ -10,7 +10,7 @@
 TCase *hy3d_schedule_blend_cases(void);
 
 #define DIMS HY3D_TENSOR_DIMS
-#define MAX_SIDE 300
+#define MAX_SIDE 1500
 
 /* A tensor of its own memory with a random order of dimensions, gaps and directions. */
 typedef struct random_tensor {

@@ -28,7 +28,9 @@ create_mutants(int(sys.argv[1]))
 _LEFT_OUT = 34  # mutmut's word for a mutant that is skipped
 # 2: the mutant broke the collection of tests. Negative: it died of a signal.
 _KILLED = {1, 2, 3, -9, -11, -6, -4, -8, -7}
-_TIMED_OUT = {36, 24, -24, 152, 255}
+_TIMED_OUT = {36, 24, -24, 152}
+# pytest was given a test that it does not know: nothing was run, whatever mutmut calls it.
+_NOT_RUN = 255
 
 
 def run(group: Group, folder: Path, *, jobs: int, sample: int, seed: int, only: str = "") -> Tally:
@@ -101,5 +103,7 @@ def _read(folder: Path, found: dict[str, list[Mutant]], chosen: set[Mutant]) -> 
             verdict = by_name[mutant.name]
             if mutant not in chosen or verdict == _LEFT_OUT:
                 continue
+            if verdict == _NOT_RUN:
+                raise SystemExit(f"no test was run for {mutant.key}: does a test's name change?")
             tally.add(mutant.key, killed=verdict in _KILLED, timed_out=verdict in _TIMED_OUT)
     return tally
