@@ -285,6 +285,8 @@ static hy3d_status compute_as(void *argument, int64_t grain, uint32_t slot)
     return meet(&of->all, grain, slot);
 }
 
+#define FLUSH 0x8040U /* FTZ and DAZ in MXCSR */
+
 /* Else a result would depend on which thread computed which part of it. The system's own threads
  * begin as they like: on Windows with an x87 of 53 bits. */
 START_TEST(test_every_thread_computes_in_its_callers_manner)
@@ -297,8 +299,12 @@ START_TEST(test_every_thread_computes_in_its_callers_manner)
         fesetround(roundings[i / 2]);
 #if defined(__SSE__)
         if (i % 2 != 0) {
-            __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); /* FTZ and DAZ */
-            ck_assert_int_ne(manners() & 2, 0);
+            __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | FLUSH);
+            if ((__builtin_ia32_stmxcsr() & FLUSH) == FLUSH) {
+                ck_assert_int_ne(manners() & 2, 0);
+            } else { /* valgrind's processor keeps the rounding alone */
+                test_skip("flushing denormals");
+            }
         }
 #endif
         mannered of = {MEETING(4), manners(), 0};
