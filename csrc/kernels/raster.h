@@ -90,7 +90,8 @@ typedef struct hy3d__raster_tile {
     int32_t face[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* + 1 */
     float barycentric[3][HY3D__TILE_PIXELS + HY3D__TILE_SLACK];
     float depth[HY3D__TILE_PIXELS + HY3D__TILE_SLACK];
-    /* Pixels of the last face of which rounding leaves open whether they are covered. */
+    /* Pixels of the last face of which rounding leaves open whether they are covered, in any
+     * order. */
     int doubts;
     uint16_t doubt[HY3D__TILE_PIXELS];
 } hy3d__raster_tile;

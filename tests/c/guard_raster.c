@@ -2,6 +2,8 @@
  * n is vertices there, and the pixels of the picture that `prior` belongs to. */
 #include "guard_cases.h"
 
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "raster/internal.h"
@@ -141,13 +143,19 @@ static void make_cover(const guard_case *c, test_random *random, void *const at[
     tile->prior = NULL;
 }
 
-/* The tile points at `prior` during the call alone, so that copies of it compare. */
+static int by_place(const void *a, const void *b)
+{
+    return *(const uint16_t *)a - *(const uint16_t *)b;
+}
+
+/* Doubts may come in any order: it is that of the lanes. The tile points at `prior` during the call alone, so that copies of it compare. */
 static void call_cover(const hy3d__kernels *kernels, const guard_case *c, void *const at[])
 {
     hy3d__raster_tile *const tile = at[4];
     tile->prior = c->variant % 4 == 3 ? NULL : at[3];
     kernels->raster_cover_f64(at[0], at[1], 0, at[2], tile);
     tile->prior = NULL;
+    qsort(tile->doubt, (size_t)tile->doubts, sizeof tile->doubt[0], by_place);
     memset(tile->doubt + tile->doubts, 0,
            sizeof tile->doubt - (size_t)tile->doubts * sizeof tile->doubt[0]);
 }

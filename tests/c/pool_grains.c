@@ -65,6 +65,7 @@ void *call_often(void *argument)
         self->bad_calls = -1;
         return NULL;
     }
+    self->seen = seen; /* found from the caller too: a child of fork() has lost this stack */
     for (int i = 0; i < CALLS; i++) {
         *seen = (record){.slots = 3, .fail_at = i % 2 ? 7 : -1, .cancel_at = -1};
         const hy3d_status wanted = i % 2 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
