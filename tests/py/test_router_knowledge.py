@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from router_world import World
 from hy3d_rocm.conv import faults, forget, policy, probe
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.knowledge import Store
+from hy3d_rocm.conv.knowledge import Store, make_key, schema, this_machine
 from hy3d_rocm.conv.policy import StoreMemory
 
 X, W = torch.ones(1, 2, 4, 6, 6), torch.ones(3, 2, 3, 3, 3)
@@ -102,6 +104,34 @@ with torch.inference_mode(), world.protect("pin:vendor"):
             F.conv3d(X, W)
     assert "vendor" not in world.calls()
     store.close(60)
+
+
+def test_a_first_vendor_call_stands_in_the_file_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    store = Store.open(path)
+    world = world_with(monkeypatch, store)
+    result = F.conv3d(X, W)
+    seen = []
+
+    def act(call: Any) -> torch.Tensor:
+        seen.append(trying())
+        return result.clone()
+
+    def trying() -> list[Any]:
+        with closing(sqlite3.connect(path)) as file:
+            return schema.read_trying(file)
+
+    world.tiers["vendor"].act = act
+    with world.protect("pin:vendor"):
+        F.conv3d(X, W)
+        F.conv3d(X, W)
+    first, second = seen
+    assert second == [], "only a first call is risky"
+    (row,) = first
+    assert (row.key, row.tier) == (make_key(spec_of_call(), this_machine(CPU)), "vendor")
+    store.close(60)
+    assert trying() == []
 
 
 def test_a_probes_outcome_becomes_a_record(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:

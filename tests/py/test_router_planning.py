@@ -123,6 +123,25 @@ def test_a_check_that_fails_itself_keeps_the_result_and_says_so_once(
     assert world.memory.verdicts() == {}
 
 
+def test_each_shape_whose_check_fails_is_said_with_the_checks_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def check(tier: str, *_: Any, **__: Any) -> None:
+        seen.append(tier)
+        raise KeyError("aminmax")
+
+    monkeypatch.setattr(selfcheck, "check", check)
+    with world.protect() as guard:
+        for _ in range(2):
+            conv()
+            F.conv3d(X[..., 1:], W)
+    assert set(seen) == {"triton"}
+    assert len(guard.stats.lines) == 2
+    assert all("aminmax" in line for line in guard.stats.lines)
+
+
 def test_a_check_is_made_up_for_at_the_next_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

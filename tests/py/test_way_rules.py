@@ -122,3 +122,64 @@ def test_the_order_of_ways(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tool_is_on_the_host_where_it_computes_there() -> None:
     assert ways.Tools(Thing(), CPU).on_host
     assert not ways.Tools(Thing(), CARD).on_host
+
+
+#: Sides and number of the largest tile at each level; the family makes 8 pixels of a latent
+TILES = (((40, 60), 1), ((38, 58), 2), ((20, 60), 2), ((20, 30), 4), ((20, 29), 6))
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, scale: int = 2) -> list[dict[str, Any]]:
+    """Plans of TILES in the place of tile_plan; what was asked of it."""
+    asked: list[dict[str, Any]] = []
+
+    def plan(job: Any, parameters: Any) -> Any:
+        asked.append(dict(parameters))
+        sides, count = TILES[parameters["level"]]
+        spatial = Thing(
+            levels=len(TILES), grains=[None] * count, decoded_size=lambda axis: sides[axis - 1]
+        )
+        return Thing(spatial=spatial, cut=Thing(scale=scale))
+
+    monkeypatch.setattr(ways, "tile_plan", plan)
+    return asked
+
+
+def test_levels_whose_tiles_are_hardly_smaller_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = planned(monkeypatch)
+    assert ways._SMALLER < 38 * 58 / (40 * 60)
+    assert list(ways._levels(job(CARD), {"chunk": 3})) == [0, 2, 3, 4]
+    assert all(parameters["chunk"] == 3 for parameters in asked)
+    monkeypatch.setattr(ways, "_SMALLER", 0.5)  # a half is small enough
+    assert list(ways._levels(job(CARD), {})) == [0, 2, 3, 4]
+    monkeypatch.setattr(ways, "_SMALLER", 0.49)
+    assert list(ways._levels(job(CARD), {})) == [0, 3, 4]
+
+
+def test_tiles_come_large_first_and_the_smallest_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned(monkeypatch)
+    made = job(CARD, family=family(has_global_norms=True))
+    pixels = made.family.factor[1] // 2
+    options = WayOptions(chunk_size=5, statistic_passes=3, halo_pixels=7)
+    found = list(ways._tiled("tiled", made, options))
+    assert [way.parameters["level"] for way in found] == [0, 2, 3, 4, 4]
+    texts = [way.what for way in found]
+    assert texts[0] == f"in 1 tile of up to {60 * pixels} x {40 * pixels} pixels"
+    assert texts[1] == f"in 2 tiles of up to {60 * pixels} x {20 * pixels} pixels"
+    assert [way.again for way in found] == [False] * 4 + [True]
+    assert [way.row for way in found] == ["tiles"] * 4 + [""]
+    assert {way.strategy for way in found} == {"tiled"}
+    usual = {"engine": "tiles", "chunk": 5, "slice_bytes": options.slice_bytes, "halo_pixels": 7,
+             "overlap_pixels": options.overlap_pixels, "min_tile_pixels": options.min_tile_pixels,
+             "passes": 3, "level": 0}  # fmt: skip
+    assert found[0].parameters == usual
+    assert found[-1].parameters == usual | {
+        "chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16, "level": 4
+    }  # fmt: skip
+    plain = list(ways._tiled("cpu", job(CARD), WayOptions(statistic_passes=3)))
+    assert plain[0].parameters["passes"] == 0, "nothing is normalised over the whole video"
+    assert plain[0].parameters["chunk"] == 1
+    assert plain[-1].strategy == "cpu"
