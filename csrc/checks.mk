@@ -137,12 +137,15 @@ canalyze:
 	$(MAKE) --no-print-directory -s -k -j$(JOBS) $(CANALYZE_CLANG)
 	@echo "canalyze: $(words $(CANALYZE_CLANG)) files, 0 findings of clang"
 
-# Coverage: all suites at every CPU level, failing calls of the system (csites) and the tests of the
-# binding against an extension built in the same way. Without inlining, which makes one line many;
-# otherwise optimised a little, since the suites take ten times as long without.
+# Coverage: the suites at every CPU level, failing calls of the system (csites), the checks of bits,
+# and the tests of the binding against an extension built in the same way. Without inlining, which
+# makes one line many; otherwise optimised a little, since the suites take ten times as long
+# without. Of the two longest suites parts are run: the checks of bits go the same ways, with an
+# oracle that takes less time.
 CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
+CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule $(foreach suite,conv3d winograd,$(suite):16:2)
 CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
 	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
@@ -150,6 +153,9 @@ CCOV_OBJECTS := $(patsubst %.c,$(CCOV_BUILD)/python/%.o,$(sort $(wildcard csrc/*
 $(eval $(call instrumented,$(CCOV_BUILD),$(CCOV_FLAGS)))
 # The tests themselves and their oracle are where the time goes.
 $(CCOV_BUILD)/tests-compat/%.o: CFLAGS += -O2 -fno-profile-arcs -fno-test-coverage -DTEST_COVERAGE=1
+
+$(CCOV_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_SOURCES:%.c=$(CCOV_BUILD)/%.o)
+	$(CC) $(CCOV_FLAGS) -o $@ $^ $(CORE_LIBS)
 
 $(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)
@@ -165,12 +171,15 @@ $(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
 ccov:
 	$(call needs,gcov,gcov is not installed (it comes with gcc); not run)
 	$(call program,$(CCOV_BUILD),$(CC))
-	$(MAKE) --no-print-directory -j$(JOBS) $(CCOV_EXTENSION)
+	$(MAKE) --no-print-directory -j$(JOBS) $(CCOV_EXTENSION) $(CCOV_BUILD)/check_bits
 	find $(CCOV_BUILD) -name '*.gcda' -delete
 	for level in $(CCOV_LEVELS); do \
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
-		$(SHORT_SUITES) $(call shares,$(LONG_SUITES),16,4) || exit 1; \
+		$(CCOV_SUITES) || exit 1; \
 	done
+	$(CCOV_BUILD)/check_bits exact --count 3000 --jobs $(JOBS)
+	$(CCOV_BUILD)/check_bits stable --count 4 --jobs $(JOBS)
+	$(CCOV_BUILD)/check_bits others --count 24 --jobs $(JOBS)
 	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"

@@ -176,7 +176,7 @@ cclean:
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
 
+include tests/bench/bits/bits.mk
 include csrc/checks.mk
 include csrc/windows.mk
-include tests/bench/bits/bits.mk
 include tests/sites/sites.mk
