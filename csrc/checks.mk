@@ -61,7 +61,7 @@ uninstrumented = $(MAKE) --no-print-directory -j$(JOBS) CHECK_COMPAT=1 \
 needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 
 cguards: $(CORE_BUILD)/check_hy3d
-	python3 tests/bench/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
+	python3 tests/checks/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
 
 .PHONY: cguards ctsan cmsan cvalgrind chelgrind cinteger canalyze
 
@@ -183,4 +183,4 @@ ccov:
 	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
-	$(CHECK_PYTHON) tests/bench/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)
+	$(CHECK_PYTHON) tests/checks/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

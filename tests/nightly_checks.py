@@ -12,9 +12,9 @@ class Check(NamedTuple):
     quick: str
 
 
-def bench(script: str, full: str, quick: str) -> tuple[str, str]:
-    """Both commands of a script in tests/bench."""
-    command = f"python tests/bench/{script}.py "
+def script(name: str, full: str, quick: str) -> tuple[str, str]:
+    """Both commands of a script in tests/checks."""
+    command = f"python tests/checks/{name}.py "
     return (command + full).strip(), (command + quick).strip()
 
 
@@ -40,17 +40,17 @@ CHECKS = (
     Check(
         "real",
         "real values stay within the proven bound; the share used, ours and torch's",
-        *bench("real_conv3d", "--count 20000", "--count 96"),
+        *script("real_conv3d", "--count 20000", "--count 96"),
     ),
     Check(
         "differential",
         "integer convolutions have torch's bits",
-        *bench("differential_conv3d", "--count 20000 --real 2000", "--count 500 --real 100"),
+        *script("differential_conv3d", "--count 20000 --real 2000", "--count 500 --real 100"),
     ),
     Check(
         "arguments",
         "no tuple of arguments crashes, leaks or grows a callable of the C core",
-        *bench("fuzz_arguments", "--count 1000000", "--count 2000"),
+        *script("fuzz_arguments", "--count 1000000", "--count 2000"),
     ),
     Check(
         "fuzz",
@@ -73,92 +73,92 @@ CHECKS = (
     Check(
         "binding-faults",
         "every call of the binding for memory fails and is survived",
-        *bench("check_binding_faults", "--count 6", "--count 1"),
+        *script("check_binding_faults", "--count 6", "--count 1"),
     ),
     Check(
         "decode-oom",
         "memory that runs out anywhere in a decode leaves the result or a sentence",
-        *bench("check_decode_oom", "", "--count 100"),
+        *script("check_decode_oom", "", "--count 100"),
     ),
     Check(
         "disk",
         "faults of the disk leave the old content or the new",
-        *bench("check_disk_faults", "--count 1000", "--count 40"),
+        *script("check_disk_faults", "--count 1000", "--count 40"),
     ),
     Check(
         "host",
         "cancels, forks, threads, interpreters, ends, signals and long use in a host process",
-        *bench("check_host", "", "--scale 0.01"),
+        *script("check_host", "", "--scale 0.01"),
     ),
     Check(
         "seeds",
         "seeds keep to their definition and leave the global random states alone",
-        *bench("check_seeds", "--count 10000", "--count 200"),
+        *script("check_seeds", "--count 10000", "--count 200"),
     ),
     Check(
         "plans",
         "random decode plans keep every promise",
-        *bench("check_plans", "--count 1000000", "--count 20000"),
+        *script("check_plans", "--count 1000000", "--count 20000"),
     ),
     Check(
         "router",
         "a fault at every tier and call loses no convolution",
-        *bench("check_router", "", "--quick 300"),
+        *script("check_router", "", "--quick 300"),
     ),
     Check(
         "tiers",
         "every tier agrees with float64, in pieces of any size",
-        *bench("differential_tiers", "--count 2000", "--count 100"),
+        *script("differential_tiers", "--count 2000", "--count 100"),
     ),
     Check(
         "probe",
         "probes that hang, crash or lie get the right verdict and leave nothing",
-        *bench("check_probe", "--count 1000", "--count 60"),
+        *script("check_probe", "--count 1000", "--count 60"),
     ),
     Check(
         "knowledge",
         "the file of what was learnt survives kills, full disks and two writers",
-        *bench("check_knowledge", "--kills 200", "--kills 20"),
+        *script("check_knowledge", "--kills 200", "--kills 20"),
     ),
     Check(
         "resume",
         "a decode killed at any moment ends with the bytes of an undisturbed one",
-        *bench("check_resume", "--count 200 --decoder double", "--count 10 --decoder double"),
+        *script("check_resume", "--count 200 --decoder double", "--count 10 --decoder double"),
     ),
     Check(
         "planned-peak",
         "no decode takes more memory than was planned",
-        *bench("check_planned_peak", "--count 500", "--count 20"),
+        *script("check_planned_peak", "--count 500", "--count 20"),
     ),
     Check(
         "families",
         "every known VAE, by its layers, decodes as its own code does",
-        *bench("check_families", "", "--frames 9"),
+        *script("check_families", "", "--frames 9"),
     ),
     Check(
         "raster",
         "no pixel of random scenes is wrong, by float64 and whole numbers",
-        *bench("raster_random", "--count 10000", "--count 300"),
+        *script("raster_random", "--count 10000", "--count 300"),
     ),
     Check(
         "triton-numerics",
         "the Triton kernels, interpreted, agree with float64",
-        *bench("check_triton_numerics", "--count 500", "--count 20"),
+        *script("check_triton_numerics", "--count 500", "--count 20"),
     ),
     Check(
         "triton-isa",
         "every Triton convolution compiles for AMD without a spill",
-        *bench("check_gfx", "", "--quick --arch gfx1100 --dtype f16"),
+        *script("check_gfx", "", "--quick --arch gfx1100 --dtype f16"),
     ),
     Check(
         "fused-isa",
         "the fused decode's kernels compile for AMD without a spill",
-        *bench("check_fused_gfx", "", "--quick --arch gfx1100 --dtype f16"),
+        *script("check_fused_gfx", "", "--quick --arch gfx1100 --dtype f16"),
     ),
     Check(
         "raster-isa",
         "the GPU rasteriser's kernels compile for AMD",
-        *bench("check_raster_gfx", "", "--arch gfx1100"),
+        *script("check_raster_gfx", "", "--arch gfx1100"),
     ),
     Check(
         "asan",
@@ -229,11 +229,11 @@ CHECKS = (
     Check(
         "sdist-offline",
         "the sdist builds without a network",
-        *bench("check_sdist", "", ""),
+        *script("check_sdist", "", ""),
     ),
     Check(
         "threads-no-gil",
         "eight threads at once on the same objects, with or without the GIL",
-        *bench("check_free_threaded", "--rounds 8000", "--rounds 200"),
+        *script("check_free_threaded", "--rounds 8000", "--rounds 200"),
     ),
 )

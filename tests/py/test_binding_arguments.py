@@ -1,4 +1,4 @@
-"""A short run of the argument fuzzer; tests/bench/fuzz_arguments.py has the long one."""
+"""A short run of the argument fuzzer; tests/checks/fuzz_arguments.py has the long one."""
 
 from __future__ import annotations
 

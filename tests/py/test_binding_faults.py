@@ -1,5 +1,5 @@
 """The interpreter's memory runs out inside the binding: a part of what
-tests/bench/check_binding_faults.py does, and what that has found."""
+tests/checks/check_binding_faults.py does, and what that has found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("hy3d_rocm._core")
-CHECK = Path(__file__).resolve().parents[1] / "bench" / "check_binding_faults.py"
+CHECK = Path(__file__).resolve().parents[1] / "checks" / "check_binding_faults.py"
 sys.path.append(str(CHECK.parent))
 
 import check_binding_faults  # noqa: E402

@@ -1,4 +1,4 @@
-"""The C convolution and its reference against torch: a share of tests/bench/differential_conv3d.py
+"""The C convolution and its reference against torch: a share of tests/checks/differential_conv3d.py
 in child processes, one a CPU level, and the layers of real video VAEs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real values within the proven bound: a share of tests/bench/real_conv3d.py."""
+"""Real values within the proven bound: a share of tests/checks/real_conv3d.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that runs out anywhere in a decode: a few of what tests/bench/check_decode_oom.py does."""
+"""Memory that runs out anywhere in a decode: a few trials of tests/checks/check_decode_oom.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "checks"))
 
 from check_decode_oom import trials  # noqa: E402
 from decode_oom import OWN, Faults, Job, core  # noqa: E402

@@ -276,7 +276,7 @@ def test_the_manifest_is_on_the_disk_before_the_first_segment(tmp_path: Path) ->
 def test_killed_decodes_end_in_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, decoder: str, suffix: str, count: int
 ) -> None:
-    """A few of check_resume's trials; `tests/bench/check_resume.py --count 200` runs more."""
+    """A few of check_resume's trials; `tests/checks/check_resume.py --count 200` runs more."""
     folder = tmp_path_factory.mktemp("killed")
     threads, level = torch.get_num_threads(), logging.getLogger("hy3d_rocm").level
     try:

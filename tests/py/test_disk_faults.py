@@ -1,4 +1,4 @@
-"""Faults of the disk under what the library writes: a few of what tests/bench/check_disk_faults.py
+"""Faults of the disk under what the library writes: a few of what tests/checks/check_disk_faults.py
 does, and what that has found."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("resource")
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "checks"))
 
 import check_disk_faults as check  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402

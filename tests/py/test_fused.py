@@ -1,4 +1,4 @@
-"""The fused backend, interpreted on the CPU: a share of tests/bench/check_fused.py, and what it
+"""The fused backend, interpreted on the CPU: a share of tests/checks/check_fused.py, and what it
 promises beside numbers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Life in a host process, a few cases of each part of tests/bench/check_host.py; seeds."""
+"""Life in a host process, a few cases of each part of tests/checks/check_host.py; seeds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import check_seeds
 import pytest
 import torch
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+CHECKS = Path(__file__).resolve().parents[1] / "checks"
 
 
 def run(script: str, *arguments: str) -> str:
     made = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(BENCH / script), *arguments],
+        [sys.executable, "-X", "faulthandler", str(CHECKS / script), *arguments],
         capture_output=True, text=True, check=False, timeout=100,
         # Not under coverage: its tracer cannot be in a second interpreter, and it grows.
         env={**{k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_")},
@@ -58,7 +58,7 @@ def test_processes_end_as_they_should_whatever_stands_at_the_end(part: str) -> N
 def test_a_part_that_fails_is_told_with_its_reason() -> None:
     """In a child that cannot start its work: an index that there is no function for."""
     made = subprocess.run(
-        [sys.executable, str(BENCH / "check_host.py"), "--only", "growth", "--first", "10000",
+        [sys.executable, str(CHECKS / "check_host.py"), "--only", "growth", "--first", "10000",
          "--count", "1", "--jobs", "1"],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip

@@ -1,5 +1,5 @@
 """The knowledge file under kills, hosts at once and full disks; all of it is longer in
-tests/bench/check_knowledge.py."""
+tests/checks/check_knowledge.py."""
 
 from __future__ import annotations
 

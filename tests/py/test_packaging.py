@@ -159,7 +159,7 @@ def test_a_wrong_blas_choice_stops_the_build_with_a_sentence(value: str, sentenc
 
 def test_eight_threads_on_the_same_objects_get_the_right_results() -> None:
     # Quick, and with the GIL where Python has one; without it the check is what CI runs on cp314t.
-    check = ROOT / "tests" / "bench" / "check_free_threaded.py"
+    check = ROOT / "tests" / "checks" / "check_free_threaded.py"
     result = subprocess.run(
         [sys.executable, str(check), "--rounds", "50"], capture_output=True, text=True, check=False
     )

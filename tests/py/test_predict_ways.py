@@ -28,7 +28,7 @@ from hy3d_rocm.decode.planning.prices import Prices, meta_family  # noqa: E402
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 GB, MB = 2**30, 2**20
-CHECK = Path(__file__).parents[1] / "bench" / "check_planned_peak.py"
+CHECK = Path(__file__).parents[1] / "checks" / "check_planned_peak.py"
 
 
 def job_of(kind: str, size: tuple[int, int, int], device: torch.device = CPU) -> ways.Job:
@@ -170,7 +170,7 @@ def test_an_option_out_of_range_gets_a_sentence() -> None:
 
 
 def test_measured_peaks_stay_below_the_planned_ones() -> None:
-    """Two, each in a fresh process; tests/bench/check_planned_peak.py has more."""
+    """Two, each in a fresh process; tests/checks/check_planned_peak.py has more."""
     done: Any = subprocess.run(
         [sys.executable, str(CHECK), "--replay", "100", "106"],
         capture_output=True,

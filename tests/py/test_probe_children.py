@@ -34,7 +34,7 @@ def mark() -> Iterator[str]:
         yield f"{MARK}={value}"
 
 
-# tests/bench/check_probe.py has these too; here they would only take time.
+# tests/checks/check_probe.py has these too; here they would only take time.
 IN_THE_LONG_CHECK_ONLY = {
     "exit with 0", "garbage at start", "grandchildren, abort", "hang in the second call",
     "hang, total", "busy, total", "deaf, total", "flood, total", "stopped, total",

@@ -18,7 +18,7 @@ from hy3d_rocm import _core, raster
 Array = Any
 RULES = ("compat", "topleft")
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
-FUZZ = Path(__file__).resolve().parents[1] / "bench" / "fuzz_arguments.py"
+FUZZ = Path(__file__).resolve().parents[1] / "checks" / "fuzz_arguments.py"
 
 
 def arguments(height: int = 6, width: int = 5) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def test_what_the_door_cannot_take_never_reaches_the_core(
 
 
 def test_random_arguments_end_in_a_result_or_a_sentence() -> None:
-    """A share of tests/bench/fuzz_arguments.py --function rasterize, in a process of its own."""
+    """A share of tests/checks/fuzz_arguments.py --function rasterize, in a process of its own."""
     done = subprocess.run([sys.executable, str(FUZZ), "--function", "rasterize", "--count", "4000",
                            "--seed", "3"], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
 """Rasterising on a GPU without one: the kernels in Triton's interpreter against the C core, their
-ISA for AMD's architectures, and what is left to the CPU. tests/bench/check_raster_gpu.py and
+ISA for AMD's architectures, and what is left to the CPU. tests/checks/check_raster_gpu.py and
 check_raster_gfx.py do the same at length; test_raster_gpu_device.py needs a GPU."""
 
 from __future__ import annotations

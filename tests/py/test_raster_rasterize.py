@@ -1,4 +1,4 @@
-"""The rasteriser: equal to brute force on random scenes (a share of tests/bench/raster_random.py),
+"""The rasteriser: equal to brute force on random scenes (a share of tests/checks/raster_random.py),
 the same bits however it is run, and what must hold of any rasteriser."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hy3d_rocm import _core
 Array = Any
 RULES = ("compat", "topleft")
 SEED, SCENES = 21, 300
-COMMAND = Path(__file__).resolve().parents[1] / "bench" / "raster_random.py"
+COMMAND = Path(__file__).resolve().parents[1] / "checks" / "raster_random.py"
 
 
 def scene(clip: Any, faces: Any, size: tuple[int, int], prior: Any = None) -> raster_scenes.Scene:
@@ -31,7 +31,7 @@ def scene(clip: Any, faces: Any, size: tuple[int, int], prior: Any = None) -> ra
 
 @pytest.mark.parametrize("rule", RULES)
 def test_random_scenes_equal_brute_force_at_every_pixel(rule: str) -> None:
-    """Replay: tests/bench/raster_random.py --seed SEED --first INDEX --count 1."""
+    """Replay: tests/checks/raster_random.py --seed SEED --first INDEX --count 1."""
     total = Verdict()
     for index in range(SCENES):
         made = raster_scenes.scene_of(SEED, index)

@@ -81,7 +81,7 @@ def test_without_faults_protect_changes_no_bit(vae: Any, latents: torch.Tensor) 
 
 
 def test_faults_of_every_kind_at_random_tiers_and_calls_lose_no_call() -> None:
-    """A share of tests/bench/check_router.py, which runs all of them."""
+    """A share of tests/checks/check_router.py, which runs all of them."""
     seed = random.randrange(2**32)
     outcome = check_router.check(quick=30, seed=seed)
     assert outcome.said == [], f"seed {seed}"

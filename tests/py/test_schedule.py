@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hy3d_rocm import _native
 from hy3d_rocm._fallback import schedule as twin
 
-BENCH = Path(__file__).resolve().parents[1] / "bench" / "check_plans.py"
+CHECK = Path(__file__).resolve().parents[1] / "checks" / "check_plans.py"
 needs_core = pytest.mark.skipif(not _native.available, reason=f"no core: {_native.missing}")
 
 
 def load_checker() -> Any:
-    spec = importlib.util.spec_from_file_location("check_plans", BENCH)
+    spec = importlib.util.spec_from_file_location("check_plans", CHECK)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

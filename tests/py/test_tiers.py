@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["gemm", "conv2d", "native", "cpu", "staged"])
 def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
-    """Replay: python tests/bench/differential_tiers.py --tiers NAME --seed 5 --first INDEX."""
+    """Replay: python tests/checks/differential_tiers.py --tiers NAME --seed 5 --first INDEX."""
     if name in ("cpu", "staged") and not _native.available:
         pytest.skip("the C core is not built")
     result = differential.run(name, "cpu", SEED, 0, COUNT)

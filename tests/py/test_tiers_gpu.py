@@ -59,7 +59,7 @@ def run(tier: Tier, call: ConvCall) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", TIERS)
 def test_random_convolutions_are_right(name: str) -> None:
-    """Replay: python tests/bench/differential_tiers.py --device cuda --tiers NAME --seed 11."""
+    """Replay: python tests/checks/differential_tiers.py --device cuda --tiers NAME --seed 11."""
     if name == "cpu" and not _native.available:
         pytest.skip("the C core is not built")
     if name == "triton":

@@ -1,4 +1,4 @@
-"""Several tiles of filmed frames: the smaller version of tests/bench/check_quarter.py, which
+"""Several tiles of filmed frames: the smaller version of tests/checks/check_quarter.py, which
 measures a quarter of whole's memory in fresh processes (minutes)."""
 
 from __future__ import annotations

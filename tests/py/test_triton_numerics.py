@@ -1,5 +1,5 @@
 """The Triton kernels, interpreted on the CPU, against the C reference: a share of
-tests/bench/check_triton_numerics.py, and that what it watches with can see."""
+tests/checks/check_triton_numerics.py, and that what it watches with can see."""
 
 from __future__ import annotations
 

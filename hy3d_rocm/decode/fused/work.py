@@ -46,7 +46,7 @@ class Work:
 
 def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     """The tiles that may be taken on an architecture: those of the convolution tier that hold a
-    residual and moments beside their sums without spilling (tests/bench/check_fused_gfx.py)."""
+    residual and moments beside their sums without spilling (tests/checks/check_fused_gfx.py)."""
     return configs.offered(arch, dtype)
 
 
