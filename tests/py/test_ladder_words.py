@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import ScriptedTier, fake_result, integers, one_thread, raising
+from router_doubles import ScriptedTier, fake_result, integers, raising
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv import faults, memory
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.router import protect
@@ -25,12 +25,7 @@ NO_ALGORITHM = "MIOpen found no suitable algorithm (miopenStatusUnknownError)"
 ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 def failing(text: str = faults.MIOPEN_UNKNOWN, kind: type[Exception] = RuntimeError) -> Any:

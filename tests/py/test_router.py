@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from router_doubles import (
     default_tiers,
     guarded,
     integers,
-    one_thread,
     raising,
 )
-from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm import _native
 from hy3d_rocm._fallback import INSTALL
@@ -35,13 +32,7 @@ RETRIED = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
-    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import integers, one_thread, raising
+from router_doubles import integers, raising
 from router_world import World
 
 from hy3d_rocm.conv import faults, forget
@@ -19,12 +18,7 @@ ROCM_OFF = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
 BLAS = "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasLtMatmul`"
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture

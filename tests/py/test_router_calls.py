@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import ScriptedTier, cpu_tier, fake_conv3d, guarded, integers, one_thread
+from router_doubles import ScriptedTier, cpu_tier, fake_conv3d, guarded, integers
 
 from hy3d_rocm.conv import call as calls
-from hy3d_rocm.conv import forget
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.tiers import NativeTier, Tier
@@ -49,12 +48,7 @@ STYLES: dict[str, Callable[[], torch.Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 def only(name: str) -> Tier:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from router_doubles import (
     cpu_tier,
     guarded,
     integers,
-    one_thread,
     raising,
 )
-from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm.conv import faults, forget, memory
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -27,14 +24,7 @@ from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.tiers import NativeTier
 from hy3d_rocm.conv.tiers import base as tiers_base
 
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
-    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture(scope="module")

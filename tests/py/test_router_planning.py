@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import integers, one_thread
+from router_doubles import integers
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, forget, memory, selfcheck
+from hy3d_rocm.conv import faults, memory, selfcheck
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
 from hy3d_rocm.conv.stats import Event
@@ -20,12 +19,7 @@ X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 ROCM_OFF = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture

@@ -6,15 +6,13 @@ import concurrent.futures
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import integers, one_thread, raising
+from router_doubles import integers, raising
 from router_world import Row, World
-from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm.conv import faults, forget, memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
@@ -31,13 +29,7 @@ NVIDIA = Setting(on_gpu=True, current="vendor")
 NVIDIA_OFF = Setting(on_gpu=True, current="native", vendor_on=False)
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
-    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 import torch.nn.functional as F
-from router_doubles import integers, one_thread
+from router_doubles import integers
 from router_world import World
 
-from hy3d_rocm.conv import forget
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.stats import Event
 
@@ -19,12 +15,7 @@ ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
 GPU = ("triton", "native", "gemm", "conv2d")
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,25 +19,17 @@ from router_doubles import (
     fake_result,
     guarded,
     integers,
-    one_thread,
     raising,
 )
 from torch.overrides import _get_current_function_mode_stack
 
-from hy3d_rocm.conv import faults, forget
+from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.stats import Event
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, NativeTier
 
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
-    assert _get_current_function_mode_stack() == [], "a mode was left behind"
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import check_router
 import pytest
 import torch
-from router_doubles import guarded, one_thread
+from router_doubles import guarded
 
-from hy3d_rocm.conv import faults, forget
+from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.faults import Fault, inject_faults
 
 diffusers = pytest.importorskip("diffusers")
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.fixture(scope="module")
