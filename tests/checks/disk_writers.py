@@ -212,8 +212,8 @@ def to_restore(folder: Path) -> None:
 
 
 def restored(folder: Path) -> None:
-    target = folder / "before.tar.gz"
-    target.unlink(missing_ok=True)
+    number = len(list(folder.glob("before*")))
+    target = folder / f"before{number}.tar.gz"
     restore(folder / "saved.tar.gz", [place_of(folder)], lambda: target)
 
 
@@ -243,5 +243,5 @@ WRITERS = (
     Writer("MIOpen backup", old_databases, backup, backups, (ArchiveError,)),
     Writer("MIOpen clear", old_databases, cleared, backups, (ArchiveError,)),
     Writer("MIOpen restore", to_restore, restored, in_miopen, (ArchiveError,),
-           any_of("before.tar.gz")),
+           any_of("before")),
 )  # fmt: skip
