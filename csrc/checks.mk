@@ -163,7 +163,7 @@ $(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
 		$(PYTHON_INCLUDE) -MMD -MP -c -o $@ $<
 $(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
 	@rm -rf $(CCOV_BUILD)/package && mkdir -p $(CCOV_BUILD)/package
-	@cp -r hy3d_rocm tests pyproject.toml setup.py $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
+	@cp -r hy3d_rocm tests tools pyproject.toml setup.py $(CCOV_BUILD)/package/ && rm -f $(@D)/_core*.so
 	$(CC) --coverage -shared -o $@ $(CCOV_OBJECTS) $(CORE_LIBS)
 -include $(CCOV_OBJECTS:.o=.d)
 
