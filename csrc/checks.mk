@@ -182,5 +182,7 @@ ccov:
 	$(CCOV_BUILD)/check_bits others --count 24 --jobs $(JOBS)
 	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
+	CC="$(CC) --coverage -fno-inline -fprofile-update=atomic" $(CHECK_PYTHON) \
+		tests/checks/check_binding_faults.py --count 2 --jobs $(JOBS) --folder $(CCOV_BUILD)/faults/csrc
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
 	$(CHECK_PYTHON) tests/checks/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

@@ -73,7 +73,7 @@ CHECKS = (
     Check(
         "binding-faults",
         "every call of the binding for memory fails and is survived",
-        *script("check_binding_faults", "--count 6", "--count 1"),
+        *script("check_binding_faults", "--count 6", "--count 2"),
     ),
     Check(
         "decode-oom",

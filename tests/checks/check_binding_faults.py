@@ -23,6 +23,7 @@ import gc
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -44,8 +45,8 @@ UNREACHED = {
 }
 
 
-def compiler() -> str:
-    return os.environ.get("CC", "gcc")
+def compiler() -> list[str]:
+    return shlex.split(os.environ.get("CC", "gcc"))
 
 
 def build_no_memory(folder: Path) -> Path:
@@ -53,7 +54,7 @@ def build_no_memory(folder: Path) -> Path:
     target = folder / "no_memory.so"
     python = f"-I{sysconfig.get_path('include')}"
     source = str(ROOT / "tests" / "sites" / "no_memory.c")
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", python, source, "-o", str(target)],
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-O1", python, source, "-o", str(target)],
                    check=True)  # fmt: skip
     return target
 
@@ -66,7 +67,7 @@ def build_sites(folder: Path) -> Path:
     python = f"-I{sysconfig.get_path('include')}"
     sources = sorted(str(path) for path in (ROOT / "csrc" / "python").glob("*.c"))
     subprocess.run(
-        [compiler(), "-shared", *FLAGS, python, "-DPy_LIMITED_API=0x030B0000", "-include",
+        [*compiler(), "-shared", *FLAGS, python, "-DPy_LIMITED_API=0x030B0000", "-include",
          "tests/sites/python_sites.h", *sources, "-Wl,--whole-archive", "build/c-sites/core.a",
          "-Wl,--no-whole-archive", "-o", str(target), "-ldl", "-lm"],
         cwd=ROOT, check=True,
@@ -277,6 +278,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=6, help="calls of each function, good and bad")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--list", action="store_true", help="every site, not only those missed")
+    parser.add_argument("--folder", type=Path, help="where the libraries are built, and stay")
     parser.add_argument("--way", choices=("sites", "interpreter"), help=argparse.SUPPRESS)
     parser.add_argument("--library", help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
@@ -287,8 +289,10 @@ def main() -> int:
         return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="binding_faults_") as name:
-        sites = run_children("sites", build_sites(Path(name)), options)
-        memory = run_children("interpreter", build_no_memory(Path(name)), options)
+        folder = options.folder.resolve() if options.folder else Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        sites = run_children("sites", build_sites(folder), options)
+        memory = run_children("interpreter", build_no_memory(folder), options)
     wrong = [*sites["wrong"], *memory["wrong"]]
     for line in wrong[:40]:
         print(line)
