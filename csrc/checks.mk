@@ -148,6 +148,8 @@ CCOV_LEVELS ?= avx512 avx2 ref
 CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule $(foreach suite,conv3d winograd,$(suite):16:2)
 CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
 	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
+# Behind "python": of a line that is compiled twice the first build counts the branches.
+CCOV_FAULTS := $(CCOV_BUILD)/sites-python/csrc
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
 CCOV_OBJECTS := $(patsubst %.c,$(CCOV_BUILD)/python/%.o,$(sort $(wildcard csrc/*/*.c)))
 $(eval $(call instrumented,$(CCOV_BUILD),$(CCOV_FLAGS)))
@@ -177,12 +179,17 @@ ccov:
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
 		$(CCOV_SUITES) || exit 1; \
 	done
+	for case in thin conv3d fused; do \
+		CK_RUN_CASE=$$case $(CCOV_BUILD)/tests-compat/check_hy3d conv3d || exit 1; \
+	done
 	$(CCOV_BUILD)/check_bits exact --count 3000 --jobs $(JOBS)
 	$(CCOV_BUILD)/check_bits stable --count 4 --jobs $(JOBS)
 	$(CCOV_BUILD)/check_bits others --count 24 --jobs $(JOBS)
 	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
-	CC="$(CC) --coverage -fno-inline -fprofile-update=atomic" $(CHECK_PYTHON) \
-		tests/checks/check_binding_faults.py --count 2 --jobs $(JOBS) --folder $(CCOV_BUILD)/faults/csrc
+	$(CHECK_PYTHON) tests/checks/check_binding_faults.py --count 2 --jobs $(JOBS) \
+		--folder $(CCOV_FAULTS) --cflags="--coverage -fno-inline -fprofile-update=atomic"
+	$(CHECK_PYTHON) $(CCOV_BUILD)/package/tests/checks/check_binding_faults.py --way interpreter \
+		--library $(CURDIR)/$(CCOV_FAULTS)/no_memory.so --count 2 >$(CCOV_FAULTS)/interpreter.json
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
 	$(CHECK_PYTHON) tests/checks/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

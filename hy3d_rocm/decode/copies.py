@@ -30,13 +30,13 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         memo[id(found)] = torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
     try:
         ghost = copy.deepcopy(vae, memo)
-        made = family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
+        copied = family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
     timestep = getattr(family, "timestep", None)
     if timestep is not None:  # it may have been set after the family was made
-        made.set_timestep(timestep)
-    return made
+        copied.set_timestep(timestep)
+    return copied
 
 
 def _not_copied(vae: Any) -> dict[int, Any]:

@@ -19,7 +19,7 @@ static hy3d__raster_view view_of(const guard_case *c, int64_t width, int64_t hei
     return hy3d__raster_view_of(&desc);
 }
 
-/* Its padding too, since the arrays are compared byte by byte. */
+/* Copies a view with zeros for its padding, since arrays are compared byte by byte. */
 static void put_view(void *to, const hy3d__raster_view *view)
 {
     const size_t used = offsetof(hy3d__raster_view, compat) + sizeof view->compat;
@@ -148,7 +148,8 @@ static int by_place(const void *a, const void *b)
     return *(const uint16_t *)a - *(const uint16_t *)b;
 }
 
-/* Doubts may come in any order: it is that of the lanes. The tile points at `prior` during the call alone, so that copies of it compare. */
+/* Doubts come in the order of the lanes, which is no promise: they are sorted. The tile points at
+ * `prior` during the call alone, so that copies of it compare. */
 static void call_cover(const hy3d__kernels *kernels, const guard_case *c, void *const at[])
 {
     hy3d__raster_tile *const tile = at[4];

@@ -75,6 +75,7 @@ void *call_often(void *argument)
         good = good && (i % 2 ? seen->runs[7] == 1 : seen->total == GRAINS);
         self->bad_calls += !good;
     }
+    self->seen = NULL;
     free(seen);
     return NULL;
 }

@@ -43,7 +43,7 @@ typedef struct caller {
     pthread_t thread;
     hy3d_context *context;
     int bad_calls;
-    void *seen; /* what it counts in */
+    void *seen; /* its record while it runs */
 } caller;
 
 /* A thread's body; argument: a caller. Fifty calls, every second one with a failing grain. */

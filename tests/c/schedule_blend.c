@@ -127,6 +127,7 @@ static void check_case(test_random *random, const int64_t size[DIMS], bool plain
     static const hy3d_dtype dtypes[] = {HY3D_F32, HY3D_F16, HY3D_BF16};
     float weights[3][MAX_SIDE], *windows[3];
     for (int axis = 0; axis < 3; axis++) {
+        ck_assert_int_le(size[axis + 2], MAX_SIDE);
         windows[axis] = test_between(random, 0, 4) == 0 ? NULL : weights[axis];
         for (int i = 0; i < MAX_SIDE; i++) {
             weights[axis][i] = (float)test_between(random, 0, 1 << 24) / (float)(1 << 24);

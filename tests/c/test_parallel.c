@@ -293,6 +293,7 @@ START_TEST(test_every_thread_computes_in_its_callers_manner)
 {
     static const int roundings[] = {FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST};
     hy3d_context *const context = test_context(NULL, 4);
+    bool keeps_flushing = true;
     for (size_t i = 0; i < 2 * COUNT_OF(roundings); i++) {
         hy3d__manner before;
         hy3d__manner_get(&before);
@@ -302,8 +303,8 @@ START_TEST(test_every_thread_computes_in_its_callers_manner)
             __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | FLUSH);
             if ((__builtin_ia32_stmxcsr() & FLUSH) == FLUSH) {
                 ck_assert_int_ne(manners() & 2, 0);
-            } else { /* valgrind's processor keeps the rounding alone */
-                test_skip("flushing denormals");
+            } else { /* valgrind's processor keeps nothing but the rounding */
+                keeps_flushing = false;
             }
         }
 #endif
@@ -312,6 +313,9 @@ START_TEST(test_every_thread_computes_in_its_callers_manner)
         hy3d__manner_set(&before);
         ck_assert_ok(status);
         ck_assert_int_eq(of.strays, 0);
+    }
+    if (!keeps_flushing) {
+        test_skip("flushing denormals");
     }
     hy3d_context_destroy(context);
 }

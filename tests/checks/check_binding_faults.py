@@ -45,8 +45,8 @@ UNREACHED = {
 }
 
 
-def compiler() -> list[str]:
-    return shlex.split(os.environ.get("CC", "gcc"))
+def compiler() -> str:
+    return os.environ.get("CC", "gcc")
 
 
 def build_no_memory(folder: Path) -> Path:
@@ -54,22 +54,24 @@ def build_no_memory(folder: Path) -> Path:
     target = folder / "no_memory.so"
     python = f"-I{sysconfig.get_path('include')}"
     source = str(ROOT / "tests" / "sites" / "no_memory.c")
-    subprocess.run([*compiler(), "-shared", "-fPIC", "-O1", python, source, "-o", str(target)],
+    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", python, source, "-o", str(target)],
                    check=True)  # fmt: skip
     return target
 
 
-def build_sites(folder: Path) -> Path:
-    """The extension with its sites; the core's objects are those of `make csites`."""
+def build_sites(folder: Path, flags: str = "") -> Path:
+    """The extension with its sites; the core's objects are those of `make csites`. flags: for the
+    binding's own sources."""
     core = ["make", "-s", f"-j{os.cpu_count()}", "build/c-sites/core.a"]
     subprocess.run(core, cwd=ROOT, check=True)
     target = folder / "_core.abi3.so"
     python = f"-I{sysconfig.get_path('include')}"
     sources = sorted(str(path) for path in (ROOT / "csrc" / "python").glob("*.c"))
     subprocess.run(
-        [*compiler(), "-shared", *FLAGS, python, "-DPy_LIMITED_API=0x030B0000", "-include",
-         "tests/sites/python_sites.h", *sources, "-Wl,--whole-archive", "build/c-sites/core.a",
-         "-Wl,--no-whole-archive", "-o", str(target), "-ldl", "-lm"],
+        [compiler(), "-shared", *FLAGS, *shlex.split(flags), python,
+         "-DPy_LIMITED_API=0x030B0000", "-include", "tests/sites/python_sites.h", *sources,
+         "-Wl,--whole-archive", "build/c-sites/core.a", "-Wl,--no-whole-archive",
+         "-o", str(target), "-ldl", "-lm"],
         cwd=ROOT, check=True,
     )  # fmt: skip
     return target
@@ -279,6 +281,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--list", action="store_true", help="every site, not only those missed")
     parser.add_argument("--folder", type=Path, help="where the libraries are built, and stay")
+    parser.add_argument("--cflags", default="", help="for the binding's sources")
     parser.add_argument("--way", choices=("sites", "interpreter"), help=argparse.SUPPRESS)
     parser.add_argument("--library", help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
@@ -291,7 +294,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="binding_faults_") as name:
         folder = options.folder.resolve() if options.folder else Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        sites = run_children("sites", build_sites(folder), options)
+        sites = run_children("sites", build_sites(folder, options.cflags), options)
         memory = run_children("interpreter", build_no_memory(folder), options)
     wrong = [*sites["wrong"], *memory["wrong"]]
     for line in wrong[:40]:

@@ -87,9 +87,9 @@ def items_of(calls: list[tuple[Any, Any]]) -> list[Any]:
     return items
 
 
-# From Python 3.12 on None, small numbers and the like have such a count, which the interpreter no
-# longer changes. A module for the stable ABI of 3.11 still does, and CPython allows for it (PEP
-# 683, "accidental de-immortalizing").
+# From Python 3.12 on None, small numbers and the like are immortal: their count is above this, and
+# the interpreter no longer changes it. A module for the stable ABI of 3.11 still does, and CPython
+# allows for it (PEP 683, "accidental de-immortalizing").
 IMMORTAL = 1 << 30
 
 

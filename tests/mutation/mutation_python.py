@@ -29,7 +29,7 @@ _LEFT_OUT = 34  # mutmut's word for a mutant that is skipped
 # 2: the mutant broke the collection of tests. Negative: it died of a signal.
 _KILLED = {1, 2, 3, -9, -11, -6, -4, -8, -7}
 _TIMED_OUT = {36, 24, -24, 152}
-# pytest was given a test that it does not know: nothing was run, whatever mutmut calls it.
+# mutmut's runner raised, as it does for a test that pytest does not know: nothing was judged.
 _NOT_RUN = 255
 
 
@@ -90,7 +90,7 @@ def _mark(folder: Path, path: str, mutants: list[Mutant], chosen: set[Mutant]) -
 
 
 def _read(folder: Path, found: dict[str, list[Mutant]], chosen: set[Mutant]) -> Tally:
-    tally = Tally()
+    tally, not_run = Tally(), []
     for path, mutants in found.items():
         verdicts = json.loads(_record(folder, path).read_text())["exit_code_by_key"]
         by_name = {name.rpartition(".")[2]: verdict for name, verdict in verdicts.items()}
@@ -104,6 +104,10 @@ def _read(folder: Path, found: dict[str, list[Mutant]], chosen: set[Mutant]) -> 
             if mutant not in chosen or verdict == _LEFT_OUT:
                 continue
             if verdict == _NOT_RUN:
-                raise SystemExit(f"no test was run for {mutant.key}: does a test's name change?")
+                not_run.append(mutant.key)
+                continue
             tally.add(mutant.key, killed=verdict in _KILLED, timed_out=verdict in _TIMED_OUT)
+    if not_run:
+        keys = "\n".join(not_run)
+        raise SystemExit(f"nothing was run for these (do names of tests change?):\n{keys}")
     return tally

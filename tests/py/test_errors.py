@@ -101,7 +101,7 @@ class InterruptProcessingException(Exception):  # noqa: N818  # ComfyUI's name
 
 
 def _names(texts: list[str]) -> list[str]:
-    """Names of cases that are alike only where the texts are: numbered, without odd characters."""
+    """A name for each case: its number, and its text without odd characters."""
     return [f"{n} {re.sub(r'[^A-Za-z0-9]+', ' ', text)[:40]}" for n, text in enumerate(texts)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import guarded, integers, one_thread
+from router_doubles import guarded, integers
 
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.errors import DeviceMismatchError
@@ -23,12 +23,9 @@ X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_injection(monkeypatch: pytest.MonkeyPatch, nothing_remembered: None) -> Iterator[None]:
     monkeypatch.delenv(faults.ENVIRONMENT, raising=False)
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
+    yield
     monkeypatch.setenv(faults.ENVIRONMENT, "")
     faults.load_environment()
     assert not faults.active()

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import cpu_tier, guarded, integers, one_thread
+from router_doubles import cpu_tier, guarded, integers
 
-from hy3d_rocm.conv import forget, memory, policy
+from hy3d_rocm.conv import memory, policy
 from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
@@ -50,13 +49,9 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    forget()
+def empty_store(monkeypatch: pytest.MonkeyPatch, nothing_remembered: None) -> None:
     known = StoreMemory(GPU, Store.open(":memory:"))
     monkeypatch.setattr(policy, "_memories", {GPU: known})
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import knowledge_doubles
 import pytest
 import torch
 import torch.nn.functional as F
-from router_doubles import one_thread, raising
+from router_doubles import raising
 from router_world import World
 
 from hy3d_rocm.conv import faults, forget, policy, probe
@@ -29,12 +28,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patient(nothing_remembered: None) -> None:
     knowledge_doubles.be_patient()
-    forget()
-    with one_thread(), torch.inference_mode():
-        yield
-    forget()
 
 
 @pytest.fixture
@@ -125,6 +120,7 @@ def test_a_first_vendor_call_stands_in_the_file_while_it_runs(
     world.tiers["vendor"].act = act
     with world.protect("pin:vendor"):
         F.conv3d(X, W)
+        assert store.flush(60)  # the end of a first call is written beside
         F.conv3d(X, W)
     first, second = seen
     assert second == [], "only a first call is risky"

@@ -124,7 +124,7 @@ def test_a_tool_is_on_the_host_where_it_computes_there() -> None:
     assert not ways.Tools(Thing(), CARD).on_host
 
 
-#: Sides and number of the largest tile at each level; the family makes 8 pixels of a latent
+#: Sides of the largest tile and number of tiles, level by level
 TILES = (((40, 60), 1), ((38, 58), 2), ((20, 60), 2), ((20, 30), 4), ((20, 29), 6))
 
 
