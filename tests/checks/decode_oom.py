@@ -16,7 +16,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from decode_doubles import EVERY_KIND, TIMESTEP, tiny_latents, tiny_vae  # noqa: E402
+from decode_doubles import (  # noqa: E402
+    EVERY_KIND,
+    TIMESTEP,
+    relative_error,
+    tiny_latents,
+    tiny_vae,
+)
 from test_decode_unknown import ConvNet  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -39,6 +45,7 @@ except ImportError:
     core = None  # type: ignore[assignment]
 
 OWN = "own code"
+CLOSE = 1e-5  # of the range: what test_families_decode.py allows two float32 ways of a decode
 KINDS = (*EVERY_KIND, OWN)
 BUDGET = "8GB"  # a number: what else is in memory must not choose the way
 ENDED = "the decode ended: out of memory in "
@@ -266,8 +273,16 @@ class Job:
             return "ended"
         key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
         if got.shape != wanted.shape or not np.array_equal(got, wanted):
+            if self.is_by_another_tier(chosen, got, wanted):
+                return "another tier"
             raise OomError(f"the result differs from what {key} gives undisturbed")
         return "same way" if key == self.first else "another way"
+
+    def is_by_another_tier(self, chosen: Faults, got: Any, wanted: Any) -> bool:
+        """Whether protect(), under which "cpu" runs, has recovered: convolutions for which the C
+        core had no memory are torch's then, whose sums are in another order."""
+        may = chosen.core and self.strategy == "cpu" and self.backend == "torch"
+        return bool(may) and relative_error(torch.from_numpy(got), torch.from_numpy(wanted)) < CLOSE
 
     def reference(self, plan: Any, is_watched: bool) -> tuple[str, Any]:
         """The way's name, and what an undisturbed run of it gives, computed once. is_watched: under
