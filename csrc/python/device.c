@@ -120,18 +120,12 @@ static int hook_device(PyObject *object, PyObject **out)
     result = device_attribute(hook, "execution_device", true, out);
     if (result == NOTHING) {
         result = look_up(hook, "hooks", &hooks);
-        Py_ssize_t i = 0;
         if (result == FOUND) {
             result = NOTHING;
-            PyObject *const items = PyTuple_Check(hooks) ? hy3d_py_items(hooks) : NULL;
-            const Py_ssize_t count = items == NULL ? 0 : PyTuple_Size(items);
-            if (items == NULL && PyErr_Occurred() != NULL) {
-                result = skip_exception();
+            const Py_ssize_t count = PyTuple_Check(hooks) ? PyTuple_Size(hooks) : 0;
+            for (Py_ssize_t i = 0; result == NOTHING && i < count; i++) {
+                result = device_attribute(PyTuple_GetItem(hooks, i), "execution_device", true, out);
             }
-            for (i = 0; result == NOTHING && i < count; i++) {
-                result = device_attribute(PyTuple_GetItem(items, i), "execution_device", true, out);
-            }
-            Py_XDECREF(items);
         }
     }
     Py_XDECREF(hooks);

@@ -86,7 +86,9 @@ START_TEST(test_the_pool_works_in_a_child_after_fork)
     ck_assert_int_eq(in_child(child_calls, context), 0);
     ck_assert_int_eq(in_child(child_destroys, context), 0);
     ck_assert_int_eq(in_child(child_runs_out_of_memory, context), 0);
-    ck_assert_int_eq(in_child(child_calls_from_eight_threads, context), 0);
+    for (int round = 0; round < 20; round++) { /* two of the threads may make the pool at once */
+        ck_assert_int_eq(in_child(child_calls_from_eight_threads, context), 0);
+    }
     ck_assert_int_eq(in_child(child_forks_again, context), 0);
     meeting again = MEETING(4); /* the parent's pool is as it was */
     ck_assert_ok(hy3d__parallel_for(context, 4, 4, NULL, meet, &again));
