@@ -141,9 +141,12 @@ class NoMemory:
         return {}
 
 
-def is_documented(got: tuple[Any, ...], where: str, forever: bool) -> bool:
-    """Whether a call may answer so where a site fails (and all after it)."""
+def is_documented(got: tuple[Any, ...], wanted: tuple[Any, ...], where: str, forever: bool) -> bool:
+    """Whether a call may answer so where a site fails (and all after it), and `wanted` else."""
     if got[:2] == ("raised", "MemoryError"):
+        return True
+    # CPython 3.11.2 raises what PyErr_Format was asked for without a text, where that has no room.
+    if where == NoMemory.where and got[0] == "raised" and got == (*wanted[:2], ""):
         return True
     no_thread = ("raised", "Hy3dError", "a thread or lock could not be created")
     return got == no_thread and (forever or "pthread" in where)
@@ -176,7 +179,7 @@ class Checker:
         live, references = self.core.live_allocations(), call.references()
         got = call.outcome(run)
         reached, where = self.faults.asked >= k, self.faults.where
-        is_right = got == wanted or (reached and is_documented(got, where, forever))
+        is_right = got == wanted or (reached and is_documented(got, wanted, where, forever))
         if not is_right:
             self._complain(call, k, forever, where, f"{str(got)[:200]}, not {str(wanted)[:200]}")
         self.core.trim()
