@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("hy3d_rocm._core")
 CHECK = Path(__file__).resolve().parents[1] / "checks" / "check_binding_faults.py"
-sys.path.append(str(CHECK.parent))
 
 import check_binding_faults  # noqa: E402
 

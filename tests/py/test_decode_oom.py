@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "checks"))
 
 from check_decode_oom import trials  # noqa: E402
 from decode_oom import OWN, Faults, Job, core  # noqa: E402

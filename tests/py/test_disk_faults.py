@@ -4,7 +4,6 @@ does, and what that has found."""
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("resource")
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "checks"))
 
 import check_disk_faults as check  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402

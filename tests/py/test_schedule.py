@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from itertools import product
-from pathlib import Path
 from typing import Any
 
+import check_plans as checker
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,21 +13,7 @@ from hypothesis import strategies as st
 from hy3d_rocm import _native
 from hy3d_rocm._fallback import schedule as twin
 
-CHECK = Path(__file__).resolve().parents[1] / "checks" / "check_plans.py"
 needs_core = pytest.mark.skipif(not _native.available, reason=f"no core: {_native.missing}")
-
-
-def load_checker() -> Any:
-    spec = importlib.util.spec_from_file_location("check_plans", CHECK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_plans"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-checker = load_checker()
 
 # Mostly small numbers, now and then one near the edge of 63 bits or below the range.
 odd = st.one_of(

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm._fallback import INSTALL
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import staging, windows
@@ -60,6 +59,8 @@ class CpuTier:
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         if self._conv3d is None:
             if not _native.available:
+                from hy3d_rocm._fallback import INSTALL  # looks through sys.path
+
                 return f"the C core is not there ({_native.missing}); {INSTALL}"
             blas = _native.blas_info()
             if not blas["available"]:
