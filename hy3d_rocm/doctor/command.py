@@ -23,7 +23,7 @@ def add_doctor_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
         "doctor",
         help="what is wrong with this machine's set-up, worst first, with evidence and remedy",
         description="Looks at versions, driver, devices, variables, memory, MIOpen's databases and "
-        "disks, tries each way to compute a convolution in a child process, and says what is "
+        "disks, tries each convolution back-end in a child process, and says what is "
         "wrong.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

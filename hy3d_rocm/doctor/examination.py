@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm import __version__
 from hy3d_rocm.doctor import selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.doctor.finding import Facts, Finding, Rule, Severity
+from hy3d_rocm.doctor.lines import headline
 from hy3d_rocm.doctor.miopen import contents
 from hy3d_rocm.doctor.page import as_html
 from hy3d_rocm.doctor.text import as_text
@@ -45,8 +47,10 @@ class Examination:
         return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able: "findings", "facts", "exit_code"."""
+        """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
         return {
+            "version": __version__,
+            "headline": headline(self),
             "exit_code": self.exit_code,
             "findings": [finding.as_dict() for finding in self.findings],
             "facts": dict(self.facts),
@@ -71,7 +75,7 @@ def examine(
 ) -> Examination:
     """Looks at this machine, at most about `seconds` (5 and more) long, and at what that means.
 
-    self_test: each way to compute a convolution is tried in a child process. tell(text) says what
+    self_test: each convolution back-end is tried in a child process. tell(text) says what
     is being done, cancel() is called often while children run; what it raises goes through.
     """
     environ = dict(os.environ if environ is None else environ)
@@ -80,7 +84,7 @@ def examine(
     facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
     if self_test:
         if tell is not None:
-            tell("trying each way to compute a convolution")
+            tell("trying each convolution back-end")
         share = max(until - time.monotonic(), 3.0)
         facts["self_test"] = _guarded(
             lambda: selftest.run(facts["torch"], share, tell=tell, cancel=cancel)

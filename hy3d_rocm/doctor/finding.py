@@ -121,6 +121,12 @@ class Facts:
         return bool(self.amd_cards or (self.rows("driver.gpus") and not self.computes_elsewhere))
 
     @property
+    def is_without_amd(self) -> bool:
+        """No AMD GPU is to be seen: not on the bus, not by the driver, not by torch."""
+        through_torch = self.get("torch.hip") or self.get("machine.zluda")
+        return not (self.is_amd or (through_torch and self.rows("torch.gpus")))
+
+    @property
     def amd_cards(self) -> list[Mapping[str, Any]]:
         """The display adapters of AMD's on the bus, where they are what is computed on."""
         return [] if self.computes_elsewhere else self.rows("kernel.cards")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hy3d_rocm.doctor.finding import Facts, Severity
+from hy3d_rocm.doctor.finding import Examined, Facts, Severity
 from hy3d_rocm.doctor.selftest import tier_name
 from hy3d_rocm.env.doctor import sections as basic_sections
 from hy3d_rocm.units import size_text
@@ -16,14 +17,18 @@ _SEVERITIES = {
 }  # fmt: skip
 
 
-def summary(counts: Mapping[Severity, int]) -> str:
-    """ "1 error, 2 warnings"; "nothing is wrong" where there is neither."""
+def headline(examination: Examined) -> str:
+    """ "1 error, 2 warnings"; said with it where there is no AMD GPU that could be examined."""
+    counts = Counter(finding.severity for finding in examination.findings)
     parts = [
         f"{count} {one if count == 1 else many}"
         for severity, (one, many) in _SEVERITIES.items()
         if (count := counts.get(severity, 0))
     ]
-    return ", ".join(parts) or "nothing is wrong"
+    counted = ", ".join(parts)
+    if Facts(examination.facts).is_without_amd:
+        return f"{counted}; no AMD GPU was found" if counted else "no AMD GPU was found"
+    return counted or "nothing wrong was found"
 
 
 def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
 
 from hy3d_rocm import __version__
 from hy3d_rocm.doctor.finding import Examined, Finding, Severity
-from hy3d_rocm.doctor.lines import sections, summary
+from hy3d_rocm.doctor.lines import headline, sections
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fafaf8; --card: #fff; --ink: #1e2228;
@@ -44,8 +43,7 @@ th { width: 9rem; font-weight: 600; } td div + div { margin-top: .2rem; }
 
 def as_html(examination: Examined) -> str:
     """A whole document. All text is escaped; only http(s) addresses become links."""
-    counts = Counter(finding.severity for finding in examination.findings)
-    said = summary(counts)
+    said = headline(examination)
     rows = "".join(_row(title, lines) for title, lines in sections(examination.facts).items())
     when = html.escape(str(examination.facts.get("when", "")))
     return (

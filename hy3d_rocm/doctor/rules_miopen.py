@@ -52,7 +52,7 @@ def empty(facts: Facts) -> Iterator[Said]:
     old = f" ({others} are of another version of MIOpen, which this one does not read)" if others \
         else ""  # fmt: skip
     yield Said(
-        "MIOpen knows nothing of this card's convolutions yet, and would time every solver",
+        "MIOpen has no find results for this card yet: it will time every solver it has",
         f"0 find results{old}; MIOPEN_FIND_MODE is {mode or 'not set, so DYNAMIC_HYBRID'}",
         "set MIOPEN_FIND_MODE=FAST before ComfyUI is started (this pack does, if nothing is set)",
     )

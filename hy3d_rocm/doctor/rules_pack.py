@@ -56,7 +56,7 @@ def switched_off(facts: Facts) -> Iterator[Said]:
 def core_missing(facts: Facts) -> Iterator[Said]:
     if facts.get("core.available") is False:
         yield Said(
-            "Our C core is not there: convolutions on the CPU go without it",
+            "The C core of this package is missing: convolutions on the CPU are slower without it",
             str(facts.get("core.missing", "")),
             str(facts.get("core.blas.error") or "install this package with pip where a C compiler "
                 "is, or from a wheel"),
@@ -68,22 +68,22 @@ def blas_missing(facts: Facts) -> Iterator[Said]:
         yield Said(
             "The C core has no BLAS: convolutions on the CPU are slow",
             str(facts.get("core.blas.error", "")),
-            "install this package anew with pip (its wheel brings OpenBLAS), or a system OpenBLAS",
+            "install this package again with pip (its wheel brings OpenBLAS), or a system OpenBLAS",
         )
 
 
 def core_lowered(facts: Facts) -> Iterator[Said]:
     level, detected = facts.get("core.cpu.level"), facts.get("core.cpu.detected")
     if level and detected and level != detected:
-        yield Said("Our CPU kernels run below what this CPU can", f"{level} instead of {detected}",
-                   "unset HY3D_CPU")  # fmt: skip
+        yield Said("The CPU kernels are limited below what this CPU can do",
+                   f"{level} instead of {detected}", "unset HY3D_CPU")  # fmt: skip
 
 
 def hung_before(facts: Facts) -> Iterator[Said]:
     count = facts.number("knowledge.verdicts.hang")
     if count:
         yield Said(
-            "Convolutions have hung on this machine; they are no longer tried that way",
+            "Convolutions have hung on this machine; that back-end is no longer tried for them",
             f"{count} of them in {facts.get('knowledge.path')} (hy3d-rocm db list --verdict hang)",
             "after an update of driver or PyTorch: hy3d-rocm tune --retry-hung",
         )
@@ -93,14 +93,14 @@ def knowledge_unreadable(facts: Facts) -> Iterator[Said]:
     error = facts.get("knowledge.error", "")
     if error and "no such table" not in error:
         yield Said(
-            "What was learnt about convolutions can't be read",
+            "The database of measured convolutions can't be read",
             f"{facts.get('knowledge.path')}: {error}",
             "close ComfyUI and move that file away; a new one is made",
         )
 
 
 def tiers(facts: Facts) -> Iterator[Said]:
-    """One finding for each tier that lied, hung or failed."""
+    """One finding for each back-end that was wrong, hung or failed."""
     is_amd = bool(facts.get("torch.hip"))
     for result in facts.rows("self_test.results"):
         name = tier_name(str(result.get("tier")), is_amd)
@@ -125,7 +125,7 @@ def _tier(
         fix = "restart the machine and run this again"
         if tier == "vendor" and is_amd:
             fix = "set MIOPEN_FIND_MODE=FAST, and hy3d-rocm miopen clear if that was set"
-        return Said(f"A convolution by {name} does not come back", evidence, fix,
+        return Said(f"A convolution by {name} hangs", evidence, fix,
                     severity=Severity.WARNING if tier == "vendor" else Severity.ERROR,
                     id=f"tier-hang-{tier}")  # fmt: skip
     if verdict == "error":
@@ -151,9 +151,12 @@ def no_gpu_tier(facts: Facts) -> Iterator[Said]:
         and r.get("verdict") != "refused"
     ]  # fmt: skip
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
-        verdicts = ", ".join(f"{r.get('tier')}: {r.get('verdict')}" for r in on_gpu)
+        is_amd = bool(facts.get("torch.hip"))
+        verdicts = ", ".join(
+            f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu
+        )
         yield Said(
-            "No way to convolve on the GPU works",
+            "No convolution back-end works on the GPU",
             verdicts,
             "restart the machine; if it stays so, decode on the CPU (--cpu-vae)",
         )
@@ -166,13 +169,15 @@ def not_tested(facts: Facts) -> Iterator[Said]:
 
 
 def all_well(facts: Facts) -> Iterator[Said]:
+    is_amd = bool(facts.get("torch.hip"))
     good = [r for r in facts.rows("self_test.results") if r.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}
     for result in good:
-        by_device.setdefault(str(result.get("device")), []).append(str(result.get("tier")))
+        name = tier_name(str(result.get("tier")), is_amd)
+        by_device.setdefault(str(result.get("device")), []).append(name)
     if by_device:
         text = "; ".join(f"{device}: {', '.join(names)}" for device, names in by_device.items())
-        yield Said(f"{len(good)} ways to convolve were tried and are right", text)
+        yield Said(f"{len(good)} convolution back-ends were tried and are right", text)
 
 
 RULES = (

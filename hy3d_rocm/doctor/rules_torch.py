@@ -35,7 +35,7 @@ def torch_missing(facts: Facts) -> Iterator[Said]:
 def torch_hangs(facts: Facts) -> Iterator[Said]:
     if facts.get("torch.is_hang"):
         yield Said(
-            "PyTorch does not come back from being loaded and starting the GPU",
+            "PyTorch hangs while it is loaded or starts the GPU",
             facts.get("torch.error", ""),
             "restart the machine; if a slow disk may be the reason, give --seconds 300 first",
         )  # fmt: skip
@@ -61,6 +61,24 @@ def not_for_amd(facts: Facts) -> Iterator[Said]:
             f"torch {version} is {build}; the driver lists {cards}",
             _install(facts),
         )
+
+
+def no_amd_gpu(facts: Facts) -> Iterator[Said]:
+    """Not on NVIDIA's cards, which need none; not where torch's own error says why."""
+    if not facts.is_without_amd or facts.computes_elsewhere or facts.get("torch.error"):
+        return
+    version, is_rocm = facts.get("torch.version", "not installed"), facts.get("torch.hip")
+    kind = f"built for ROCm {is_rocm}" if is_rocm else "not built for ROCm"
+    if facts.is_linux:
+        look = "lspci -nn | grep -Ei 'vga|display|3d' lists the cards that the system sees"
+    else:
+        look = "look for the card under Display adapters in the Device Manager"
+    yield Said(
+        "No AMD GPU was found: everything runs on the CPU",
+        f"no AMD display adapter on the bus, none known to the driver; PyTorch {version} is {kind}",
+        f"if this machine has an AMD card: {look}",
+        severity=Severity.WARNING if is_rocm else None,
+    )
 
 
 def architecture_missing(facts: Facts) -> Iterator[Said]:
@@ -189,7 +207,7 @@ def triton_missing(facts: Facts) -> Iterator[Said]:
     if "No module named 'triton'" in error:
         package = "triton-windows" if facts.get("machine.system") == "windows" else \
             "the triton wheel that belongs to this PyTorch"  # fmt: skip
-        yield Said("Triton is not installed: the second fastest way to convolve is missing",
+        yield Said("Triton is not installed: the second fastest convolution back-end is missing",
                    error, f"install {package}", severity=Severity.ADVICE)  # fmt: skip
     elif error:
         yield Said("Triton is installed and can't be loaded", error,
@@ -216,6 +234,7 @@ RULES = (
     Rule("gpu-does-not-start", Severity.ERROR, gpu_does_not_start),
     Rule("torch-not-for-amd", Severity.ERROR, not_for_amd,
          "https://github.com/amd/playbooks/issues/69"),
+    Rule("no-amd-gpu", Severity.ADVICE, no_amd_gpu),
     Rule("architecture-missing", Severity.ERROR, architecture_missing,
          "https://github.com/pytorch/pytorch/issues/164346 "
          "https://github.com/pytorch/pytorch/issues/147626"),

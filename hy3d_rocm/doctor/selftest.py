@@ -1,4 +1,4 @@
-"""Each way to compute a convolution, tried in a child process and held against float64 sums."""
+"""Each convolution back-end, tried in a child process and held against float64 sums."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def tier_name(tier: str, is_amd: bool) -> str:
     """As people know it."""
     names = {
         "vendor": "MIOpen" if is_amd else "cuDNN", "triton": "our Triton kernel",
-        "gemm": "matrix products", "conv2d": "2D convolutions", "native": "PyTorch native",
-        "cpu": "our CPU kernels",
+        "gemm": "matrix products", "conv2d": "2D convolutions", "cpu": "our CPU kernels",
+        "native": f"PyTorch without {'MIOpen' if is_amd else 'cuDNN'}",
     }  # fmt: skip
     return names.get(tier, tier)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 
 from hy3d_rocm.doctor.finding import Examined, Finding
-from hy3d_rocm.doctor.lines import sections, summary
+from hy3d_rocm.doctor.lines import headline, sections
 
 _WIDTH = 100
 _INDENT = 10
@@ -14,8 +13,7 @@ _INDENT = 10
 
 def as_text(examination: Examined) -> str:
     """Findings, worst first, then the facts by section."""
-    counts = Counter(finding.severity for finding in examination.findings)
-    blocks = [f"hy3d-rocm doctor: {summary(counts)}"]
+    blocks = [f"hy3d-rocm doctor: {headline(examination)}"]
     blocks += [_finding(finding) for finding in examination.findings]
     found = sections(examination.facts)
     width = max(map(len, found)) + 2

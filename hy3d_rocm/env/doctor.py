@@ -71,7 +71,7 @@ def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
         "packages": [", ".join(installed) or "none of those that matter"],
         "C core": _core_lines(core),
         "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
-        "variables": [f"judged for: {facts['rules']}", *_variable_lines(facts["variables"])],
+        "variables": [f"rules applied for: {facts['rules']}", *_variable_lines(facts["variables"])],
     }
 
 

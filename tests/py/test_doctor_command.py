@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from doctor_machines import changed, healthy, put
 
+import hy3d_rocm
 from hy3d_rocm import cli
 from hy3d_rocm.doctor import examination
 from hy3d_rocm.doctor.examination import Examination, judge
@@ -57,6 +58,7 @@ def test_json_holds_findings_and_facts(
     assert cli.main(["doctor", "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert found["exit_code"] == 2
+    assert found["version"] == hy3d_rocm.__version__
     assert [f["severity"] for f in found["findings"]] == ["error", "warning", "fine"]
     assert set(found["findings"][0]) == {
         "id", "severity", "title", "evidence", "remedy", "source",

@@ -70,6 +70,21 @@ def cuda_build(facts: Facts) -> None:
     facts["machine"].update(torch_is_rocm=False, runs_on_amd=False)
 
 
+NVIDIA = [{"name": "NVIDIA H200", "architecture": "", "memory_bytes": 140 * GB}]
+
+
+def cpu_build(facts: Facts) -> None:
+    cuda_build(facts)
+    facts["torch"].update(version="2.13.0+cpu", cuda=None)
+
+
+def no_amd(facts: Facts) -> None:
+    """A ROCm build where no AMD card can be seen."""
+    no_gpus(facts)
+    facts["kernel"]["cards"], facts["driver"]["gpus"] = [], []
+    facts["machine"].update(architectures=[], runs_on_amd=False)
+
+
 def two_gpus(facts: Facts) -> None:
     """A card, and the processor's own GPU, for which no PyTorch is built."""
     facts["machine"]["architectures"] = ["gfx1036", "gfx1100"]
@@ -128,6 +143,8 @@ ROWS: list[Row] = [
      [torch_gone("ModuleNotFoundError: No module named 'torch'")]),
     ("gpu-does-not-start", E, [put("torch.error", "RuntimeError: HIP error")], [no_gpus]),
     ("torch-not-for-amd", E, [cuda_build], [cuda_build, put("machine.zluda", True)]),
+    ("no-amd-gpu", A, [no_amd, cpu_build], [no_amd, cuda_build, put("torch.gpus", NVIDIA)]),
+    ("no-amd-gpu", W, [no_amd], [no_amd, put("torch.error", "RuntimeError: no HIP GPUs")]),
     ("architecture-missing", E, [put("torch.architectures", ["gfx1030"])],
      [put("torch.architectures", ["gfx11-generic"])]),
     ("architecture-partly", A, [two_gpus], [put("torch.architectures", ["gfx1030"])]),
@@ -239,6 +256,26 @@ def test_of_a_healthy_machine_nothing_is_said(base: Facts) -> None:
     assert [(f.id, f.severity) for f in judge(base)] == [("self-test", Severity.FINE)]
     assert Examination(base, tuple(judge(base))).exit_code == 0
     assert "self-test" not in ids(judge(changed(base, put("self_test", {}))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ([], "nothing wrong was found"),
+        ([no_amd, cpu_build], "1 piece of advice; no AMD GPU was found"),
+        ([no_amd, cuda_build, put("torch.gpus", NVIDIA)], "no AMD GPU was found"),
+        ([no_amd], "1 warning; no AMD GPU was found"),
+        ([cpu_build], "1 error"),  # the card is there, and this PyTorch can't use it
+    ],
+)
+def test_the_headline_never_calls_a_machine_fine_where_no_amd_gpu_was_seen(
+    base: Facts, changes: list[Change], line: str
+) -> None:
+    facts = changed(base, *changes)
+    found = Examination(facts, tuple(judge(facts)))
+    assert found.as_dict()["headline"] == line
+    assert found.text().startswith(f"hy3d-rocm doctor: {line}\n")
+    assert f"<h1>{line[0].upper()}{line[1:]}</h1>" in found.html()
 
 
 def test_an_amd_gpu_beside_an_nvidia_card_is_of_no_concern(base: Facts) -> None:

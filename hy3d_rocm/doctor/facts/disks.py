@@ -26,7 +26,7 @@ def collect(environ: Mapping[str, str], *, windows: bool = os.name == "nt") -> d
     )
     folders["temporary files"] = Path(tempfile.gettempdir())
     if database != IN_MEMORY:
-        folders["what is known of convolutions"] = Path(database).parent
+        folders["the database of measured convolutions"] = Path(database).parent
     return {"disks": disks(folders), "knowledge": knowledge(database)}
 
 
