@@ -1,11 +1,12 @@
-"""GET /hy3d_rocm/doctor on ComfyUI's server: the doctor's findings about the running ComfyUI.
+"""/hy3d_rocm/doctor on ComfyUI's server: the doctor's findings about the running ComfyUI.
 
-    ?format=json|html|text   default json
-    ?self_test=1|0           default 1, but 0 while a prompt runs: its memory is not to be taken
-    ?seconds=N               5 to 120, default 60
+    GET    ?format=json|html|text             default json; computes nothing
+    POST   ?format=json|html|text&seconds=N   with the self-test; 5 to 120 seconds, default 60
 
-The work is done in a thread of its own and by child processes; requests that come meanwhile wait
-for the same examination.
+The self-test takes memory and time, so it is no answer to GET, which any page may make a browser
+send, and it is refused (409) while a prompt runs or waits. One examination works at a time, in a
+thread of its own; who asks meanwhile waits for the same one, at most one of each method. An
+examination for which nobody waits any more ends.
 """
 
 from __future__ import annotations
@@ -21,26 +22,77 @@ from typing import Any
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.doctor import Examination, examine
 from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, host_facts
+from hy3d_rocm.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")
 
 PATH = "/hy3d_rocm/doctor"
 FORMATS = {"json": "application/json", "html": "text/html", "text": "text/plain"}
 _LEAST_SECONDS, _MOST_SECONDS = 5.0, 120.0
+_LOOK_S = 0.5  # how often it is seen whether a client is still there
 _MARK = "_hy3d_rocm_routes"
-
-Asked = tuple[bool, float]  # self-test, seconds
-_lock = threading.Lock()
-_running: dict[Asked, Future[Examination]] = {}
-_one_at_a_time = threading.Lock()
 
 
 class RequestError(Exception):
     """The text is the sentence for who asked."""
 
 
+class BusyError(Exception):
+    """The text is the sentence for who asked."""
+
+
+class _AbandonedError(Exception):
+    """Nobody waits for the examination any more."""
+
+
+class _Job:
+    """One examination, for all who ask for one of its kind before it is done."""
+
+    def __init__(self, self_test: bool, seconds: float) -> None:
+        self.self_test, self.seconds = self_test, seconds
+        self.waiting = 0  # changed under _lock
+        self.result: Future[Examination] = Future()
+        self.result.set_running_or_notify_cancel()  # so that nobody who waits can cancel it
+
+    def run(self) -> None:
+        """Examines once no other job does; the result is there, or why there is none."""
+        try:
+            with _one_at_a_time:
+                self._check()
+                if self.self_test and is_busy():
+                    raise BusyError(_BUSY)
+                found = examine(self_test=self.self_test, seconds=self.seconds, cancel=self._check)
+        except BaseException as error:  # noqa: BLE001  (goes to who waits)
+            self._leave_table()
+            self.result.set_exception(error)
+        else:
+            self._leave_table()
+            self.result.set_result(found)
+
+    def _check(self) -> None:
+        """Ends an examination that nobody waits for; who comes later begins another."""
+        with _lock:
+            if not self.waiting:
+                _jobs.pop(self.self_test, None)
+                raise _AbandonedError("nobody waits for this examination any more")
+
+    def _leave_table(self) -> None:
+        with _lock:
+            if _jobs.get(self.self_test) is self:
+                del _jobs[self.self_test]
+
+
+_BUSY = (
+    "a prompt is running or waiting, and the self-test would take its memory: ask again when the "
+    "queue is empty, or send GET for an examination without it"
+)
+_lock = threading.Lock()
+_jobs: dict[bool, _Job] = {}  # by whether it has a self-test
+_one_at_a_time = threading.Lock()
+
+
 def add_routes() -> bool:
-    """Puts the route into ComfyUI's table, once; False where no server runs here.
+    """Puts the routes into ComfyUI's table, once; False where no server runs here.
 
     The doctor hears of ComfyUI's models and settings from now on, in nodes too.
     """
@@ -49,39 +101,45 @@ def add_routes() -> bool:
     if server is None or getattr(server, _MARK, False):
         return False
     server.routes.get(PATH)(answer)
+    server.routes.post(PATH)(answer)
     setattr(server, _MARK, True)
     return True
 
 
 async def answer(request: Any) -> Any:
-    """The handler. 400 with a sentence for what makes no sense."""
+    """The handler. 400 with a sentence for what makes no sense, 409 while a prompt runs."""
     from aiohttp import web
 
+    self_test = request.method == "POST"
     try:
-        kind, asked = parse(request.query, is_busy())
+        kind, seconds = parse(request.query, self_test)
     except RequestError as error:
         return web.json_response({"error": str(error)}, status=400)
     try:
-        # A client that goes away cancels this handler, not the examination: others may wait.
-        examination = await asyncio.shield(asyncio.wrap_future(begin(asked)))
+        examination = await _examined(request, self_test, seconds)
         # What it says is large enough to be put together beside the loop, too.
         body = await asyncio.to_thread(_body, examination, kind)
+    except BusyError as error:
+        return web.json_response({"error": str(error)}, status=409)
+    except _AbandonedError as error:  # nobody hears it
+        return web.json_response({"error": str(error)}, status=503)
     except Exception as error:  # noqa: BLE001  (said to who asked; ComfyUI goes on)
         logger.warning("hy3d_rocm: the doctor failed: %s: %s", type(error).__name__, error)
-        said = {"error": f"the doctor failed: {type(error).__name__}: {error}"}
+        said = {"error": anonymous(f"the doctor failed: {type(error).__name__}: {error}")}
         return web.json_response(said, status=500)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(text=body, content_type=FORMATS[kind], charset="utf-8", headers=headers)
 
 
-def parse(query: Mapping[str, str], busy: bool) -> tuple[str, Asked]:
-    """(format, what is asked for) of a request's parameters; RequestError with a sentence."""
+def parse(query: Mapping[str, str], self_test: bool) -> tuple[str, float]:
+    """(format, seconds) of a request's parameters; RequestError with a sentence."""
     kind = query.get("format", "json")
     if kind not in FORMATS:
         raise RequestError(f"format is {kind!r}; give one of {', '.join(FORMATS)}")
-    choice = query.get("self_test", "")
-    if choice not in ("", "0", "1"):
-        raise RequestError(f"self_test is {choice!r}; give 1 or 0")
+    unknown = sorted(set(query) - {"format", "seconds"} if self_test else set(query) - {"format"})
+    if unknown:
+        hint = "" if self_test else "; send POST for an examination with the self-test"
+        raise RequestError(f"there is no parameter {unknown[0]!r} here{hint}")
     try:
         seconds = float(query.get("seconds", DEFAULT_SECONDS))
     except ValueError:
@@ -90,36 +148,41 @@ def parse(query: Mapping[str, str], busy: bool) -> tuple[str, Asked]:
         raise RequestError(
             f"seconds is {query.get('seconds')!r}; give {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
         )
-    return kind, (not busy if choice == "" else choice == "1", seconds)
+    return kind, seconds
 
 
-def begin(asked: Asked) -> Future[Examination]:
-    """The examination that runs for this already, or a new one; one works at a time."""
-    with _lock:
-        running = _running.get(asked)
-        if running is None:
-            running = _running[asked] = Future()
-            running.set_running_or_notify_cancel()  # so that nobody who waits can cancel it
-            threading.Thread(
-                target=_examine, args=(asked, running), name="hy3d doctor", daemon=True
-            ).start()
-    return running
+async def _examined(request: Any, self_test: bool, seconds: float) -> Examination:
+    """The examination that runs or waits for this already, or a new one.
 
-
-def _examine(asked: Asked, result: Future[Examination]) -> None:
+    aiohttp does not cancel the handler of a client that hung up, so its connection is looked at.
+    """
+    job = _joined(self_test, seconds)
     try:
-        with _one_at_a_time:
-            found = examine(self_test=asked[0], seconds=asked[1])
-    except BaseException as error:  # noqa: BLE001  (goes to who waits)
-        outcome: Examination | BaseException = error
-    else:
-        outcome = found
+        found = asyncio.wrap_future(job.result)
+        while not (await asyncio.wait([found], timeout=_LOOK_S))[0]:
+            if request.transport is None or request.transport.is_closing():
+                found.add_done_callback(_heard)
+                raise _AbandonedError("the client hung up")
+        return found.result()
+    finally:
+        with _lock:
+            job.waiting -= 1
+
+
+def _heard(found: asyncio.Future[Examination]) -> None:
+    """Takes an outcome that nobody asks for, which asyncio would log as an error."""
+    if not found.cancelled():
+        found.exception()
+
+
+def _joined(self_test: bool, seconds: float) -> _Job:
     with _lock:
-        _running.pop(asked, None)
-    if isinstance(outcome, BaseException):
-        result.set_exception(outcome)
-    else:
-        result.set_result(outcome)
+        job = _jobs.get(self_test)
+        if job is None:
+            job = _jobs[self_test] = _Job(self_test, seconds)
+            threading.Thread(target=job.run, name="hy3d doctor", daemon=True).start()
+        job.waiting += 1
+    return job
 
 
 def _body(examination: Examination, kind: str) -> str:

@@ -32,7 +32,20 @@ class Routes:
         self.table: dict[str, Any] = {}
 
     def get(self, path: str) -> Callable[[Any], Any]:
-        return lambda handler: self.table.setdefault(path, handler)
+        return lambda handler: self.table.setdefault(f"GET {path}", handler)
+
+    def post(self, path: str) -> Callable[[Any], Any]:
+        return lambda handler: self.table.setdefault(f"POST {path}", handler)
+
+
+class Connection:
+    """A client's, as aiohttp's request.transport."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def is_closing(self) -> bool:
+        return not self.is_open
 
 
 @pytest.fixture
@@ -46,7 +59,7 @@ def server(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     aiohttp.web = web  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "aiohttp", aiohttp)
     instance = SimpleNamespace(
-        routes=Routes(), asked=[],
+        routes=Routes(), asked=[], takes_s=0.05,
         prompt_queue=SimpleNamespace(get_tasks_remaining=lambda: 0),
     )  # fmt: skip
     module = ModuleType("server")
@@ -57,8 +70,11 @@ def server(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found = Examination({"when": "now"}, (Finding("a", Severity.ERROR, "broken", "e", "r"),))
 
     def examine(**options: Any) -> Examination:
-        instance.asked.append(options)
-        time.sleep(0.05)
+        instance.asked.append({key: options[key] for key in ("self_test", "seconds")})
+        until = time.monotonic() + instance.takes_s
+        while time.monotonic() < until:
+            options["cancel"]()
+            time.sleep(0.005)
         return found
 
     monkeypatch.setattr(routes, "examine", examine)
@@ -67,9 +83,16 @@ def server(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     examination.host_facts.pop("comfyui", None)
 
 
-def ask(server: Any, **query: str) -> Response:
-    handler = server.routes.table["/hy3d_rocm/doctor"]
-    response: Response = asyncio.run(handler(SimpleNamespace(query=query)))
+def request(
+    server: Any, method: str, query: dict[str, str], connection: Connection | None = None
+) -> Any:
+    """The handler's coroutine for a request."""
+    asked = SimpleNamespace(method=method, query=query, transport=connection or Connection())
+    return server.routes.table[f"{method} /hy3d_rocm/doctor"](asked)
+
+
+def ask(server: Any, method: str = "GET", **query: str) -> Response:
+    response: Response = asyncio.run(request(server, method, query))
     return response
 
 
@@ -79,14 +102,40 @@ def test_the_route_answers_in_three_formats(server: Any) -> None:
     assert page.text.startswith("<!doctype html>")
     assert page.options["content_type"] == "text/html"
     assert ask(server, format="text").text.startswith("hy3d-rocm doctor: 1 error")
-    assert server.asked == [{"self_test": True, "seconds": 60.0}] * 3
+    assert server.asked == [{"self_test": False, "seconds": 60.0}] * 3
 
 
-def test_while_a_prompt_runs_nothing_is_computed_unless_asked_for(server: Any) -> None:
+def test_only_post_computes(server: Any) -> None:
+    assert ask(server, "POST", seconds="7").status == 200
+    assert server.asked == [{"self_test": True, "seconds": 7.0}]
+    for parameter in ("self_test", "seconds"):
+        refused = ask(server, **{parameter: "1"})
+        assert refused.status == 400
+        assert "send POST" in json.loads(refused.text)["error"]
+    assert len(server.asked) == 1
+
+
+def test_while_a_prompt_runs_nothing_is_computed(server: Any) -> None:
     server.prompt_queue.get_tasks_remaining = lambda: 1
-    ask(server)
-    ask(server, self_test="1", seconds="5")
-    assert [a["self_test"] for a in server.asked] == [False, True]
+    assert ask(server).status == 200
+    refused = ask(server, "POST")
+    assert refused.status == 409
+    assert "queue is empty" in json.loads(refused.text)["error"]
+    assert [a["self_test"] for a in server.asked] == [False]
+
+
+def test_a_prompt_that_began_while_a_self_test_waited_is_not_disturbed(server: Any) -> None:
+    server.takes_s = 0.3
+
+    async def both() -> list[Any]:
+        first = asyncio.ensure_future(request(server, "GET", {}))
+        await asyncio.sleep(0.05)  # it works
+        second = asyncio.ensure_future(request(server, "POST", {}))
+        await asyncio.sleep(0.05)  # it waits: nothing ran when it was asked for
+        server.prompt_queue.get_tasks_remaining = lambda: 1
+        return [(await first).status, (await second).status]
+
+    assert asyncio.run(both()) == [200, 409]
 
 
 @pytest.mark.parametrize(
@@ -95,42 +144,82 @@ def test_while_a_prompt_runs_nothing_is_computed_unless_asked_for(server: Any) -
      ("seconds", "nan")],
 )  # fmt: skip
 def test_what_makes_no_sense_is_a_sentence(server: Any, name: str, value: str) -> None:
-    response = ask(server, **{name: value})
+    response = ask(server, "POST", **{name: value})
     assert response.status == 400
-    assert value in json.loads(response.text)["error"]
+    said = json.loads(response.text)["error"]
+    assert value in said or name in said
     assert server.asked == []
 
 
-def test_requests_at_the_same_time_share_one_examination_and_the_loop_stays_free(
-    server: Any,
+def doctors() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "hy3d doctor"]
+
+
+def test_five_hundred_requests_are_one_thread_a_method(server: Any) -> None:
+    server.takes_s = 0.3
+
+    async def many() -> tuple[list[Any], int]:
+        calls = [
+            asyncio.ensure_future(request(server, "POST", {"seconds": str(5 + n / 10)}))
+            for n in range(500)
+        ]
+        calls += [asyncio.ensure_future(request(server, "GET", {})) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        count = len(doctors())
+        return [response.text for response in await asyncio.gather(*calls)], count
+
+    texts, count = asyncio.run(many())
+    assert count == 2
+    assert len(set(texts)) == 1
+    assert sorted(asked["self_test"] for asked in server.asked) == [False, True]
+
+
+def test_the_servers_loop_stays_free(server: Any) -> None:
+    async def count() -> int:
+        call, ticks = asyncio.ensure_future(request(server, "GET", {})), 0
+        while not call.done():
+            await asyncio.sleep(0.005)
+            ticks += 1
+        return ticks
+
+    assert asyncio.run(count()) >= 5
+
+
+def test_an_examination_whose_clients_hung_up_ends_and_the_next_client_is_answered(
+    server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def many() -> list[Any]:
-        ticks = 0
+    from hy3d_rocm.comfy import routes
 
-        async def tick() -> int:
-            nonlocal ticks
-            for _ in range(5):
-                await asyncio.sleep(0.005)
-                ticks += 1
-            return ticks
+    monkeypatch.setattr(routes, "_LOOK_S", 0.01)
+    server.takes_s = 60.0
 
-        handler = server.routes.table["/hy3d_rocm/doctor"]
-        calls = [handler(SimpleNamespace(query={})) for _ in range(5)]
-        return list(await asyncio.gather(*calls, tick()))
+    async def leave() -> Any:
+        working, waiting = Connection(), Connection()
+        calls = [
+            asyncio.ensure_future(request(server, "POST", {}, working)),
+            asyncio.ensure_future(request(server, "GET", {}, waiting)),
+        ]
+        await asyncio.sleep(0.1)
+        working.is_open = waiting.is_open = False
+        left = [(await call).status for call in calls]
+        server.takes_s = 0.0
+        return left, (await request(server, "POST", {})).status
 
-    *responses, ticks = asyncio.run(many())
-    assert ticks == 5
-    assert len({response.text for response in responses}) == 1
-    assert len(server.asked) == 1
+    began = time.monotonic()
+    assert asyncio.run(leave()) == ([503, 503], 200)
+    assert time.monotonic() - began < 30
+    assert len(server.asked) == 2  # the one that waited was never begun
+    assert routes._jobs == {}
 
 
 def test_a_client_that_goes_away_harms_nobody(server: Any) -> None:
     async def leave() -> Any:
-        handler = server.routes.table["/hy3d_rocm/doctor"]
-        gone = asyncio.ensure_future(handler(SimpleNamespace(query={})))
+        gone = asyncio.ensure_future(request(server, "GET", {}))
+        await asyncio.sleep(0.01)
+        stays = asyncio.ensure_future(request(server, "GET", {}))
         await asyncio.sleep(0.01)
         gone.cancel()
-        return await handler(SimpleNamespace(query={}))
+        return await stays
 
     assert asyncio.run(leave()).status == 200
     assert len(server.asked) == 1
@@ -142,15 +231,16 @@ def test_a_doctor_that_fails_is_a_sentence_and_comes_again(
     from hy3d_rocm.comfy import routes
 
     def broken(**_: Any) -> Any:
-        raise OSError("disk")
+        raise OSError("no room in /home/bob/private")
 
     monkeypatch.setattr(routes, "examine", broken)
-    assert ask(server).status == 500
-    assert routes._running == {}
-    for thread in threading.enumerate():
-        if thread.name == "hy3d doctor":
-            thread.join(10)
-            assert not thread.is_alive()
+    response = ask(server)
+    assert response.status == 500
+    assert "bob" not in response.text
+    assert routes._jobs == {}
+    for thread in doctors():
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_the_route_is_added_once_and_not_without_a_server(
