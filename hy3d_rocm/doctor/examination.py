@@ -183,6 +183,7 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
         if machine.has_rocm_libraries or finding.name.startswith("HY3D_"):
             found.append({
                 "name": finding.name,
+                "subject": variables.public_subject(finding),
                 "value": variables.public_value(finding.value),
                 "verdict": str(finding.rule.verdict),
                 "rule": finding.rule.name,

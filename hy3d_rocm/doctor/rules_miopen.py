@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
+from hy3d_rocm.env.table_miopen import FILLED
 from hy3d_rocm.units import GB, size_text
 
-FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
 _FIND_MODES = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/find-and-immediate.html"
 _CLEAR = "close ComfyUI and run hy3d-rocm miopen clear (it makes a backup first)"
 _DATABASES = ("find", "performance", "compiled")

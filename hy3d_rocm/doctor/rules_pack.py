@@ -29,7 +29,7 @@ def variables(facts: Facts) -> Iterator[Said]:
     for rule, group in by_rule.items():
         first = group[0]
         verdict = str(first["verdict"])
-        names = ", ".join(str(judged.get("name")) for judged in group)
+        names = ", ".join(str(judged.get("subject") or judged.get("name")) for judged in group)
         values = ", ".join(f"{judged.get('name')}={judged.get('value')}" for judged in group)
         yield Said(
             _TITLES[verdict].format(name=names),

@@ -11,6 +11,7 @@ from hy3d_rocm.env.rule import SHOWN_CHARACTERS, Finding, Verdict
 from hy3d_rocm.env.shown import printable
 
 OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
+_NAMED = (Verdict.NOTHING, Verdict.HARMFUL, Verdict.IMPROVABLE)
 Line = tuple[int, str]  # level, text
 
 
@@ -20,9 +21,9 @@ def apply(lines: list[Line], environ: MutableMapping[str, str], machine: Machine
         if finding.rule.leave_out:
             lines.append(_leave_out(environ, finding))
     if machine.runs_on_amd:
+        _set(lines, environ, machine)
         # Judged again: of what was left out nothing more is to be said.
         _name(lines, [f for f in rules.judge(environ, machine) if not f.name.startswith(OWN)])
-        _set(lines, environ, machine)
 
 
 def _leave_out(environ: MutableMapping[str, str], finding: Finding) -> Line:
@@ -39,11 +40,17 @@ def _name(lines: list[Line], findings: list[Finding]) -> None:
     """One line for what one rule says, however many variables it says it of."""
     told: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.rule.verdict in (Verdict.NOTHING, Verdict.HARMFUL):
+        if finding.rule.verdict in _NAMED:
             told.setdefault(finding.text, []).append(finding)
     for text, group in told.items():
-        names = ", ".join(f"{f.name}={printable(f.value, SHOWN_CHARACTERS)}" for f in group)
+        names = ", ".join(map(_subject, group))
         lines.append((logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"))
+
+
+def _subject(finding: Finding) -> str:
+    if finding.rule.part:
+        return printable(finding.subject, SHOWN_CHARACTERS)
+    return f"{finding.name}={printable(finding.value, SHOWN_CHARACTERS)}"
 
 
 def _set(lines: list[Line], environ: MutableMapping[str, str], machine: Machine) -> None:

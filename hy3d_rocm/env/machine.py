@@ -6,12 +6,13 @@ the kernel driver: a few milliseconds, and nothing is initialised.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hy3d_rocm.env import gpu
@@ -36,6 +37,7 @@ class Machine:
     rocm: Version = ()
     zluda: bool = False
     system: str = "linux"
+    find_results: int = 0  # in MIOpen's own database, of its newest version there
 
     @property
     def runs_on_amd(self) -> bool:
@@ -81,7 +83,7 @@ def detect(
     architectures, wheel_version = rocm_wheels(sys.path)
     listed = tuple(facts["architecture"] for facts in gpu.amd_gpus(topology))
     can_be_listed = sys.platform == "linux" and (bool(listed) or not _exists(WSL_GPU))
-    return Machine(
+    found = Machine(
         architectures=listed or (() if can_be_listed else architectures),
         gpus_can_be_listed=can_be_listed,
         torch=parse_version(build.get("__version__", "")),
@@ -90,6 +92,25 @@ def detect(
         zluda=uses_zluda(environ, build),
         system={"win32": "windows"}.get(sys.platform, sys.platform),
     )
+    return replace(found, find_results=find_results(environ)) if found.runs_on_amd else found
+
+
+def find_results(environ: Mapping[str, str]) -> int:
+    """How many convolutions MIOpen has found a solver for, 0 where that can't be read.
+
+    Of the newest version that has left a database, since others' are not read.
+    """
+    from hy3d_rocm.doctor.miopen import contents, places
+
+    by_version: dict[Version, int] = {}
+    for place in places.places(environ):
+        with contextlib.suppress(OSError):
+            for path in places.files_of(place):
+                if contents.kind_of(path.name) == contents.FIND:
+                    version = parse_version(contents.version_of(path.name))
+                    entries = contents.entries_in(path) or 0
+                    by_version[version] = by_version.get(version, 0) + entries
+    return by_version[max(by_version)] if by_version else 0
 
 
 def torch_folder() -> Path | None:

@@ -17,12 +17,16 @@ class Verdict(StrEnum):
     HARMFUL = "harmful"
     NOTHING = "does nothing"
     HELPFUL = "helpful"
+    IMPROVABLE = "improvable"
     FINE = "fine"
 
     @property
     def phrase(self) -> str:
         """As in "NAME=value {phrase}: ..."."""
-        return {"harmful": "is not advised", "helpful": "helps", "fine": "is fine"}.get(self, self)
+        return {
+            "harmful": "is not advised", "helpful": "helps", "improvable": "may be improved",
+            "fine": "is fine",
+        }.get(self, self)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Rule:
     check: whether the rule is about this value; the versions and GPUs are looked at before.
     leave_out: the start-up takes the variable out of the process (what `repair` keeps stays).
     proposes: the value that the start-up sets where the variable isn't set.
+    part: what the check finds is a setting in the value, and only of that is the rest said.
     rest: only said of a variable of which no other rule says anything.
     confirmed: False for what was read in one place only and could not be checked.
     """
@@ -94,6 +99,7 @@ class Rule:
     leave_out: bool = False
     repair: Callable[[Case], str | None] | None = None
     proposes: str = ""
+    part: bool = False
     rest: bool = False
     confirmed: bool = True
 
@@ -118,6 +124,11 @@ class Finding:
     value: str
     found: str = ""
     kept: str | None = None  # what the start-up leaves of a value that throws
+
+    @property
+    def subject(self) -> str:
+        """What it is said of: "NAME", or "setting:1 in NAME"."""
+        return f"{self.found} in {self.name}" if self.rule.part else self.name
 
     @property
     def text(self) -> str:

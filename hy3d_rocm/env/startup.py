@@ -1,8 +1,8 @@
 """What happens to the environment before torch is imported, when ComfyUI starts.
 
-Values that MIOpen, PyTorch or the runtime would throw on are left out of the process, the one
-helpful variable is set where nothing is set, and the rest is only named. A value that works is
-never changed.
+Values that MIOpen, PyTorch or the runtime would throw on are left out of the process, the few
+that help are set where nothing is set, and the rest is only named. A value that works is never
+changed.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ OFF_BY_DEFAULT = (
     "MIOPEN_DEBUG_DISABLE_FIND_DB", "MIOPEN_DISABLE_CACHE", "MIOPEN_DEBUG_COMPILE_ONLY",
     "MIOPEN_DEBUG_FORCE_IMMED_MODE_FALLBACK", "MIOPEN_ENABLE_LOGGING", "MIOPEN_ENABLE_LOGGING_CMD",
 )  # fmt: skip
+FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
 MODE_VARIABLES = ("MIOPEN_FIND_MODE", "MIOPEN_FIND_MODE_FUSION")
 
 
@@ -71,6 +72,11 @@ def is_no_truth_value(case: Case) -> bool:
 
 def takes_the_last_solver(case: Case) -> bool:
     return case.value.upper() in NO
+
+
+def has_filled_database(case: Case) -> str:
+    filled = case.machine.find_results >= FILLED and one_of("FAST", "2")(case)
+    return str(case.machine.find_results) if filled else ""
 
 
 def _is_unknown(case: Case) -> bool:
@@ -157,6 +163,18 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/multimodal-art-projection/YuE/pull/169",
         check=one_of("FAST", "2"),
         proposes="FAST",
+    ),
+    Rule(
+        name="find-mode-filled",
+        variables=("MIOPEN_FIND_MODE",),
+        values=f"FAST, 2, with {FILLED} find results and more in MIOpen's database",
+        verdict=Verdict.IMPROVABLE,
+        effect="MIOpen's database holds {found} find results; FAST takes them too, and guesses for "
+        "every new shape",
+        remedy="run hy3d-rocm tune for the shapes that you use, then try "
+        "MIOPEN_FIND_MODE=DYNAMIC_HYBRID: only new shapes take longer, once",
+        source="https://github.com/ROCm/MIOpen/pull/417",
+        check=has_filled_database,
     ),
     Rule(
         name="find-mode-other",

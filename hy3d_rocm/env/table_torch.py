@@ -54,10 +54,13 @@ def repaired(case: Case) -> str | None:
 
 
 def has(key: str, value: str = "") -> Check:
-    def check(case: Case) -> bool:
+    """The setting, as "key:value", where it is there and has this value (any, if "")."""
+
+    def check(case: Case) -> str:
         words = allocator.tokens(case.value)
         settings = zip(words, words[2:], strict=False)
-        return any(found == key and value in ("", given) for found, given in settings)
+        found = (f"{key}:{given}" for name, given in settings if name == key)
+        return next((one for one in found if one.endswith(f":{value}" if value else "")), "")
 
     return check
 
@@ -71,10 +74,10 @@ def read_first(*names: str) -> Check:
     return check
 
 
-def collects_nothing(case: Case) -> bool:
-    capped = any(name.startswith("HY3D_ROCM_MAX_VRAM_") for name in case.environ)
+def collects_nothing(case: Case) -> bool | str:
+    capped = any(case.environ.get(f"HY3D_ROCM_MAX_VRAM_{unit}", "") for unit in ("GB", "SHARE"))
     by_torch = has("per_process_memory_fraction")(case)
-    return not capped and not by_torch and bool(has("garbage_collection_threshold")(case))
+    return not capped and not by_torch and has("garbage_collection_threshold")(case)
 
 
 def tuning_without_tunableop(case: Case) -> bool:
@@ -156,6 +159,7 @@ ALLOCATOR: tuple[Rule, ...] = (
         "and go on without it",
         source="https://github.com/ROCm/pytorch/pull/3106",
         check=has("expandable_segments", "True"),
+        part=True,
         torch=Span(since=(2, 1), before=(2, 11)),
     ),
     Rule(
@@ -167,6 +171,7 @@ ALLOCATOR: tuple[Rule, ...] = (
         "platform' and go on without it",
         source=PARSER_H,
         check=has("expandable_segments", "True"),
+        part=True,
         torch=Span(since=(2, 11)),
         rocm=Span(since=(1,), before=(7,)),
     ),
@@ -180,6 +185,7 @@ ALLOCATOR: tuple[Rule, ...] = (
         remedy="take it out if ComfyUI stands still while loading",
         source=PYTORCH + "issues/192259",
         check=has("expandable_segments", "True"),
+        part=True,
         torch=Span(since=(2, 11)),
         rocm=Span(since=(7,)),
         confirmed=False,
@@ -189,8 +195,9 @@ ALLOCATOR: tuple[Rule, ...] = (
         variables=ALLOC,
         values="garbage_collection_threshold:..., without a memory cap",
         verdict=Verdict.NOTHING,
-        effect="garbage_collection_threshold acts only where a memory fraction is set",
-        remedy="HY3D_ROCM_MAX_VRAM_GB sets one",
+        effect="it acts only where a program also limits its share of the card's memory",
+        remedy="HY3D_ROCM_MAX_VRAM_GB sets such a limit in ComfyUI; without one take it out",
+        part=True,
         source=PYTORCH + "blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp",
         check=collects_nothing,
     ),
@@ -287,11 +294,36 @@ RULES: tuple[Rule, ...] = (
         values="1",
         verdict=Verdict.HARMFUL,
         effect="channels-last convolutions through MIOpen, reported as much slower on RDNA cards",
-        remedy="use 0 there, or leave it unset",
+        remedy="use 0 there",
         source=PYTORCH + "pull/170947",
         check=none_of("0", ""),
         architectures=RDNA,
         confirmed=False,
+    ),
+    Rule(
+        name="channels-last-default",
+        variables=("PYTORCH_MIOPEN_SUGGEST_NHWC",),
+        values="not set (then 0 is set), 0; torch 2.7 to 2.10 built for ROCm 7",
+        verdict=Verdict.HELPFUL,
+        effect="these builds hand MIOpen channels-last convolutions unless this is 0; it was taken "
+        "back later, since RDNA cards became much slower",
+        source=PYTORCH + "pull/170780",
+        check=one_of("0"),
+        torch=Span(since=(2, 7), before=(2, 11)),
+        rocm=Span(since=(7,)),
+        architectures=RDNA,
+        proposes="0",
+    ),
+    Rule(
+        name="channels-last-off",
+        variables=("PYTORCH_MIOPEN_SUGGEST_NHWC",),
+        values="0, elsewhere",
+        verdict=Verdict.FINE,
+        effect="convolutions keep their layout, the default of builds for ROCm before 7 and of "
+        "torch from 2.11",
+        source=PYTORCH + "pull/170780",
+        check=one_of("0"),
+        rest=True,
     ),
     Rule(
         name="flash-attention-not-true",

@@ -77,6 +77,12 @@ def public_value(value: str) -> str:
     return f"({'a path' if is_path else f'{len(value)} characters'}, not shown)"
 
 
+def public_subject(finding: Finding) -> str:
+    """finding.subject as others may see it."""
+    found = finding.found
+    return finding.subject.replace(found, public_value(found)) if found else finding.subject
+
+
 def public_text(finding: Finding) -> str:
     """finding.text, with the variable's value, and what was found in it, as others may see them."""
     found = finding.found

@@ -21,6 +21,7 @@ At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at th
 | throws | the variable, or the refused part of it, is left out | what it would have thrown |
 | does nothing | nothing | one line |
 | harmful | nothing: your value stays | one line with the remedy |
+| improvable | nothing: your value stays | one line with what to try |
 | helpful | sets it where it is not set; your value stays | one line when it acts |
 | fine | nothing | none |
 

@@ -54,7 +54,7 @@ def test_architectures_have_llvms_names(target: int, name: str) -> None:
         ("MIOPEN_FIND_ENFORCE", "SEARCH", "forces the find mode NORMAL"),
         ("MIOPEN_FIND_ENFORCE", "none", ""),
         ("MIOPEN_FIND_TIME_LIMIT", "60", "does nothing: "),
-        ("PYTORCH_HIP_ALLOC_CONF", "garbage_collection_threshold:0.8", "memory fraction"),
+        ("PYTORCH_HIP_ALLOC_CONF", "garbage_collection_threshold:0.8", "limits its share"),
         ("PYTORCH_HIP_ALLOC_CONF", "max_split_size_mb:512", ""),
         ("COMFYUI_ENABLE_MIOPEN", "1", "leaves MIOpen switched on"),
         ("COMFYUI_ENABLE_MIOPEN", "0", "only 1 has an effect"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hy3d_rocm.env import apply, rules, startup, variables_page
-from hy3d_rocm.env.machine import Machine
+from hy3d_rocm.env.machine import Machine, find_results
 from hy3d_rocm.env.rule import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ GUIDE = {
 def test_what_throws_is_left_out_and_fast_is_set() -> None:
     environ = dict(GUIDE)
     lines = startup.run(environ, AMD)
-    expected = dict(GUIDE, MIOPEN_FIND_MODE="FAST")
+    expected = dict(GUIDE, MIOPEN_FIND_MODE="FAST", PYTORCH_MIOPEN_SUGGEST_NHWC="0")
     del expected["MIOPEN_FIND_ENFORCE"]
     expected["PYTORCH_HIP_ALLOC_CONF"] = "garbage_collection_threshold:0.8"
     assert environ == expected
@@ -48,11 +49,39 @@ def test_what_throws_is_left_out_and_fast_is_set() -> None:
     assert "MIOPEN_FIND_MODE=DYNAMIC is left out" in beginnings
     assert "MIOPEN_FIND_ENFORCE=DB_ONLY is left out" in beginnings
     assert "MIOPEN_FIND_TIME_LIMIT=30 does nothing" in beginnings
-    assert lines[-1].startswith("MIOPEN_FIND_MODE=FAST is set: ")
+    assert "MIOPEN_FIND_MODE=FAST is set" in beginnings
+    assert "PYTORCH_MIOPEN_SUGGEST_NHWC=0 is set" in beginnings
     assert any("is cut down to garbage_collection_threshold:0.8: " in line for line in lines)
     assert any("Unrecognized key 'max_split_size_mb=512'" in line for line in lines)
     trio = [line for line in lines if "_XDLOPS" in line]
     assert len(trio) == 1, "one rule, one line"
+
+
+def test_only_the_setting_that_does_nothing_is_called_so() -> None:
+    value = "max_split_size_mb:512,garbage_collection_threshold:0.8"
+    [line] = [line for line in startup.run({"PYTORCH_HIP_ALLOC_CONF": value}, AMD) if "gar" in line]
+    assert line.startswith(
+        "garbage_collection_threshold:0.8 in PYTORCH_HIP_ALLOC_CONF does nothing: "
+    )
+
+
+@pytest.mark.parametrize(("mode", "told"), [(None, True), ("FAST", True), ("HYBRID", False)])
+def test_a_filled_database_of_miopens_is_told_at_the_start(mode: str | None, told: bool) -> None:
+    environ = {} if mode is None else {"MIOPEN_FIND_MODE": mode}
+    lines = startup.run(environ, dataclasses.replace(AMD, find_results=64))
+    found = [line for line in lines if "holds 64 find results" in line]
+    assert len(found) is int(told)
+    assert environ["MIOPEN_FIND_MODE"] == (mode or "FAST")
+    assert not any("find results" in line for line in startup.run({}, AMD))
+
+
+def test_find_results_are_counted_of_the_newest_miopen(tmp_path: Path) -> None:
+    for version, entries in (("3_4_0", 60), ("3_5_0", 7)):
+        file = tmp_path / f".config/miopen/gfx1100_48.HIP.{version}_abc.ufdb.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{n}=x\n" for n in range(entries)))
+    assert find_results({"HOME": str(tmp_path)}) == 7
+    assert find_results({"HOME": str(tmp_path / "none")}) == 0
 
 
 def test_a_second_run_changes_nothing() -> None:
@@ -130,7 +159,7 @@ def test_any_bytes_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
     environ = {"MIOPEN_FIND_MODE": "\udcff\udcfe\n\x1b[31m" + "x" * 500}
     with caplog.at_level(logging.INFO, "hy3d_rocm"):
         lines = startup.run(environ, AMD)
-    assert environ == {"MIOPEN_FIND_MODE": "FAST"}
+    assert environ == {"MIOPEN_FIND_MODE": "FAST", "PYTORCH_MIOPEN_SUGGEST_NHWC": "0"}
     for line in lines:
         line.encode("utf-8")
         assert "\n" not in line
@@ -171,7 +200,11 @@ def test_no_value_that_works_is_changed_and_only_the_stated_is_added(
         if name not in throwing:
             assert environ[name] == value
     added = environ.keys() - given_environ.keys()
-    assert added <= {"MIOPEN_FIND_MODE"}
+    assert added <= {"MIOPEN_FIND_MODE", "PYTORCH_MIOPEN_SUGGEST_NHWC"}
+    if "PYTORCH_MIOPEN_SUGGEST_NHWC" in added:
+        assert environ["PYTORCH_MIOPEN_SUGGEST_NHWC"] == "0"
+        assert (7,) <= machine.rocm
+        assert (2, 7) <= machine.torch < (2, 11)
     if added or (environ.get("MIOPEN_FIND_MODE") != given_environ.get("MIOPEN_FIND_MODE")):
         assert environ.get("MIOPEN_FIND_MODE") in ("FAST", None)
         assert machine.has_rocm_libraries
@@ -283,5 +316,5 @@ def test_the_command_prints_the_page() -> None:
 
 def test_each_verdict_reads_as_a_sentence() -> None:
     assert {verdict.phrase for verdict in Verdict} == {
-        "throws", "is not advised", "does nothing", "helps", "is fine",
+        "throws", "is not advised", "does nothing", "helps", "may be improved", "is fine",
     }  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hy3d_rocm.env import rules
+from hy3d_rocm.env import rules, table_miopen
 from hy3d_rocm.env.machine import Machine
 from hy3d_rocm.env.rule import Span, Verdict
 
@@ -18,6 +18,7 @@ NAVI22 = Machine(("gfx1031",), True, (2, 9, 1), True, (7, 1))
 INSTINCT = Machine(("gfx942",), True, (2, 9, 1), True, (7, 1))
 TWO_CARDS = Machine(("gfx1030", "gfx1100"), True, (2, 9, 1), True, (7, 1))
 MIXED_ROCM = Machine(("gfx1100",), True, (2, 11), True, (6, 4))
+FILLED_STRIX = dataclasses.replace(STRIX, find_results=table_miopen.FILLED)
 HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
 
@@ -31,6 +32,7 @@ ROWS: dict[str, Row] = {
     "find-mode-reserved": ("MIOPEN_FIND_MODE", "4", "5", STRIX, {}),
     "find-mode-normal": ("MIOPEN_FIND_MODE", "normal", "HYBRID", STRIX, {}),
     "find-mode-fast": ("MIOPEN_FIND_MODE", "2", "3", STRIX, {}),
+    "find-mode-filled": ("MIOPEN_FIND_MODE", "FAST", "HYBRID", FILLED_STRIX, {}),
     "find-mode-other": ("MIOPEN_FIND_MODE", "HYBRID", "FAST", STRIX, {}),
     "find-enforce-unknown": ("MIOPEN_FIND_ENFORCE", "DB_ONLY", "none", STRIX, {}),
     "find-enforce-db-only": ("MIOPEN_FIND_ENFORCE", "DB_ONLY", "DB_NEW", NEWEST, {}),
@@ -76,6 +78,8 @@ ROWS: dict[str, Row] = {
     "addmm-lt": ("DISABLE_ADDMM_CUDA_LT", "1", None, STRIX, {}),
     "attention-ck": ("TORCH_ROCM_FA_PREFER_CK", "1", None, STRIX, {}),
     "channels-last": ("PYTORCH_MIOPEN_SUGGEST_NHWC", "1", "0", STRIX, {}),
+    "channels-last-default": ("PYTORCH_MIOPEN_SUGGEST_NHWC", "0", "1", STRIX, {}),
+    "channels-last-off": ("PYTORCH_MIOPEN_SUGGEST_NHWC", "0", "1", NEW, {}),
     "flash-attention-not-true": ("FLASH_ATTENTION_TRITON_AMD_ENABLE", "1", "TRUE", STRIX, {}),
     "flash-attention": ("FLASH_ATTENTION_TRITON_AMD_ENABLE", "TRUE", "true", STRIX, {}),
     "no-attention-switch": ("SAGE_ATTENTION_TRITON_AMD_ENABLE", "TRUE", None, STRIX, {}),
@@ -135,7 +139,10 @@ ELSEWHERE: dict[str, Machine] = {
     "expandable-segments-unsupported": NEW,
     "expandable-segments-old-rocm": NEW,
     "expandable-segments-hang": STRIX,
+    "find-mode-filled": STRIX,
     "channels-last": INSTINCT,
+    "channels-last-default": NEW,
+    "channels-last-off": STRIX,
     "override-mixed": STRIX,
     "override-own": INSTINCT,
     "override-other-generation": dataclasses.replace(STRIX, architectures=("gfx1100",)),
@@ -188,7 +195,7 @@ def test_only_what_throws_is_left_out_and_only_what_helps_is_proposed() -> None:
         assert not rule.repair or rule.leave_out, rule.name
         assert not rule.proposes or rule.verdict is Verdict.HELPFUL, rule.name
     proposed = {rule.variables[0]: rule.proposes for rule in rules.table() if rule.proposes}
-    assert proposed == {"MIOPEN_FIND_MODE": "FAST"}
+    assert proposed == {"MIOPEN_FIND_MODE": "FAST", "PYTORCH_MIOPEN_SUGGEST_NHWC": "0"}
 
 
 def test_a_proposed_value_is_never_one_that_is_named() -> None:
