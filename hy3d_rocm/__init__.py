@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.functional import conv2d as conv2d
     from hy3d_rocm.conv.functional import conv3d as conv3d
     from hy3d_rocm.conv.router import protect as protect
+    from hy3d_rocm.decode.executor import encode as encode
     from hy3d_rocm.decode.plan import DecodePlan as DecodePlan
     from hy3d_rocm.decode.plan import plan_decode as plan_decode
     from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
@@ -36,6 +37,7 @@ _HOME = {
     "ResolvedDevice": "device",
     "conv2d": "conv.functional",
     "conv3d": "conv.functional",
+    "encode": "decode.executor",
     "inject_faults": "conv.faults",
     "make_generator": "seed",
     "plan_decode": "decode.plan",
@@ -52,6 +54,7 @@ __all__ = [
     "conv2d",
     "conv3d",
     "decode",
+    "encode",
     "inject_faults",
     "make_generator",
     "plan_decode",

@@ -312,6 +312,18 @@ RULES: tuple[Rule, ...] = (
         check=takes_the_last_solver,
     ),
     Rule(
+        name="force-immediate-fallback",
+        variables=("MIOPEN_DEBUG_FORCE_IMMED_MODE_FALLBACK",),
+        values="1",
+        verdict=Verdict.IMPROVABLE,
+        effect="MIOpen guesses a solver by its heuristics even where its database holds one that "
+        "was timed",
+        remedy="MIOPEN_FIND_MODE=FAST guesses only where the database holds none",
+        source=REFERENCE,
+        check=one_of(*YES),
+        confirmed=False,
+    ),
+    Rule(
         name="no-find-database",
         variables=("MIOPEN_DEBUG_DISABLE_FIND_DB",),
         values="1",

@@ -48,6 +48,9 @@ ROWS: dict[str, Row] = {
     "on-anyway": ("MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS", "1", "0", STRIX, {}),
     "off-anyway": ("MIOPEN_DEBUG_DISABLE_FIND_DB", "0", "1", STRIX, {}),
     "no-naive-solver": ("MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD", "0", "1", STRIX, {}),
+    "force-immediate-fallback": (
+        "MIOPEN_DEBUG_FORCE_IMMED_MODE_FALLBACK", "1", "0", STRIX, {},
+    ),
     "no-find-database": ("MIOPEN_DEBUG_DISABLE_FIND_DB", "1", "0", STRIX, {}),
     "no-kernel-cache": ("MIOPEN_DISABLE_CACHE", "true", "no", STRIX, {}),
     "compile-only": ("MIOPEN_DEBUG_COMPILE_ONLY", "1", "0", STRIX, {}),
