@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from router_doubles import ScriptedTier, fake_result, integers, raising
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, memory
+from hy3d_rocm import memory
+from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.router import protect

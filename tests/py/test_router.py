@@ -18,9 +18,9 @@ from router_doubles import (
     raising,
 )
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, memory
 from hy3d_rocm._fallback import INSTALL
-from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
