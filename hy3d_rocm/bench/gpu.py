@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm import memory
 from hy3d_rocm.bench.gpu_cells import DTYPES, Banned, Cell, exact_float32, measure_layer
 from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_prove import unproven
 from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
 from hy3d_rocm.bench.gpu_timing import DeviceWatch, Watch
 from hy3d_rocm.bench.models import first_line
-from hy3d_rocm.conv import memory
 from hy3d_rocm.conv.tiers import Tier, make_tier
 
 # Tiers with a target come first, all layers and dtypes; the others get the time that is left.

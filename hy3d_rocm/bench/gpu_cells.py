@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from hy3d_rocm.bench.gpu_errors import Reference, reference
 from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_timing import Timed, Watch, attempt, interleave
-from hy3d_rocm.conv import memory
+from hy3d_rocm.conv import releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Tier, make_call
 
@@ -138,7 +138,7 @@ def measure_layer(
         yield cell
         del call
     del x, weight
-    memory.release(device)
+    releasing.release(device)
 
 
 def _functions(

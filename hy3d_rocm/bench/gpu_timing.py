@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from hy3d_rocm.bench.models import first_line
-from hy3d_rocm.conv import errors, memory
+from hy3d_rocm.conv import errors, releasing
 
 _SAMPLE_S = 2e-3
 _MOST_CALLS = 20
@@ -119,7 +119,7 @@ def attempt(timed: Timed, function: Callable[[], Any], device: torch.device) -> 
         timed.reason, timed.kind = first_line(error), found.kind
         failed.append(error)
     failed.clear()  # the frames of the failed call kept its tensors alive
-    memory.release(device)
+    releasing.release(device)
     return None
 
 

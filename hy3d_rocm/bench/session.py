@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hy3d_rocm.bench import models
 from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.bench.timing import Meter, is_out_of_memory
+from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     device = _device(settings.device)
     on_gpu = device.type == "cuda"
     chosen = dtype or (torch.float16 if on_gpu else torch.float32)
-    free, total = torch.cuda.mem_get_info(device) if on_gpu else (None, None)
+    free, total = gpu_bytes(device) if on_gpu else (None, None)
     meter = Meter(device)
     pipeline = _pipeline(settings, device, chosen, meter)
     small = not on_gpu and not settings.tiny

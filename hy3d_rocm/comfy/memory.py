@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm import memory as measured
 from hy3d_rocm import memory_lines
-from hy3d_rocm.decode.memory import meter as measured
+from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
 
@@ -64,10 +65,10 @@ def usage(device: torch.device | None = None) -> Usage:
     device = comfy_device() if device is None else device
     if device.type != "cuda":
         total = int(management.get_total_memory(device))
-        held = measured.resident_bytes() if device.type == "cpu" else 0
-        return Usage(device, measured.free_bytes(device), held, total, "host")
-    total = int(torch.cuda.mem_get_info(device)[1])
-    allocated, free = torch.cuda.memory_allocated(device), measured.free_bytes(device)
+        held = meter.resident_bytes() if device.type == "cpu" else 0
+        return Usage(device, measured.host_free_bytes() or 0, held, total, "host")
+    free, total = measured.gpu_bytes(device)
+    allocated = torch.cuda.memory_allocated(device)
     cap = _cap
     if cap is None or cap.device != _indexed(device):
         return Usage(device, free, allocated, total, "card")
@@ -216,7 +217,7 @@ def _say_free(what: str, error: Exception) -> None:
 
 def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     global _cap
-    total = int(torch.cuda.mem_get_info(device)[1])
+    _, total = measured.gpu_bytes(device)
     cap, said = memory_lines.wanted_cap(environ, total)
     for line in said:
         _say(line)

@@ -107,8 +107,8 @@ def _database(environ: Mapping[str, str]) -> str:
 
 def _framepack(_environ: Mapping[str, str]) -> str:
     from hy3d_rocm.comfy import memory, settings
-    from hy3d_rocm.decode.memory.meter import host_free_bytes
     from hy3d_rocm.framepack.recommend import recommend
+    from hy3d_rocm.memory import host_free_bytes
 
     device = memory.comfy_device()
     if device.type != "cuda":
@@ -116,4 +116,4 @@ def _framepack(_environ: Mapping[str, str]) -> str:
     if "framepack-memory" in settings.current().patches_off:
         return "gpu_memory_preservation is upstream's (switched off in the settings)"
     free, total = memory.free_and_total(device)
-    return recommend(free, total, host_free_bytes()).text()
+    return recommend(free, total, host_free_bytes() or 0).text()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from hy3d_rocm.conv import errors, memory
+from hy3d_rocm import memory
+from hy3d_rocm.conv import errors
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.choice import Setting

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hy3d_rocm.conv import asking, blame, errors, faults, learning, memory, policy
+from hy3d_rocm.conv import asking, blame, errors, faults, learning, policy, releasing
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
@@ -224,7 +224,7 @@ class Climb:
         if self.relieved:
             return
         self.relieved = True
-        freed = memory.release(self.call.spec.device)
+        freed = releasing.release(self.call.spec.device)
         self.gained = freed >= self.call.spec.out_bytes > 0
 
     def _is_left_out(self, tier: Tier) -> bool:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, memory
 from hy3d_rocm.conv import room
 from hy3d_rocm.conv.admission import VISIT, Shelf
 from hy3d_rocm.units import GB, MB, size_text
@@ -372,9 +372,7 @@ def cache() -> WeightCache:
     global _made
     with _made_lock:
         if _made is None:
-            from hy3d_rocm.decode.memory import meter
-
-            _made = WeightCache(default_limit(meter.host_total_bytes()))
+            _made = WeightCache(default_limit(memory.host_total_bytes() or 0))
         return _made
 
 

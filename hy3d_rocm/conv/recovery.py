@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from hy3d_rocm.conv import errors, memory
+from hy3d_rocm import memory
+from hy3d_rocm.conv import errors
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.stats import Named

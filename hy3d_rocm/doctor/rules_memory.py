@@ -60,11 +60,10 @@ def idle_in_allocator(facts: Facts) -> Iterator[Said]:
 def card_full(facts: Facts) -> Iterator[Said]:
     for gpu in facts.rows("torch.gpus"):
         total, free = int(gpu.get("total_bytes") or 0), gpu.get("free_bytes")
-        idle = int(gpu.get("reserved_bytes") or 0) - int(gpu.get("allocated_bytes") or 0)
-        if total and isinstance(free, int) and 0 <= free + idle < total // 10:
+        if total and isinstance(free, int) and 0 <= free < total // 10:
             yield Said(
                 "Little memory of the card is free",
-                f"{size_text(free + idle)} of {size_text(total)} on {gpu.get('name')}",
+                f"{size_text(free)} of {size_text(total)} on {gpu.get('name')}",
                 "unload models: the node Free Memory, or ComfyUI's button \"Free model cache\"",
             )  # fmt: skip
 

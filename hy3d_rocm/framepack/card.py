@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from hy3d_rocm.memory import gpu_bytes
+
 
 class Card(Protocol):
     """Asked and told by a SectionRunner. All sizes in bytes."""
@@ -39,9 +41,7 @@ class TorchCard:
     def free(self) -> int:
         if self._free is not None:
             return max(self._free(), 0)
-        from hy3d_rocm.decode.memory.meter import free_bytes
-
-        return max(free_bytes(self.device), 0)
+        return max(gpu_bytes(self.device)[0], 0)
 
     def empty(self) -> None:
         torch.cuda.empty_cache()

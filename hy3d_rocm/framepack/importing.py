@@ -165,12 +165,12 @@ def free_memory_gb(query: Callable[..., float], default: Callable[[], Any]) -> C
     def get_cuda_free_memory_gb(device: Any = None) -> float:
         import torch
 
-        from hy3d_rocm.decode.memory.meter import free_bytes
+        from hy3d_rocm.memory import host_free_bytes
         from hy3d_rocm.units import GB
 
         asked = torch.device(default() if device is None else device)
         if asked.type == "cuda":
             return query(asked)
-        return free_bytes(torch.device("cpu")) / GB
+        return (host_free_bytes() or 0) / GB
 
     return get_cuda_free_memory_gb

@@ -21,6 +21,7 @@ from hy3d_rocm.framepack.again import restorer
 from hy3d_rocm.framepack.preservation import Preservation, begin, users_choice
 from hy3d_rocm.framepack.residency import Part, is_on, move, own_tensors, parts_of
 from hy3d_rocm.framepack.sections import SectionRunner
+from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, stage_line, wanted_cap
 
 logger = logging.getLogger("hy3d_rocm")
@@ -58,7 +59,7 @@ class Memory:
         if self.device.type != "cuda":
             logger.info("FramePack computes on %s: nothing is moved or preserved", self.device)
             return
-        total = int(torch.cuda.mem_get_info(self.device)[1])
+        _, total = gpu_bytes(self.device)
         cap, said = wanted_cap(os.environ, total)
         for line in said:
             logger.warning("hy3d_rocm: %s", line)
@@ -257,10 +258,8 @@ class Memory:
         logger.info("%s", stage_line(stage, self.card.free(), allocated, self.limit_bytes))
 
     def _free(self) -> int:
-        from hy3d_rocm.decode.memory.meter import free_bytes
-
         held = int(torch.cuda.memory_allocated(self.device))
-        return min(free_bytes(self.device), self.limit_bytes - held)
+        return min(gpu_bytes(self.device)[0], self.limit_bytes - held)
 
 
 def _in_parts(latents: torch.Tensor, vae: Any, image_mode: bool = False) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from hy3d_rocm.bench.gpu_timing import DeviceWatch, Timed, Watch, attempt, interleave
-from hy3d_rocm.conv import memory, selfcheck
+from hy3d_rocm.conv import releasing, selfcheck
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.probe.measure import make_call
@@ -98,7 +98,7 @@ class Lab:
             if mine:
                 found[name] = _conclude(mine)
         del call, candidates, sound
-        memory.release(spec.device)
+        releasing.release(spec.device)
         return {name: found[name] for name in tiers if name in found}
 
     @staticmethod

@@ -134,5 +134,5 @@ class SmallNet(torch.nn.Module):
 def free_memory(monkeypatch: Any, values: Callable[[], int | None]) -> Iterator[None]:
     """Lets `values` answer for the free memory of every device."""
     with monkeypatch.context() as patch:
-        patch.setattr("hy3d_rocm.conv.memory.free_bytes", lambda device: values())
+        patch.setattr("hy3d_rocm.memory.free_bytes", lambda device: values())
         yield

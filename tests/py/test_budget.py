@@ -132,41 +132,6 @@ def group_files(folder: Path, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(text)
 
 
-def system(root: Path, groups: str) -> None:
-    group_files(root / "proc/self", cgroup=groups)
-    group_files(root / "proc", meminfo="MemTotal: 4000 kB\nMemAvailable:    2000 kB\n")
-
-
-def test_host_memory_is_within_every_control_group_above(tmp_path: Path) -> None:
-    from hy3d_rocm.decode.memory import meter
-
-    system(tmp_path, "0::/a/b\n")
-    top = tmp_path / "sys/fs/cgroup"
-    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
-    assert meter.host_total_bytes(tmp_path) == 4000 * 1024
-    group_files(top / "a/b", memory__max="max\n", memory__current="5000\n")
-    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
-    stat = "anon 7\ninactive_file 300\n"
-    group_files(top / "a", memory__max="9000\n", memory__current="8000\n", memory__stat=stat)
-    assert meter.host_free_bytes(tmp_path) == 1300
-    assert meter.host_total_bytes(tmp_path) == 9000
-
-
-def test_control_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
-    from hy3d_rocm.decode.memory import meter
-
-    system(tmp_path, "4:cpu:/x\n3:memory:/gone/from/view\n0::/\n")
-    top = tmp_path / "sys/fs/cgroup/memory"
-    unlimited = {"memory__limit_in_bytes": "9223372036854771712\n"}
-    group_files(top, **unlimited, memory__usage_in_bytes="77\n")
-    assert meter.host_free_bytes(tmp_path) == 2000 * 1024
-    files = {"memory__limit_in_bytes": "1000\n", "memory__usage_in_bytes": "900\n"}
-    group_files(top, **files, memory__stat="inactive_file 5\ntotal_inactive_file 50\n")
-    assert meter.host_free_bytes(tmp_path) == 150
-    group_files(top, **files | {"memory__usage_in_bytes": "5000\n"})
-    assert meter.host_free_bytes(tmp_path) == 0
-
-
 def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None:
     from hy3d_rocm.decode.memory import meter
 

@@ -214,7 +214,7 @@ ROWS: list[Row] = [
     ("memory-unseen", W, [put("kernel.cards.0.vram_used_bytes", 12 * GB)],
      [put("kernel.cards.0.vram_used_bytes", 12 * GB), holder(11 * GB, own=True)]),
     ("memory-full", W, [put("torch.gpus.0.free_bytes", GB)],
-     [put("torch.gpus.0.free_bytes", GB), put("torch.gpus.0.reserved_bytes", 20 * GB)]),
+     [put("torch.gpus.0.free_bytes", 3 * GB)]),
     ("memory-idle", A, [put("torch.gpus.0.reserved_bytes", 8 * GB)],
      [put("torch.gpus.0.reserved_bytes", 8 * GB), put("torch.gpus.0.allocated_bytes", 7 * GB)]),
     ("apu-share", A, [apu(4 * GB, 62 * GB, 124 * GB)], [apu(4 * GB, 96 * GB, 124 * GB)]),

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from router_doubles import ScriptedTier, fake_result, integers, raising
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, memory
+from hy3d_rocm import memory
+from hy3d_rocm.conv import faults, releasing
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.router import protect
@@ -90,7 +91,7 @@ def test_memory_that_ran_out_is_said_with_its_tier_and_until_when(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
-    monkeypatch.setattr(memory, "release", lambda device: 0)
+    monkeypatch.setattr(releasing, "release", lambda device: 0)
     tiers = [tier("a", failing(faults.HIP_OOM)), tier("b", failing()), tier("c")]
     with protect(tiers=tiers) as guard:
         conv()
@@ -188,7 +189,7 @@ def test_what_the_first_does_not_support_is_the_callers_and_below_it_is_passed_o
 
 
 def test_memory_may_be_left_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "release", lambda device: pytest.fail("was emptied"))
+    monkeypatch.setattr(releasing, "release", lambda device: pytest.fail("was emptied"))
     tiers = [tier("a", failing(faults.HIP_OOM)), tier("b")]
     with protect(tiers=tiers, on_oom="raise") as guard, pytest.raises(RuntimeError, match="HIP"):
         conv()
@@ -220,7 +221,7 @@ def test_a_tier_is_tried_again_where_its_output_has_become_free(
 ) -> None:
     released: list[torch.device] = []
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
-    monkeypatch.setattr(memory, "release", lambda device: released.append(device) or freed)
+    monkeypatch.setattr(releasing, "release", lambda device: released.append(device) or freed)
     assert EXPECTED.nbytes == 384
     tiers = [tier("a", failing(faults.HIP_OOM)), tier("b", failing(faults.HIP_OOM)), tier("c")]
     with protect(tiers=tiers):
@@ -233,7 +234,7 @@ def test_after_the_second_try_went_well_the_first_is_no_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(memory, "release", lambda device: 10**6)
+    monkeypatch.setattr(releasing, "release", lambda device: 10**6)
     made = tier("a", failing(faults.HIP_OOM))
 
     def once(call: Any) -> torch.Tensor:

@@ -24,7 +24,7 @@ from torch import nn
 
 import hy3d_rocm
 from hy3d_rocm import _core, _native
-from hy3d_rocm.conv import memory, running
+from hy3d_rocm.conv import releasing, running
 from hy3d_rocm.conv.prepared import WeightCache
 
 
@@ -209,8 +209,8 @@ def test_protect_computes_fast_and_exactly_when_told(cache: WeightCache) -> None
 @needs_layout
 def test_giving_back_host_memory_empties_the_cache(cache: WeightCache) -> None:
     hy3d_rocm.conv3d(X, parameter(), padding=1, accuracy="fast")
-    assert memory.release(torch.device("cpu")) == NBYTES
-    assert memory.release(torch.device("cpu")) == 0
+    assert releasing.release(torch.device("cpu")) == NBYTES
+    assert releasing.release(torch.device("cpu")) == 0
     assert cache.stats().bytes == 0
 
 

@@ -18,9 +18,9 @@ from router_doubles import (
     raising,
 )
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, memory
 from hy3d_rocm._fallback import INSTALL
-from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
@@ -253,7 +253,7 @@ def test_a_lost_device_is_asked_nothing(monkeypatch: pytest.MonkeyPatch, x: torc
 
     monkeypatch.setattr("hy3d_rocm.conv.ladder.can_retry", trap)
     monkeypatch.setattr(memory, "free_bytes", trap)
-    monkeypatch.setattr(memory, "release", trap)
+    monkeypatch.setattr(releasing, "release", trap)
     broken = Fault("current", text=faults.ILLEGAL_ACCESS)
     with inject_faults(broken), guarded(), pytest.raises(DeviceLostError):
         F.conv3d(x, integers(3, 2, 3, 3, 3))

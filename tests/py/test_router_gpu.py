@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from router_doubles import cpu_tier, guarded, integers
 
-from hy3d_rocm.conv import memory, policy
+from hy3d_rocm import memory
+from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from router_doubles import integers, raising
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, forget, memory, recovery, selfcheck
+from hy3d_rocm import memory
+from hy3d_rocm.conv import faults, forget, recovery, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.passing import Purse

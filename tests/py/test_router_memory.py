@@ -18,7 +18,8 @@ from router_doubles import (
     raising,
 )
 
-from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm import memory
+from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.tiers import NativeTier
@@ -68,7 +69,7 @@ def test_the_allocator_is_emptied_once_for_each_call_that_ran_out_of_memory(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
     released = []
-    monkeypatch.setattr(memory, "release", lambda device: released.append(1) or 0)
+    monkeypatch.setattr(releasing, "release", lambda device: released.append(1) or 0)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
     weight = integers(3, 2, 3, 3, 3)
     full = [Fault(tier, text=faults.HIP_OOM) for tier in ("current", "native")]
@@ -80,7 +81,7 @@ def test_the_allocator_is_emptied_once_for_each_call_that_ran_out_of_memory(
 def test_the_same_tier_is_tried_again_if_emptying_freed_enough(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
-    monkeypatch.setattr(memory, "release", lambda device: 1_000_000)
+    monkeypatch.setattr(releasing, "release", lambda device: 1_000_000)
     weight = integers(3, 2, 3, 3, 3)
     with inject_faults(Fault("current", text=faults.HIP_OOM, count=1)), guarded() as guard:
         F.conv3d(x, weight)
@@ -94,7 +95,7 @@ def test_the_same_tier_is_tried_again_if_emptying_freed_enough(
 def test_exceptions_of_failed_tiers_keep_no_tensor_alive(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
-    monkeypatch.setattr(memory, "release", lambda device: 0)
+    monkeypatch.setattr(releasing, "release", lambda device: 0)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
     seen: list[weakref.ref[torch.Tensor]] = []
 
@@ -124,7 +125,7 @@ def test_exceptions_of_failed_tiers_keep_no_tensor_alive(
 
 
 def test_an_exception_that_leaves_protect_is_in_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "release", lambda device: 0)
+    monkeypatch.setattr(releasing, "release", lambda device: 0)
     gc.disable()
     try:
         for texts in ((faults.HIP_OOM,) * 3, (faults.DEVICE_MISMATCH,), ("a shape error",)):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from router_doubles import integers
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, memory, selfcheck
+from hy3d_rocm import memory
+from hy3d_rocm.conv import faults, selfcheck
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
 from hy3d_rocm.conv.stats import Event

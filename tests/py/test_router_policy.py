@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from router_doubles import integers, raising
 from router_world import Row, World
 
-from hy3d_rocm.conv import faults, forget, memory
+from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
@@ -176,7 +176,7 @@ def test_a_lost_device_is_recorded_and_the_next_process_goes_round_it(
     if tier == "vendor":
         world.memory.usual["vendor"] = Row(seconds=1e-6)
     world.tiers[tier].act = raising(lambda: torch.AcceleratorError(faults.ILLEGAL_ACCESS))
-    monkeypatch.setattr(memory, "release", trap)
+    monkeypatch.setattr(releasing, "release", trap)
     with pytest.raises(DeviceLostError, match="restart"), world.protect():
         conv()
     assert world.memory.verdicts() == {tier: "error"}

@@ -91,7 +91,7 @@ def test_a_probe_that_was_cancelled_is_made_up_for_in_the_next_scope(world: Worl
 def test_auto_tries_the_library_where_the_others_lack_memory(
     world: World, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hy3d_rocm.conv.memory.free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("hy3d_rocm.memory.free_bytes", lambda device: 1 << 30)
     for name in GPU:
         need = 1 << 40 if name != "gemm" or not fits else 0
         world.tiers[name].workspace_bytes = (  # type: ignore[method-assign]

@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from router_doubles import cpu_tier, integers
 
-from hy3d_rocm import _native
-from hy3d_rocm.conv import memory
+from hy3d_rocm import _native, memory
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import Tier, VendorTier, make_call, make_tier, windows
 from hy3d_rocm.conv.triton import tuned

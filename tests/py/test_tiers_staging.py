@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from router_doubles import fake_conv3d, integers, one_thread
 
-from hy3d_rocm.conv import memory
+from hy3d_rocm import memory
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import CpuTier, Limits, base, cpu, make_call, staging
 

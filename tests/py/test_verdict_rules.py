@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm.conv import errors, memory, recovery, verdicts
+from hy3d_rocm import memory
+from hy3d_rocm.conv import errors, recovery, verdicts
 from hy3d_rocm.conv.errors import (
     BadResultError,
     Classified,

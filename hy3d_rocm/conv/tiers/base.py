@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from hy3d_rocm.conv import memory
+from hy3d_rocm import memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.units import size_text
 

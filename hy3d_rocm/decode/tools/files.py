@@ -57,8 +57,8 @@ def plain(value: Any) -> Any:
 
 def machine_facts() -> dict[str, Any]:
     """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
-    from hy3d_rocm.decode.memory.meter import host_total_bytes
     from hy3d_rocm.env import doctor
+    from hy3d_rocm.memory import host_total_bytes
 
     facts = doctor.collect()
     kept = {key: facts[key] for key in ("versions", "torch", "driver", "rules")}

@@ -15,6 +15,7 @@ from typing import Any
 from hy3d_rocm.doctor.facts.driver import ROOT
 from hy3d_rocm.doctor.facts.files import entries, number, text
 from hy3d_rocm.doctor.miopen.users import name_of
+from hy3d_rocm.memory import host_free_bytes, host_total_bytes
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SHOWN_HOLDERS = 12
@@ -26,27 +27,24 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
 
 
 def host(root: Path = ROOT) -> dict[str, int | None]:
-    """total_bytes, available_bytes, swap_free_bytes; None where the system does not say."""
-    if sys.platform != "linux":
-        return _host_elsewhere()
-    lines = dict(
-        line.split(":", 1) for line in text(root / "proc/meminfo").splitlines() if ":" in line
-    )
-    names = {"total": "MemTotal", "available": "MemAvailable", "swap_free": "SwapFree"}
-    return {f"{key}_bytes": _size(lines.get(name, "")) for key, name in names.items()}
+    """total_bytes, available_bytes (within the control groups' limits), swap_free_bytes; None
+    where the system does not say."""
+    return {
+        "total_bytes": host_total_bytes(root), "available_bytes": host_free_bytes(root),
+        "swap_free_bytes": _free_swap(root),
+    }  # fmt: skip
 
 
-def _host_elsewhere() -> dict[str, int | None]:
+def _free_swap(root: Path) -> int | None:
+    fields = _fields(text(root / "proc/meminfo"))
+    if fields or root != ROOT:
+        return _size(fields.get("SwapFree", ""))
     try:
         import psutil
 
-        memory = psutil.virtual_memory()
-        return {
-            "total_bytes": int(memory.total), "available_bytes": int(memory.available),
-            "swap_free_bytes": int(psutil.swap_memory().free),
-        }  # fmt: skip
+        return int(psutil.swap_memory().free)
     except (ImportError, OSError, RuntimeError):
-        return {"total_bytes": None, "available_bytes": None, "swap_free_bytes": None}
+        return None
 
 
 def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:

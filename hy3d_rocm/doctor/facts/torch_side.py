@@ -82,10 +82,12 @@ def _library() -> str:
 def _memory(index: int) -> dict[str, Any]:
     import torch
 
-    free, total = torch.cuda.mem_get_info(index)
+    from hy3d_rocm.memory import gpu_bytes
+
+    free, total = gpu_bytes(index)
     return {
-        "free_bytes": int(free),
-        "total_bytes": int(total),
+        "free_bytes": free,
+        "total_bytes": total,
         "allocated_bytes": int(torch.cuda.memory_allocated(index)),
         "reserved_bytes": int(torch.cuda.memory_reserved(index)),
     }

@@ -1,0 +1,177 @@
+"""How much memory can still be had: the one reader of it, for router, planner, nodes and doctor.
+
+The host: what the kernel calls available, and no more than any control group of this process
+leaves, its own and those above it (version 1 and 2: limit - usage + file cache that can be
+dropped). A GPU: what the driver has, and what PyTorch's allocator holds unused (it gives that back
+by itself before it reports out of memory).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+ROOT = Path("/")
+
+# Limit, usage and the name in memory.stat of file cache that can be dropped, for versions 2 and 1.
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Where a kernel tells no mounts: the usual ones. Folder of the mount, what of the tree it shows.
+_USUAL = {_V2: ("/sys/fs/cgroup", "/"), _V1: ("/sys/fs/cgroup/memory", "/")}
+_NO_LIMIT = 1 << 60  # version 1 has a number near 2^63 for none
+_KEPT_SECONDS = 1.0
+
+Names = tuple[str, str, str]
+
+
+def gpu_in_use() -> bool:
+    """Whether this process has started CUDA or HIP; never starts it."""
+    import torch
+
+    # torch leaves is_initialized unannotated.
+    return torch.cuda.is_available() and bool(
+        torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that an allocation on `device` could still get, or None where nobody can tell: on
+    another device, and on a GPU that this process has not started (which is never done here)."""
+    if device.type == "cuda":
+        return gpu_bytes(device)[0] if gpu_in_use() else None
+    return host_free_bytes() if device.type == "cpu" else None
+
+
+def gpu_bytes(device: torch.device | int) -> tuple[int, int]:
+    """(free, total) bytes of a CUDA or HIP device, which is started where it was not."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    # On APUs the driver has reported 2^34 GiB (a negative number) as free:
+    # https://github.com/Comfy-Org/ComfyUI/issues/2431
+    return int(free if free <= total else 0) + int(idle), int(total)
+
+
+def host_free_bytes(root: Path = ROOT) -> int | None:
+    """What this process could still get of the host's memory; None where the system does not say.
+    root: where proc and sys are (tests)."""
+    free = _host("MemAvailable", "available", root)
+    for limit, folder, (_, usage_name, cache_name) in _limits_now(root):
+        used = _number(folder / usage_name)
+        # The statistics are slow to read, and a group with more room than `free` changes nothing.
+        if used is not None and (free is None or limit - used < free):
+            room = max(limit - used + _statistic(folder, cache_name), 0)
+            free = room if free is None else min(free, room)
+    return free
+
+
+def host_total_bytes(root: Path = ROOT) -> int | None:
+    """All of the host's memory, or a control group's limit where that is less."""
+    total = _host("MemTotal", "total", root)
+    bounds = [limit for limit, _, _ in _limits_now(root)]
+    return min(bounds if total is None else [total, *bounds], default=None)
+
+
+def _host(field: str, attribute: str, root: Path) -> int | None:
+    """A field of /proc/meminfo; where there is no such file, what psutil says of this machine."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    if root != ROOT:
+        return None
+    with suppress(ImportError, OSError, RuntimeError):
+        psutil: Any = importlib.import_module("psutil")
+        return int(getattr(psutil.virtual_memory(), attribute))
+    return None
+
+
+def _limits_now(root: Path) -> tuple[tuple[int, Path, Names], ...]:
+    return _limits(root, time.monotonic() // _KEPT_SECONDS)
+
+
+@functools.lru_cache(maxsize=2)
+def _limits(root: Path, _moment: float) -> tuple[tuple[int, Path, Names], ...]:
+    """The limits that bind this process, each with the folder of its group. Read once a second,
+    since a router asks at every call, and most groups have none."""
+    found = []
+    for folder, names in _groups(root):
+        limit = _number(folder / names[0])  # None for "max", which stands for no limit (version 2)
+        if limit is not None and limit < _NO_LIMIT:
+            found.append((limit, folder, names))
+    return tuple(found)
+
+
+def _groups(root: Path) -> list[tuple[Path, Names]]:
+    """Folders of this process's control groups and of those above, with their files' names."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found: list[tuple[Path, Names]] = []
+    mounts = _mounts(root)
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            names = _V2
+        elif "memory" in controllers.split(","):
+            names = _V1
+        else:
+            continue
+        place, shown = mounts.get(names, _USUAL[names])
+        top = root / place.lstrip("/")
+        # In a container a mount may show a part of the tree only, and the kernel may tell a path
+        # that lies in none of it (or above: "/.."): then the mount's own top is our group.
+        inside = path == shown or path.startswith(shown.rstrip("/") + "/")
+        below = path[len(shown.rstrip("/")) :] if inside else path
+        folder = top / below.lstrip("/")
+        while folder != top:
+            found.append((folder, names))
+            folder = folder.parent
+        found.append((top, names))
+    return found
+
+
+def _mounts(root: Path) -> dict[Names, tuple[str, str]]:
+    """For each version that is mounted with a memory controller: the folder of the mount, and
+    which part of the tree it shows."""
+    found: dict[Names, tuple[str, str]] = {}
+    with suppress(OSError):
+        for line in (root / "proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            fields, kind = before.split(" "), after.split(" ")
+            if len(fields) < 5 or len(kind) < 3:
+                continue
+            if kind[0] == "cgroup2":
+                found.setdefault(_V2, (_plain(fields[4]), _plain(fields[3])))
+            elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+                found.setdefault(_V1, (_plain(fields[4]), _plain(fields[3])))
+    return found
+
+
+def _plain(path: str) -> str:
+    """A path of mountinfo: there a space is \\040, a backslash \\134."""
+    return path.replace("\\040", " ").replace("\\134", "\\")
+
+
+def _statistic(folder: Path, name: str) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            if line.startswith(name + " "):
+                return int(line.split()[1])
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
