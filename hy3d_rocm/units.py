@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import re
 
+_MOST_DIGITS = 20  # of bytes, before the point
+_SHOWN_CHARACTERS = 60  # of what was typed
+
 KB, MB, GB, TB = 2**10, 2**20, 2**30, 2**40
 
 _SHOWN = (("TB", TB), ("GB", GB), ("MB", MB), ("kB", KB))
@@ -40,10 +43,23 @@ def short_text(count: int) -> str:
     return f"{round(count / GB, 1):g}GB"
 
 
+def brief(value: object) -> str:
+    """repr(value) for a sentence: cut where it is long, and of numbers too long to be written."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers of more than 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
 def parse_size(text: str) -> int:
     """Bytes of "6GB", "512 MiB", "1.5g" or "6000000000"; ValueError for anything else."""
     match = _TEXT.fullmatch(text)
     unit = _TYPED.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ValueError(f'{text!r} is no size; write it like "6GB", "512MB" or a number of bytes')
+        raise ValueError(
+            f'{brief(text)} is no size; write it like "6GB", "512MB" or a number of bytes'
+        )
+    if len(match[1].partition(".")[0].lstrip("0")) > _MOST_DIGITS:
+        raise ValueError(f"{brief(text)} is more than any machine has")
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit

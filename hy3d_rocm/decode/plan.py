@@ -221,12 +221,13 @@ def parse_budget(budget: Budget) -> int | None:
     """
     if budget is None:
         return None
+    shown = units.brief(budget)
     if isinstance(budget, str):
         try:
             count = units.parse_size(budget)
         except ValueError:
             raise ValueError(
-                f'budget is {budget!r}; write it like "6GB", "512MB" or a number of bytes'
+                f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
             ) from None
     elif isinstance(budget, bool):
         raise ValueError(f"budget is {budget}; give bytes, a text such as '6GB', or None")
@@ -235,10 +236,10 @@ def parse_budget(budget: Budget) -> int | None:
             count = operator.index(budget)
         except TypeError:
             raise ValueError(
-                f"budget is {budget!r}; give whole bytes, a text such as '6GB', or None"
+                f"budget is {shown}; give whole bytes, a text such as '6GB', or None"
             ) from None
     if not 0 < count < 2**63:
-        raise ValueError(f"budget is {budget!r}; give more than nothing, or None for no limit")
+        raise ValueError(f"budget is {shown}; give more than nothing, or None for no limit")
     return count
 
 

@@ -27,7 +27,7 @@ from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
 from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import PngSink, sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 from hy3d_rocm.decode.tools.capture import write_capture  # noqa: E402
 from hy3d_rocm.decode.tools.files import write_json  # noqa: E402
 from hy3d_rocm.doctor.command import write_whole  # noqa: E402
@@ -98,7 +98,7 @@ def resumable_array(folder: Path) -> None:
 def segments(folder: Path) -> None:
     path = folder / "frames.mp4"
     with Parts(path, {"job": 1}) as parts:
-        put_video(sink_for(path, fps=Fraction(8), parts=parts))
+        put_video(sink_for(path, fps=Fraction(8), claim=parts))
 
 
 def put_video(sink: Any) -> None:
@@ -114,7 +114,7 @@ def put_video(sink: Any) -> None:
 
 
 def pictures(folder: Path) -> None:
-    put_frames(PngSink(folder / "pictures"))
+    put_frames(sink_for(folder / "pictures", fps=Fraction(8)))
 
 
 def old_rows(folder: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_ladder_that_steps_down_leaves_nothing_of_the_way_before(
     frames = smooth_frames(70, 16, 32)
     path = tmp_path / name.strip("+")
     with Parts(path, {}) if name.endswith("+") else nullcontext() as parts:
-        sink = TensorSink() if name == "tensor" else sink_for(path, fps=FPS, parts=parts)
+        sink = TensorSink() if name == "tensor" else sink_for(path, fps=FPS, claim=parts)
         sink.begin(tuple(frames.shape), frames.dtype, {"way": "first"})
         sink.put(0, 0, -frames[:, :, :41])
         assert sink.first_wanted(0) == 41

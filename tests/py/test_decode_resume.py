@@ -18,7 +18,8 @@ pytest.importorskip("diffusers")
 
 import check_resume  # noqa: E402
 
-from hy3d_rocm.decode.frames import arrays, resume, segments  # noqa: E402
+from hy3d_rocm.decode.frames import arrays, segments  # noqa: E402
+from hy3d_rocm.decode.frames.fingerprints import file_fingerprint, tensor_fingerprint  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
@@ -41,7 +42,7 @@ def make_frames(samples: int = 1) -> Any:
 
 
 def begin(path: Path, parts: Any, frames: Any, plan: Any = PLAN) -> Any:
-    sink = sink_for(path, fps=Fraction(24), parts=parts)
+    sink = sink_for(path, fps=Fraction(24), claim=parts)
     sink.begin(tuple(frames.shape), frames.dtype, plan)
     return sink
 
@@ -231,23 +232,27 @@ def test_what_is_the_users_in_the_folder_stays(tmp_path: Path) -> None:
 def test_a_leftover_of_a_run_without_resume_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     (tmp_path / "clip.mp4.partial").write_bytes(b"half a video")
+    frames = make_frames()
     with Parts(path, JOB) as parts:
         assert parts.folder.is_dir()
-    frames = make_frames()
+        begin(path, parts, frames)
     with pytest.raises(OutputError, match="give --resume, or remove that folder"):
         begin(path, None, frames)
 
 
 def test_fingerprints_see_what_matters(tmp_path: Path) -> None:
     latents = torch.zeros(1, 4, 3, 2, 2)
-    known = resume.tensor_fingerprint(latents)
-    assert resume.tensor_fingerprint(latents.clone()) == known
+    known = tensor_fingerprint(latents)
+    assert tensor_fingerprint(latents.clone()) == known
     changed = latents.clone()
     changed[0, 3, 2, 1, 1] = 1e-30
     others = [changed, latents.half(), latents.view(1, 4, 2, 3, 2), latents.transpose(1, 2)]
-    assert len({resume.tensor_fingerprint(t) for t in others} | {known}) == 5
+    assert len({tensor_fingerprint(t) for t in others} | {known}) == 5
     files = []
+    middle = bytearray(b"a" * (9 << 20))
+    middle[(9 << 20) // 2 + 12345] ^= 1  # where samples would not look
     for content in (
+        bytes(middle),
         b"a" * 10,
         b"b" * 10,
         b"a" * 11,
@@ -256,8 +261,8 @@ def test_fingerprints_see_what_matters(tmp_path: Path) -> None:
     ):
         files.append(tmp_path / "weights")
         files[-1].write_bytes(content)
-        files[-1] = resume.file_fingerprint(files[-1])
-    assert len(set(files)) == 5
+        files[-1] = file_fingerprint(files[-1])
+    assert len(set(files)) == 6
 
 
 def test_the_manifest_is_on_the_disk_before_the_first_segment(tmp_path: Path) -> None:

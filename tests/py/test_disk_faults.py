@@ -47,7 +47,8 @@ def test_an_array_that_cannot_get_its_name_leaves_nothing(
     def refuse(*_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("hy3d_rocm.decode.frames.output.os.replace", refuse)
+    monkeypatch.setattr("hy3d_rocm.decode.frames.claim.os.replace", refuse)
+    monkeypatch.setattr("hy3d_rocm.decode.frames.claim.os.link", refuse)
     with pytest.raises(OutputError, match="does not let this user write"):
         array(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.frames.claim import Claim
 from hy3d_rocm.decode.frames.output import (
     ALL,
     OutputError,
     Shape,
-    partial_of,
-    publish,
     settle,
     told,
 )
+from hy3d_rocm.decode.frames.resume import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hy3d_rocm.decode.frames.resume import Parts
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -41,14 +39,16 @@ class MemmapSink:
 
     All blocks of the file are reserved at begin(): on a disk that fills up, writing to mapped
     memory kills the process instead of failing. Pages are let go as they are written, so the
-    process does not grow with the file. parts: for a decode that can go on; frames that came whole
-    and in order are recorded there once they are on the disk.
+    process does not grow with the file. claim: of Parts for a decode that can go on; frames that
+    came whole and in order are recorded there once they are on the disk.
     """
 
-    def __init__(self, path: Path, parts: Parts | None = None) -> None:
+    def __init__(self, path: Path, claim: Claim | None = None) -> None:
         self.path = path
-        self.parts = parts
-        self._data = partial_of(path) if parts is None else parts.folder / "frames.npy"
+        self.claim = claim or Claim(path)
+        self.parts = claim if isinstance(claim, Parts) else None
+        self._is_taken = False
+        self._data = self.claim.folder / "frames.npy"
         self._map: mmap.mmap | None = None
         self._file: Any = None
         self._frames: Tensor | None = None
@@ -69,6 +69,9 @@ class MemmapSink:
             self._let_go()
             if self.parts is not None:
                 self.parts.begin_again(shape, stored, plan)
+        if not self._is_taken:
+            self.claim.take()
+            self._is_taken = True
         self._plan, self._dtype = plan, dtype
         if dtype not in _STORED:
             logger.info("%s: %s frames are stored as float32, NumPy has no such type",
@@ -78,12 +81,8 @@ class MemmapSink:
             done = self.parts.settle(shape, stored, plan)
             if done and not self._data.exists():
                 # Killed between the file's renaming and the folder's end.
-                self._published = done == shape[0] * shape[2] and self.path.exists()
+                self._published = done == shape[0] * shape[2] and self.parts.is_published
                 done = done if self._published else 0
-        elif self._data.is_dir():
-            raise OutputError(
-                f"{self._data} holds a decode that can go on: give --resume, or remove that folder"
-            )
         self._next = [min(max(done - b * shape[2], 0), shape[2]) for b in range(shape[0])]
         self._recorded = done
         if self._published:
@@ -93,8 +92,7 @@ class MemmapSink:
                 self._open(shape, stored, keep=done > 0)
         except BaseException:
             self._let_go()
-            if not done:
-                self._data.unlink(missing_ok=True)
+            self._release()
             raise
 
     def _open(self, shape: Shape, stored: str, *, keep: bool) -> None:
@@ -193,7 +191,13 @@ class MemmapSink:
             self._publish()
         if self.parts is not None:
             self.parts.remove()
+        self._release()
         return self.path
+
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self.claim.release()
 
     def _publish(self) -> None:
         count = self._opened().shape[0] * self._opened().shape[2]
@@ -203,30 +207,21 @@ class MemmapSink:
         if self.parts is not None:
             self.parts.record(count)
         self._let_go()
-        try:
-            with told(self.path):
-                publish(self._data, self.path)
-        except BaseException:
-            if self.parts is None:
-                self._data.unlink(missing_ok=True)  # abort() finds nothing open any more
-            raise
+        self.claim.publish(self._data)
 
     def abort(self) -> None:
-        if self._frames is None:
-            return
-        if self.parts is not None:
-            try:
+        try:
+            if self._frames is not None and self.parts is not None:
                 self._record()
                 logger.info(
                     "%s: stopped; %d frames are in %s, --resume goes on behind them",
                     self.path, self._recorded, self.parts.folder,
                 )  # fmt: skip
-            finally:
-                self._let_go()
-            return
-        self._let_go()
-        self._data.unlink(missing_ok=True)
-        logger.info("%s: stopped, nothing is left", self.path)
+            elif self._frames is not None:
+                logger.info("%s: stopped, nothing is left", self.path)
+        finally:
+            self._let_go()
+            self._release()
 
     def _let_go(self) -> None:
         self._frames = self._map = None  # unmapped with the last tensor that looks at it

@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.env.shown import printable
+from hy3d_rocm.units import brief
+
 if TYPE_CHECKING:
     import torch
 
+    from hy3d_rocm.decode.frames.claim import Claim
+    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
     from hy3d_rocm.decode.frames.loading import VaeFiles
     from hy3d_rocm.decode.frames.output import Sink
     from hy3d_rocm.decode.frames.resume import Parts
@@ -25,9 +32,10 @@ logger = logging.getLogger("hy3d_rocm")
 
 _EPILOG = """\
 OUT is a .mp4 or .mkv video, a .npy array (B, C, T, H, W) in -1..1, or a folder of PNG pictures. It
-has its name only when it is complete; until then there is OUT.partial. With --resume, a decode that
-was stopped or killed goes on behind the last complete segment of 32 frames. Exit code: 0; 1 for
-what is said in a sentence; 2 for a wrong argument; 130 after Ctrl-C.
+has its name only when it is complete; until then there is OUT.partial/, which one decode holds.
+With --resume, a decode that was stopped or killed goes on behind the last complete segment of 32
+frames, or the last picture. Exit code: 0; 1 for what is said in a sentence; 2 for a wrong argument;
+130 after Ctrl-C.
 """
 _STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 
@@ -45,7 +53,9 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add("--vae", type=Path, required=True, metavar="FILE|DIR",
         help="a diffusers folder, or a .safetensors file beside its config.json")  # fmt: skip
     add("--out", type=Path, required=True, metavar="OUT", help="what to write")
-    add("--budget", default="auto", metavar="SIZE", help="such as 6GB (default: auto)")
+    add(
+        "--budget", type=_budget, default="auto", metavar="SIZE", help="such as 6GB (default: auto)"
+    )
     add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
     add("--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto",
         help="default auto: as the weights are stored")  # fmt: skip
@@ -60,6 +70,8 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
         help="auto: yuv420p, which plays everywhere")  # fmt: skip
     add("--resume", action="store_true", help="keep what is done, and go on from it")
     add("--restart", action="store_true", help="as --resume, but throw away what is there")
+    add("--overwrite", action="store_true",
+        help="replace a folder of pictures that is OUT already, as files are anyway")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write the report to FILE, too")
 
 
@@ -88,25 +100,58 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
-    from hy3d_rocm.decode.frames import loading, resume
+    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
+    from hy3d_rocm.decode.frames.resume import Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
 
     device = _device(arguments.device)
+    _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
     latents = loading.load_latents(arguments.latent, arguments.tensor)
-    wanted = arguments.resume or arguments.restart
-    job = _job(arguments, files, latents, device) if wanted else {}
-    opened: Any = nullcontext()
-    if wanted:
-        opened = resume.Parts(arguments.out, job, restart=arguments.restart)
-    with opened as parts:
-        sink = sink_for(
-            arguments.out, fps=arguments.fps, crf=arguments.crf,
-            pixel_format=arguments.pixel_format, parts=parts,
-        )  # fmt: skip
+    prints = FileFingerprints()
+    claim = _claim(arguments, lambda: _job(arguments, files, latents, device, prints), prints)
+    sink = sink_for(
+        arguments.out, fps=arguments.fps, crf=arguments.crf, pixel_format=arguments.pixel_format,
+        claim=claim,
+    )  # fmt: skip
+    with claim:
+        parts = claim if isinstance(claim, Parts) else None
         if parts is not None and parts.is_complete:
             return _completed(sink, parts)
         return _run(arguments, files, latents, device, sink, parts, cancel)
+
+
+def _claim(arguments: argparse.Namespace, job: Any, prints: FileFingerprints) -> Claim:
+    """Of the output, not taken yet: Parts, where the decode is to be resumed."""
+    from hy3d_rocm.decode.frames.claim import Claim
+    from hy3d_rocm.decode.frames.resume import Parts
+
+    if arguments.resume or arguments.restart:
+        return Parts(
+            arguments.out, job, restart=arguments.restart, overwrite=arguments.overwrite,
+            files=prints,
+        )  # fmt: skip
+    return Claim(arguments.out, overwrite=arguments.overwrite)
+
+
+def _check_report(path: Path | None) -> None:
+    """OutputError where --json could not be written: better now than after the decode."""
+    from hy3d_rocm.decode.frames.claim import check_name
+    from hy3d_rocm.decode.frames.output import OutputError, told
+
+    if path is None:
+        return
+    check_name(path)
+    with told(path):
+        if path.is_dir():
+            raise OutputError(f"{path} is a folder; name a file for --json")
+        if not path.exists():
+            with open(path, "x"):  # all that can be wrong with a name or a folder is so here
+                pass
+            path.unlink()
+        elif not os.access(path, os.W_OK):
+            raise OutputError(f"{path} does not let this user write; name another --json")
 
 
 def _completed(sink: Sink, parts: Parts) -> dict[str, Any]:
@@ -129,9 +174,11 @@ def _run(
     from hy3d_rocm.decode.frames.watching import WatchedSink
 
     vae = loading.load_vae(files).to(device)
+    changed = parts.files.changed() if parts is not None else None
+    if changed is not None:
+        raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
-    budget = None if arguments.budget.strip().lower() == "auto" else arguments.budget
-    choice = Choice(budget, arguments.strategy, arguments.precision)
+    choice = Choice(arguments.budget, arguments.strategy, arguments.precision)
     watched = WatchedSink(sink, device, sys.stderr)
     plan = parts.plan if parts is not None else None
     with protect(), watched:
@@ -161,20 +208,21 @@ def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) ->
 
 
 def _job(
-    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device
-) -> dict[str, Any]:
+    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
+    prints: FileFingerprints,
+) -> dict[str, Any]:  # fmt: skip
     """What makes the frames and the file: a decode only goes on where all of it is the same."""
     import torch
 
     import hy3d_rocm
-    from hy3d_rocm.decode.frames import resume
+    from hy3d_rocm.decode.frames.fingerprints import tensor_fingerprint
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
-        "latents": resume.tensor_fingerprint(latents),
+        "latents": tensor_fingerprint(latents),
         "scaled": arguments.scaled,
         "sample": arguments.sample,
-        "VAE": resume.files_fingerprint([files.folder / "config.json", *files.weights]),
+        "VAE": prints.of([files.folder / "config.json", *files.weights]),
         "device": name,
         "budget": arguments.budget,
         "strategy": arguments.strategy,
@@ -276,18 +324,32 @@ def _write_json(path: Path, told: dict[str, Any]) -> None:
         path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
+def _budget(text: str) -> str:
+    """As decode() takes it, looked at before anything is loaded."""
+    from hy3d_rocm.decode.memory.budget import parse_budget
+
+    try:
+        parse_budget(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def _fps(text: str) -> Fraction:
     """23.976, 29.97 and 59.94 as the standards mean them: n * 1000 / 1001."""
-    try:
-        value = Fraction({"23.976": 24, "29.97": 30, "59.94": 60}.get(text, 0) * 1000, 1001)
-        value = value or Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        value = Fraction(0)
+    # No exponents and no endless digits: Fraction("1e999999999") works for minutes.
+    value = Fraction(0)
+    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{0,9}|/[0-9]{1,9})?", text):
+        try:
+            value = Fraction({"23.976": 24, "29.97": 30, "59.94": 60}.get(text, 0) * 1000, 1001)
+            value = value or Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            pass
     if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no frame rate; give 24 or 30000/1001")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no frame rate; give 24 or 30000/1001")
     return value.limit_denominator(100_000)
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"hy3d-rocm decode: {text}\n")
+    sys.stderr.write(f"hy3d-rocm decode: {printable(text)}\n")
     sys.stderr.flush()

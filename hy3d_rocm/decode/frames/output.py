@@ -2,8 +2,8 @@
 video, segments), sinks.py picks one.
 
 Whoever decodes calls begin() once the shape is known, put() with frames as they are done, and at
-the end finish(), or abort() after whatever went wrong. A file is written beside its place, as
-NAME.partial, and renamed when it is complete and on the disk: under its own name it is whole.
+the end finish(), or abort() after whatever went wrong. What is written lies in NAME.partial/
+(claim.py) and gets its name when it is complete and on the disk: under its own name it is whole.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ def _reason(path: Path, error: OSError) -> str:
         return f"the folder {folder} does not exist; make it first"
     if error.errno == errno.EISDIR:
         return "a folder has that name; remove it, or choose another name"
+    if error.errno == errno.ENOTDIR:
+        return f"{folder} is no folder; name one that is"
+    if error.errno == errno.ENAMETOOLONG:
+        return "the name, or the path to it, is too long; choose a shorter one"
+    if error.errno == errno.ELOOP:
+        return "a link in its path leads to itself; name the folder that is meant"
     return f"{error.strerror or error}"
 
 

@@ -3,7 +3,8 @@
     manifest.json         which job this is, how its frames are made, how many are done
     segment_000012.mp4    a video's complete segments, each with its own encoder
     frames.npy            an array's frames
-    lock                  held by the process that writes
+    pictures/             frame_000000.png and so on
+    lock                  held by the process that writes (claim.py)
 
 The manifest is written before the first frame. Everything gets its name when it is complete and on
 the disk, so whatever is there under its name is good. A decode of another job, or one that makes
@@ -12,70 +13,66 @@ the frames in another way, is refused: frames of two kinds in one file would be 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hy3d_rocm.decode.frames.output import (
-    OutputError,
-    Shape,
-    partial_of,
-    publish,
-    settle,
-    settle_folder,
-    told,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from hy3d_rocm.decode.frames.claim import Claim, Identity, identity
+from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
+from hy3d_rocm.decode.frames.output import OutputError, Shape, partial_of, publish, settle, told
 
 logger = logging.getLogger("hy3d_rocm")
 
-_FORMAT = 1
-_OWN = ("manifest.json", "lock", "frames.npy")
-_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+_FORMAT = 2
 
 
-class Parts:
-    """The folder of a decode into `path` that can go on. Use as a context: it holds the lock.
+class Parts(Claim):
+    """The claim of a decode into `path` that can go on.
 
-    job: what makes the frames, JSON-able (fingerprints, precision, versions, output settings);
-    one that differs from the recorded job is an OutputError that says in what. restart: what is
-    there is thrown away instead.
+    job: what makes the frames, JSON-able (fingerprints, precision, versions, output settings), or
+    a function that gives it once the lock is held; one that differs from the recorded job is an
+    OutputError that says in what. restart: what is there is thrown away instead. files: whose
+    fingerprints the job has; they are kept, too.
     """
 
-    def __init__(self, path: Path, job: Mapping[str, Any], *, restart: bool = False) -> None:
-        self.path = path
-        self.folder = partial_of(path)
-        self.job = _plain(job)
+    def __init__(
+        self, path: Path, job: Mapping[str, Any] | Callable[[], Mapping[str, Any]], *,
+        restart: bool = False, overwrite: bool = False, files: FileFingerprints | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(path, overwrite=overwrite)
+        self._make_job = job
+        self.job: dict[str, Any] = {}
         self.restart = restart
+        self.files = files or FileFingerprints()
         self._manifest: dict[str, Any] = {}
-        self._lock: Any = None
 
     def __enter__(self) -> Parts:
-        with told(self.path):
-            if self.folder.is_file():  # of a run without --resume that was killed
-                self.folder.unlink()
-            self.folder.mkdir(exist_ok=True)
-            self._lock = _locked(self.folder / "lock", self.path)
-        try:
-            self._manifest = self._read()
-        except BaseException:
-            self._unlock()
-            raise
+        self.take()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._unlock()
+    def _begin(self) -> None:
+        found = self._read()
+        self.files.known = found.get("files", {})
+        self.job = _plain(self._make_job() if callable(self._make_job) else self._make_job)
+        if found:
+            self._compare(found)
+        self._manifest = found
 
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def _is_made_here(self, found: Identity) -> bool:
+        return list(found) == self._manifest.get("made")
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the output has its name: a kill came between that and the folder's end."""
+        found = identity(self.path)
+        return found is not None and self._is_made_here(found)
+
+    def _before_publishing(self, made: Path) -> None:
+        self._manifest["made"] = identity(made)
+        self._write()
 
     def _read(self) -> dict[str, Any]:
         file = self.folder / "manifest.json"
@@ -94,7 +91,6 @@ class Parts:
             raise OutputError(
                 f"{file} is of another version of this program: --restart starts from scratch"
             )
-        self._compare(found)
         return found
 
     def _compare(self, found: Mapping[str, Any]) -> None:
@@ -143,7 +139,8 @@ class Parts:
                         "--restart"
                     )
             return int(self._manifest["done"])
-        self._manifest = {"format": _FORMAT, "job": self.job, **now, "done": 0}
+        files = {"files": self.files.as_dict()}
+        self._manifest = {"format": _FORMAT, "job": self.job, **now, "done": 0, **files}
         self._write()
         return 0
 
@@ -153,7 +150,8 @@ class Parts:
 
     def begin_again(self, shape: Shape, stored: str, plan: Mapping[str, Any] | None) -> None:
         """Throws away what is there: all frames will be made as `plan` says."""
-        self._clear()
+        with told(self.folder):
+            self._clear()
         self._manifest = {}
         self.settle(shape, stored, plan)
 
@@ -173,77 +171,9 @@ class Parts:
 
     def remove(self) -> None:
         """The decode is complete: nothing of the folder is needed."""
-        self._clear()
         with told(self.folder):
-            (self.folder / "lock").unlink(missing_ok=True)
-            if not any(self.folder.iterdir()):  # else something of the user's is in it
-                self.folder.rmdir()
-            settle_folder(self.path.parent)
+            self._clear()
         self._manifest = {}
-
-    def _clear(self) -> None:
-        with told(self.folder):
-            # The manifest goes first: segments without one are thrown away, never mixed up.
-            (self.folder / "manifest.json").unlink(missing_ok=True)
-            settle_folder(self.folder)
-            for file in list(self._own_files()):
-                file.unlink(missing_ok=True)
-
-    def _own_files(self) -> Iterator[Path]:
-        for file in self.folder.iterdir():
-            name = file.name.removesuffix(".partial")
-            if name != "lock" and (name in _OWN or name.startswith(("segment_", "joined."))):
-                yield file
-
-
-def _locked(file: Path, path: Path) -> Any:
-    """The open, locked file; a process that dies gives the lock back."""
-    opened = open(file, "w")  # noqa: SIM115  the lock is held while it is open
-    try:
-        import fcntl
-    except ImportError:
-        return opened
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        opened.close()
-        raise OutputError(f"{path} is being written by another process: wait for it") from None
-    except OSError as error:  # a network drive that knows no locks
-        logger.warning("%s cannot be locked (%s): start no second decode of it", path, error)
-    return opened
-
-
-def tensor_fingerprint(tensor: Tensor) -> str:
-    """sha256 of a CPU tensor's type, shape and bytes."""
-    import torch
-
-    data = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(f"{data.dtype} {tuple(data.shape)} ".encode())
-    digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def file_fingerprint(file: Path) -> str:
-    """sha256 of a file's size and of blocks spread over it, the first and the last among them;
-    all of a small one. A weight file of some GB takes milliseconds."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with open(file, "rb") as opened:
-        if size <= _SAMPLES * _SAMPLE_BYTES:
-            digest.update(opened.read())
-        else:
-            for i in range(_SAMPLES):
-                opened.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
-                digest.update(opened.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
-def files_fingerprint(files: list[Path]) -> str:
-    """One fingerprint of several files, by name and content."""
-    digest = hashlib.sha256()
-    for file in sorted(files, key=lambda f: f.name):
-        digest.update(f"{file.name} {file_fingerprint(file)}\n".encode())
-    return digest.hexdigest()
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,4 +192,7 @@ def _told_apart(then: Mapping[str, Any], now: Mapping[str, Any], name: str) -> s
 
 def folder_is_left(path: Path) -> bool:
     """Whether a decode into `path` can go on."""
-    return os.path.isfile(partial_of(path) / "manifest.json")
+    try:
+        return os.path.isfile(partial_of(path) / "manifest.json")
+    except ValueError:  # no name of a file
+        return False

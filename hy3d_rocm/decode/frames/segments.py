@@ -18,7 +18,6 @@ from hy3d_rocm.decode.frames.output import (
     Shape,
     partial_of,
     publish,
-    settle_folder,
     told,
 )
 from hy3d_rocm.decode.frames.video import (
@@ -54,6 +53,7 @@ class SegmentSink:
         self.path = path
         self.settings = settings
         self.parts = parts
+        self._is_taken = False
         self._shape: Shape | None = None
         self._next = 0
         self._encoder: Encoder | None = None
@@ -70,8 +70,14 @@ class SegmentSink:
                 self.parts.begin_again(shape, stored, plan)
                 self._next = 0
             return
-        self.parts.settle(shape, stored, plan)
+        if not self._is_taken:
+            self.parts.take()
+            self._is_taken = True
+        done_before = self.parts.settle(shape, stored, plan)
         self._shape = shape
+        if done_before == shape[2] and self.parts.is_published:
+            self._next = shape[2]
+            return
         say_padding(self.path, shape, self.settings)
         done = self._complete_segments()
         self._next = min(done * SEGMENT_FRAMES, shape[2])
@@ -134,15 +140,20 @@ class SegmentSink:
         shape = self._opened()
         if self._next != shape[2]:
             raise RuntimeError(f"{self.path}: {self._next} of {shape[2]} frames came")
-        suffix = self.path.suffix.lower()
-        joined = self.parts.folder / f"joined{suffix}.partial"
-        parts = [self._segment(n) for n in range(self._segments())]
-        join(parts, joined, VIDEO_SUFFIXES[suffix], self.settings.fps)
-        with told(self.path):
-            publish(joined, self.path)
-            settle_folder(self.parts.folder)
+        if not self.parts.is_published:
+            suffix = self.path.suffix.lower()
+            joined = self.parts.folder / f"joined{suffix}.partial"
+            parts = [self._segment(n) for n in range(self._segments())]
+            join(parts, joined, VIDEO_SUFFIXES[suffix], self.settings.fps)
+            self.parts.publish(joined)
         self.parts.remove()
+        self._release()
         return self.path
+
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self.parts.release()
 
     def _drop(self) -> None:
         """The segment that is being written."""
@@ -152,12 +163,15 @@ class SegmentSink:
             self._encoder = None
 
     def abort(self) -> None:
-        self._drop()
-        if self._shape is not None:
-            logger.info(
-                "%s: stopped; %d frames are in %s, --resume goes on behind them",
-                self.path, self._next, self.parts.folder,
-            )  # fmt: skip
+        try:
+            self._drop()
+            if self._shape is not None:
+                logger.info(
+                    "%s: stopped; %d frames are in %s, --resume goes on behind them",
+                    self.path, self._next, self.parts.folder,
+                )  # fmt: skip
+        finally:
+            self._release()
 
     @property
     def buffer(self) -> Tensor | None:

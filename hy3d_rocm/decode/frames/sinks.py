@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.frames import arrays, segments, video
+from hy3d_rocm.decode.frames.claim import Claim, good_pictures
 from hy3d_rocm.decode.frames.output import (
     ALL,
     VIDEO_SUFFIXES,
@@ -17,8 +18,11 @@ from hy3d_rocm.decode.frames.output import (
     Shape,
     Sink,
     partial_of,
+    settle,
+    settle_folder,
     told,
 )
+from hy3d_rocm.decode.frames.resume import Parts
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -26,18 +30,24 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hy3d_rocm.decode.frames.resume import Parts
-
 logger = logging.getLogger("hy3d_rocm")
 
 ARRAY_SUFFIX = ".npy"
 
 
 class PngSink:
-    """A folder of frame_000000.png and so on; each file is whole under its name."""
+    """A folder of frame_000000.png and so on, which has its name when all are there.
 
-    def __init__(self, folder: Path) -> None:
+    claim: of Parts for a decode that can go on behind the pictures that are there.
+    """
+
+    def __init__(self, folder: Path, claim: Claim) -> None:
         self.path = folder
+        self.claim = claim
+        self.parts = claim if isinstance(claim, Parts) else None
+        self._is_taken = False
+        self._made = claim.folder / claim.PICTURES
+        self._count = 0
         self._next = 0
         self._plan: Mapping[str, Any] | None = None
 
@@ -51,11 +61,27 @@ class PngSink:
             raise OutputError(
                 f"PNG files in {self.path} need Pillow: pip install Pillow, or name a .npy file"
             ) from None
-        with told(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        if plan != self._plan:
+        stored = str(dtype).removeprefix("torch.")
+        if not self._is_taken:
+            self.claim.take()
+            self._is_taken = True
+            self._next = self._begun(shape, stored, plan)
+        elif plan != self._plan:
             self._next = 0
-        self._plan = plan
+            if self.parts is not None:
+                self.parts.begin_again(shape, stored, plan)
+        self._plan, self._count = plan, shape[2]
+        with told(self.path):
+            self._made.mkdir(exist_ok=True)
+
+    def _begun(self, shape: Shape, stored: str, plan: Mapping[str, Any] | None) -> int:
+        """How many pictures are there."""
+        if self.parts is None:
+            return 0
+        done = self.parts.settle(shape, stored, plan)
+        if done == shape[2] and self.parts.is_published:
+            return shape[2]
+        return min(sum(1 for _ in good_pictures(self._made)), shape[2])
 
     def host_bytes(self, shape: Shape) -> int:
         return 2 * 4 * math.prod(shape[3:]) + (1 << 20)
@@ -69,20 +95,41 @@ class PngSink:
         from PIL import Image
 
         for picture in video.pictures(video.new_frames(first, frames, rows, columns, self._next)):
-            path = self.path / f"frame_{self._next:06d}.png"
+            path = self._made / f"frame_{self._next:06d}.png"
             partial = partial_of(path)
-            with told(path):
-                Image.fromarray(picture).save(partial, format="PNG")
+            with told(self.path):
+                with open(partial, "wb") as file:
+                    Image.fromarray(picture).save(file, format="PNG")
+                    settle(file)
                 os.replace(partial, path)
             self._next += 1
+            if self.parts is not None and self._next == self._count:
+                self.parts.record(self._next)
 
     def finish(self) -> Path:
+        if self._next != self._count:
+            raise RuntimeError(f"{self.path}: {self._next} of {self._count} frames came")
+        if self.parts is None or not self.parts.is_published:
+            with told(self.path):
+                settle_folder(self._made)
+            self.claim.publish(self._made)
+        if self.parts is not None:
+            self.parts.remove()
+        self._release()
         logger.info("%s: %d pictures", self.path, self._next)
         return self.path
 
     def abort(self) -> None:
-        partial_of(self.path / f"frame_{self._next:06d}.png").unlink(missing_ok=True)
-        logger.info("%s: stopped after %d pictures, which stay", self.path, self._next)
+        if not self._is_taken:
+            return
+        left = "nothing is left" if self.parts is None else "--resume goes on behind them"
+        logger.info("%s: stopped after %d pictures, %s", self.path, self._next, left)
+        self._release()
+
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self.claim.release()
 
     @property
     def buffer(self) -> Tensor | None:
@@ -90,30 +137,29 @@ class PngSink:
 
     @property
     def folder(self) -> Path:
-        return self.path
+        return self.path.parent
 
 
 def sink_for(
     path: Path, *, fps: Fraction, crf: int = 18, pixel_format: str = "auto",
-    parts: Parts | None = None,
+    claim: Claim | None = None, overwrite: bool = False,
 ) -> Sink:  # fmt: skip
     """The sink that `path`'s suffix asks for; OutputError for one that nobody writes.
 
-    fps, crf, pixel_format: of a video (VideoSettings). parts: an open Parts folder, for a decode
-    that can be killed and go on.
+    fps, crf, pixel_format: of a video (VideoSettings). claim: of `path`, where it is held already;
+    Parts for a decode that can be killed and go on. overwrite: without a claim, as its own.
     """
+    claim = claim or Claim(path, overwrite=overwrite)
     suffix = path.suffix.lower()
     if suffix in VIDEO_SUFFIXES:
         settings = video.VideoSettings(fps, crf, pixel_format)
-        if parts is not None:
-            return segments.SegmentSink(path, settings, parts)
-        return video.VideoSink(path, settings)
+        if isinstance(claim, Parts):
+            return segments.SegmentSink(path, settings, claim)
+        return video.VideoSink(path, settings, claim)
     if suffix == ARRAY_SUFFIX:
-        return arrays.MemmapSink(path, parts)
+        return arrays.MemmapSink(path, claim)
     if suffix == "":
-        if parts is not None:
-            raise OutputError(f"{path}: a folder of pictures cannot be resumed; name a .mp4 file")
-        return PngSink(path)
+        return PngSink(path, claim)
     raise OutputError(
         f"{path}: nothing here writes {suffix} files; name a .mp4 or .mkv (video), a .npy (array) "
         "or a folder (PNG pictures)"

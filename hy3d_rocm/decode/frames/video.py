@@ -14,13 +14,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decode.frames.claim import Claim
 from hy3d_rocm.decode.frames.output import (
     ALL,
     VIDEO_SUFFIXES,
     OutputError,
     Shape,
-    partial_of,
-    publish,
     settle,
     told,
 )
@@ -214,9 +213,11 @@ def drop_container(container: Any, file: Any) -> None:
 class VideoSink:
     """Frames of one sample to a video file, encoded as they come."""
 
-    def __init__(self, path: Path, settings: VideoSettings) -> None:
+    def __init__(self, path: Path, settings: VideoSettings, claim: Claim) -> None:
         self.path = path
         self.settings = settings
+        self.claim = claim
+        self._is_taken = False
         self._encoder: Encoder | None = None
         self._shape: Shape | None = None
         self._plan: Mapping[str, Any] | None = None
@@ -231,14 +232,18 @@ class VideoSink:
             self._encoder.drop()
             self._encoder = None
         self._shape, self._plan = shape, plan
-        partial = partial_of(self.path)
-        if partial.is_dir():
-            raise OutputError(
-                f"{partial} holds a decode that can go on: give --resume, or remove that folder"
-            )
+        require_av(self.path)
+        if not self._is_taken:
+            self.claim.take()
+            self._is_taken = True
         say_padding(self.path, shape, self.settings)
-        container = VIDEO_SUFFIXES[self.path.suffix.lower()]
-        self._encoder = Encoder(partial, container, (shape[3], shape[4]), self.settings)
+        suffix = self.path.suffix.lower()
+        made, container = self.claim.folder / f"whole{suffix}", VIDEO_SUFFIXES[suffix]
+        try:
+            self._encoder = Encoder(made, container, (shape[3], shape[4]), self.settings)
+        except BaseException:
+            self._release()
+            raise
 
     def host_bytes(self, shape: Shape) -> int:
         return encoder_bytes(shape)
@@ -260,16 +265,24 @@ class VideoSink:
             raise RuntimeError(f"{self.path}: {encoder.frames} of {shape[2]} frames came")
         encoder.close()
         self._encoder = None
-        with told(self.path):
-            publish(encoder.path, self.path)
+        self.claim.publish(encoder.path)
+        self._release()
         return self.path
 
     def abort(self) -> None:
-        if self._encoder is not None:
-            frames = self._encoder.frames
-            self._encoder.drop()
-            self._encoder = None
-            logger.info("%s: stopped after %d frames, nothing is left", self.path, frames)
+        try:
+            if self._encoder is not None:
+                frames = self._encoder.frames
+                self._encoder.drop()
+                self._encoder = None
+                logger.info("%s: stopped after %d frames, nothing is left", self.path, frames)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self.claim.release()
 
     @property
     def buffer(self) -> Tensor | None:
@@ -316,7 +329,8 @@ def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> No
 def _copy(av: Any, parts: Sequence[Path], joined: Any, fps: Fraction) -> None:
     stream, header, frames = None, None, 0
     for part in parts:
-        with av.open(str(part)) as source:
+        # Opened here: FFmpeg takes a name such as 12:30.mp4 for an address.
+        with open(part, "rb") as file, av.open(file) as source:
             given = source.streams.video[0]
             if stream is None:
                 stream = joined.add_stream_from_template(given)
@@ -343,7 +357,7 @@ def count_frames(path: Path) -> int:
     import av
 
     try:
-        with av.open(str(path)) as source:
+        with open(path, "rb") as file, av.open(file) as source:
             return sum(p.pts is not None for p in source.demux(source.streams.video[0]))
     except (OSError, ValueError, IndexError):  # av's errors are the first two
         return 0

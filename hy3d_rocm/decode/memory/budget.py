@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 
 from hy3d_rocm.decode import plan
-from hy3d_rocm.units import MB, size_text
+from hy3d_rocm.units import MB, brief, size_text
 
 __all__ = [
     "DEVICE_HEADROOM_BYTES",
@@ -118,13 +118,13 @@ def parse_budget(budget: str | int | float | None) -> Request:
             share = float(percent[1]) / 100
             if not 0 < share <= 1:
                 raise ValueError(
-                    f"budget is {budget!r}; a percentage is of the device's whole memory, so give "
-                    'more than 0% and at most 100%, a size such as "6GB", or "auto"'
+                    f"budget is {brief(budget)}; a percentage is of the device's whole memory, so "
+                    'give more than 0% and at most 100%, a size such as "6GB", or "auto"'
                 )
             return share
     try:
         if isinstance(budget, float):
-            raise ValueError(f"budget is {budget!r}; give whole bytes")
+            raise ValueError(f"budget is {brief(budget)}; give whole bytes")
         return plan.parse_budget(budget)
     except ValueError as error:
         text = str(error).rstrip(".")
