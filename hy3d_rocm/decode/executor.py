@@ -19,6 +19,7 @@ from hy3d_rocm.decode.checks import (
     check_pixels,
     check_result,
 )
+from hy3d_rocm.decode.copies import tensors_of
 from hy3d_rocm.decode.counter import Counter, Progress
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.execution import Execution, make_report
@@ -82,7 +83,8 @@ def decode(
     progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
     cancel: a callable, an object with `.requested` or a threading.Event, looked at before each
     grain.
-    out: a tensor of the result's shape on the CPU to be filled and returned.
+    out: a tensor of the result's shape on the CPU to be filled and returned. It must not lie in
+    the memory of the latents or of the VAE's weights.
 
     Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
     the smallest budget that would do, DecodeCancelled.
@@ -196,6 +198,7 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         _bring_weights(family)
         check_parameters(family)
         image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
+        out = asked.out
         if image:
             source = source.unsqueeze(2)
             if isinstance(asked.out, torch.Tensor) and asked.out.ndim == 4:
@@ -206,7 +209,9 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
             note.report = execution.report
             execution.run()
         result = execution.placing.finish()
-        if image and isinstance(result, torch.Tensor):
+        if out is not None:
+            result = out  # the caller's own, not a view of it
+        elif image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)
         return result, execution.report
 
@@ -248,7 +253,8 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         keeps_result=asked.sink is None,
     )  # fmt: skip
     if asked.out is not None:
-        check_result(asked.out, job.out_shape)
+        weights = tensors_of(family) if hasattr(family, "vae") else []
+        check_result(asked.out, job.out_shape, latents=[source], weights=weights)
     report = make_report(job, source, budget)
     report.precision_reason = precision.reason
     return Execution(
