@@ -10,6 +10,7 @@ import torch
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.plain import PlainEngine
 from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
 
@@ -90,7 +91,8 @@ def _agree(wanted: Tensor, got: Tensor, family: Any) -> bool:
         return False
     wanted = wanted.to(got.device)  # ComfyUI's LTX puts its frames where its pictures are kept
     bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
-    return float((wanted.float() - got.float()).abs().max()) <= bound
+    wide = wide_type(wanted.dtype)
+    return float((wanted.to(wide) - got.to(wide)).abs().max()) <= bound
 
 
 def _is_passing(error: Exception) -> bool:
