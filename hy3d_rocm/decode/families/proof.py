@@ -43,7 +43,7 @@ def proven(family: StructuredFamily) -> bool:
     frames = max(family.lengths)
     generator = torch.Generator().manual_seed(0)
     shape = (1, family.latent_channels, frames, _SIDE, _SIDE)
-    z = torch.randn(shape, generator=generator).to(family.device, family.dtype)
+    z = torch.randn(shape, generator=generator, device="cpu").to(family.device, family.dtype)
     with torch.no_grad():
         got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
         try:
@@ -71,7 +71,7 @@ def encodes_as_told(family: Any) -> bool:
     generator = torch.Generator().manual_seed(0)
     packed = 1 if around is None else int(around.packed**0.5)
     side = 2 * max(family.factor[1] * packed, family.pixel_steps[1])
-    pixels = torch.rand((1, 3, 1, side, side), generator=generator) * 2 - 1
+    pixels = torch.rand((1, 3, 1, side, side), generator=generator, device="cpu") * 2 - 1
     pixels = pixels.to(family.device, family.dtype)
     with torch.no_grad():
         try:
