@@ -128,8 +128,8 @@ def check_result(
         )
     if out.is_neg() or overlaps(out):
         raise ValueError(
-            "out is a view with its sign in a flag or several elements at one address: frames can't "
-            "be written there, give an ordinary tensor"
+            "out is a view with its sign in a flag or several elements at one address: frames "
+            "can't be written there, give an ordinary tensor"
         )
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(
@@ -155,17 +155,17 @@ def shares_memory(out: Tensor, others: Iterable[Tensor]) -> bool:
     if any(_meet(own, span) for span in spans):
         return True
     files = _mapped_files()
-    written = [place for shared, *place in _places(files, own) if shared]
+    written = [place for place in _places(files, own) if place[0]]
     return bool(written) and any(
         file == there and _meet((first, stop), (begin, end))
-        for file, first, stop in written
+        for _, file, first, stop in written
         for span in spans
         for _, there, begin, end in _places(files, span)
     )
 
 
 def _span(tensor: Tensor) -> tuple[int, int] | None:
-    """Addresses of the first byte and of that behind the last; None of what is not in host memory."""
+    """Addresses of the first byte and of that behind the last; None of what is elsewhere."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return None
     try:
@@ -208,9 +208,15 @@ def _places(
 
 
 def check_parameters(family: Any) -> None:
-    """ValueError if the weights are not there (sequential offload keeps them on "meta")."""
+    """ValueError if the weights are not there (sequential offload keeps them on "meta"), or no
+    numbers that can be computed with."""
     if family.device.type == "meta":
         raise ValueError(
             'the VAE\'s weights are on "meta" (sequential CPU offload): use '
             "enable_model_cpu_offload() instead, or vae.to(device) before decode()"
+        )
+    if not family.dtype.is_floating_point:
+        raise ValueError(
+            f"the VAE's weights are {family.dtype} (quantised): decode with the VAE as it was "
+            "before it was quantised, or call its own decode under hy3d_rocm.protect()"
         )

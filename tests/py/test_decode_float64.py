@@ -75,9 +75,7 @@ def error_of(got: Any, want: Any) -> float:
     """The largest, in units of the bound for sums in another order in float64."""
     assert got.dtype == want.dtype == torch.float64
     assert got.shape == want.shape
-    return float((got - want).abs().max()) / rounding_bound(
-        torch.float64, float(want.abs().max())
-    )
+    return float((got - want).abs().max()) / rounding_bound(torch.float64, float(want.abs().max()))
 
 
 def family_of(kind: str) -> Any:

@@ -206,9 +206,7 @@ def test_a_pipelines_draws_are_the_same() -> None:
         def __call__(self, generator: Any = None) -> Any:
             return torch.randn(4, generator=generator, device="cpu")
 
-    same_on_meta(
-        lambda: PipelineProxy(Pipeline())(generator=torch.Generator("cpu").manual_seed(3))
-    )
+    same_on_meta(lambda: PipelineProxy(Pipeline())(generator=torch.Generator("cpu").manual_seed(3)))
 
 
 def test_measures_of_frames_are_the_same() -> None:

@@ -27,7 +27,7 @@ _CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
     """What norms of values of `dtype` are computed in: float32, of float64 itself."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def block_elements(device: torch.device) -> int:

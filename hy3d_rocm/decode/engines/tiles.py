@@ -81,9 +81,7 @@ class _Frozen(Norms):
             if weight is None:
                 raise RuntimeError("a GroupNorm without a weight can't be given statistics")
             channels = int(weight.numel())
-            self._affines[index] = self.used[index].affine(
-                norm, self.weights, channels, self.dtype
-            )
+            self._affines[index] = self.used[index].affine(norm, self.weights, channels, self.dtype)
         return self._affines[index]
 
     def observe(self, norm: Norm, index: int, frames: Tensor) -> None:

@@ -102,9 +102,7 @@ def flicker(frames: Tensor, cuts: Iterable[int]) -> float:
 def _step_energies(frames: Tensor) -> tuple[list[float], list[float]]:
     """Of the steps between rows and between columns: entry i is the step from i to i + 1."""
     height, width = frames.shape[3:]
-    rows, columns = (
-        torch.zeros(n - 1, dtype=torch.float64, device="cpu") for n in (height, width)
-    )
+    rows, columns = (torch.zeros(n - 1, dtype=torch.float64, device="cpu") for n in (height, width))
     for frame in frames.unbind(2):
         frame = frame.double()
         rows += frame.diff(dim=2).square().mean((0, 1, 3))
