@@ -47,11 +47,6 @@ static bool check_pair(const blend_call *call)
                                        (long long)out->tensor.size[i]);
         }
     }
-    if (tile->tensor.dtype == HY3D_F64 || out->tensor.dtype == HY3D_F64) {
-        hy3d_py_raise(call->state, HY3D_ERR_UNSUPPORTED,
-                      "blend_accumulate takes f32, f16 and bf16, not f64: convert the tile.");
-        return false;
-    }
     if (hy3d_py_view_overlaps(tile, out)) {
         return hy3d_py_value_error("tile and out share memory: pass a copy of the tile.");
     }

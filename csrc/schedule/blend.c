@@ -25,6 +25,7 @@ typedef struct blend_job {
     const hy3d_tensor *tile, *out;
     const float *window[HY3D_TENSOR_DIMS]; /* NULL: ones; along N and C always */
     int row_dim;
+    bool in_f64; /* either tensor is f64 */
 } blend_job;
 
 static const char *element(const hy3d_tensor *tensor, const int64_t index[HY3D_TENSOR_DIMS])
@@ -129,15 +130,52 @@ static void blend_row(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS], flo
 
 /* The product is (t * h) * w in this order whichever way the rows run: the kernel multiplies the
  * row's weight by the window of the row. */
-static float row_weight(const blend_job *job, const int64_t index[HY3D_TENSOR_DIMS])
+static double row_weight(const blend_job *job, const int64_t index[HY3D_TENSOR_DIMS])
 {
-    float weight = 1.0f;
+    double weight = 1.0;
     for (int dim = DIM_T; dim <= DIM_W; dim++) {
         if (dim != job->row_dim && job->window[dim] != NULL) {
-            weight *= job->window[dim][index[dim]];
+            weight *= (double)job->window[dim][index[dim]]; /* exact where both are f32 */
+            weight = job->in_f64 ? weight : (double)(float)weight;
         }
     }
     return weight;
+}
+
+/* Element i of a row, in f64. */
+static double value_at(const hy3d__kernels *kernels, const hy3d_tensor *tensor, const void *data,
+                       int64_t offset)
+{
+    float value;
+    if (tensor->dtype == HY3D_F64) {
+        return ((const double *)data)[offset];
+    }
+    const int64_t bytes = (int64_t)hy3d_dtype_bytes(tensor->dtype);
+    load_row(kernels, tensor->dtype, (const char *)data + offset * bytes, 1, 1, &value);
+    return (double)value;
+}
+
+/* One row where a tensor is f64: element by element, since nobody is in a hurry who computes so. */
+static void blend_row_f64(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS], double weight)
+{
+    const int dim = job->row_dim;
+    const hy3d_tensor *tile = job->tile, *out = job->out;
+    const void *src = element(tile, index);
+    void *dst = element_for_writing(out, index);
+    const float *window = job->window[dim];
+    for (int64_t i = 0; i < tile->size[dim]; i++) {
+        const double w = window == NULL ? weight : weight * (double)window[i];
+        const int64_t at = i * out->stride[dim];
+        const double sum = value_at(job->kernels, out, dst, at) +
+                           value_at(job->kernels, tile, src, i * tile->stride[dim]) * w;
+        if (out->dtype == HY3D_F64) {
+            ((double *)dst)[at] = sum;
+        } else {
+            const float narrow = (float)sum;
+            const int64_t bytes = (int64_t)hy3d_dtype_bytes(out->dtype);
+            store_row(job->kernels, out->dtype, &narrow, 1, 1, (char *)dst + at * bytes);
+        }
+    }
 }
 
 static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out)
@@ -154,9 +192,6 @@ static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out
     }
     if (hy3d_dtype_bytes(tile->dtype) == 0 || hy3d_dtype_bytes(out->dtype) == 0) {
         return HY3D_ERR_INVALID_ARGUMENT;
-    }
-    if (tile->dtype == HY3D_F64 || out->dtype == HY3D_F64) {
-        return HY3D_ERR_UNSUPPORTED;
     }
     if (empty) { /* whose pointers and strides mean nothing */
         return HY3D_OK;
@@ -213,10 +248,16 @@ hy3d_status hy3d_blend_accumulate(const hy3d_context *context, const hy3d_tensor
         .out = out,
         .window = {NULL, NULL, window_t, window_h, window_w},
         .row_dim = along_c && !along_w ? DIM_C : DIM_W,
+        .in_f64 = tile->dtype == HY3D_F64 || out->dtype == HY3D_F64,
     };
     int64_t index[HY3D_TENSOR_DIMS] = {0};
     do {
-        blend_row(&job, index, row_weight(&job, index));
+        const double weight = row_weight(&job, index);
+        if (job.in_f64) {
+            blend_row_f64(&job, index, weight);
+        } else {
+            blend_row(&job, index, (float)weight);
+        }
     } while (next_row(&job, index));
     return HY3D_OK;
 }

@@ -241,7 +241,8 @@ def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryvie
 
 
 def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out: Any) -> None:
-    """out += tile * ((window_t * window_h) * window_w), (N, C, T, H, W), sums in float32.
+    """out += tile * ((window_t * window_h) * window_w), (N, C, T, H, W), sums in float32, in
+    float64 where tile or out is float64.
 
     torch tensors on any device, else NumPy arrays; a window may be None (ones).
     """
@@ -252,9 +253,11 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
         )
     import numpy as np
 
+    is_wide = "float64" in (str(tile.dtype)[-7:], str(out.dtype)[-7:])
+    wide = np.float64 if is_wide else np.float32
     weights = []
     for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
-        row = np.ones(size, np.float32) if window is None else np.array(window, np.float32)
+        row = np.ones(size, wide) if window is None else np.array(window, wide)
         if row.shape != (size,):
             raise ValueError(f"a window has shape {row.shape}; the tile needs ({size},)")
         weights.append(row)
@@ -262,13 +265,13 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
         plane = (weights[0][frame] * weights[1])[:, None] * weights[2]
         source, target = tile[:, :, frame], out[:, :, frame]
         if isinstance(out, np.ndarray):
-            product = np.asarray(source, np.float32) * plane
-            target[...] = np.asarray(target, np.float32) + product
+            product = np.asarray(source, wide) * plane
+            target[...] = np.asarray(target, wide) + product
         else:
             import torch
 
             on_device = torch.from_numpy(plane).to(out.device)
-            target.copy_(target.float() + source.float() * on_device)
+            target.copy_(target.to(on_device.dtype) + source.to(on_device.dtype) * on_device)
 
 
 def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:

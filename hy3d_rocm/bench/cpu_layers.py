@@ -91,7 +91,7 @@ def make_operands(layer: Layer, dtype: str) -> Operands:
     """Uniform in -1..1 from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
-        torch.empty(size).uniform_(-1, 1, generator=generator).to(DTYPES[dtype])
+        torch.empty(size, device="cpu").uniform_(-1, 1, generator=generator).to(DTYPES[dtype])
         for size in (layer.input, layer.weight, layer.weight[:1])
     )
     return Operands(layer, x, weight, bias)

@@ -121,7 +121,7 @@ def run_cases(
     vae: Any, text: str, is_random: bool, settings: CaseSettings, line: ProgressLine | None = None
 ) -> CasesReport:
     """All cases that time allows; Ctrl-C ends it with what there is."""
-    subject = Subject(vae, torch.empty(0), text, is_random)
+    subject = Subject(vae, torch.empty(0, device="cpu"), text, is_random)
     report = CasesReport(text, _device_text(subject.device), settings.scale)
     run = _Run(subject, settings, report, line)
     try:

@@ -125,7 +125,7 @@ class _Run:
     def _latents(self, size: tuple[int, int, int]) -> torch.Tensor:
         generator = torch.Generator("cpu").manual_seed(1)
         channels = int(self.vae.config.latent_channels)
-        z = torch.randn(1, channels, *size, generator=generator)
+        z = torch.randn(1, channels, *size, generator=generator, device="cpu")
         return z.to(self.settings.device, torch.bfloat16)
 
     def _variant(self, name: str, is_on: bool, scope: Any) -> Variant:

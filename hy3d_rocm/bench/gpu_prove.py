@@ -21,7 +21,8 @@ _CASE_S = 60.0
 def spec_of(layer: Layer, dtype: str, layout: str, device: torch.device) -> ConvSpec:
     """The spec of a layer's call, without its tensors."""
     sizes = (layer.input, layer.weight, layer.weight[:1])
-    stand_ins = [torch.empty((), dtype=DTYPES[dtype]).expand(size) for size in sizes]
+    one = torch.empty((), dtype=DTYPES[dtype], device="cpu")
+    stand_ins = [one.expand(size) for size in sizes]
     rest = (layer.stride, layer.padding, layer.dilation, layer.groups)
     spec = make_spec((*stand_ins, *rest), layer.ndim)
     assert spec is not None, "load_layers() has checked the sizes"

@@ -70,7 +70,7 @@ class Session:
         from hy3d_rocm.pipeline import PipelineProxy
 
         side = size or self.size
-        ramp = torch.linspace(0, 1, side)
+        ramp = torch.linspace(0, 1, side, device="cpu")
         rows, columns = torch.meshgrid(ramp, ramp, indexing="ij")
         image = torch.stack([rows, columns, (7 * rows).sin() * 0.5 + 0.5])
         proxy = PipelineProxy(self.pipeline, default_device=self.device)

@@ -101,7 +101,7 @@ def _told(frames: torch.Tensor) -> dict[str, Any]:
 
 def _as_bytes(frames: torch.Tensor) -> torch.Tensor:
     """0..255, rounded, frame by frame; NaN is 0."""
-    made = torch.empty(frames.shape, dtype=torch.uint8)
+    made = torch.empty(frames.shape, dtype=torch.uint8, device="cpu")
     for number, frame in enumerate(frames):
         clean = frame.detach().to("cpu", torch.float32).nan_to_num(0.0, 1.0, 0.0)
         made[number] = clean.clamp_(0.0, 1.0).mul_(255.0).round_().to(torch.uint8)

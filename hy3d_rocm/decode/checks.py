@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.fused.tensors import overlaps
 from hy3d_rocm.decode.planning.planner import STRATEGIES as STRATEGIES
 
 if TYPE_CHECKING:
@@ -105,22 +106,117 @@ def check_pixels(pixels: Any, family: Any) -> None:
     _check_finite(pixels, "pixels")
 
 
-def check_result(out: Any, shape: tuple[int, ...]) -> None:
-    """TypeError or ValueError (sentences) where `out` can't take the frames."""
-    if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+_FRAME_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_result(
+    out: Any, shape: tuple[int, ...], latents: Iterable[Tensor], weights: Iterable[Tensor]
+) -> None:
+    """TypeError or ValueError (sentences) where `out` can't take the frames, or lies in the memory
+    of what is read while they are made."""
+    if not isinstance(out, torch.Tensor) or out.dtype not in _FRAME_TYPES:
         found = out.dtype if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
-        raise TypeError(f"out is {found}: give a floating point tensor of torch's")
-    if tuple(out.shape) != shape or out.device.type != "cpu":
-        raise ValueError(
-            f"out is {tuple(out.shape)} on {out.device}; the frames are {shape} on the CPU: give "
-            "such a tensor, or none"
+        raise TypeError(
+            f"out is {found}: give a torch tensor of float16, bfloat16, float32 or float64 (of a "
+            "NumPy array torch.from_numpy(array))"
         )
+    if tuple(out.shape) != shape or out.device.type != "cpu" or out.layout is not torch.strided:
+        kind = "" if out.layout is torch.strided else f", {out.layout}"
+        raise ValueError(
+            f"out is {tuple(out.shape)} on {out.device}{kind}; the frames are {shape} on the CPU: "
+            "give such a tensor, or none"
+        )
+    if out.is_neg() or overlaps(out):
+        raise ValueError(
+            "out is a view with its sign in a flag or several elements at one address: frames "
+            "can't be written there, give an ordinary tensor"
+        )
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            "out was made under torch.inference_mode(), and outside of it nothing may be written "
+            "there: decode under torch.inference_mode(), or give another tensor"
+        )
+    for name, tensors in (("the latents", latents), ("the VAE's weights", weights)):
+        if shares_memory(out, tensors):
+            raise ValueError(
+                f"out lies in the memory of {name}, which are read while frames are written: give "
+                "a tensor of its own, or none"
+            )
+
+
+def shares_memory(out: Tensor, others: Iterable[Tensor]) -> bool:
+    """Whether the addresses from out's first byte to its last have one in common with those of
+    another tensor in host memory, or are mapped from the same place of a file (on Linux, where the
+    system tells)."""
+    spans = [span for t in others if (span := _span(t)) is not None]
+    own = _span(out)
+    if own is None or not spans:
+        return False
+    if any(_meet(own, span) for span in spans):
+        return True
+    files = _mapped_files()
+    written = [place for place in _places(files, own) if place[0]]
+    return bool(written) and any(
+        file == there and _meet((first, stop), (begin, end))
+        for _, file, first, stop in written
+        for span in spans
+        for _, there, begin, end in _places(files, span)
+    )
+
+
+def _span(tensor: Tensor) -> tuple[int, int] | None:
+    """Addresses of the first byte and of that behind the last; None of what is elsewhere."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    try:
+        first = tensor.data_ptr()
+    except RuntimeError:  # a subclass without memory of its own
+        return None
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (reach + 1) * tensor.element_size()
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _mapped_files() -> list[tuple[int, int, bool, str, int]]:
+    """(first, stop, whether writes get to the file, device and inode, offset) of each mapping of a
+    file in this process; empty where the system does not tell."""
+    found = []
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                span, rights, offset, device, inode, *_ = line.split()
+                if inode != "0":
+                    first, stop = (int(part, 16) for part in span.split("-"))
+                    found.append((first, stop, rights[3] == "s", device + inode, int(offset, 16)))
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _places(
+    files: list[tuple[int, int, bool, str, int]], span: tuple[int, int]
+) -> list[tuple[bool, str, int, int]]:
+    """The parts of files that addresses are mapped from: shared, file, first byte, one past it."""
+    return [
+        (shared, file, offset + max(span[0] - first, 0), offset + min(span[1], stop) - first)
+        for first, stop, shared, file, offset in files
+        if _meet(span, (first, stop))
+    ]
 
 
 def check_parameters(family: Any) -> None:
-    """ValueError if the weights are not there (sequential offload keeps them on "meta")."""
+    """ValueError if the weights are not there (sequential offload keeps them on "meta"), or no
+    numbers that can be computed with."""
     if family.device.type == "meta":
         raise ValueError(
             'the VAE\'s weights are on "meta" (sequential CPU offload): use '
             "enable_model_cpu_offload() instead, or vae.to(device) before decode()"
+        )
+    if not family.dtype.is_floating_point:
+        raise ValueError(
+            f"the VAE's weights are {family.dtype} (quantised): decode with the VAE as it was "
+            "before it was quantised, or call its own decode under hy3d_rocm.protect()"
         )

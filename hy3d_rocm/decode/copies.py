@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.precision import only_stores
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -30,6 +32,7 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         memo[id(found)] = torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
     try:
         ghost = copy.deepcopy(vae, memo)
+        _uncast(ghost)
         copied = family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
@@ -37,6 +40,16 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     if timestep is not None:  # it may have been set after the family was made
         copied.set_timestep(timestep)
     return copied
+
+
+def _uncast(vae: Any) -> None:
+    """Takes diffusers' layerwise casting off a copy. Its forward() is a function over the VAE's own
+    module, whose weights it would compute with; a copy's have the type that is computed in."""
+    for module in vae.modules() if isinstance(vae, torch.nn.Module) else ():
+        registry = getattr(module, "_diffusers_hook", None)
+        if registry is not None and set(getattr(registry, "hooks", ())) == {"layerwise_casting"}:
+            module.__dict__.pop("forward", None)
+            module.__dict__.pop("_diffusers_hook", None)
 
 
 def _not_copied(vae: Any) -> dict[int, Any]:
@@ -83,7 +96,9 @@ def tensors_of(family: Any) -> list[Tensor]:
 
 
 def converted_family(family: Any, dtype: torch.dtype) -> Any:
-    """The family computing in `dtype`: itself where its weights have that type."""
-    if family.dtype == dtype:
+    """The family computing in `dtype`: itself where its weights have that type, or are cast to it
+    as they are used."""
+    stored = any(only_stores(t.dtype) for t in tensors_of(family))
+    if family.dtype == dtype and (not stored or getattr(family.vae, "dtype", None) == dtype):
         return family
     return copied_family(family, lambda t: t.to(dtype) if t.is_floating_point() else t)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,11 @@ from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeReport, Step
 from hy3d_rocm.decode.stages import StageLog, synchronize
-from hy3d_rocm.decode.watched import LayerByLayer
+from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -240,12 +240,16 @@ class Execution:
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
+        narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
         for sample in range(self.z.shape[0]):
             if ways.is_tiled(way):
-                self._in_tiles(job, way, sample, tools)
+                self._in_tiles(job, way, sample, tools, narrowing)
             else:
-                self._in_order(job, way, sample, tools)
+                self._in_order(job, way, sample, tools, narrowing)
         synchronize(device)
+        if narrowing is not None and narrowing.found:
+            self.report.precision_reason += f", {narrowing.words()}"
+            logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
         self.report.delegated = dict(getattr(backend, "delegated", {}))
 
     def _grains(self, way: Way) -> int:
@@ -258,7 +262,9 @@ class Execution:
             return 0
         return sum(first < frames for first in wanted) * Prices(self.job).grains(way)
 
-    def _in_order(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
+    def _in_order(
+        self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
+    ) -> None:
         wanted = self.placing.first_wanted(sample)
         if wanted >= job.out_shape[2]:
             return
@@ -267,7 +273,7 @@ class Execution:
             if ways.runs_own_code(job, way) and tools.counter is not None:
                 stack.enter_context(LayerByLayer(tools.counter.check))
             made = ways.run(job, way, z, tools, sample, wanted)
-            for number, (first, frames) in enumerate(made, 1):
+            for number, (first, frames) in enumerate(_within(narrowing, made), 1):
                 self.placing.put(sample, first, frames)
                 del frames
                 self._clean_up(number, tools.device)
@@ -275,10 +281,14 @@ class Execution:
             count, height, width = job.out_shape[2:]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
 
-    def _in_tiles(self, job: Job, way: Way, sample: int, tools: ways.Tools) -> None:
+    def _in_tiles(
+        self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
+    ) -> None:
         """Tiles are added up in one tensor."""
         run = ways.tiled_run(job, way, tools, sample=sample)
-        run.run(self.z[sample : sample + 1], self.placing.whole()[sample : sample + 1])
+        whole = self.placing.whole()
+        with narrowing or nullcontext():
+            run.run(self.z[sample : sample + 1], whole[sample : sample + 1])
         error = run.report.estimate_error
         if error is not None:
             self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
@@ -292,6 +302,19 @@ class Execution:
             meter.trim_malloc()
         elif self.cleanup_frequency and number % self.cleanup_frequency == 0:
             meter.give_back(device)
+
+
+def _within(
+    narrowing: Narrowing | None, made: Iterator[tuple[int, Tensor]]
+) -> Iterator[tuple[int, Tensor]]:
+    """What is made, each of it made in the scope of `narrowing`."""
+    while True:
+        with narrowing or nullcontext():
+            item = next(made, None)
+        if item is None:
+            return
+        yield item
+        del item  # the caller's alone while the next is made
 
 
 def _relieve(device: torch.device) -> None:

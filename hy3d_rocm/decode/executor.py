@@ -19,9 +19,10 @@ from hy3d_rocm.decode.checks import (
     check_pixels,
     check_result,
 )
+from hy3d_rocm.decode.copies import tensors_of
 from hy3d_rocm.decode.counter import Counter, Progress
 from hy3d_rocm.decode.engines.weights import ModuleWeights
-from hy3d_rocm.decode.execution import Execution, make_report
+from hy3d_rocm.decode.execution import Execution, make_report, name_of
 from hy3d_rocm.decode.families import family_or_unknown
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
@@ -34,7 +35,7 @@ from hy3d_rocm.decode.planning.ways import (
     runs_first,
     torch_backend,
 )
-from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision
+from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision, only_stores
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.device import resolve_device
@@ -77,12 +78,14 @@ def decode(
     parts of the video, exact up to rounding), "tiled" (in space, too: an approximation where norms
     see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": the first of
     these that fits (where the fused kernels run, "streamed" is first: it is faster, too).
-    precision: "auto" (the VAE's own type unless the card can't), "fp32", "bf16" or "fp16"; the
-    result has the VAE's type. NaN out of finite latents: again in a wider type, said in the log.
+    precision: "auto" (the VAE's own type unless the card can't; of float8 weights the type that
+    they are cast to, else bf16), "fp32", "bf16" or "fp16"; the result has the VAE's type. NaN out
+    of finite latents: again in a wider type, said in the log.
     progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
     cancel: a callable, an object with `.requested` or a threading.Event, looked at before each
     grain.
-    out: a tensor of the result's shape on the CPU to be filled and returned.
+    out: a tensor of the result's shape on the CPU to be filled and returned. It must not lie in
+    the memory of the latents or of the VAE's weights.
 
     Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
     the smallest budget that would do, DecodeCancelled.
@@ -195,7 +198,10 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         family: Any = vae if known else family_or_unknown(vae, source, encode)
         _bring_weights(family)
         check_parameters(family)
+        if isinstance(source, torch.Tensor) and only_stores(source.dtype):
+            source = source.to(torch.float32)
         image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
+        out = asked.out
         if image:
             source = source.unsqueeze(2)
             if isinstance(asked.out, torch.Tensor) and asked.out.ndim == 4:
@@ -206,7 +212,9 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
             note.report = execution.report
             execution.run()
         result = execution.placing.finish()
-        if image and isinstance(result, torch.Tensor):
+        if out is not None:
+            result = out  # the caller's own, not a view of it
+        elif image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)
         return result, execution.report
 
@@ -247,10 +255,12 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
         encode=encode, is_fused=runs_first(make_backend),
         keeps_result=asked.sink is None,
     )  # fmt: skip
+    weights = tensors_of(family) if hasattr(family, "vae") else []
     if asked.out is not None:
-        check_result(asked.out, job.out_shape)
+        check_result(asked.out, job.out_shape, latents=[source], weights=weights)
     report = make_report(job, source, budget)
-    report.precision_reason = precision.reason
+    stored = next((name_of(t.dtype) for t in weights if only_stores(t.dtype)), None)
+    report.precision_reason = precision.reason + (f", its weights are {stored}" if stored else "")
     return Execution(
         job, source.detach(), budget, asked.strategy, way_options(options), report,
         Counter(asked.progress, asked.cancel),

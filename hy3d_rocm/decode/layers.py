@@ -179,10 +179,10 @@ class Backend(Protocol):
 
         `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
         shuffle's drop, skip_first and reread are the engine's: source and frames count from where
-        the convolution's own video begins. source holds every frame that is read. affine: float32
-        (C,) factor and summand that stand for a "group" norm. add: the residual, of the result's
-        shape; it may be overwritten and returned. moments: those of the result; None may come
-        all the same where memory was short for them alone.
+        the convolution's own video begins. source holds every frame that is read. affine: (C,)
+        factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
+        add: the residual, of the result's shape; it may be overwritten and returned. moments:
+        those of the result; None may come all the same where memory was short for them alone.
         """
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:

@@ -64,7 +64,7 @@ class Placing:
 
             self.result = scratch(self.sink.folder, self.shape, self.dtype)
         if self.result is None:
-            self.result = torch.empty(self.shape, dtype=self.dtype)
+            self.result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         return self.result
 
     def put_whole(self, sample: int) -> None:

@@ -4,10 +4,14 @@ for torch's names of types."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-__all__ = ["PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "wider"]
+__all__ = [
+    "PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "computed_in", "only_stores",
+    "wider",
+]  # fmt: skip
 
 PRECISIONS: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -18,6 +22,23 @@ PRECISIONS: dict[str, torch.dtype | None] = {
 # AMD's GPUs without bf16 instructions (RDNA1 and 2, GCN): each product is widened and multiplied as
 # float32, and some kernels spill (docs/triton.md).
 _NO_BF16 = ("gfx8", "gfx9000", "gfx900", "gfx902", "gfx906", "gfx909", "gfx90c", "gfx101", "gfx103")
+
+
+def only_stores(dtype: torch.dtype) -> bool:
+    """Whether it is a float of a byte (float8), in which numbers are kept and nothing computes."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
+def computed_in(vae: Any, stored: torch.dtype) -> torch.dtype:
+    """The type that a VAE computes in whose weights are stored in `stored`: of float8 the one that
+    they are cast to layer by layer (diffusers' enable_layerwise_casting), else bfloat16, which
+    holds them exactly."""
+    if not only_stores(stored):
+        return stored
+    said = getattr(vae, "dtype", None)
+    if isinstance(said, torch.dtype) and said.is_floating_point and not only_stores(said):
+        return said
+    return torch.bfloat16
 
 
 class NonFiniteError(ArithmeticError):

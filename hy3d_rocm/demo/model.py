@@ -47,9 +47,11 @@ def build_vae(config: dict[str, Any]) -> Any:
 
     diffusers splits time by default; here the whole decode is the reference, so it is off.
     """
+    import torch
     from diffusers import AutoencoderKLHunyuanVideo
 
-    vae = AutoencoderKLHunyuanVideo(**config)
+    with torch.device("cpu"):  # wherever the caller's default device is
+        vae = AutoencoderKLHunyuanVideo(**config)
     vae.use_framewise_encoding = False
     vae.use_framewise_decoding = False
     return vae

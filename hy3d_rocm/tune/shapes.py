@@ -153,8 +153,10 @@ def _spec(args: tuple[Any, ...], device: torch.device) -> ConvSpec | None:
     if transposed or ndim not in (2, 3):
         return None
     # A meta tensor is none that is computed: one element stands for each, without its strides.
-    stand_ins = [None if t is None else torch.empty((), dtype=t.dtype).expand(t.shape)
-                 for t in (x, weight, bias)]  # fmt: skip
+    stand_ins = [
+        None if t is None else torch.empty((), dtype=t.dtype, device="cpu").expand(t.shape)
+        for t in (x, weight, bias)
+    ]
     spec = make_spec((*stand_ins, stride, padding, dilation, groups), ndim)
     last = torch.channels_last_3d if ndim == 3 else torch.channels_last
     is_last = any(

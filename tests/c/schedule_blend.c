@@ -57,25 +57,35 @@ static unsigned char *at(const hy3d_tensor *tensor, const int64_t index[DIMS])
     return (unsigned char *)tensor->data + offset * (int64_t)hy3d_dtype_bytes(tensor->dtype);
 }
 
-static float load(const hy3d_tensor *tensor, const unsigned char *from)
+static double load(const hy3d_tensor *tensor, const unsigned char *from)
 {
     const hy3d__kernels *reference = hy3d__kernels_for(HY3D_CPU_REF);
+    double wide;
     float value;
     uint16_t half;
+    if (tensor->dtype == HY3D_F64) {
+        memcpy(&wide, from, sizeof wide);
+        return wide;
+    }
     if (tensor->dtype == HY3D_F32) {
         memcpy(&value, from, sizeof value);
-        return value;
+        return (double)value;
     }
     memcpy(&half, from, sizeof half);
     (tensor->dtype == HY3D_F16 ? reference->cvt_f16_f32 : reference->cvt_bf16_f32)(1, &half,
                                                                                    &value);
-    return value;
+    return (double)value;
 }
 
-static void store(const hy3d_tensor *tensor, float value, unsigned char *to)
+static void store(const hy3d_tensor *tensor, double wide, unsigned char *to)
 {
     const hy3d__kernels *reference = hy3d__kernels_for(HY3D_CPU_REF);
+    const float value = (float)wide;
     uint16_t half;
+    if (tensor->dtype == HY3D_F64) {
+        memcpy(to, &wide, sizeof wide);
+        return;
+    }
     if (tensor->dtype == HY3D_F32) {
         memcpy(to, &value, sizeof value);
         return;
@@ -102,29 +112,37 @@ static void fill(test_random *random, random_tensor *made)
     int64_t index[DIMS] = {0};
     memset(made->memory, 0x3c, made->bytes); /* the gaps: a good number in every type */
     do {
-        const float value = (float)test_between(random, -(1 << 24), 1 << 24) / (float)(1 << 22);
+        double value = (double)test_between(random, -(1 << 24), 1 << 24) / (double)(1 << 22);
+        if (made->view.dtype == HY3D_F64) {
+            value += (double)test_between(random, -(1 << 24), 1 << 24) / (double)(1ULL << 48);
+        }
         store(&made->view, value, at(&made->view, index));
     } while (next_index(made->view.size, index));
 }
 
 static void blend_plainly(const hy3d_tensor *tile, float *const windows[3], const hy3d_tensor *out)
 {
+    const bool in_f64 = tile->dtype == HY3D_F64 || out->dtype == HY3D_F64;
     int64_t index[DIMS] = {0};
     do {
-        float weight = 1.0f;
+        float narrow = 1.0f;
+        double wide = 1.0;
         for (int axis = 0; axis < 3; axis++) {
-            weight *= windows[axis] == NULL ? 1.0f : windows[axis][index[2 + axis]];
+            const float window = windows[axis] == NULL ? 1.0f : windows[axis][index[2 + axis]];
+            narrow *= window;
+            wide *= (double)window;
         }
         unsigned char *const place = at(out, index);
-        const float product = load(tile, at(tile, index)) * weight;
-        store(out, load(out, place) + product, place);
+        const double from = load(tile, at(tile, index)), to = load(out, place);
+        const float product = (float)from * narrow;
+        store(out, in_f64 ? to + from * wide : (double)((float)to + product), place);
     } while (next_index(tile->size, index));
 }
 
 /* One random case at every CPU level: the whole memory, gaps included, must be the same. */
 static void check_case(test_random *random, const int64_t size[DIMS], bool plain)
 {
-    static const hy3d_dtype dtypes[] = {HY3D_F32, HY3D_F16, HY3D_BF16};
+    static const hy3d_dtype dtypes[] = {HY3D_F32, HY3D_F16, HY3D_BF16, HY3D_F64};
     float weights[3][MAX_SIDE], *windows[3];
     for (int axis = 0; axis < 3; axis++) {
         ck_assert_int_le(size[axis + 2], MAX_SIDE);
@@ -133,8 +151,8 @@ static void check_case(test_random *random, const int64_t size[DIMS], bool plain
             weights[axis][i] = (float)test_between(random, 0, 1 << 24) / (float)(1 << 24);
         }
     }
-    random_tensor tile = random_layout(random, size, dtypes[test_between(random, 0, 2)], plain);
-    random_tensor out = random_layout(random, size, dtypes[test_between(random, 0, 2)], plain);
+    random_tensor tile = random_layout(random, size, dtypes[test_between(random, 0, 3)], plain);
+    random_tensor out = random_layout(random, size, dtypes[test_between(random, 0, 3)], plain);
     fill(random, &tile);
     fill(random, &out);
     unsigned char *const before = malloc(out.bytes), *const wanted = malloc(out.bytes);
@@ -247,9 +265,6 @@ START_TEST(test_tensors_that_do_not_fit_are_refused_and_empty_ones_accepted)
     other.size[3] = -2;
     ck_assert_status(BLEND(&other, &out), HY3D_ERR_INVALID_ARGUMENT);
     other = tile;
-    other.dtype = HY3D_F64;
-    ck_assert_status(BLEND(&other, &out), HY3D_ERR_UNSUPPORTED);
-    ck_assert_status(BLEND(&tile, &other), HY3D_ERR_UNSUPPORTED);
     other.dtype = (hy3d_dtype)17;
     ck_assert_status(BLEND(&other, &out), HY3D_ERR_INVALID_ARGUMENT);
     other = tile;

@@ -6,7 +6,7 @@
 #include "hy3d/blend.h"
 #include "hy3d/moments.h"
 
-static float numbers[2][512];
+static _Alignas(8) float numbers[2][512]; /* f64, too */
 static const float window[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 static hy3d_tensor plain(float *data)
@@ -29,7 +29,8 @@ typedef struct blending {
     {#name " bf16", {B(name.dtype, HY3D_BF16)}, OK},                                               \
     {#name " f16 at 1", {B(name.dtype, HY3D_F16), B_ADD(name.data, 1)}, BAD},                      \
     {#name " f16 at 2", {B(name.dtype, HY3D_F16), B_ADD(name.data, 2)}, OK},                       \
-    {#name " f64", {B(name.dtype, HY3D_F64)}, HY3D_ERR_UNSUPPORTED},                               \
+    {#name " f64", {B(name.dtype, HY3D_F64)}, OK},                                                 \
+    {#name " f64 at 4", {B(name.dtype, HY3D_F64), B_ADD(name.data, 4)}, BAD},                      \
     {#name " dtype 4", {B(name.dtype, 4)}, BAD}, {#name " dtype -1", {B(name.dtype, -1)}, BAD},    \
     {#name " dtype most", {B(name.dtype, INT32_MAX)}, BAD}
 #define BLEND_DIM(name, i)                                                                         \

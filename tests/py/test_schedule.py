@@ -193,12 +193,19 @@ def test_blending_the_tiles_of_a_clip_gives_the_clip_back(layout: str) -> None:
 
 
 @needs_core
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_blends_of_core_and_twin_have_the_same_bits(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("of_tile", "of_out"),
+    [
+        *((name, name) for name in ("float32", "float16", "bfloat16", "float64")),
+        ("float64", "float32"), ("float32", "float64"), ("bfloat16", "float64"),
+    ],
+)  # fmt: skip
+def test_blends_of_core_and_twin_have_the_same_bits(of_tile: str, of_out: str) -> None:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(20264)
-    tile = torch.randn(2, 3, 4, 5, 6, generator=generator).to(getattr(torch, dtype))
-    start = torch.randn(2, 3, 4, 5, 6, generator=generator).to(getattr(torch, dtype))
+    size, wide = (2, 3, 4, 5, 6), torch.float64
+    tile = torch.randn(size, generator=generator, dtype=wide).to(getattr(torch, of_tile))
+    start = torch.randn(size, generator=generator, dtype=wide).to(getattr(torch, of_out))
     windows = [torch.rand(n, generator=generator).numpy() for n in (4, 5, 6)]
     ours, theirs = start.clone(), start.clone().to(memory_format=torch.channels_last_3d)
     _native.blend_accumulate(tile, *windows, ours)

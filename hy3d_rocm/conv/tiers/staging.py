@@ -35,7 +35,7 @@ class PlainLanes:
     """Copies that are done when they return."""
 
     def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(elems, dtype=dtype)
+        return torch.empty(elems, dtype=dtype, device="cpu")
 
     def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Wait:
         into.copy_(make())
@@ -63,9 +63,9 @@ class GpuLanes:
 
     def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
         try:
-            return torch.empty(elems, dtype=dtype, pin_memory=True)
+            return torch.empty(elems, dtype=dtype, device="cpu", pin_memory=True)
         except RuntimeError:  # a host may allow little or no locked memory: slower, not wrong
-            return torch.empty(elems, dtype=dtype)
+            return torch.empty(elems, dtype=dtype, device="cpu")
 
     def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Wait:
         with torch.cuda.stream(self.incoming):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.decode.engines.chunk_frames import Frames, Piece
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.layers import Conv, Pieces
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class Attended:
                 assert state.values is not None
                 seen = (first + i + 1 if self.layer.span == "causal" else self.total) * tokens
                 k, v = state.keys[:, :seen], state.values[:, :seen]
-            block = max(SCORE_BYTES // (4 * k.shape[0] * k.shape[1]), 1)
+            score = wide_type(k.dtype).itemsize
+            block = max(SCORE_BYTES // (score * k.shape[0] * k.shape[1]), 1)
             for at in range(0, tokens, block):
                 rows = q[:, i, at : at + block]
                 out[:, i, at : at + block] = F.scaled_dot_product_attention(

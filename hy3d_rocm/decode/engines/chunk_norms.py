@@ -20,7 +20,7 @@ class Norms:
     """
 
     def affine(self, norm: Norm, index: int) -> Affine:
-        """float32 (C,) factor and summand. The default refuses."""
+        """(C,) factor and summand, as group_affine() makes them. The default refuses."""
         raise RuntimeError(
             "this VAE normalises over the whole video (GroupNorm), which a run in chunks cannot "
             "know: give it the norms' statistics (tiles.py does), or decode it layer by layer"

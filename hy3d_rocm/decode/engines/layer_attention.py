@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.sliced import Sliced
 from hy3d_rocm.decode.layers import Attention, Conv, Norm, Pieces
 
@@ -170,11 +171,12 @@ class _Run:
 
 
 def query_rows(q: Tensor, k: Tensor, v: Tensor, tokens: int) -> int:
-    """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32)
-    below SCORE_BYTES. On shapes alone the scores are counted."""
+    """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32,
+    of float64 queries float64) below SCORE_BYTES. On shapes alone the scores are counted."""
     if q.device.type != "meta" and _has_fused_kernel(q, k, v):
         return tokens
-    return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * 4)))
+    score = wide_type(q.dtype).itemsize
+    return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * score)))
 
 
 def _has_fused_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:

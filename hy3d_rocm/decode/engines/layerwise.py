@@ -198,7 +198,7 @@ class LayerEngine:
         parts = [p if p is not None else self._moments_of(x, i) for i, p in enumerate(x.parts)]
         x.parts = list(parts)
         weights = self.backend.weights
-        return self.grains.quietly(lambda: group_affine(norm, combine(parts), weights))
+        return self.grains.quietly(lambda: group_affine(norm, combine(parts), weights, x.dtype))
 
     def release(self, x: Sliced, stop: int) -> None:
         """Lets the slices of x that end at or before frame `stop` go."""

@@ -25,6 +25,11 @@ CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
 _CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """What norms of values of `dtype` are computed in: float32, of float64 itself."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def block_elements(device: torch.device) -> int:
     """Elements of a float copy; shapes alone ("meta") as on the device that they stand for."""
     return CPU_BLOCK if modelled(device).type == "cpu" else GPU_BLOCK
@@ -74,7 +79,7 @@ def channel_moments(x: Tensor) -> Moments:
 
 
 def _core_moments(x: Tensor) -> Moments:
-    found = torch.empty((2, x.shape[1]), dtype=torch.float64)
+    found = torch.empty((2, x.shape[1]), dtype=torch.float64, device="cpu")
     source, mean, deviations = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
     _native.channel_moments(source, mean, deviations, torch.get_num_threads())
     return Moments(x[0, 0].numel(), found[0], found[1])
@@ -96,7 +101,7 @@ class _View:
 
 def _block_moments(part: Tensor) -> Moments:
     count = part.shape[1] * part.shape[2] * part.shape[3]
-    wide = part if part.dtype == torch.float64 else part.float()
+    wide = part.to(wide_type(part.dtype))
     if part.device.type == "cpu":
         # torch.var_mean takes 6 ns an element here, these passes 1 (one AVX-512 core).
         mean = wide.mean(dim=(1, 2, 3))
@@ -129,9 +134,11 @@ def sum_of(terms: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def group_affine(norm: Norm, moments: Moments, weights: Weights) -> tuple[Tensor, Tensor]:
-    """Factor and summand, float32 (C,), that stand for the "group" norm of a video with these
-    moments, its weight, bias, scale and shift included."""
+def group_affine(
+    norm: Norm, moments: Moments, weights: Weights, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Factor and summand (C,) that stand for the "group" norm of a video of `dtype` with these
+    moments, its weight, bias, scale and shift included: float32, for a float64 video float64."""
     mean, deviations = moments.mean.double(), moments.deviations.double()
     channels = mean.shape[0]
     if channels % norm.groups:
@@ -148,19 +155,21 @@ def group_affine(norm: Norm, moments: Moments, weights: Weights) -> tuple[Tensor
     summand = -group_mean.repeat_interleave(repeats) * factor
     if bias is not None:
         summand = summand + bias.double()
-    return factor.float(), summand.float()
+    return factor.to(wide_type(dtype)), summand.to(wide_type(dtype))
 
 
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
-    """The norm's weight and bias, float32 (C,), with its scale and shift folded in."""
+    """The norm's weight and bias (C,) with its scale and shift folded in: float32, of float64
+    weights float64."""
 
     def of(name: str | None) -> Tensor | None:
         found = None if name is None else weights.of(norm.module, name)
-        return None if found is None else found.reshape(-1).float()
+        return None if found is None else found.reshape(-1).to(wide_type(found.dtype))
 
     def beside(value: Tensor) -> Tensor:
         like = weight if bias is None else bias
-        return value.reshape(-1).to(value.device if like is None else like.device, torch.float32)
+        like = value if like is None else like
+        return value.reshape(-1).to(like.device, wide_type(like.dtype))
 
     weight, bias = of(norm.weight), of(norm.bias)
     if norm.scale is not None:

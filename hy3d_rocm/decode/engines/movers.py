@@ -145,9 +145,9 @@ def _host_like(tensor: Tensor) -> Tensor:
     like = torch.empty_like(tensor, device="meta")
     size, stride = like.size(), like.stride()
     try:
-        return torch.empty_strided(size, stride, dtype=tensor.dtype, pin_memory=True)
+        return torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu", pin_memory=True)
     except RuntimeError:
-        return torch.empty_strided(size, stride, dtype=tensor.dtype)
+        return torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
 
 
 @dataclass(frozen=True)

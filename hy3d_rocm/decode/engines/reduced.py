@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.engines.layerwise import LayerEngine
-from hy3d_rocm.decode.engines.moments import channel_moments, combine, norm_parameters
+from hy3d_rocm.decode.engines.moments import (
+    channel_moments,
+    combine,
+    norm_parameters,
+    wide_type,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +42,10 @@ class Statistics:
     mean: Tensor
     variance: Tensor
 
-    def affine(self, norm: Norm, weights: Weights, channels: int) -> tuple[Tensor, Tensor]:
-        """Factor and summand, float32 (C,)."""
+    def affine(
+        self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
         repeats = channels // norm.groups
         factor = (self.variance + norm.eps).rsqrt().repeat_interleave(repeats)
         weight, bias = norm_parameters(norm, weights)
@@ -47,7 +54,7 @@ class Statistics:
         summand = -self.mean.repeat_interleave(repeats) * factor
         if bias is not None:
             summand = summand + bias.double()
-        return factor.float(), summand.float()
+        return factor.to(wide_type(dtype)), summand.to(wide_type(dtype))
 
     def deviation(self, truth: Statistics) -> float:
         """Largest error against the true ones: of a mean in standard deviations, or of a standard
@@ -104,7 +111,7 @@ class StatisticsEngine(LayerEngine):
         if index < len(self.corrections):
             found = self.corrections[index].of(found, norm.eps)
         self.used.append(found)
-        return found.affine(norm, self.backend.weights, x.shape[0])
+        return found.affine(norm, self.backend.weights, x.shape[0], x.dtype)
 
 
 class Gathering:

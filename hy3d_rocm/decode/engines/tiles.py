@@ -64,9 +64,11 @@ class _Frozen(Norms):
     """The estimate for every tile; gathers what belongs to the tile alone."""
 
     def __init__(
-        self, backend: Backend, used: list[Statistics], gathering: Gathering | None
-    ) -> None:
+        self, backend: Backend, used: list[Statistics], gathering: Gathering | None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
         self.weights = backend.weights
+        self.dtype = dtype
         self.used = used
         self.gathering = gathering
         self.owned: tuple[Range, Range] = ((0, 1), (0, 1))
@@ -79,7 +81,7 @@ class _Frozen(Norms):
             if weight is None:
                 raise RuntimeError("a GroupNorm without a weight can't be given statistics")
             channels = int(weight.numel())
-            self._affines[index] = self.used[index].affine(norm, self.weights, channels)
+            self._affines[index] = self.used[index].affine(norm, self.weights, channels, self.dtype)
         return self._affines[index]
 
     def observe(self, norm: Norm, index: int, frames: Tensor) -> None:
@@ -131,14 +133,15 @@ class TiledRun:
             raise ValueError("frames come in order only where there is one tile")
         self._prepare(z)
         used, gathering = self._estimate(), self._gathering()
-        yield from self._tile(self.plan.spatial.grains[0], _Frozen(self.backend, used, gathering))
+        norms = _Frozen(self.backend, used, gathering, self.family.dtype)
+        yield from self._tile(self.plan.spatial.grains[0], norms)
         self._judge(used, gathering)
 
     def run(self, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         self._prepare(z)
         used, gathering = self._estimate(), self._gathering()
-        norms = _Frozen(self.backend, used, gathering)
+        norms = _Frozen(self.backend, used, gathering, self.family.dtype)
         tiles = self.plan.spatial.grains
         if len(tiles) > 1:
             out.zero_()
@@ -204,7 +207,7 @@ class TiledRun:
         found = self._of_part(part, ())
         for number in range(self.plan.passes):
             gathering = Gathering(self.plan.cut.head_norms)
-            norms = _Frozen(self.backend, found.used, gathering)
+            norms = _Frozen(self.backend, found.used, gathering, self.family.dtype)
             for tile in self.plan.spatial.grains:
                 for _ in self._tile(tile, norms, kind="statistics"):
                     pass

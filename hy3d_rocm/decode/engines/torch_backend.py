@@ -27,6 +27,7 @@ from hy3d_rocm.decode.engines.moments import (
     blocks,
     channel_moments,
     norm_parameters,
+    wide_type,
 )
 from hy3d_rocm.decode.layers import (
     Conv,
@@ -93,7 +94,8 @@ class TorchBackend:
         buffer = 0 if direct else math.prod(padded) * item
         result = math.prod(out) * item
         hidden = _hidden(layer, padded, weight.view(*weight.shape[:2], *kernel), out, x)
-        block = 4 * 2 * min(block_elements(device), max(math.prod(padded), math.prod(out)))
+        wide = wide_type(x.dtype).itemsize
+        block = wide * 2 * min(block_elements(device), max(math.prod(padded), math.prod(out)))
         shuffled = result if layer.shuffle is not None else 0
         return max(buffer + block, buffer + hidden - result, shuffled, block)
 
@@ -212,7 +214,7 @@ class _Filling:
 
 
 def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
-    """out = x * factor + summand for x (C, T, H, W), float32 inside, rounded once."""
+    """out = x * factor + summand for x (C, T, H, W), in the factor's type inside, rounded once."""
     factor, summand = (a.view(-1, 1, 1, 1) for a in affine)
     if x.dtype in (torch.float32, torch.float64) or x.device.type == "cuda":
         # CUDA's kernel widens each element as it reads it; the CPU's would copy the whole.
@@ -224,21 +226,23 @@ def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
 
 
 def position_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
-    """out = the norm of x (C, T, H, W) over the channels at each position, float32 inside."""
+    """out = the norm of x (C, T, H, W) over the channels at each position, float32 inside, of a
+    float64 x float64."""
+    wide = wide_type(x.dtype)
     weight, bias = norm_parameters(norm, weights)
     channels, frames, height, width = x.shape
     if norm.kind == "l2":
         root = math.sqrt(channels)
-        weight = weight * root if weight is not None else x.new_full((), root, dtype=torch.float32)
+        weight = weight * root if weight is not None else x.new_full((), root, dtype=wide)
     rows = max(1, block_elements(x.device) // max(channels * width, 1))
     for t in range(frames):
         for top in range(0, height, rows):
             part = slice(top, top + rows)
-            out[:, t, part].copy_(_normed(x[:, t, part].float(), norm, weight, bias))
+            out[:, t, part].copy_(_normed(x[:, t, part].to(wide), norm, weight, bias))
 
 
 def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x (C, H, W) float32, never written."""
+    """x (C, H, W), float32 or float64, never written."""
     if norm.kind == "rms":
         y = x * (x.square().mean(dim=0, keepdim=True) + norm.eps).rsqrt_()
     elif norm.kind == "l2":

@@ -13,6 +13,7 @@ from hy3d_rocm.decode.families.fixed import FixedWeight, paired
 from hy3d_rocm.decode.families.parts import StrangeModuleError, absent, conv_of
 from hy3d_rocm.decode.families.survey import Size, Survey
 from hy3d_rocm.decode.layers import Conv, Engine, Handle
+from hy3d_rocm.decode.precision import computed_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +49,8 @@ class StructuredFamily(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the decoder's weights."""
-        dtype: torch.dtype = self.decoder_conv_in.weight.dtype
-        return dtype
+        """Type of the decoder's weights; of float8 ones the type that they are computed in."""
+        return computed_in(self.vae, self.decoder_conv_in.weight.dtype)
 
     @property
     def device(self) -> torch.device:

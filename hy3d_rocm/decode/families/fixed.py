@@ -54,8 +54,8 @@ def paired(
     order: "channel first", the frames go between the channels and the `squares` positions that
     packed() has put behind each; "factor first", they go before all.
     """
-    at = torch.arange(channels)
-    weight = torch.zeros(2 * channels // mean_of, channels, 2)
+    at = torch.arange(channels, device="cpu")
+    weight = torch.zeros((2 * channels // mean_of, channels, 2), dtype=torch.float64, device="cpu")
     for frame in range(2):
         if order == "channel first":
             place = (at // squares * 2 + frame) * squares + at % squares

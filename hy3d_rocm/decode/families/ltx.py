@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.plain import shuffled
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.fixed import packed, packed_in_space
@@ -100,7 +101,7 @@ class LtxFamily(StructuredFamily):
         return self._decoded(engine, z, self._temb(self.timestep))
 
     def _temb(self, timestep: float | None) -> Tensor | None:
-        """The timestep (1,) in float32, scaled; None for a VAE that takes none."""
+        """The timestep (1,), scaled, in float32 or float64; None for a VAE that takes none."""
         if not self.conditioned:
             return None
         if timestep is None:
@@ -108,8 +109,8 @@ class LtxFamily(StructuredFamily):
                 "this LTX VAE is conditioned on a timestep: give timestep=0.05, or the decode "
                 "timestep that its pipeline uses"
             )
-        scale = self.decoder.timestep_scale_multiplier.detach().float()
-        temb: Tensor = torch.full((1,), timestep, device=scale.device) * scale
+        scale = _wide(self.decoder.timestep_scale_multiplier)
+        temb: Tensor = torch.full((1,), timestep, dtype=scale.dtype, device=scale.device) * scale
         return temb
 
     def _decoded(self, engine: Engine, z: Handle, temb: Tensor | None) -> Handle:
@@ -194,26 +195,32 @@ _CONDITIONS = ("scale_shift_table", "timestep_scale_multiplier")
 
 
 def _embedded(block: Any, temb: Tensor | None) -> Tensor | None:
-    """`block`'s embedding of the timestep, (n C,) in float32; None where it takes none."""
+    """`block`'s embedding of the timestep, (n C,) in float32 or float64; None where it takes none.
+    The sines of the timestep are float32 numbers, as in the VAE's own code."""
     if temb is None or block.time_embedder is None:
         return None
     embedder = block.time_embedder
     layers = embedder.timestep_embedder
     act_of(layers.act)
-    x = embedder.time_proj(temb)
-    x = F.silu(F.linear(x, *_in_float32(layers.linear_1, x)))
-    return F.linear(x, *_in_float32(layers.linear_2, x)).flatten()
+    x = embedder.time_proj(temb).to(temb.dtype)
+    x = F.silu(F.linear(x, *_beside(layers.linear_1, x)))
+    return F.linear(x, *_beside(layers.linear_2, x)).flatten()
 
 
-def _in_float32(linear: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+def _wide(parameter: Tensor) -> Tensor:
+    """In float32, a float64 one as it is."""
+    return parameter.detach().to(wide_type(parameter.dtype))
+
+
+def _beside(linear: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and bias beside x: a host may have put modules on several devices."""
-    weight, bias = (t.detach().to(x.device, torch.float32) for t in (linear.weight, linear.bias))
+    weight, bias = (t.detach().to(x.device, x.dtype) for t in (linear.weight, linear.bias))
     return weight, bias
 
 
 def _table(owner: Any, embedded: Tensor) -> Tensor:
-    """The owner's scales and shifts, with the timestep's, in float32."""
-    own = owner.scale_shift_table.detach().to(embedded.device, torch.float32)
+    """The owner's scales and shifts, with the timestep's."""
+    own = owner.scale_shift_table.detach().to(embedded.device, embedded.dtype)
     result: Tensor = own + embedded.view(own.shape[0], -1)
     return result
 

@@ -76,7 +76,8 @@ def asked(run: Frames, shape: tuple[int, ...], device: torch.device, dtype: torc
 
 def _latents(channels: int, frames: int, side: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn((1, channels, frames, side, 2 * side), generator=generator)
+    shape = (1, channels, frames, side, 2 * side)
+    return torch.randn(shape, generator=generator, device="cpu")
 
 
 def _facts(run: Frames, z: Tensor, planar: bool) -> Facts:

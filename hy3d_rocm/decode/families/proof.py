@@ -10,6 +10,7 @@ import torch
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.plain import PlainEngine
 from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
 
@@ -42,7 +43,7 @@ def proven(family: StructuredFamily) -> bool:
     frames = max(family.lengths)
     generator = torch.Generator().manual_seed(0)
     shape = (1, family.latent_channels, frames, _SIDE, _SIDE)
-    z = torch.randn(shape, generator=generator).to(family.device, family.dtype)
+    z = torch.randn(shape, generator=generator, device="cpu").to(family.device, family.dtype)
     with torch.no_grad():
         got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
         try:
@@ -70,7 +71,7 @@ def encodes_as_told(family: Any) -> bool:
     generator = torch.Generator().manual_seed(0)
     packed = 1 if around is None else int(around.packed**0.5)
     side = 2 * max(family.factor[1] * packed, family.pixel_steps[1])
-    pixels = torch.rand((1, 3, 1, side, side), generator=generator) * 2 - 1
+    pixels = torch.rand((1, 3, 1, side, side), generator=generator, device="cpu") * 2 - 1
     pixels = pixels.to(family.device, family.dtype)
     with torch.no_grad():
         try:
@@ -90,7 +91,8 @@ def _agree(wanted: Tensor, got: Tensor, family: Any) -> bool:
         return False
     wanted = wanted.to(got.device)  # ComfyUI's LTX puts its frames where its pictures are kept
     bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
-    return float((wanted.float() - got.float()).abs().max()) <= bound
+    wide = wide_type(wanted.dtype)
+    return float((wanted.to(wide) - got.to(wide)).abs().max()) <= bound
 
 
 def _is_passing(error: Exception) -> bool:

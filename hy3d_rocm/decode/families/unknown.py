@@ -24,6 +24,7 @@ from hy3d_rocm.decode.families.calls import (
     unsplit,
 )
 from hy3d_rocm.decode.families.probe import Facts, asked
+from hy3d_rocm.decode.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ class UnknownFamily:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its parameters; that of the latents where it has none."""
+        """Type of its parameters, of float8 ones the type that they are computed in; that of the
+        latents where it has none."""
         for parameter in self.decoder.parameters():
             if parameter.is_floating_point():
-                return parameter.dtype
+                return computed_in(self.vae, parameter.dtype)
         found: torch.dtype = self._source.dtype
         return found
 
@@ -177,6 +179,12 @@ class UnknownFamily:
             raise
         except CALL_ERRORS as error:
             verb = "encode" if self.encoding else "decode"
+            stored = next(self.decoder.parameters(), x).dtype
+            if only_stores(stored):
+                raise TypeError(
+                    f"{self.why}, and its own {verb}() does not compute with its weights, which "
+                    f"are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
+                ) from error
             raise TypeError(
                 f"{self.why}. Its own {verb}() fails for {tuple(x.shape)}, too: {one_line(error)}"
             ) from error

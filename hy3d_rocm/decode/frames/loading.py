@@ -59,7 +59,7 @@ def load_latents(path: Path, name: str | None = None) -> Tensor:
         )
     if name == "latent_tensor" and not marked:
         logger.info("%s: an old ComfyUI latent, divided by %s", path, _OLD_COMFY_FACTOR)
-        latents = latents.float() / _OLD_COMFY_FACTOR
+        latents = _wide(latents) / _OLD_COMFY_FACTOR
     return latents
 
 
@@ -183,8 +183,10 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     """The VAE with its weights on the CPU, in eval mode. dtype: None as stored."""
     kind = _class_of(files.class_name)
     config = kind.load_config(str(files.folder), local_files_only=True)
+    with torch.device("cpu"):  # wherever the caller's default device is
+        vae = kind.from_config(config)
     # Module.to: diffusers' own to() warns of any cast, also where a class has nothing against it.
-    vae = torch.nn.Module.to(kind.from_config(config), dtype or files.dtype)
+    vae = torch.nn.Module.to(vae, dtype or files.dtype)
     state = _state(files)
     known = vae.state_dict()
     missing = [name for name in known if name not in state]
@@ -283,10 +285,15 @@ def unscaled(latents: Tensor, vae: Any) -> Tensor:
             f"--scaled: the configuration of {type(vae).__name__} has no scaling_factor and no "
             "latents_mean and latents_std: scale the latents before saving them"
         )
-    values = latents.float() / (1.0 if factor is None else float(factor))
+    values = _wide(latents) / (1.0 if factor is None else float(factor))
     if mean is not None and std is not None:
         return values * std + mean
     return values + (float(shift) if shift is not None else 0.0)
+
+
+def _wide(latents: Tensor) -> Tensor:
+    """In float32, float64 as it is."""
+    return latents.to(torch.promote_types(latents.dtype, torch.float32))
 
 
 def _per_channel(vae: Any, name: str, latents: Tensor) -> Tensor | None:
@@ -296,7 +303,7 @@ def _per_channel(vae: Any, name: str, latents: Tensor) -> Tensor | None:
         value = getattr(vae, name, None)
     if value is None:
         return None
-    tensor = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
+    tensor = torch.as_tensor(value, dtype=_wide(latents).dtype, device="cpu").reshape(-1)
     if tensor.numel() != latents.shape[1]:
         raise LoadingError(
             f"{name} has {tensor.numel()} channels, the latent {latents.shape[1]}: they do not "

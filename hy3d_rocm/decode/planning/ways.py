@@ -190,7 +190,7 @@ def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = No
     """The result of all samples of z (B, C, T, H, W), in host memory. out: where it goes."""
     single = z.shape[0] == 1
     if out is None and is_tiled(way):
-        out = torch.empty(job.out_shape, dtype=job.result_dtype)
+        out = torch.empty(job.out_shape, dtype=job.result_dtype, device="cpu")
     for sample in range(z.shape[0]):
         one = z[sample : sample + 1]
         if is_tiled(way):
@@ -201,7 +201,7 @@ def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = No
             if out is None and single and way.strategy == "whole" and tools.on_host:
                 return frames.to(job.result_dtype)
             if out is None:
-                out = torch.empty(job.out_shape, dtype=job.result_dtype)
+                out = torch.empty(job.out_shape, dtype=job.result_dtype, device="cpu")
             out[sample : sample + 1, :, first : first + frames.shape[2]].copy_(frames)
             del frames  # on the device, where the next sample needs the room
     assert out is not None

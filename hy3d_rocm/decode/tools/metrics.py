@@ -49,7 +49,7 @@ def ssim(frames: Tensor, exact: Tensor) -> float:
     _check(frames, exact)
     height, width = exact.shape[3:]
     size = min(_WINDOW, height - (height + 1) % 2, width - (width + 1) % 2)
-    line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    line = torch.arange(size, dtype=torch.float64, device="cpu") - (size - 1) / 2
     weights = torch.exp(-line.square() / (2 * _SIGMA**2))
     weights = weights / weights.sum()
     reach = span(exact) or 1.0
@@ -102,7 +102,7 @@ def flicker(frames: Tensor, cuts: Iterable[int]) -> float:
 def _step_energies(frames: Tensor) -> tuple[list[float], list[float]]:
     """Of the steps between rows and between columns: entry i is the step from i to i + 1."""
     height, width = frames.shape[3:]
-    rows, columns = torch.zeros(height - 1).double(), torch.zeros(width - 1).double()
+    rows, columns = (torch.zeros(n - 1, dtype=torch.float64, device="cpu") for n in (height, width))
     for frame in frames.unbind(2):
         frame = frame.double()
         rows += frame.diff(dim=2).square().mean((0, 1, 3))
@@ -123,7 +123,7 @@ def _against_neighbours(steps: Sequence[float], borders: Iterable[int]) -> Itera
 def error_map(frames: Tensor, exact: Tensor) -> Tensor:
     """(H, W): mean absolute error over samples, channels and frames, as a share of the range."""
     _check(frames, exact)
-    total = torch.zeros(exact.shape[3:], dtype=torch.float64)
+    total = torch.zeros(exact.shape[3:], dtype=torch.float64, device="cpu")
     for a, b in _pairs(frames, exact):
         total += (a - b).abs().mean((0, 1))
     return total / exact.shape[2] / (span(exact) or 1.0)

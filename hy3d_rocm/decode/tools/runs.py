@@ -113,7 +113,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 def _room_for(subject: Subject) -> Tensor:
     shape = subject.family.out_shape(tuple(subject.latents.shape))
-    return torch.empty(shape, dtype=torch.float32)
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _kind(error: Exception) -> str:

@@ -147,7 +147,8 @@ def random_latents(vae: Any, frames: int, height: int, width: int, seed: int = 1
     time, space = family.factor
     steps = 1 if family.is_image else math.ceil((frames - 1) / time) + 1
     shape = (1, family.latent_channels, steps, math.ceil(height / space), math.ceil(width / space))
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cpu")
 
 
 def _asked_family(vae: Any) -> Any:
@@ -166,7 +167,7 @@ def _asked_family(vae: Any) -> Any:
             "in place of --size"
         ) from error
     with torch.inference_mode():
-        family: Any = family_or_unknown(vae, torch.zeros(1, channels, 1, 4, 8))
+        family: Any = family_or_unknown(vae, torch.zeros(1, channels, 1, 4, 8, device="cpu"))
         if not family.facts.is_regular:
             raise SubjectError(
                 f"{family.why}, and {family.facts.note}: give a capture in place of --size"
