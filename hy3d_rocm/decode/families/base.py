@@ -17,6 +17,8 @@ from hy3d_rocm.decode.layers import Conv, Engine, Handle
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decode.families.seen import Seen
+
 _ROWS = 8  # a survey's latent is so high and wide
 
 
@@ -29,6 +31,8 @@ class StructuredFamily(ABC):
     is_image = False
     #: hosted.Host where another program manages the weights
     host: Any = None
+    #: What was found of the VAE as it is (seen.py), where somebody looked
+    seen: Seen | None = None
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae
