@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.unknown import UnknownFamily
+from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.memory import meter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,18 +191,14 @@ def encodes_as_told(family: StructuredFamily) -> bool:
 
 
 def _answer(family: StructuredFamily, ask: Callable[[], bool]) -> bool:
+    """What is known, or what the VAE says. Where memory is short it is asked again when there is
+    more; then the error goes on."""
     known = family.seen
     if known is not None and known.proven is not None:
         return known.proven
-    with _sound_convolutions():
-        told = ask()
+    # A back-end that gives NaN once must not count against the VAE for the whole session.
+    with protect() if not LOCAL.modes else nullcontext(), aside(check_finite=True):
+        told = retried(ask, lambda: meter.give_back(family.device))
     if known is not None:
         known.proven = told
     return told
-
-
-def _sound_convolutions() -> Any:
-    """A back-end that gives NaN once must not count against the VAE for the whole session."""
-    from hy3d_rocm.conv.router import protect
-
-    return protect(check_finite=True)

@@ -107,10 +107,17 @@ def _prove(family: StructuredFamily, encode: bool) -> None:
     known = family.seen
     if known is None or known.proven:
         return
-    if encode:
-        told = not callable(getattr(family.vae, "encode", None)) or encodes_as_told(family)
-    else:
-        told = proven(family)
+    from hy3d_rocm.conv.router import aside
+    from hy3d_rocm.decode.faults import retried
+    from hy3d_rocm.decode.memory.meter import give_back
+
+    def ask() -> bool:
+        if encode:
+            return not callable(getattr(family.vae, "encode", None)) or encodes_as_told(family)
+        return proven(family)
+
+    with aside():
+        told = retried(ask, give_back)
     if not told:
         what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(
