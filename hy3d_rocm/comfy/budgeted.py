@@ -68,7 +68,7 @@ def _left_alone_if_failing(
     kind: str,
 ) -> Made:
     try:
-        family = vaes.family_of(vae)
+        family = vaes.family_of(vae, encode=kind != "latents")
         place = vaes.place_of(family)
         with running() as run, current_device(place), torch.no_grad():
             looks_as_told = vaes.is_proven if kind == "latents" else vaes.encodes_as_told

@@ -29,6 +29,7 @@ from hy3d_rocm.comfy.running import (
     said,
 )
 from hy3d_rocm.decode.checks import STRATEGIES, check_latents
+from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.decode.report import DecodeOptions
@@ -166,14 +167,26 @@ def _known(vae: Any, family: Any, latents: torch.Tensor, asked: Asked, run: Run)
     with current_device(place), torch.no_grad():
         if vaes.is_managed(vae):
             vae_memory.load(vae, family, tuple(video.shape), asked, run.watcher)
-        if not vaes.is_proven(family):
-            why = f"this {family.name} VAE decodes otherwise than its layers say"
+        why = _doubt(family)
+        if why:
             return _unknown(vae, latents, asked, run, why)
         noised = getattr(family, "noised", None)
         if noised is not None:
             video = noised(video.to(place, family.dtype))
         images, report = _carried_out(vae, family, video, asked, run, place)
     return images[:, 0] if latents.ndim == 4 else images, report
+
+
+def _doubt(family: Any) -> str:
+    """Why the VAE's layers are not run, or ""."""
+    try:
+        if vaes.is_proven(family):
+            return ""
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return f"memory was short when this {family.name} VAE was asked what it does"
+    return f"this {family.name} VAE decodes otherwise than its layers say"
 
 
 def _unknown(vae: Any, latents: torch.Tensor, asked: Asked, run: Run, why: str) -> Made | str:

@@ -117,7 +117,7 @@ def _in_parts(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | 
 def _known(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str:
     if not vaes.is_managed(vae) or not hasattr(vae, "vae_encode_crop_pixels"):
         return "it is no VAE of ComfyUI's own"
-    family = vaes.family_of(vae)
+    family = vaes.family_of(vae, encode=True)
     around = getattr(family, "around", None)
     if around is not None and around.no_encode:
         return str(around.no_encode)

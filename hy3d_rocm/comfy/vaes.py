@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.unknown import UnknownFamily
+from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.memory import meter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,19 +91,22 @@ def is_managed(vae: Any) -> bool:
     return hasattr(vae, "patcher") and hasattr(vae, "first_stage_model")
 
 
-def family_of(vae: Any) -> StructuredFamily:
-    """The family of ComfyUI's VAE object, or of a wrapper's VAE. TypeError (a sentence) where its
-    layers are not known. Nothing is run: ask is_proven() when the weights are in place."""
+def family_of(vae: Any, encode: bool = False) -> StructuredFamily:
+    """The family of ComfyUI's VAE object, or of a wrapper's VAE, for a decode or an encode.
+    TypeError (a sentence) where its layers are not known or were changed. Nothing is run: ask
+    is_proven() or encodes_as_told() when the weights are in place."""
     module = getattr(vae, "first_stage_model", vae)
     try:
-        family = unproven_family(module)
+        family = unproven_family(module, encode, casts=is_managed(vae))
     except TypeError:
         raise
     except CALL_ERRORS as error:  # of code that looked for parts of another kind
         raise TypeError(f"the layers of {type(module).__name__} are not known") from error
     if is_managed(vae):
         if isinstance(family, HostedFamily):
-            family.host = Host(torch.device(vae.device), vae.vae_dtype, ComfyWeights)
+            family.host = Host(
+                torch.device(vae.device), vae.vae_dtype, ComfyWeights, casts=True
+            )  # fmt: skip
         return family
     device = torch.device(management.get_torch_device())
     at_home = {p.device.type for p in family.decoder.parameters()} == {device.type}
@@ -168,33 +175,30 @@ def unknown_family_of(vae: Any, latents: Tensor, why: str) -> UnknownFamily:
     return ManagedUnknown(vae, latents, why)
 
 
-# What VAEs were found to do, by the decoder or encoder.
-_PROVEN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-
-
 def is_proven(family: StructuredFamily) -> bool:
-    """Whether the VAE decodes two small latent frames as its layers say; asked once of each VAE,
-    where its own code can run: nothing is moved for it."""
-    if family.decoder not in _PROVEN:
-        away = family.host is not None and not family.host.runs_own_code
-        asked = type(family)(family.vae) if away else family
-        with _sound_convolutions():
-            _PROVEN[family.decoder] = proof.proven(asked)
-    return _PROVEN[family.decoder]
+    """Whether the VAE decodes two small latent frames as its layers say; asked once of each VAE as
+    it is, where its own code can run: nothing is moved for it."""
+    away = family.host is not None and not family.host.runs_own_code
+    asked = type(family)(family.vae) if away else family
+    return _answer(family, lambda: proof.proven(asked))
 
 
 def encodes_as_told(family: StructuredFamily) -> bool:
     """The same of its encoder, with one small image."""
     if getattr(family, "encoder", None) is None:
         return False
-    if family.encoder not in _PROVEN:
-        with _sound_convolutions():
-            _PROVEN[family.encoder] = proof.encodes_as_told(family)
-    return _PROVEN[family.encoder]
+    return _answer(family, lambda: proof.encodes_as_told(family))
 
 
-def _sound_convolutions() -> Any:
-    """A back-end that gives NaN once must not count against the VAE for the whole session."""
-    from hy3d_rocm.conv.router import protect
-
-    return protect(check_finite=True)
+def _answer(family: StructuredFamily, ask: Callable[[], bool]) -> bool:
+    """What is known, or what the VAE says. Where memory is short it is asked again when there is
+    more; then the error goes on."""
+    known = family.seen
+    if known is not None and known.proven is not None:
+        return known.proven
+    # A back-end that gives NaN once must not count against the VAE for the whole session.
+    with protect() if not LOCAL.modes else nullcontext(), aside(check_finite=True):
+        told = retried(ask, lambda: meter.give_back(family.device))
+    if known is not None:
+        known.proven = told
+    return told

@@ -18,7 +18,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import asking, errors, faults, policy, probing
-from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
+from hy3d_rocm.conv.call import (
+    SIGNATURES,
+    ConvCall,
+    ConvSpec,
+    Signature,
+    dtype_name,
+    make_spec,
+    read_arguments,
+    size_text,
+)
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
 from hy3d_rocm.conv.errors import DeviceLostError, Kind
@@ -27,7 +36,7 @@ from hy3d_rocm.conv.passing import Purse, Step
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
 from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
 from hy3d_rocm.conv.results import check_form
-from hy3d_rocm.conv.stats import LOCK, Audience, Stats, named
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, Stats, book, named
 from hy3d_rocm.conv.tiers import CurrentTier, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 from hy3d_rocm.conv.watching import Watching
@@ -50,6 +59,16 @@ class Local(threading.local):
 LOCAL = Local()
 
 
+def note(
+    size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float
+) -> None:
+    """Tells the innermost protect() of this thread, where there is one, of a convolution in 3D that
+    was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
+    if LOCAL.modes and not LOCAL.busy:
+        what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
+        LOCAL.modes[-1].computed(what, tier, seconds)
+
+
 class Scope(Protocol):
     """What a mode needs of a router.Guard."""
 
@@ -57,6 +76,7 @@ class Scope(Protocol):
     stats: Stats
     tiers: tuple[Tier, ...]
     planner: Planner | None
+    is_aside: bool
 
 
 class RouterMode(TorchFunctionMode):
@@ -67,9 +87,13 @@ class RouterMode(TorchFunctionMode):
         self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
         around = [g for mode in outer for g in mode.guards]
         self.guards: tuple[Scope, ...] = tuple(dict.fromkeys((guard, *around)))
-        listeners = (g.settings.on_event for g in self.guards)
+        listeners = dict.fromkeys(g.settings.on_event for g in self.guards)
+        #: Whose statistics have these calls: none around where they are not what was asked for
+        self.counting: tuple[Scope, ...] = (guard,)
+        if outer and not guard.is_aside:
+            self.counting = tuple(dict.fromkeys((guard, *outer[-1].counting)))
         self.audience = Audience(
-            tuple(g.stats for g in self.guards), tuple(f for f in listeners if f is not None)
+            tuple(g.stats for g in self.counting), tuple(f for f in listeners if f is not None)
         )
         self.scope: probing.Scope = outer[0].scope if outer else probing.Scope()
         self.is_nested = bool(outer)
@@ -343,6 +367,11 @@ class RouterMode(TorchFunctionMode):
         found = errors.classify(error)
         is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
         self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
+
+    def computed(self, what: Named, tier: str, seconds: float) -> None:
+        """Counts a convolution that somebody has computed without asking this mode."""
+        book(self.audience.rows(what, tier), seconds)
+        self.audience.add("calls")
 
     def _run_foreign(
         self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],

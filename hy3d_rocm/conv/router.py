@@ -11,6 +11,7 @@ back to Python), transposed and 1D convolutions, and what other tensor subclasse
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -42,6 +43,7 @@ class Guard:
         """planner: None where `tiers` are the order."""
         self.settings, self.tiers, self.planner = settings, tiers, planner
         self.active = active
+        self.is_aside = False
         self.stats = Stats()
 
     def __enter__(self) -> Self:
@@ -134,6 +136,19 @@ def protect(
     settings = Settings(limits, on_event, check_finite, synchronize, raise_oom=on_oom == "raise")
     active = when == "always" or torch.version.hip is not None
     return Guard(settings, made, planner, active=active)
+
+
+def aside(*, check_finite: bool = False) -> Guard:
+    """A scope for convolutions that are not what was asked for, as a question to a VAE beforehand:
+    protected as around it, but those around it do not count them. Nothing where nothing is around.
+    """
+    if not LOCAL.modes:
+        return Guard(Settings(Limits()), (), None, active=False)
+    around = LOCAL.modes[-1]
+    settings = replace(around.settings, check_finite=check_finite or around.settings.check_finite)
+    guard = Guard(settings, around.tiers, around.planner)
+    guard.is_aside = True
+    return guard
 
 
 def _check_words(

@@ -23,7 +23,7 @@ from hy3d_rocm.decode.copies import tensors_of
 from hy3d_rocm.decode.counter import Counter, Progress
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.execution import Execution, make_report, name_of
-from hy3d_rocm.decode.families import family_or_unknown
+from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
@@ -196,6 +196,8 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
     with torch.no_grad():
         known = hasattr(vae, "has_global_norms")
         family: Any = vae if known else family_or_unknown(vae, source, encode)
+        if known:
+            check_unchanged(family, encode)
         _bring_weights(family)
         check_parameters(family)
         if isinstance(source, torch.Tensor) and only_stores(source.dtype):

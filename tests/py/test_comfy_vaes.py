@@ -111,7 +111,7 @@ def test_a_wrapper_whose_model_scales_is_decoded_and_encoded_as_by_itself() -> N
     vae = Wrapper2026()
     family = family_for(vae)
     assert isinstance(family, HostedFamily)
-    z = tiny_latents(vae.model, 3, 2, 3)
+    z = tiny_latents(vae, 3, 2, 3)
     with torch.no_grad():
         wanted = torch.stack(vae.decode(z, "cpu"))
     mean, inv_std, cache = vae.model.mean, vae.model.inv_std, vae.model.cache

@@ -32,8 +32,11 @@ _KNOWN = (
 )
 
 
-def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
-    """The family of `vae`; TypeError (a sentence) where it has none or is not complete.
+def family_for(
+    vae: Any, *, timestep: float | None = None, encode: bool = False
+) -> StructuredFamily:
+    """The family of `vae` for a decode, or an encode; TypeError (a sentence) where it has none, is
+    not complete or was changed so that its layers do not say what it computes.
 
     timestep: for an LTX VAE that is conditioned on one, and no other (ValueError); its decode()
     and whole() need it.
@@ -46,18 +49,8 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
             "of it"
         )
-    family = unproven_family(vae)
-    own = name in _CLASSES and type(vae).__module__.startswith("diffusers.")
-    if not own and not seen.recall(inner_vae(vae), family, proven=True):
-        from hy3d_rocm.decode.families.proof import proven
-
-        if not proven(family):
-            raise TypeError(
-                f"the {name} has the parts of a {family.name} VAE, but decodes two small latent "
-                "frames to other values than these parts in their usual order: call the VAE's own "
-                "decode under hy3d_rocm.protect()"
-            )
-        seen.note(inner_vae(vae), family, proven=True)
+    family = unproven_family(vae, encode)
+    _prove(family, encode)
     if timestep is not None:
         if not getattr(family, "conditioned", False):
             raise ValueError(
@@ -65,6 +58,74 @@ def family_for(vae: Any, *, timestep: float | None = None) -> StructuredFamily:
             )
         family.set_timestep(float(timestep))  # type: ignore[attr-defined]
     return family
+
+
+def check_unchanged(family: Any, encode: bool = False) -> None:
+    """TypeError (a sentence) where the VAE of a family that was made before is now changed so that
+    the family does not say what it computes. Families of other makers answer for themselves."""
+    from hy3d_rocm.decode.families.base import StructuredFamily
+
+    if isinstance(family, StructuredFamily):
+        _look_at(family, encode, family.host is not None and family.host.casts)
+        if family.host is None:  # whoever hosts a VAE has asked it
+            _prove(family, encode)
+
+
+def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
+    """Notes what is known of the family's VAE as it is now."""
+    from hy3d_rocm.decode.families.changes import examined
+
+    found = examined(family.vae, encode, casts)
+    name = type(family.vae).__name__
+    if found.change:
+        raise TypeError(
+            f"the {name} was changed, {found.change}: call the VAE's own code under "
+            "hy3d_rocm.protect()"
+        )
+    family.seen = seen.record(family.vae, found.state, encode)
+    if family.seen.facts is None:
+        _checked(family, name)
+        family.seen.facts = family._facts
+    family.__dict__["_facts"] = family.seen.facts
+    if family.seen.proven is None and found.is_pure and _is_own(family.vae, encode):
+        family.seen.proven = True
+
+
+def _is_own(vae: Any, encode: bool) -> bool:
+    """Whether it is diffusers' and as diffusers builds it: what its code does is known."""
+    from hy3d_rocm.decode.families.changes import is_as_built
+
+    kind = type(vae)
+    own = kind.__name__ in _CLASSES and kind.__module__.startswith("diffusers.")
+    return own and is_as_built(vae, encode)
+
+
+def _prove(family: StructuredFamily, encode: bool) -> None:
+    """TypeError (a sentence) unless the VAE does what the family's layers say."""
+    from hy3d_rocm.decode.families.proof import encodes_as_told, proven
+
+    known = family.seen
+    if known is None or known.proven:
+        return
+    from hy3d_rocm.conv.router import aside
+    from hy3d_rocm.decode.faults import retried
+    from hy3d_rocm.decode.memory.meter import give_back
+
+    def ask() -> bool:
+        if encode:
+            return not callable(getattr(family.vae, "encode", None)) or encodes_as_told(family)
+        return proven(family)
+
+    with aside():
+        told = retried(ask, give_back)
+    if not told:
+        what = "encodes a small image" if encode else "decodes two small latent frames"
+        raise TypeError(
+            f"the {type(family.vae).__name__} has the parts of a {family.name} VAE, but {what} to "
+            "other values than these parts in their usual order: call the VAE's own "
+            f"{'encode' if encode else 'decode'} under hy3d_rocm.protect()"
+        )
+    known.proven = True
 
 
 def family_or_unknown(
@@ -77,7 +138,7 @@ def family_or_unknown(
     from hy3d_rocm.decode.families.unknown import UnknownFamily
 
     try:
-        return family_for(vae)
+        return family_for(vae, encode=encode)
     except CALL_ERRORS as error:
         if not callable(getattr(vae, "encode" if encode else "decode", None)):
             raise
@@ -92,16 +153,14 @@ def _cause(error: Exception, name: str) -> str:
     return f"the layers of {name} are not known" if said.endswith("has no decoder") else said
 
 
-def unproven_family(vae: Any) -> StructuredFamily:
-    """The family of `vae` by its parts, which are gone through on shapes alone; TypeError."""
+def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
+    """The family of `vae` by its parts, which are gone through on shapes alone; TypeError. casts:
+    whoever reads the weights applies ComfyUI's patches to them."""
     from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
 
-    name = type(vae).__name__
     kind = _kind(vae) if inner_vae(vae) is vae else None
     family = HostedFamily(vae) if kind is None else kind(vae)
-    if not seen.recall(inner_vae(vae), family, proven=False):
-        _checked(family, name)
-        seen.note(inner_vae(vae), family, proven=False)
+    _look_at(family, encode, casts)
     return family
 
 

@@ -18,6 +18,8 @@ from hy3d_rocm.decode.precision import computed_in
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decode.families.seen import Seen
+
 _ROWS = 8  # a survey's latent is so high and wide
 
 
@@ -30,6 +32,8 @@ class StructuredFamily(ABC):
     is_image = False
     #: hosted.Host where another program manages the weights
     host: Any = None
+    #: What was found of the VAE as it is (seen.py), where somebody looked
+    seen: Seen | None = None
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae

@@ -37,12 +37,13 @@ _TOLD = "pytorch_attention"
 class Host:
     """What a program that manages a VAE's weights itself says about it. make_weights: of a type
     and device; each decode makes its own. runs_own_code: whether the VAE's own code can run there
-    as things are."""
+    as things are. casts: whether these weights have ComfyUI's patches in them."""
 
     device: torch.device
     dtype: torch.dtype
     make_weights: Callable[[torch.dtype, torch.device], Weights]
     runs_own_code: bool = True
+    casts: bool = False
 
 
 class HostedFamily(StructuredFamily):

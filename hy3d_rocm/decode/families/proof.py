@@ -12,6 +12,7 @@ from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.plain import PlainEngine
+from hy3d_rocm.decode.families.calls import moments_of, unsplit
 from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def proven(family: StructuredFamily) -> bool:
         got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
         try:
             wanted = _own(family, z)
-        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
             if _is_passing(error):
                 raise
             # It takes latents of another shape, or other arguments: not this family's decode().
@@ -77,12 +78,19 @@ def encodes_as_told(family: Any) -> bool:
         try:
             got = _moments(family, pixels)
             own = getattr(family, "vae_encode", None)
-            wanted = family.vae.encode(pixels).latent_dist.mean if own is None else own(pixels)
+            wanted = _own_mean(family, pixels) if own is None else own(pixels)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
             if _is_passing(error):
                 raise
             return False
     return isinstance(wanted, torch.Tensor) and _agree(wanted, got, family)
+
+
+def _own_mean(family: Any, pixels: Tensor) -> Tensor:
+    image = family.lengths == (1,)
+    made = moments_of(unsplit(family.vae).encode(pixels[:, :, 0] if image else pixels))
+    mean = made[:, : made.shape[1] // 2]
+    return mean.unsqueeze(2) if image else mean
 
 
 def _agree(wanted: Tensor, got: Tensor, family: Any) -> bool:

@@ -1,36 +1,32 @@
-"""VAEs whose layers were gone through before: a second decode need not wait for that (0.1 s)."""
+"""What was found of VAEs before: a second decode need not wait for that (0.1 s)."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.families.base import StructuredFamily
-
-# By VAE: what it was made of then, whether it was proven, the facts that were found.
-_seen: weakref.WeakKeyDictionary[Any, tuple[int, bool, Any]] = weakref.WeakKeyDictionary()
+from dataclasses import dataclass
+from typing import Any
 
 
-def made_of(vae: Any) -> int:
-    """Changes when modules are put in, taken out or replaced, or parameters change their shape."""
-    modules = tuple((type(m), id(m)) for m in vae.modules())
-    return hash((modules, tuple((n, p.shape) for n, p in vae.named_parameters())))
+@dataclass
+class Seen:
+    """Of a VAE in one state (changes.py), about its decode or its encode. facts: of the family,
+    whose layers fit. proven: whether the VAE does what they say; None: nobody asked."""
+
+    state: Any
+    facts: Any = None
+    proven: bool | None = None
 
 
-def recall(vae: Any, family: StructuredFamily, *, proven: bool) -> bool:
-    """Whether the VAE, as it is, was checked (and proven) before; its facts are then known."""
-    found = None
-    with contextlib.suppress(TypeError, AttributeError):  # no weak references, no module
-        found = _seen.get(vae)
-    if found is None or found[0] != made_of(vae) or (proven and not found[1]):
-        return False
-    family.__dict__["_facts"] = found[2]
-    return True
+_seen: weakref.WeakKeyDictionary[Any, dict[bool, Seen]] = weakref.WeakKeyDictionary()
 
 
-def note(vae: Any, family: StructuredFamily, *, proven: bool) -> None:
-    """The VAE was checked (and proven)."""
-    with contextlib.suppress(TypeError, AttributeError):
-        _seen[vae] = made_of(vae), proven, family._facts
+def record(vae: Any, state: Any, encode: bool) -> Seen:
+    """What is known of the VAE in this state, to be written in; of another state nothing is."""
+    made = Seen(state)
+    with contextlib.suppress(TypeError):  # no weak references
+        known = _seen.setdefault(vae, {})
+        if encode not in known or known[encode].state != state:
+            known[encode] = made
+        return known[encode]
+    return made

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decode.copies import copied_family
 from hy3d_rocm.decode.families.calls import (
     CALL_ERRORS,
@@ -114,7 +115,8 @@ class UnknownFamily:
         if self.encoding:
             # Nothing but the number of axes has to be known: an encode has no tiles.
             return Facts(len(shape) == 4 or not _has_time(self.decoder), note="")
-        return asked(self._frames, shape, device, dtype)
+        with aside():
+            return asked(self._frames, shape, device, dtype)
 
     # Results
 
@@ -174,7 +176,8 @@ class UnknownFamily:
 
     def _tried(self, method: str, x: Tensor) -> Tensor:
         try:
-            made: Tensor = getattr(self, method)(x)
+            with aside():
+                made: Tensor = getattr(self, method)(x)
         except torch.OutOfMemoryError:
             raise
         except CALL_ERRORS as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hy3d_rocm.conv.mode import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs
 from hy3d_rocm.conv.triton import launch as tier
@@ -246,7 +248,11 @@ class FusedBackend:
         tensors |= {"weight": packed, "out": out}
         if bias is not None:
             tensors["bias"] = bias
+        start = time.perf_counter()
         self._launch(made, tensors)
+        if out.device.type != "meta":
+            size = (1, job.channels, job.end - job.first, *job.size)
+            note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if not job.moments:
             return None
         count = job.out_frames * job.out_size[0] * job.out_size[1]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.mode import note
 from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
 from hy3d_rocm.decode.engines.moments import block_elements, channel_moments
 from hy3d_rocm.decode.engines.torch_backend import (
@@ -175,12 +177,16 @@ class NativeBackend:
         target = add if over else x.new_empty(size)
         residual = None if add is None else add.to(x.dtype).resolve_neg()
         compute: Any = self._compute or vars(functional)["fused_conv3d"]
+        start = time.perf_counter()
         with torch.no_grad():
             made: Tensor = compute(
                 read, kernel, bias, padding=_pads(layer), padding_mode=("zeros", *layer.modes[1:]),
                 stride=layer.stride, upsample=layer.up[1:], scale=scale, shift=shift,
                 activation=layer.act, residual=residual, out=target, cancel=self.cancel,
             )  # fmt: skip
+        if made.device.type != "meta":
+            read_size = (1, x.shape[1], len(numbers), *x.shape[3:])
+            note(read_size, size[1], x.dtype, "cpu, fused", time.perf_counter() - start)
         return made
 
     def _normalised(self, read: list[Tensor | None], norm: Norm) -> list[Tensor | None]:

@@ -1,0 +1,292 @@
+"""What somebody has changed in a VAE's modules, so that they do not compute what the layers say.
+
+A family reads weights and sizes off modules and never calls them. Hooks, a module's own forward(),
+parametrisations, a class's patched methods would be passed by in silence. So all of a VAE is looked
+at before each decode: what is found is a sentence, and the VAE's own code runs. Beside that its
+state is noted, which is another as soon as anything was put in, taken out or set: what was shown of
+a VAE once holds for as long as its state is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_modules
+
+from hy3d_rocm.decode.families.class_code import CALLS, SHARED, ClassCode, code_of, home_of
+
+_TORCHS = frozenset(vars(torch.nn.Module()))
+_HOOKS = ("_hf_hook", "_diffusers_hook")
+# What a module's compile() leaves, and which method it stands for.
+_COMPILED = {"_compiled_call_impl": "_call_impl"}
+# What programs that move weights or train note on modules.
+_KEPT = _TORCHS.union(
+    _HOOKS, _COMPILED,
+    ("_old_forward", "_is_hf_initialized", "gradient_checkpointing", "seed_key", "device"),
+    ("_gradient_checkpointing_func",),
+)  # fmt: skip
+# Names that begin so, or hold one of these, are caches and ComfyUI's notes.
+_MANAGED = ("_", "model_", "current_", "dynamic_")
+_NOTED = ("comfy", "lowvram", "_function")
+_FUNCTIONS = tuple(
+    f"{name}{kind}_function" for name in ("weight", "bias") for kind in ("", "_lowvram")
+)
+# The same attention in other words: only sums are in another order.
+_PROCESSORS = frozenset(
+    f"diffusers.models.attention_processor.{name}"
+    for name in ("AttnProcessor", "AttnProcessor2_0", "SlicedAttnProcessor", "XFormersAttnProcessor")
+)
+_OFFLOADS = frozenset(
+    (
+        "accelerate.hooks.ModelHook", "accelerate.hooks.AlignDevicesHook",
+        "accelerate.hooks.CpuOffload", "accelerate.hooks.UserCpuOffloadHook",
+        "diffusers.hooks.group_offloading.GroupOffloadingHook",
+        "diffusers.hooks.group_offloading.LazyPrefetchGroupOffloadingHook",
+        "diffusers.hooks.group_offloading.LayerExecutionTrackerHook",
+    )
+)  # fmt: skip
+_PACKAGES = frozenset(("torch", "diffusers", "comfy"))
+_TENSORS = frozenset((torch.nn.Parameter, torch.Tensor, torch.nn.Buffer, type(None)))
+_SIMPLE = frozenset((str, int, float, bool, type(None), complex, bytes, torch.dtype))
+_MOST = 32  # entries of a list that are looked at
+
+
+@dataclass(frozen=True)
+class Examined:
+    """change: what was changed, a part of a sentence, or "". state: see the module's text; equal
+    states compare equal. is_pure: no function of torch's own has been replaced."""
+
+    change: str
+    state: Any
+    is_pure: bool
+
+
+def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
+    """What a decode (or encode) by `vae` runs through. casts: whoever reads the weights applies
+    ComfyUI's patches to them."""
+    hooks = (torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks)
+    if any(hooks):
+        return Examined("torch calls a hook around every module's forward()", None, False)
+    tops = _tops(vae)
+    homes = _PACKAGES | {home_of(type(m)) for m in (*tops, getattr(tops[-1], "decoder", None))}
+    state: list[Any] = []
+    kinds: dict[tuple[type, tuple[str, ...]], str] = {}
+    for name, module in _walk(vae, tops, encode):
+        is_top = any(module is top for top in tops)
+        found = _changed(name, module, casts)
+        if found:
+            return Examined(found, None, False)
+        noted = _attributes(module, is_top)
+        for _, value in noted:  # objects that are called, as an attention's processor
+            if isinstance(value, type) and "__call__" in vars(value):
+                kinds.setdefault((value, CALLS), name)
+        roots = ("encode" if encode else "decode",) if is_top else CALLS
+        kinds.setdefault((type(module), roots), name)
+        state.append((name, type(module), noted, _tensors(module)))
+    codes: list[ClassCode] = []
+    for (kind, roots), name in kinds.items():
+        code = code_of(kind, roots)
+        found = code.change or _stranger(code, homes, name)
+        if found:
+            return Examined(found, None, False)
+        codes.append(code)
+    training = any(getattr(module, "training", False) for module in tops)
+    return Examined("", (state, codes, training), all(code.is_pure for code in codes))
+
+
+def is_as_built(vae: Any, encode: bool = False) -> bool:
+    """Whether `vae` is diffusers' own and every module in it what its configuration makes: of what
+    is set otherwise the layers may know nothing."""
+    try:
+        built = _built(type(vae), _frozen(dict(vae.config)))
+    except Exception:  # noqa: BLE001  another diffusers, a configuration that was tampered with
+        return False
+    return _layout(vae, encode) == _layout(built, encode)
+
+
+@lru_cache(maxsize=8)
+def _built(kind: Any, config: tuple[tuple[str, Any], ...]) -> Any:
+    with torch.device("meta"):
+        return kind.from_config({name: _thawed(value) for name, value in config})
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted((key, _frozen(held)) for key, held in value.items()))
+    return ("", *map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _thawed(value: Any) -> Any:
+    return [_thawed(held) for held in value[1:]] if isinstance(value, tuple) else value
+
+
+def _layout(vae: Any, encode: bool) -> list[Any]:
+    """Names, classes and settings of what is in a VAE; not its own, which are about tiles."""
+    found = []
+    for name, module in _walk(vae, [vae], encode):
+        settings = () if module is vae else _attributes(module, False)
+        settings = tuple(
+            (key, _PROCESSORS if _path(value) in _PROCESSORS else value) for key, value in settings
+        )
+        found.append((name, type(module), settings))
+    return found
+
+
+def _tops(vae: Any) -> list[Any]:
+    """The VAE, and the module with encoder and decoder where that is another."""
+    from hy3d_rocm.decode.families.hosted import inner_vae
+
+    inner = inner_vae(vae)
+    return [vae] if inner is vae else [vae, inner]
+
+
+def _walk(vae: Any, tops: list[Any], encode: bool) -> Iterator[tuple[str, Any]]:
+    """Modules by name, less the half that does not run. A compiled module is the one inside."""
+    left_out = "decoder" if encode else "encoder"
+    halves = ("encoder", "quant_conv") if encode else ("decoder", "post_quant_conv")
+    waiting: list[tuple[str, Any]] = [("", vae)]
+    seen = set()
+    while waiting:
+        name, module = waiting.pop()
+        module = inside(module)
+        if id(module) in seen:
+            yield f"{name} again", module
+            continue
+        seen.add(id(module))
+        if isinstance(module, torch.nn.Module):
+            yield name, module
+            parts: Any = module._modules
+        else:  # an object that is built like one
+            parts = {half: getattr(module, half, None) for half in halves}
+        start = f"{name}." if name else ""
+        is_top = any(module is top for top in tops)
+        waiting += [
+            (start + part, held)
+            for part, held in parts.items()
+            if isinstance(held, torch.nn.Module) and not (is_top and part == left_out)
+        ]
+
+
+def inside(module: Any) -> Any:
+    """The module that torch.compile() was given, else the module itself."""
+    while type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
+        module = module._orig_mod
+    return module
+
+
+def _changed(name: str, module: Any, casts: bool) -> str:
+    """What is not as the module's class has it, or ""."""
+    own, kind = vars(module), type(module)
+    where = name or kind.__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{where} is compiled by torch.jit"
+    if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+        return f"{where} has a hook around its forward()"
+    if "parametrizations" in own["_modules"]:
+        return f"{where} has parametrised weights"
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.training and module.p:
+        return f"{where} drops values at random in training mode (eval() ends that)"
+    for held in (own["_parameters"], own["_buffers"]):
+        for key, value in held.items():
+            if type(value) not in _TENSORS and not (casts and hasattr(kind, "comfy_cast_weights")):
+                return f"{where}.{key} is a {type(value).__name__}, which only its own code reads"
+    for key, value in own.items():
+        if type(value) in _SIMPLE or key in _TORCHS:
+            continue
+        if key in _HOOKS:
+            if not _offloads(value):
+                return f"{where} has a hook of {_path(type(value))} around its forward()"
+        elif key in _FUNCTIONS:
+            if value and not casts:
+                return f"{where}'s weights are patched when they are read ({key})"
+        elif callable(value) and key not in SHARED:
+            held = key in _COMPILED or callable(getattr(kind, key, None))
+            if held and not _is_own(module, key, value):
+                return f"{where} has a {_COMPILED.get(key, key)}() of its own"
+    return ""
+
+
+def _is_own(module: Any, key: str, value: Any) -> bool:
+    """Whether a callable that a module holds under the name of its class's method is that method,
+    compiled or within offloading."""
+    key = _COMPILED.get(key, key)
+    value = getattr(value, "_torchdynamo_orig_callable", value)
+    if isinstance(value, MethodType):
+        return value.__self__ is module and value.__func__ is getattr(type(module), key, None)
+    if key != "forward" or not isinstance(value, partial) or value.args[:1] != (module,):
+        return False
+    maker = getattr(value.func, "__globals__", {}).get("__name__")
+    if maker == "accelerate.hooks":
+        return _is_own(module, key, vars(module).get("_old_forward"))
+    registry = vars(module).get("_diffusers_hook")
+    if maker == "diffusers.hooks.hooks" and registry is not None and registry._fn_refs:
+        return _is_own(module, key, registry._fn_refs[0].forward)
+    return False
+
+
+def _offloads(hook: Any) -> bool:
+    """Whether a hook of accelerate's or diffusers' moves weights and does nothing else."""
+    inner = getattr(hook, "hooks", None)
+    if isinstance(inner, dict):  # diffusers' registry
+        inner = tuple(inner.values())
+    if inner is not None and _path(type(hook)).startswith(("accelerate.hooks.", "diffusers.hooks.")):
+        return all(map(_offloads, inner))
+    instance = set(vars(hook)) & {"pre_forward", "post_forward", "new_forward", "init_hook"}
+    return _path(type(hook)) in _OFFLOADS and not instance
+
+
+def _path(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else ""
+
+
+def _stranger(code: ClassCode, homes: frozenset[str], name: str) -> str:
+    """A module of a package that has nothing to do with the VAE, with code of its own, or ""."""
+    if code.homes <= homes:
+        return ""
+    return f"{name or 'it'} is a {code.name} with code of its own"
+
+
+def _attributes(module: Any, is_top: bool) -> tuple[tuple[str, Any], ...]:
+    """What is set on a module, of what can be compared. A VAE's own private attributes are its
+    caches; counters of who manages it are nobody's affair."""
+    found = []
+    private = is_top or hasattr(type(module), "comfy_cast_weights")
+    for key, value in vars(module).items():
+        if key in _KEPT or (key in CALLS and callable(value)):  # examined by _changed()
+            continue
+        if private and (key.startswith(_MANAGED) or any(word in key for word in _NOTED)):
+            continue
+        found.append((key, value if type(value) in _SIMPLE else _comparable(value)))
+    return tuple(found)
+
+
+def _comparable(value: Any) -> Any:
+    """Equal for what is the same; nothing that keeps a module or a tensor alive."""
+    if type(value) in _SIMPLE or isinstance(value, type):
+        return value
+    if isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_comparable, value[:_MOST])) if len(value) <= _MOST else len(value)
+    if isinstance(value, dict):
+        pairs = list(value.items())[:_MOST]
+        return tuple((_comparable(key), _comparable(held)) for key, held in pairs)
+    if isinstance(value, (FunctionType, BuiltinFunctionType)):
+        return value
+    if isinstance(value, MethodType):
+        return "method", value.__func__
+    return type(value)
+
+
+def _tensors(module: Any) -> list[tuple[str, Any]]:
+    own = vars(module)
+    return [
+        (key, None if value is None else value.shape)
+        for held in (own["_parameters"], own["_buffers"])
+        for key, value in held.items()
+    ]
