@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
@@ -29,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Hunyuan3D and FramePack on AMD GPUs: convolutions that never fail, "
         "video VAE decodes that fit, the right device and one generator.",
     )
+    parser.add_argument("--version", action="version", version=f"hy3d-rocm {__version__}")
     parser.add_argument("--verbose", action="store_true", help="show the library's log lines")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser(

@@ -12,7 +12,7 @@ from hy3d_rocm.comfy import vaes
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.tools import capture
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import brief, size_text
 
 __all__ = ["capture_latent", "output_folder"]
 
@@ -33,17 +33,29 @@ def capture_latent(samples: Any, vae: Any, frames: Any, folder: str) -> tuple[Pa
     if frames is not None:
         facts["frames"] = _told(frames)
         stored = _as_bytes(frames)
-    path = capture.write_capture(target, latents, facts, stored)
+    try:
+        path = capture.write_capture(target, latents, facts, stored)
+    except OSError as error:
+        raise ValueError(
+            f"folder {brief(folder)} can't be written to: {error.strerror or error}; give a name "
+            'such as "hy3d_rocm"'
+        ) from error
     return path, "\n".join(_lines(path, facts))
 
 
 def output_folder(folder: str) -> Path:
     """`folder` in ComfyUI's output directory; ValueError, in a sentence, where it leads out."""
     root = _root()
-    target = (root / folder.strip()).resolve()
+    try:
+        target = (root / folder.strip()).resolve()
+        target.exists()  # a name that is too long for the drive is told here
+    except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, links in a circle
+        raise ValueError(
+            f'folder {brief(folder)} is no name of a folder ({error}); give one such as "hy3d_rocm"'
+        ) from None
     if not target.is_relative_to(root):
         raise ValueError(
-            f"folder {folder!r} leads out of ComfyUI's output directory; give a name such as "
+            f"folder {brief(folder)} leads out of ComfyUI's output directory; give a name such as "
             '"hy3d_rocm"'
         )
     return target

@@ -250,3 +250,54 @@ def test_names_with_time_stamps_are_never_taken_twice(tmp_path: Path) -> None:
 def test_json_stays_strict() -> None:
     found = json.dumps(plain({"a": float("inf"), "b": (float("nan"), 1), 3: torch.float32}))
     assert json.loads(found) == {"a": "inf", "b": ["nan", 1], "3": "torch.float32"}
+
+
+def test_captures_at_once_are_pairs_and_none_is_lost(tmp_path: Path) -> None:
+    """Eight threads within one second: each JSON names the latents that it was written with."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def write(number: int) -> tuple[int, Path]:
+        facts = {"format": 1, "vae": {"family": "x"}, "kind": "decode", "number": number}
+        return number, capture.write_capture(tmp_path, torch.full((3,), float(number)), facts)
+
+    with ThreadPoolExecutor(8) as pool:
+        written = list(pool.map(write, range(64)))
+    assert len({path for _, path in written}) == 64
+    for number, path in written:
+        found = read_capture(path)
+        assert found.facts["number"] == number
+        assert found.latents.tolist() == [number] * 3
+    assert len(list(tmp_path.iterdir())) == 128
+
+
+def test_processes_at_once_are_given_different_names(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from hy3d_rocm.decode.tools.files import *\n"
+        "from datetime import datetime\n"
+        "sys.stdin.readline()\n"
+        "for n in range(50):\n"
+        "    path = stamped(Path(sys.argv[1]), 'x', '.json', datetime(2026, 1, 31))\n"
+        "    write_json(path, [int(sys.argv[2]), n])\n"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)], stdin=subprocess.PIPE)
+        for n in range(4)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.close()
+    assert [child.wait(60) for child in children] == [0] * 4
+    found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert sorted(found) == [[child, n] for child in range(4) for n in range(50)]
+
+
+def test_a_capture_that_fails_gives_its_name_back(tmp_path: Path) -> None:
+    facts = {"vae": {"family": "x"}, "kind": "decode", "bad": object}
+    facts["vae"]["loop"] = facts  # JSON has no circles
+    with pytest.raises(RecursionError):
+        capture.write_capture(tmp_path, torch.zeros(1), facts)
+    assert list(tmp_path.iterdir()) == []

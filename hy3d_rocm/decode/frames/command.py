@@ -7,19 +7,18 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decode.frames.stopping import interruptible
 from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
+    import threading
+
     import torch
 
     from hy3d_rocm.decode.frames.claim import Claim
@@ -51,7 +50,7 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add = decode.add_argument
     add("latent", type=Path, metavar="LATENT", help="a .safetensors file, also ComfyUI's .latent")
     add("--vae", type=Path, required=True, metavar="FILE|DIR",
-        help="a diffusers folder, or a .safetensors file beside its config.json")  # fmt: skip
+        help="a diffusers folder, a .safetensors file beside its config.json, or demo")  # fmt: skip
     add("--out", type=Path, required=True, metavar="OUT", help="what to write")
     add(
         "--budget", type=_budget, default="auto", metavar="SIZE", help="such as 6GB (default: auto)"
@@ -80,7 +79,7 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.decode.report import DecodeCancelled
 
     try:
-        with _interruptible() as cancel:
+        with interruptible(_say) as cancel:
             told = _decode(arguments, cancel)
             if arguments.json is not None:
                 _write_json(arguments.json, told)
@@ -90,11 +89,11 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say(f"interrupted{_what_is_left(arguments)}")
         return 130
-    except (OSError, TypeError, ValueError, MemoryError) as error:
+    except (OSError, TypeError, ValueError, MemoryError, RuntimeError, ArithmeticError) as error:
         logger.debug("hy3d-rocm decode", exc_info=True)
         _say(str(error))
         return 1
-    sys.stdout.write("\n".join(_lines(told)) + "\n")
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(told)))
     return 0
 
 
@@ -201,7 +200,8 @@ def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) ->
     if arguments.sample is not None:
         if not 0 <= arguments.sample < latents.shape[0]:
             raise loading.LoadingError(
-                f"--sample {arguments.sample}: the latent has samples 0 to {latents.shape[0] - 1}"
+                f"--sample {brief(arguments.sample)}: the latent has samples 0 to "
+                f"{latents.shape[0] - 1}"
             )
         latents = latents[arguments.sample : arguments.sample + 1]
     return latents
@@ -222,7 +222,7 @@ def _job(
         "latents": tensor_fingerprint(latents),
         "scaled": arguments.scaled,
         "sample": arguments.sample,
-        "VAE": prints.of([files.folder / "config.json", *files.weights]),
+        "VAE": prints.of(files.all),
         "device": name,
         "budget": arguments.budget,
         "strategy": arguments.strategy,
@@ -254,34 +254,15 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device {name!r}: give cpu, cuda, cuda:1 or auto") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {brief(name)}: give cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
         raise ValueError(
             f"--device {name}: torch sees {torch.cuda.device_count()} GPUs here "
             "(hy3d-rocm doctor tells more)"
         )
     return device
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one raises KeyboardInterrupt."""
-    event = threading.Event()
-
-    def stop(_signal: int, _frame: object) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-        _say("stopping after the grain that is being computed; Ctrl-C again stops at once")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.units import brief
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
+
+DEMO = "demo"  # in a VAE's place
 
 # Names under which programs store a latent; ComfyUI's SaveLatent writes the last one.
 LATENT_NAMES = ("latents", "latent", "samples", "latent_tensor")
@@ -42,6 +48,12 @@ class VaeFiles:
     class_name: str
     config: Mapping[str, Any]
     dtype: torch.dtype
+    is_demo: bool = False
+
+    @property
+    def all(self) -> list[Path]:
+        """What the VAE is made of."""
+        return [*([] if self.is_demo else [self.folder / "config.json"]), *self.weights]
 
 
 def load_latents(path: Path, name: str | None = None) -> Tensor:
@@ -52,6 +64,8 @@ def load_latents(path: Path, name: str | None = None) -> Tensor:
     latents: Tensor = tensors[name]
     if not latents.is_floating_point():
         raise LoadingError(f"{path}: {name!r} is {latents.dtype}; a latent is floating point")
+    if latents.element_size() == 1:  # fp8: nothing computes in it, and all of it is in float32
+        latents = latents.float()
     if latents.ndim not in (4, 5):
         raise LoadingError(
             f"{path}: {name!r} has shape {tuple(latents.shape)}; a latent is (B, C, T, H, W), "
@@ -98,10 +112,17 @@ def _latent_name(path: Path, names: list[str]) -> str:
 
 
 def _check_file(path: Path, what: str) -> None:
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise LoadingError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:  # too long, a NUL byte, a link in a circle
+        reason = getattr(error, "strerror", None) or error
+        raise LoadingError(f"{brief(str(path))} is no file of the {what}: {reason}") from None
+    if stat.S_ISDIR(mode):
         raise LoadingError(f"{path} is a folder; name the file of the {what}")
-    if not path.exists():
-        raise LoadingError(f"{path} does not exist")
+    if not stat.S_ISREG(mode):
+        raise LoadingError(f"{path} is a device or a pipe; name the file of the {what}")
     if path.suffix.lower() in (".pt", ".pth", ".ckpt", ".bin", ".pkl"):
         raise LoadingError(
             f"{path} is a pickle, which can run any code when it is read: convert it to safetensors"
@@ -110,9 +131,15 @@ def _check_file(path: Path, what: str) -> None:
 
 def find_vae(path: Path) -> VaeFiles:
     """The VAE at `path`: a diffusers folder, a pipeline's folder with vae/ in it, or a safetensors
-    file beside its config.json."""
-    if not path.exists():
-        raise LoadingError(f"{path} does not exist")
+    file beside its config.json; "demo", where nothing has that name, is the demo's."""
+    if str(path) == DEMO and not path.exists():
+        return _demo_files()
+    try:
+        is_folder = path.is_dir()
+    except ValueError:  # a NUL byte
+        is_folder = False
+    if not is_folder:
+        _check_file(path, "weights")
     folder = path if path.is_dir() else path.parent
     if path.is_dir() and not (folder / "config.json").is_file():
         folder = folder / "vae"
@@ -126,15 +153,27 @@ def find_vae(path: Path) -> VaeFiles:
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
         class_name = str(config["_class_name"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadingError(
             f'{config_file} does not tell the VAE\'s class (no "_class_name"): take the '
             "config.json that diffusers writes"
         ) from error
-    if not path.is_dir():
-        _check_file(path, "weights")
     weights = _weights_in(folder) if path.is_dir() else (path,)
     return VaeFiles(folder, weights, class_name, config, _stored_dtype(weights))
+
+
+def _demo_files() -> VaeFiles:
+    from hy3d_rocm.demo.model import DemoModelError, weights_path
+
+    try:
+        file = weights_path()
+    except DemoModelError:
+        raise LoadingError(
+            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
+            "the repository and run this there, or name a VAE's folder with --vae"
+        ) from None
+    # Stored as halves, trained and used in float32.
+    return VaeFiles(file.parent, (file,), "AutoencoderKLHunyuanVideo", {}, torch.float32, True)
 
 
 def _weights_in(folder: Path) -> tuple[Path, ...]:
@@ -155,10 +194,18 @@ def _stored_dtype(files: tuple[Path, ...]) -> torch.dtype:
     for file in files:
         header = _header(file)
         for name, entry in header.items():
-            dtype = _DTYPES.get(entry.get("dtype", "")) if name != "__metadata__" else None
+            if name == "__metadata__":
+                continue
+            try:
+                begin, end = map(operator.index, entry["data_offsets"])
+                dtype = _DTYPES.get(entry["dtype"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise LoadingError(
+                    f"{file} is damaged: its header does not tell where {brief(name)} is; fetch "
+                    "the file again"
+                ) from error
             if dtype is not None:
-                begin, end = entry["data_offsets"]
-                sizes[dtype] = sizes.get(dtype, 0) + int(end) - int(begin)
+                sizes[dtype] = sizes.get(dtype, 0) + end - begin
     if not sizes:
         raise LoadingError(f"{files[0]} holds no floating point weights")
     return max(sizes, key=lambda dtype: sizes[dtype])
@@ -174,7 +221,7 @@ def _header(file: Path) -> dict[str, Any]:
             header = json.loads(opened.read(length))
         if not isinstance(header, dict):
             raise ValueError("its header is no table")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadingError(f"{file} is no safetensors file: {error}") from error
     return header
 
@@ -182,11 +229,24 @@ def _header(file: Path) -> dict[str, Any]:
 def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     """The VAE with its weights on the CPU, in eval mode. dtype: None as stored."""
     kind = _class_of(files.class_name)
-    config = kind.load_config(str(files.folder), local_files_only=True)
-    with torch.device("cpu"):  # wherever the caller's default device is
-        vae = kind.from_config(config)
-    # Module.to: diffusers' own to() warns of any cast, also where a class has nothing against it.
-    vae = torch.nn.Module.to(vae, dtype or files.dtype)
+    if files.is_demo:
+        from hy3d_rocm.demo.model import DemoModelError, load_demo_vae
+
+        try:
+            return torch.nn.Module.to(load_demo_vae(files.weights[0]), dtype or files.dtype)
+        except DemoModelError as error:
+            raise LoadingError(str(error)) from error
+    try:
+        config = kind.load_config(str(files.folder), local_files_only=True)
+        with torch.device("cpu"):  # wherever the caller's default device is
+            vae = kind.from_config(config)
+        # Module.to: diffusers' own to() warns of any cast, also where a class needs none of that.
+        vae = torch.nn.Module.to(vae, dtype or files.dtype)
+    except Exception as error:
+        raise LoadingError(
+            f"{files.folder / 'config.json'} describes no {files.class_name} that can be made "
+            f"({error}): take the config.json that diffusers writes"
+        ) from error
     state = _state(files)
     known = vae.state_dict()
     missing = [name for name in known if name not in state]
@@ -303,7 +363,12 @@ def _per_channel(vae: Any, name: str, latents: Tensor) -> Tensor | None:
         value = getattr(vae, name, None)
     if value is None:
         return None
-    tensor = torch.as_tensor(value, dtype=_wide(latents).dtype, device="cpu").reshape(-1)
+    try:
+        tensor = torch.as_tensor(value, dtype=_wide(latents).dtype, device="cpu").reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LoadingError(
+            f"{name} of the VAE's config.json is {brief(value)}, which is no list of numbers"
+        ) from error
     if tensor.numel() != latents.shape[1]:
         raise LoadingError(
             f"{name} has {tensor.numel()} channels, the latent {latents.shape[1]}: they do not "

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.tools.files import (
     DEBUG,
+    let_go,
     machine_facts,
     plain,
     stamped,
@@ -152,8 +153,10 @@ def _log_errors(note: Note, events: list[dict[str, Any]]) -> None:
     lines = [{**base, "survived": True, **event} for event in events]
     if note.facts["outcome"] == "failed":
         lines.append({**base, "survived": False, **note.facts["error"]})
-    with open(note.path.parent / f"errors-{now:%Y%m%d}.jsonl", "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
+    text = "".join(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
+    # One write at the end of the file: other decodes write theirs meanwhile.
+    with open(note.path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
+        file.write(text.encode())
 
 
 def facts_of(family: Any, source: Tensor, asked: Any, encode: bool = False) -> dict[str, Any]:
@@ -250,11 +253,13 @@ def write_capture(
     path = stamped(folder, stem, ".json")
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
-    _save({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
     try:
+        _save({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
         write_json(path, facts)
-    except OSError:
-        tensors.unlink(missing_ok=True)  # nobody finds it without its facts
+    except BaseException:
+        with contextlib.suppress(OSError):
+            tensors.unlink(missing_ok=True)  # nobody finds it without its facts
+        let_go(path)
         raise
     return path
 

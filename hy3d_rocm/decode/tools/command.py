@@ -182,11 +182,14 @@ def _optimize(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
 
     line = ProgressLine(subject.device, sys.stderr)
-    sweep = optimize.optimize(
-        subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
-        say=lambda text: _say(arguments, text, line),
-        keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
-    )  # fmt: skip
+    try:
+        sweep = optimize.optimize(
+            subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
+            say=lambda text: _say(arguments, text, line),
+            keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
+        )  # fmt: skip
+    finally:
+        files.let_go(path)
     sys.stdout.write(f"{optimize.sweep_text(sweep)}{path}\n")
     if sweep.interrupted:
         return 130

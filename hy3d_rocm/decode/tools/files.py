@@ -19,20 +19,41 @@ DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / 
 
 
 def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -> Path:
-    """A path in `folder` (made where it is missing) that is not taken: stem_20260131_235959.json,
-    in UTC, with _2, _3 ... where several fall into one second. `suffix` with its dot."""
+    """A path in `folder` (made where it is missing) that nobody else is given: stem_20260131_235959
+    .json, in UTC, with _2, _3 ... where several fall into one second. `suffix` with its dot.
+
+    The name, with any suffix, is the caller's: an empty NAME.partial keeps it until write_json()
+    has written `path`, which is there from then on.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     time = f"{now or datetime.now(UTC):%Y%m%d_%H%M%S}"
-    path, number = folder / f"{stem}_{time}{suffix}", 1
-    while path.exists():
+    number = 0
+    while True:
         number += 1
-        path = folder / f"{stem}_{time}_{number}{suffix}"
-    return path
+        path = folder / f"{stem}_{time}{f'_{number}' if number > 1 else ''}{suffix}"
+        try:
+            os.close(os.open(_partial(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:
+            continue
+        # Looked at now: whoever had the name before has written it, or has let it go.
+        if not path.exists():
+            return path
+        _partial(path).unlink(missing_ok=True)
+
+
+def let_go(path: Path) -> None:
+    """The name that stamped() gave is not used."""
+    with contextlib.suppress(OSError):
+        _partial(path).unlink()
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
 
 
 def write_json(path: Path, data: Any) -> None:
     """`data` in strict JSON; the file is complete or not there."""
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     try:
         partial.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
         os.replace(partial, path)

@@ -34,9 +34,11 @@ INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
 ENDINGS = (".tar.gz", ".tgz", ".zip")
 # What a file that is no archive, or only a part of one, raises; RuntimeError: an encrypted zip,
-# UnicodeError: a name that is not in the archive's encoding.
+# ValueError: a name that is not in the archive's encoding, or a size that is none; OverflowError
+# and IndexError: damaged headers, in the readers themselves.
 BROKEN = (
-    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeError
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError,
+    ArithmeticError, LookupError, MemoryError,
 )  # fmt: skip
 _CHUNK = 1 << 20
 _LONGEST_INDEX_BYTES = 64 << 20
@@ -299,7 +301,7 @@ class Archive:
         try:
             facts = json.loads(text)
             files = {str(n): (int(s), str(h)) for n, (s, h) in facts["files"].items()}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
             raise ArchiveError(f"{self._path}: {INDEX} can't be understood: {error}") from error
         if facts.get("format") != FORMAT:
             raise ArchiveError(f"{self._path} was made by another version of this program")

@@ -1,0 +1,365 @@
+"""One decode writes an output: real processes at one name, locks of dead ones, names taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+av = pytest.importorskip("av")
+Image = pytest.importorskip("PIL.Image")
+
+from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
+from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.decode.frames.fingerprints import FileFingerprints  # noqa: E402
+from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+
+COUNT = 6
+NAMES = ["clip.mp4", "clip.mkv", "clip.npy", "pictures", "12:30.mp4"]
+# A grey a process: which frames are whose can be read off the output.
+CHILD = textwrap.dedent("""
+    import sys, time
+    from fractions import Fraction
+    from pathlib import Path
+    import torch
+    from hy3d_rocm.decode.frames.output import OutputError
+    from hy3d_rocm.decode.frames.claim import Claim
+    from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.frames.sinks import sink_for
+
+    path, grey, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
+    resume = sys.argv[3] == "resume"
+    frames = torch.full((1, 3, 6, 16, 16), grey / 127.5 - 1)
+    claim = Parts(path, {"grey": grey}) if resume else Claim(path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        with claim:
+            print("began", flush=True)
+            sink = sink_for(path, fps=Fraction(24), claim=claim)
+            sink.begin(tuple(frames.shape), frames.dtype, {"grey": grey})
+            for at in range(6):
+                time.sleep(pause)
+                sink.put(0, at, frames[:, :, at : at + 1])
+            sink.finish()
+    except OutputError as error:
+        print("refused:", error, flush=True)
+        sys.exit(1)
+""")  # fmt: skip
+
+
+def child(path: Path, grey: int, resume: bool = False, pause: float = 0.0) -> Any:
+    started = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), str(grey), "resume" if resume else "", str(pause)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n", started.stderr.read()  # type: ignore[union-attr]
+    return started
+
+
+def greys(path: Path) -> set[int]:
+    """Of all frames, to the nearest 60; all of them are there."""
+    if path.suffix == ".npy":
+        found = (np.load(path)[0].mean((0, 2, 3)) + 1) * 127.5
+    elif path.is_dir():
+        found = np.array([np.asarray(Image.open(file)).mean() for file in sorted(path.iterdir())])
+    else:
+        with open(path, "rb") as file, av.open(file) as container:
+            found = np.array(
+                [f.to_ndarray(format="rgb24").mean() for f in container.decode(video=0)]
+            )
+    assert len(found) == COUNT
+    return {round(grey / 60) * 60 for grey in found}
+
+
+def frames(grey: int = 120) -> Any:
+    return torch.full((1, 3, COUNT, 16, 16), grey / 127.5 - 1)
+
+
+def write(path: Path, grey: int = 120, **more: Any) -> Any:
+    sink = sink_for(path, fps=Fraction(24), **more)
+    made = frames(grey)
+    try:
+        sink.begin(tuple(made.shape), made.dtype, {})
+        sink.put(0, 0, made)
+        return sink.finish()
+    except BaseException:
+        sink.abort()
+        raise
+
+
+@pytest.mark.parametrize(
+    ("name", "resumed"),
+    [(name, (False, False)) for name in NAMES]
+    + [("clip.mp4", (True, False)), ("clip.npy", (False, True)), ("pictures", (True, True))],
+)
+def test_the_second_of_two_processes_is_refused_before_it_begins(
+    tmp_path: Path, name: str, resumed: tuple[bool, bool]
+) -> None:
+    path = tmp_path / name
+    first, second = child(path, 60, resumed[0], 0.3), child(path, 180, resumed[1])
+    first.stdin.write("\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "began\n"
+    out, errors = second.communicate("\n", timeout=120)
+    assert second.returncode == 1, errors
+    assert "began" not in out
+    assert f"{path} is being written by another process ({first.pid} on" in out
+    assert first.wait(120) == 0
+    assert greys(path) == {60}
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_of_many_processes_at_once_each_output_is_of_one_and_whole(tmp_path: Path) -> None:
+    """Whoever says 0 has written all of it; who comes when another is done may begin."""
+    path = tmp_path / "clip.mp4"
+    children = [child(path, 60 * (1 + n % 3), n % 2 == 0, 0.01) for n in range(4)]
+    for one in children:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    told = [one.communicate(timeout=120) for one in children]
+    codes = [one.returncode for one in children]
+    assert set(codes) <= {0, 1}, told
+    assert 0 in codes
+    done = {60 * (1 + n % 3) for n, code in enumerate(codes) if code == 0}
+    assert len(greys(path)) == 1
+    assert greys(path) <= done
+    assert [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 here")
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.npy", "pictures"])
+def test_the_lock_of_a_killed_process_is_not_for_ever(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    first = child(path, 60, pause=30.0)
+    first.stdin.write("\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "began\n"
+    with pytest.raises(OutputError, match="by another process"):
+        Claim(path).take()
+    first.kill()
+    first.wait()
+    assert write(path, 180) == path
+    assert greys(path) == {180}
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_somebody_else_made_meanwhile_stays_and_so_do_the_frames(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    sink, made = sink_for(path, fps=Fraction(24)), frames()
+    sink.begin(tuple(made.shape), made.dtype, {})
+    sink.put(0, 0, made)
+    if path.suffix:
+        path.write_bytes(b"another program's")
+    else:
+        path.mkdir()
+        (path / "mine.png").write_bytes(b"another program's")
+    with pytest.raises(OutputError, match=r"by somebody else meanwhile, and stays.*_2"):
+        sink.finish()
+    sink.abort()
+    kept = path if path.suffix else path / "mine.png"
+    assert kept.read_bytes() == b"another program's"
+    other = path.with_name(f"{path.stem}_2{path.suffix}")
+    assert greys(other) == {120}
+    assert sorted(f.name for f in tmp_path.iterdir()) == sorted([path.name, other.name])
+
+
+def test_a_file_that_was_there_is_replaced_unless_it_changes_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "clip.npy"
+    path.write_bytes(b"old")
+    assert write(path) == path
+    assert greys(path) == {120}
+    sink, made = sink_for(path, fps=Fraction(24)), frames()
+    sink.begin(tuple(made.shape), made.dtype, {})
+    sink.put(0, 0, made)
+    path.unlink()
+    path.write_bytes(b"new and not ours")
+    with pytest.raises(OutputError, match="meanwhile"):
+        sink.finish()
+    assert path.read_bytes() == b"new and not ours"
+
+
+def test_a_folder_with_an_older_longer_clip_is_refused_or_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "pictures"
+    path.mkdir()
+    for number in range(100):
+        (path / f"frame_{number:06d}.png").write_bytes(b"old")
+    with pytest.raises(OutputError, match="holds 100 pictures already: give --overwrite"):
+        write(path)
+    assert len(list(path.iterdir())) == 100
+    assert write(path, overwrite=True) == path
+    assert greys(path) == {120}
+    (path / "notes.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"holds other files \('notes.txt'\)"):
+            write(path, overwrite=overwrite)
+    assert len(list(path.iterdir())) == COUNT + 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert greys(write(empty)) == {120}
+
+
+@pytest.mark.parametrize("stop", range(COUNT + 1))
+def test_a_folder_of_pictures_goes_on_behind_the_last_whole_one(tmp_path: Path, stop: int) -> None:
+    path, made = tmp_path / "pictures", frames()
+    with Parts(path, {"a": 1}) as parts:
+        sink = sink_for(path, fps=Fraction(24), claim=parts)
+        sink.begin(tuple(made.shape), made.dtype, {})
+        sink.put(0, 0, made[:, :, :stop])
+        if stop > 2:  # a disk's failure
+            last = parts.folder / "pictures" / f"frame_{stop - 1:06d}.png"
+            last.write_bytes(last.read_bytes()[:-5])
+        sink.abort()
+    assert not path.exists()
+    with Parts(path, {"a": 1}) as parts:
+        sink = sink_for(path, fps=Fraction(24), claim=parts)
+        sink.begin(tuple(made.shape), made.dtype, {})
+        assert sink.first_wanted(0) == (stop - 1 if stop > 2 else stop)
+        sink.put(0, 0, made)
+        assert sink.finish() == path
+    assert greys(path) == {120}
+    assert [file.name for file in tmp_path.iterdir()] == ["pictures"]
+
+
+def test_a_kill_between_publishing_and_the_end_is_known_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("clip.mp4", "clip.npy", "pictures"):
+        path, made = tmp_path / name, frames()
+        with Parts(path, {"a": 1}) as parts:
+            sink = sink_for(path, fps=Fraction(24), claim=parts)
+            sink.begin(tuple(made.shape), made.dtype, {})
+            sink.put(0, 0, made)
+            monkeypatch.setattr(parts, "remove", lambda: None)
+            sink.finish()
+        inode = path.stat().st_ino
+        with Parts(path, {"a": 1}) as parts:
+            assert parts.is_complete
+            sink = sink_for(path, fps=Fraction(24), claim=parts)
+            sink.begin(tuple(made.shape), made.dtype, {})
+            assert sink.finish() == path
+        assert path.stat().st_ino == inode
+        assert greys(path) == {120}
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "_asked", lambda handle: None)
+    path = tmp_path / "clip.npy"
+    words = r"or remove .*clip.npy.partial/owner if that is over"
+    with Claim(path), pytest.raises(OutputError, match=words):
+        Claim(path).take()
+    assert list(tmp_path.iterdir()) == []
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "clip.npy.partial").mkdir()
+    owner = tmp_path / "clip.npy.partial" / "owner"
+    owner.write_bytes(claims._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
+    assert write(path) == path
+    (tmp_path / "clip.npy.partial").mkdir()
+    owner.write_text("1 another-machine\n")
+    with pytest.raises(OutputError, match=r"\(1 on another-machine\)"):
+        Claim(path).take()
+
+
+def test_a_drive_that_never_answers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "_asked", lambda handle: time.sleep(1))
+    with pytest.raises(OutputError, match="does not answer when asked for a lock"):
+        Claim(tmp_path / "clip.mp4").take()
+
+
+def test_a_drive_without_second_names_still_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(claims.os, "link", refuse)
+    path = tmp_path / "clip.npy"
+    assert write(path) == path
+    assert greys(path) == {120}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x" * 300 + ".mp4", "too long"),
+        ("a\0b.mp4", "is no name of a file"),
+        ("..", "is no name of a file"),
+        ("dir.mp4", "is a folder; remove it"),
+        ("file.txt/clip.mp4", "is no folder|is not a directory|does not exist"),
+        ("fifo.mp4", "is a device, a pipe or a link to nothing"),
+        ("broken.mp4", "is a device, a pipe or a link to nothing"),
+        ("no/such/clip.mp4", "does not exist; make it first"),
+        ("file", "is a file; name a folder for the pictures"),
+        ("loop/clip.mp4", "leads to itself"),
+    ],
+)
+def test_a_name_that_cannot_be_had_is_told_before_anything_is_made(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "dir.mp4").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "fifo.mp4")
+    (tmp_path / "broken.mp4").symlink_to(tmp_path / "nothing")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = sorted(f.name for f in tmp_path.iterdir())
+    with pytest.raises(OutputError, match=words):
+        sink_for(tmp_path / name, fps=Fraction(24)).begin((1, 3, COUNT, 16, 16), torch.float32, {})
+    assert sorted(f.name for f in tmp_path.iterdir()) == before
+    with pytest.raises(OutputError, match="is a device"):
+        Claim(Path("/dev/full")).take()
+
+
+def test_a_changed_byte_anywhere_in_a_vae_is_seen_and_nothing_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.decode.frames import fingerprints
+
+    file = tmp_path / "vae.safetensors"
+    content = bytearray(np.random.default_rng(0).bytes(300_001))
+    file.write_bytes(content)
+    os.utime(file, ns=(0, 0))
+    known = FileFingerprints()
+    first = known.of([file])
+    for at in (0, 150_000, 299_999, 300_000):
+        content[at] ^= 1
+        file.write_bytes(content)
+        os.utime(file, ns=(0, 0))  # the same time and size: that of the change is another one
+        content[at] ^= 1
+        again = FileFingerprints()
+        again.known = known.as_dict()
+        assert again.of([file]) != first
+        assert known.changed() == file
+    monkeypatch.setattr(fingerprints, "_SETTLED_NS", 0)
+    again = FileFingerprints()
+    again.known = known.as_dict()
+    last = again.of([file])
+    third = FileFingerprints()
+    third.known = again.as_dict()
+    monkeypatch.setattr(fingerprints, "file_fingerprint", lambda file: pytest.fail("read again"))
+    assert third.of([file]) == last
+    assert third.changed() is None
