@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,13 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What decode() is given. name: for a table."""
+    """What decode() is given. name: for a table. batch: so many times the latents at once."""
 
     name: str
     strategy: str = "auto"
     precision: str = "auto"
     budget: int | str | None = None
     options: DecodeOptions = field(default_factory=DecodeOptions)
+    batch: int = 1
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that are not as they usually are."""
+        usual = DecodeOptions()
+        return {k: v for k, v in asdict(self.options).items() if v != getattr(usual, k)}
 
     def call(self) -> str:
         """The call that sets it, in Python."""
@@ -39,19 +46,19 @@ class Setting:
         said += [f'precision="{self.precision}"'] if self.precision != "auto" else []
         if self.budget is not None:
             said.append(f"budget={self.budget!r}".replace("'", '"'))
-        usual = DecodeOptions()
-        changed = {k: v for k, v in asdict(self.options).items() if v != getattr(usual, k)}
-        if changed:
-            inner = ", ".join(f"{k}={v!r}" for k, v in changed.items())
+        if self.changed:
+            inner = ", ".join(f"{k}={v!r}" for k, v in self.changed.items())
             said.append(f"options=DecodeOptions({inner})")
-        return f"decode_with_report(vae, latents{''.join(', ' + s for s in said)})"
+        latents = "latents" if self.batch == 1 else f"torch.cat([latents] * {self.batch})"
+        return f"decode_with_report(vae, {latents}{''.join(', ' + s for s in said)})"
 
 
 @dataclass
 class Outcome:
-    """How one decode went. Seconds without planning; bytes above what was in use, on the device
-    (on the CPU with the result). error: None where it ended; frames only where they were kept.
-    smallest_bytes: the least budget that would do, where one was refused; else 0."""
+    """How one decode went. Seconds without planning, of one sample of a batch; bytes above what was
+    in use, on the device (on the CPU with the result). error: None where it ended; frames (of the
+    first sample) only where they were kept. smallest_bytes: the least budget that would do, where
+    one was refused; else 0."""
 
     setting: Setting
     seconds: float = 0.0
@@ -82,11 +89,14 @@ def run_once(
     outcome = Outcome(setting)
     device = subject.device
     out = _room_for(subject) if wide else None
+    latents = subject.latents
+    if setting.batch > 1:
+        latents = torch.cat([latents] * setting.batch)
     try:
         with PeakMeter(device, interval=0) as meter:
             began = time.perf_counter()
             frames, report = decode_with_report(
-                subject.vae, subject.latents, setting.budget, setting.strategy, setting.precision,
+                subject.vae, latents, setting.budget, setting.strategy, setting.precision,
                 progress, cancel, setting.options, out,
             )  # fmt: skip
             outcome.seconds = time.perf_counter() - began
@@ -96,8 +106,9 @@ def run_once(
         frames = None
     else:
         _fill(outcome, report, meter)
+        outcome.seconds /= setting.batch
     if keep:
-        outcome.frames = frames
+        outcome.frames = None if frames is None else frames[: len(subject.latents)]
     return outcome
 
 
