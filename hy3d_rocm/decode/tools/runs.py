@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.own_tiles import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
@@ -84,8 +85,8 @@ def run_once(
     keep: bool = True,
     wide: bool = False,
 ) -> Outcome:
-    """keep: the frames, too. wide: in float32 whatever type the VAE has. Raises KeyboardInterrupt
-    only; everything else a decode may raise is told in the outcome."""
+    """keep: the frames, too. wide: in float32 or float64 whatever type the VAE has. Raises
+    KeyboardInterrupt only; everything else a decode may raise is told in the outcome."""
     outcome = Outcome(setting)
     device = subject.device
     out = _room_for(subject) if wide else None
@@ -124,7 +125,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 def _room_for(subject: Subject) -> Tensor:
     shape = subject.family.out_shape(tuple(subject.latents.shape))
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+    return torch.empty(shape, dtype=wide_type(subject.family.dtype), device="cpu")
 
 
 def _kind(error: Exception) -> str:
@@ -154,11 +155,13 @@ def exact_frames(
     budget: int | str | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
-    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends,
-    DecodeCancelled where `cancel` asked for it."""
+    """The reference: unsplit in float32 (a float64 VAE's in that), or streamed in it where that
+    does not fit, or streamed in the VAE's own type; the outcome says which. RuntimeError where none
+    ends, DecodeCancelled where `cancel` asked for it."""
     failed: list[str] = []
-    for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
+    wide = "auto" if subject.family.dtype == torch.float64 else "fp32"
+    tried = (("whole", wide), ("streamed", wide), ("streamed", "auto"))
+    for strategy, precision in dict.fromkeys(tried):
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
         outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
