@@ -208,9 +208,10 @@ def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryvie
     """`length` float32 blend weights (format "f"); neighbours' windows sum to exactly 1."""
 
 def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out: Any) -> None:
-    """out += tile * window_t * window_h * window_w, both (N, C, T, H, W), f32, f16 or bf16.
+    """out += tile * window_t * window_h * window_w, both (N, C, T, H, W), f32, f64, f16 or bf16.
 
-    A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32. The GIL is released.
+    A window is None (all ones) or a contiguous 1-D f32 array. Sums in f32, in f64 where tile or out
+    is f64. The GIL is released.
     """
 
 def channel_moments(

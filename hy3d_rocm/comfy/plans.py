@@ -20,6 +20,7 @@ from hy3d_rocm.decode.checks import STRATEGIES, check_choice
 from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.planning.ways import Job, WayOptions, is_tiled, list_ways
@@ -71,6 +72,8 @@ def plan(
         ways = way_options(chosen)
         found = _planned(job, room, strategy, ways, watcher)
     text = _text(found)
+    if found.plan is not None:
+        text = "\n".join([text, *unused_sizes(job, found.plan.way, ways)])
     return text, plan_picture.draw(found), str(room.device_bytes)
 
 

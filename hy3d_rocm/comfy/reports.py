@@ -45,6 +45,7 @@ def report_lines(report: DecodeReport) -> list[str]:
         report.reason,
         ", ".join(told),
         f"budget: {report.budget_rule}; {report.steps} grains",
+        *report.ignored,
     ]
     if report.estimate_error is not None:
         lines.append(f"norms' statistics in tiles were off by {report.estimate_error:.2g}")

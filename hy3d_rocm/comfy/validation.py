@@ -37,7 +37,7 @@ def validate_decode(
     strategies: Sequence[str],
     budget: str = "auto",
     share: float = 0.25,
-    statistic_passes: int = 0,
+    statistic_passes: int = DecodeOptions.statistic_passes,
 ) -> tuple[torch.Tensor, str]:
     """The heat map as an IMAGE (1, H, W, 3), and the table with its verdicts.
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# diffusers' hooks of it; the second comes with it where peft is installed.
+_CASTING = {"layerwise_casting", "peft_autocast_disable"}
 _PLAIN = (str, bytes, int, float, complex, FunctionType, BuiltinFunctionType, ModuleType)
 
 
@@ -47,7 +49,8 @@ def _uncast(vae: Any) -> None:
     module, whose weights it would compute with; a copy's have the type that is computed in."""
     for module in vae.modules() if isinstance(vae, torch.nn.Module) else ():
         registry = getattr(module, "_diffusers_hook", None)
-        if registry is not None and set(getattr(registry, "hooks", ())) == {"layerwise_casting"}:
+        hooks = set(getattr(registry, "hooks", ()))
+        if "layerwise_casting" in hooks <= _CASTING:
             module.__dict__.pop("forward", None)
             module.__dict__.pop("_diffusers_hook", None)
 

@@ -28,6 +28,7 @@ from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.native.memory import room_bytes
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
+from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeReport, Step
@@ -126,6 +127,9 @@ class Execution:
         if ways.is_opaque(self.job.family):
             report.reason = f"{plan.reason} {own_code_words(self.job, plan.way)}"
         report.plan = plan.describe()
+        report.ignored = unused_sizes(self.job, plan.way, self.options)
+        for sentence in report.ignored:
+            logger.info("[VAE Decode] %s", sentence)
         known = not plan.need.unknown
         report.predicted_peak_bytes = plan.need.device_bytes if known else 0
         report.predicted_host_bytes = plan.need.host_bytes if known else 0

@@ -22,7 +22,8 @@ class DecodeOptions:
     """What decode() decides by itself unless told. docs/decode.md says when to touch what.
 
     chunk_size: latent frames that go through all layers at a time where norms are per position
-    (Wan, HunyuanVideo 1.5, LTX); None: 1, on a GPU more of small pictures. No other way has it.
+    (Wan, HunyuanVideo 1.5, LTX) and in tiles; None: 1, on a GPU more of small pictures. Where it
+    means nothing the report and the log say that it is ignored; slice_bytes likewise.
     slice_bytes: most of one layer's result that is computed at a time where they are not.
     memory_threshold: share of the free memory that budget "auto" takes.
     memory_fraction: this process's share of the device's memory at most, None for no cap.
@@ -111,6 +112,7 @@ class DecodeReport:
     planning_seconds: float = 0.0
     steps: int = 0
     precision_reason: str = ""
+    ignored: list[str] = field(default_factory=list)  # sizes that meant nothing to it: sentences
     estimate_error: float | None = None  # of GroupNorm statistics, relative (tiled)
     delegated: dict[str, int] = field(default_factory=dict)  # what was left to torch's operators
     events: list[dict[str, Any]] = field(default_factory=list)

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from comfy_doubles import Comfy, Interrupt, comfy, door, execute  # noqa: E402
+from comfy_doubles import Comfy, Interrupt, comfy, door, execute, nodes_of  # noqa: E402
 from comfy_vae_doubles import Flag, ManagedVae, OddDecoder  # noqa: E402
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
@@ -64,6 +64,16 @@ def test_the_options_defaults_are_those_of_decode() -> None:
     from hy3d_rocm.decode.report import DecodeOptions
 
     assert decode_options({}) == decode_options(DEFAULTS) == DecodeOptions()
+
+
+def test_validate_decode_corrects_statistics_as_a_decode_does(comfy: Comfy, door: Any) -> None:
+    from hy3d_rocm.decode.report import DecodeOptions
+
+    (schema,) = (
+        s for n in nodes_of(door) if (s := n.GET_SCHEMA()).node_id == "Hy3DRocmValidateDecode"
+    )
+    (passes,) = (given for given in schema.inputs if given.id == "statistic_passes")
+    assert passes.default == DecodeOptions().statistic_passes
 
 
 def test_a_number_that_means_none_becomes_none_and_megabytes_bytes() -> None:
@@ -278,8 +288,10 @@ def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
         "Wan", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cpu", "float32", 2**30, "as given",
         strategy="tiled", reason="because.", plan={"way": "tiled in 4 tiles"}, steps=4,
         events=[{"event": "out of memory", "way": "whole", "next_way": "tiled in 4 tiles"}],
+        ignored=["chunk_size=2 is ignored: it has no frames"],
     )  # fmt: skip
     lines = report_lines(report)
+    assert "chunk_size=2 is ignored: it has no frames" in lines
     assert lines[0] == "Wan on cpu in float32: tiled in 4 tiles"
     assert "out of memory in whole, then tiled in 4 tiles" in lines
     assert any(line.startswith("next time: Memory ran out although") for line in lines)

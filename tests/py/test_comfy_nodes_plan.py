@@ -132,6 +132,15 @@ def test_the_plan_names_the_way_that_the_decode_then_takes(
     assert f"Wan on cpu in float32: {named}" in report
 
 
+def test_the_plan_says_which_size_means_nothing_to_the_way_that_is_taken(
+    execute: Execute,
+) -> None:
+    for strategy, says in (("whole", True), ("streamed", False)):
+        given = {**AUTO, "strategy": strategy, "chunk_size": 2}
+        text = execute("Hy3DRocmMemoryPlan", vae=wan(), **SIZE, **given).values[0]
+        assert ("chunk_size=2 is ignored: the VAE's own unsplit decode" in text) is says
+
+
 def test_a_budget_that_is_too_small_is_a_plan_with_the_least_that_would_do(
     execute: Execute,
 ) -> None:

@@ -32,6 +32,8 @@ from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
+from hy3d_rocm.decode.tools.runs import exact_frames  # noqa: E402
+from hy3d_rocm.decode.tools.subjects import Subject  # noqa: E402
 
 #: Kinds of which some statement of diffusers' own code computes in float32 whatever the type
 ROUNDING = ("wan", "wan22", "qwen", "ltx", "ltx_causal", "ltx095", "ltx095_ahead")
@@ -76,6 +78,14 @@ def error_of(got: Any, want: Any) -> float:
     assert got.dtype == want.dtype == torch.float64
     assert got.shape == want.shape
     return float((got - want).abs().max()) / rounding_bound(torch.float64, float(want.abs().max()))
+
+
+def test_the_reference_of_the_tools_is_as_wide_as_the_vae() -> None:
+    vae = tiny_vae("wan").double()
+    z = tiny_latents(vae, 1, 4, 4).double()
+    exact = exact_frames(Subject(vae, z, "a float64 VAE", True))
+    assert exact.dtype == "float64"
+    assert torch.equal(exact.frames, unsplit(vae, z))
 
 
 def family_of(kind: str) -> Any:

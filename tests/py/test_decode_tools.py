@@ -7,7 +7,9 @@ import gc
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
@@ -110,11 +112,109 @@ def test_a_recommendation_is_a_call_that_python_takes() -> None:
     ]  # fmt: skip
 
 
+@dataclass
+class Machine:
+    """Of a subject what the list of settings looks at."""
+
+    device: Any
+    family: Any
+    latents: Any
+
+
+def machine(device: str = "cuda", frames: int = 5, **family: Any) -> Any:
+    facts = {"has_global_norms": False, "is_opaque": False, "dtype": torch.bfloat16, "name": "V"}
+    latents = torch.empty(1, 4, frames, 8, 8)
+    return Machine(torch.device(device), SimpleNamespace(**(facts | family)), latents)
+
+
+def named(found: list[Setting]) -> dict[str, Setting]:
+    assert len({s.name for s in found}) == len(found)
+    return {s.name: s for s in found}
+
+
+def test_a_gpu_is_swept_for_precision_and_all_that_is_chosen_about_memory() -> None:
+    subject = machine(has_global_norms=True)
+    found = named(candidates.settings_for(subject, quarter=700))
+    assert {s.precision for s in found.values()} == {"auto", "fp16", "fp32"}  # bf16 is its own
+    assert found["streamed cleanup 1"].options == DecodeOptions(cleanup_frequency=1)
+    assert found["streamed cleanup 0"].options == DecodeOptions(cleanup_frequency=0)
+    assert found["streamed batch of 2"].batch == 2
+    assert found["streamed offloading"].options == DecodeOptions(cpu_offload=True)
+    assert found["streamed without offload"].options == DecodeOptions(cpu_offload=False)
+    assert found["streamed offloading"].budget == 700
+    assert found["streamed without offload"].budget == 700
+    assert found["auto threshold 0.5"].options == DecodeOptions(memory_threshold=0.5)
+    assert found["auto threshold 0.95"].strategy == "auto"
+    last = candidates.memory_settings(subject.family, "cuda", ("streamed",), quarter=700)
+    assert list(found.values())[-len(last) :] == last, "what is likely best comes first"
+    assert candidates.not_swept(subject.family, "cuda", ("streamed",)) == ()
+
+
+def test_what_means_nothing_on_a_gpu_is_left_out_with_a_reason() -> None:
+    subject = machine()  # norms per position
+    found = named(candidates.settings_for(subject, budget="6GB"))
+    assert not [name for name in found if "offload" in name or "threshold" in name]
+    assert all(s.budget == "6GB" for s in found.values())
+    said = " ".join(candidates.not_swept(subject.family, "cuda", ("streamed", "tiled"), "6GB"))
+    assert "cpu_offload is not tried: V streams in chunks" in said
+    assert "memory_threshold is not tried" in said
+    only = machine(has_global_norms=True)
+    found = named(candidates.settings_for(only, strategies=("whole",)))
+    assert "whole cleanup 1" in found
+    assert not [name for name in found if "offload" in name]
+    assert "streamed alone" in candidates.not_swept(only.family, "cuda", ("whole",))[0]
+
+
+def test_a_cpu_is_not_swept_for_what_a_gpus_allocator_holds_and_says_so() -> None:
+    subject = machine("cpu", has_global_norms=True)
+    found = named(candidates.settings_for(subject))
+    assert {s.precision for s in found.values()} == {"auto"}
+    assert candidates.memory_settings(subject.family, "cpu", ("streamed",)) == []
+    assert not [
+        s for s in found.values() if s.batch > 1 or set(s.changed) - {"slice_bytes", "chunk_size"}
+    ]
+    said = candidates.not_swept(subject.family, "cpu", ("streamed",), chunks=(2, 4))
+    assert said[0].startswith("chunk_size is ignored by streamed: the norms of V")
+    for word in ("cpu_offload", "cleanup_frequency", "memory_threshold", "batch", "fp32"):
+        assert word in said[1]
+    image = machine("cpu", is_image=True)
+    assert "single images" in candidates.not_swept(image.family, "cpu", ("tiled",), chunks=(2,))[0]
+
+
+def test_of_equal_figures_the_setting_that_changes_least_is_recommended() -> None:
+    changed = DecodeOptions(memory_threshold=0.95)
+    found = optimize.recommend(
+        sweep(
+            row("auto", 1.0, 8 * GB, 46.0, options=changed),
+            row("streamed", 1.02, 8 * GB + MB, 46.0),
+            row("whole", 1.01, 8 * GB, 46.0, batch=2),
+        )
+    )
+    assert found.setting == Setting("streamed", "streamed")
+    faster = optimize.recommend(
+        sweep(row("auto", 1.0, 8 * GB, 46.0, options=changed), row("whole", 2.0, 8 * GB, 46.0))
+    )
+    assert faster.setting is not None
+    assert faster.setting.options == changed
+
+
+def test_a_batch_is_told_in_seconds_of_a_sample_and_frames_of_the_first(
+    subject: subjects.Subject,
+) -> None:
+    two = run_once(subject, Setting("two", "streamed", batch=2))
+    one = run_once(subject, Setting("one", "streamed"))
+    assert two.report is not None
+    assert two.report.latent_shape[0] == 2
+    assert two.seconds == two.report.seconds / 2
+    assert torch.equal(two.frames, one.frames)
+    assert "torch.cat([latents] * 2)" in Setting("two", batch=2).call()
+
+
 def test_a_sweep_measures_all_and_keeps_each_row(subject: subjects.Subject) -> None:
     kept: list[int] = []
     found = optimize.optimize(
         subject,
-        lambda planned: optimize.settings_for(
+        lambda planned: candidates.settings_for(
             subject, strategies=("whole", "streamed"), chunks=(1, 2)
         ),
         repeats=2,
@@ -309,3 +409,20 @@ def test_capture_runs_a_program_with_the_variable_set(
     )
     assert code == 3
     assert "in here" in capfd.readouterr().out
+
+
+def test_validate_corrects_the_statistics_as_decode_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[Any] = []
+
+    def stop(*arguments: Any, **options: Any) -> None:
+        given.append(options["options"])
+        raise ValueError("enough")
+
+    monkeypatch.setattr(validate, "validate", stop)
+    monkeypatch.setattr("hy3d_rocm.decode.tools.command._subject", lambda _: SimpleNamespace(
+        device=torch.device("cpu")))  # fmt: skip
+    common = ["--out", str(tmp_path)]
+    assert cli.main(["validate", *common]) == cli.main(["validate", "--passes", "3", *common]) == 1
+    assert given == [DecodeOptions(), DecodeOptions(statistic_passes=3)]

@@ -77,7 +77,8 @@ def memory_inputs() -> list[Any]:
             0,
             256,
             "Latent frames that go through all layers at a time (Wan, "
-            "HunyuanVideo 1.5, LTX, and tiles). 0: chosen by size.",
+            "HunyuanVideo 1.5, LTX, and tiles). 0: chosen by size. Where it means nothing "
+            "(HunyuanVideo layer by layer, whole, image VAEs) the report says that it is ignored.",
         ),
     ]
 

@@ -8,6 +8,7 @@ from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import captures, validation
 from hy3d_rocm.comfy.nodes.common import CATEGORY, EitherVae, schema
+from hy3d_rocm.comfy.option_values import DEFAULTS
 
 __all__ = ["Hy3DRocmCaptureLatent", "Hy3DRocmValidateDecode"]
 
@@ -102,7 +103,7 @@ class Hy3DRocmValidateDecode(io.ComfyNode):  # type: ignore[misc]
                 ),
                 io.Int.Input(
                     "statistic_passes",
-                    default=0,
+                    default=DEFAULTS["statistic_passes"],
                     min=0,
                     max=4,
                     tooltip="tiled of a VAE with GroupNorm: passes that correct the estimated "

@@ -83,3 +83,33 @@ class Job:
     def device_of(self, way: Way) -> torch.device:
         """Where the way computes."""
         return torch.device("cpu") if way.strategy == "cpu" else self.device
+
+
+def unused_sizes(job: Job, way: Way, options: WayOptions) -> list[str]:
+    """Sentences about the sizes that were given and that this way does not look at."""
+    said = []
+    if options.chunk_size is not None and (why := _why_no_chunks(job, way)):
+        said.append(f"chunk_size={options.chunk_size} is ignored: {why}")
+    if options.slice_bytes is not None and "slice_bytes" not in way.parameters:
+        said.append(
+            f"slice_bytes={options.slice_bytes} is ignored: slices are of VAEs whose norms see the "
+            f"whole video, layer by layer; this decode of {job.family.name} is {way.name}"
+        )
+    return said
+
+
+def _why_no_chunks(job: Job, way: Way) -> str:
+    """Why chunk_size means nothing to a way, "" where it does."""
+    family, parameters = job.family, way.parameters
+    if getattr(family, "is_image", False):
+        return f"{family.name} makes single images, which have no frames to be cut"
+    if way.strategy == "whole":
+        return "the VAE's own unsplit decode has no chunks"
+    if parameters.get("engine") == "layers":
+        return (
+            f"the norms of {family.name} see the whole video, so it goes layer by layer; "
+            "slice_bytes cuts that"
+        )
+    if "chunk_size" in parameters and family.facts.warm_up is None:
+        return f"later latents change earlier frames of {family.name}, so time is not cut"
+    return ""

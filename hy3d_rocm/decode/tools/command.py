@@ -60,8 +60,8 @@ def add_tool_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParse
                        _VALIDATE)  # fmt: skip
     validate.add_argument("--share", type=_share, default=0.25,
                           help="of whole's memory for tiled (default 0.25)")  # fmt: skip
-    validate.add_argument("--passes", type=int, default=0, metavar="N",
-                          help="statistic_passes of tiled (default 0)")  # fmt: skip
+    validate.add_argument("--passes", type=int, metavar="N",
+                          help="statistic_passes of tiled (default: decode()'s)")  # fmt: skip
     for parser in (optimize, validate):
         _add_subject(parser)
     for parser in (capture, optimize, validate):
@@ -164,7 +164,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools import files, optimize
+    from hy3d_rocm.decode.tools import candidates, files, optimize
     from hy3d_rocm.decode.tools.progress import ProgressLine
 
     for name in arguments.precisions or ():
@@ -175,18 +175,23 @@ def _optimize(arguments: argparse.Namespace) -> int:
     facts = files.machine_facts()
 
     def settings(planned: int) -> list[Any]:
-        return optimize.settings_for(
+        return candidates.settings_for(
             subject, strategies=arguments.strategies, precisions=arguments.precisions,
-            chunks=arguments.chunks or optimize.CHUNKS, budget=arguments.budget,
+            chunks=arguments.chunks or candidates.CHUNKS, budget=arguments.budget,
             quarter=planned // 4,
         )  # fmt: skip
 
     line = ProgressLine(subject.device, sys.stderr)
+    left = candidates.not_swept(
+        subject.family, subject.device.type, arguments.strategies, arguments.budget,
+        arguments.chunks,
+    )  # fmt: skip
     try:
         sweep = optimize.optimize(
             subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
             say=lambda text: _say(arguments, text, line),
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
+            left=left,
         )  # fmt: skip
     finally:
         files.let_go(path)
@@ -201,11 +206,14 @@ def _validate(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.decode.tools import files, validate
     from hy3d_rocm.decode.tools.progress import ProgressLine
 
+    options = DecodeOptions()
+    if arguments.passes is not None:
+        options = DecodeOptions(statistic_passes=arguments.passes)
     subject = _subject(arguments)
     line = ProgressLine(subject.device, sys.stderr)
     found = validate.validate(
         subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-        options=DecodeOptions(statistic_passes=arguments.passes), line=line,
+        options=options, line=line,
         say=lambda text: _say(arguments, text, line),
     )  # fmt: skip
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_quality", ".json")

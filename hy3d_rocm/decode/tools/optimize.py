@@ -9,21 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.progress import ProgressLine
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
-from hy3d_rocm.units import MB, size_text
+from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.tools.subjects import Subject
 
-CHUNKS = (1, 2, 4, 8)  # the specification's
-_SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}
 _ALLOWED_LOSS_DB = 0.5  # against the VAE's own decode in its own type
 _SAME_SPEED = 1.05  # what is within that of the fastest counts as fast
+_SAME_MEMORY = 1.05  # and what is within that of the least as little
 
 
 @dataclass
@@ -48,7 +46,8 @@ class Row:
 
 @dataclass
 class Sweep:
-    """What was tried. left_out: settings that the limit of time did not allow."""
+    """What was tried. left_out: settings that the limit of time did not allow. not_swept: sentences
+    about what is not tried here at all."""
 
     subject: str
     shape: tuple[int, ...]
@@ -56,57 +55,10 @@ class Sweep:
     reference: str
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    not_swept: tuple[str, ...] = ()
     interrupted: bool = False
     seconds: float = 0.0
     is_random: bool = False
-
-
-def settings_for(
-    subject: Subject,
-    *,
-    strategies: Sequence[str] = ("whole", "streamed", "tiled", "cpu"),
-    precisions: Sequence[str] | None = None,
-    chunks: Sequence[int] = CHUNKS,
-    budget: int | str | None = None,
-    quarter: int | None = None,
-) -> list[Setting]:
-    """In the order in which they are tried: what is likely best first.
-
-    precisions: None for the VAE's own, and on a GPU bf16 and fp16, too. quarter: the budget that
-    tiles are cut for where none is given.
-    """
-    family, device = subject.family, subject.device
-    strategies = strategies_for(subject, strategies)
-    names = precisions or (("auto", "bf16", "fp16") if device.type == "cuda" else ("auto",))
-    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    is_own = own.get(str(family.dtype).removeprefix("torch."), "")
-    frames = int(subject.latents.shape[2])
-    sizes = [c for c in chunks if c <= frames] or [1]
-    found: list[Setting] = []
-    for precision in dict.fromkeys("auto" if p == is_own else p for p in names):
-        for strategy in strategies:
-            if strategy == "cpu" and (device.type == "cpu" or precision != "auto"):
-                continue  # on the CPU that is "streamed" by another convolution
-            for options, note in _variants(strategy, family, device.type, sizes):
-                room = budget if budget is not None or strategy != "tiled" else quarter
-                name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
-                                              note]))  # fmt: skip
-                found.append(Setting(name, strategy, precision, room, options))
-    return found
-
-
-def _variants(
-    strategy: str, family: Any, device: str, sizes: list[int]
-) -> list[tuple[DecodeOptions, str]]:
-    if strategy == "streamed" and family.has_global_norms:
-        return [
-            (DecodeOptions(slice_bytes=size), f"slices of {size_text(size, 0)}")
-            for size in _SLICES.get(device, _SLICES["cpu"])
-        ]
-    if strategy in ("streamed", "tiled"):
-        chosen = sizes if strategy == "streamed" else sizes[:2]
-        return [(DecodeOptions(chunk_size=size), f"chunks of {size}") for size in chosen]
-    return [(DecodeOptions(), "")]
 
 
 def optimize(
@@ -119,10 +71,12 @@ def optimize(
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[Sweep], object] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
+    left: Sequence[str] = (),
 ) -> Sweep:
     """settings: of whole's planned bytes, the list to try. limit: seconds after which nothing is
     begun and what runs is cancelled at its next grain. repeats: rounds at most. keep: called after
-    each decode, so that nothing is lost. Ctrl-C ends it with the rows so far.
+    each decode, so that nothing is lost. left: sentences of candidates.not_swept(). Ctrl-C ends it
+    with the rows so far.
     """
     started = clock()
 
@@ -136,7 +90,7 @@ def optimize(
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
         str(subject.family.dtype).removeprefix("torch."), _text_of(exact),
-        is_random=subject.is_random,
+        not_swept=tuple(left), is_random=subject.is_random,
     )  # fmt: skip
     say(sweep.reference)
     rows: dict[str, Row] = {}
@@ -200,23 +154,28 @@ class Recommendation:
 
 
 def recommend(sweep: Sweep) -> Recommendation:
-    """The fastest that loses nothing; of those as fast the one in the least memory. Pure."""
+    """The fastest that loses nothing; of those as fast the one in the least memory, and of those
+    in as little the one that changes the fewest options. Pure."""
     ended = [row for row in sweep.rows if row.ended]
     if not ended:
         return Recommendation(None, ("Nothing ended: see the reasons in the table.",))
     floor = _floor(ended)
     good = [row for row in ended if row.psnr >= floor] or ended
     fastest = min(row.best for row in good)
-    chosen = min(
-        (row for row in good if row.best <= fastest * _SAME_SPEED),
-        key=lambda row: row.outcome.peak_bytes,
-    )
+    fast = [row for row in good if row.best <= fastest * _SAME_SPEED]
+    least = min(row.outcome.peak_bytes for row in fast)
+    small = [row for row in fast if row.outcome.peak_bytes <= least * _SAME_MEMORY]
+    chosen = min(small, key=lambda row: (_extras(row.setting), row.outcome.peak_bytes))
     said = [
         f"Set {chosen.setting.call()}: {chosen.best:.2f} s in "
         f"{size_text(chosen.outcome.peak_bytes)}, {_decibels(chosen.psnr)} against exact."
     ]
     said += _others(sweep, ended, good, chosen, floor)
     return Recommendation(chosen.setting, tuple(said))
+
+
+def _extras(setting: Setting) -> int:
+    return len(setting.changed) + (setting.batch > 1)
 
 
 def _floor(ended: list[Row]) -> float:
@@ -276,6 +235,9 @@ def sweep_text(sweep: Sweep) -> str:
     lines += [f"{r.setting.name}: {r.outcome.error}" for r in sweep.rows if not r.ended]
     if sweep.is_random:
         lines.append("Weights are random: PSNR says little about the real model, time does.")
+    lines += sweep.not_swept
+    reports = [r.outcome.report for r in sweep.rows if r.outcome.report is not None]
+    lines += dict.fromkeys(said for report in reports for said in report.ignored)
     if sweep.interrupted:
         lines.append("Interrupted: these are the figures so far.")
     lines += ["", *recommend(sweep).sentences, f"Took {sweep.seconds:.0f} s."]
@@ -313,6 +275,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
             for r in sweep.rows
         ],
         "left_out": sweep.left_out,
+        "not_swept": sweep.not_swept,
         "interrupted": sweep.interrupted,
         "seconds": sweep.seconds,
         "recommendation": advice.setting.call() if advice.setting else None,

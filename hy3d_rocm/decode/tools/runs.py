@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.own_tiles import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
@@ -25,13 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What decode() is given. name: for a table."""
+    """What decode() is given. name: for a table. batch: so many times the latents at once."""
 
     name: str
     strategy: str = "auto"
     precision: str = "auto"
     budget: int | str | None = None
     options: DecodeOptions = field(default_factory=DecodeOptions)
+    batch: int = 1
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that are not as they usually are."""
+        usual = DecodeOptions()
+        return {k: v for k, v in asdict(self.options).items() if v != getattr(usual, k)}
 
     def call(self) -> str:
         """The call that sets it, in Python."""
@@ -39,19 +47,19 @@ class Setting:
         said += [f'precision="{self.precision}"'] if self.precision != "auto" else []
         if self.budget is not None:
             said.append(f"budget={self.budget!r}".replace("'", '"'))
-        usual = DecodeOptions()
-        changed = {k: v for k, v in asdict(self.options).items() if v != getattr(usual, k)}
-        if changed:
-            inner = ", ".join(f"{k}={v!r}" for k, v in changed.items())
+        if self.changed:
+            inner = ", ".join(f"{k}={v!r}" for k, v in self.changed.items())
             said.append(f"options=DecodeOptions({inner})")
-        return f"decode_with_report(vae, latents{''.join(', ' + s for s in said)})"
+        latents = "latents" if self.batch == 1 else f"torch.cat([latents] * {self.batch})"
+        return f"decode_with_report(vae, {latents}{''.join(', ' + s for s in said)})"
 
 
 @dataclass
 class Outcome:
-    """How one decode went. Seconds without planning; bytes above what was in use, on the device
-    (on the CPU with the result). error: None where it ended; frames only where they were kept.
-    smallest_bytes: the least budget that would do, where one was refused; else 0."""
+    """How one decode went. Seconds without planning, of one sample of a batch; bytes above what was
+    in use, on the device (on the CPU with the result). error: None where it ended; frames (of the
+    first sample) only where they were kept. smallest_bytes: the least budget that would do, where
+    one was refused; else 0."""
 
     setting: Setting
     seconds: float = 0.0
@@ -77,16 +85,19 @@ def run_once(
     keep: bool = True,
     wide: bool = False,
 ) -> Outcome:
-    """keep: the frames, too. wide: in float32 whatever type the VAE has. Raises KeyboardInterrupt
-    only; everything else a decode may raise is told in the outcome."""
+    """keep: the frames, too. wide: in float32 or float64 whatever type the VAE has. Raises
+    KeyboardInterrupt only; everything else a decode may raise is told in the outcome."""
     outcome = Outcome(setting)
     device = subject.device
     out = _room_for(subject) if wide else None
+    latents = subject.latents
+    if setting.batch > 1:
+        latents = torch.cat([latents] * setting.batch)
     try:
         with PeakMeter(device, interval=0) as meter:
             began = time.perf_counter()
             frames, report = decode_with_report(
-                subject.vae, subject.latents, setting.budget, setting.strategy, setting.precision,
+                subject.vae, latents, setting.budget, setting.strategy, setting.precision,
                 progress, cancel, setting.options, out,
             )  # fmt: skip
             outcome.seconds = time.perf_counter() - began
@@ -96,8 +107,9 @@ def run_once(
         frames = None
     else:
         _fill(outcome, report, meter)
+        outcome.seconds /= setting.batch
     if keep:
-        outcome.frames = frames
+        outcome.frames = None if frames is None else frames[: len(subject.latents)]
     return outcome
 
 
@@ -113,7 +125,7 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 
 def _room_for(subject: Subject) -> Tensor:
     shape = subject.family.out_shape(tuple(subject.latents.shape))
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+    return torch.empty(shape, dtype=wide_type(subject.family.dtype), device="cpu")
 
 
 def _kind(error: Exception) -> str:
@@ -143,11 +155,13 @@ def exact_frames(
     budget: int | str | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """The reference: unsplit in float32, or streamed in float32 where that does not fit, or
-    streamed in the VAE's own type; the outcome says which. RuntimeError where none ends,
-    DecodeCancelled where `cancel` asked for it."""
+    """The reference: unsplit in float32 (a float64 VAE's in that), or streamed in it where that
+    does not fit, or streamed in the VAE's own type; the outcome says which. RuntimeError where none
+    ends, DecodeCancelled where `cancel` asked for it."""
     failed: list[str] = []
-    for strategy, precision in (("whole", "fp32"), ("streamed", "fp32"), ("streamed", "auto")):
+    wide = "auto" if subject.family.dtype == torch.float64 else "fp32"
+    tried = (("whole", wide), ("streamed", wide), ("streamed", "auto"))
+    for strategy, precision in dict.fromkeys(tried):
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
         outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
