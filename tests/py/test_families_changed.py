@@ -135,7 +135,7 @@ def subclass_that_shrinks_large_pictures(vae: Any) -> None:
     class Half(type(module)):  # type: ignore[misc]
         def forward(self, x: Any, *args: Any, **more: Any) -> Any:
             made = super().forward(x, *args, **more)
-            return made * -3 if x.shape[-1] > 4 else made
+            return made * -3 if x.shape[-1] > 3 else made
 
     module.__class__ = Half
 
@@ -379,10 +379,16 @@ def padding_function(vae: Any) -> Undo:
     return functools.partial(setattr, F, "pad", before)
 
 
+def attention_function_that_is_another(vae: Any) -> Undo:
+    before = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = lambda q, k, v, *args, **more: v  # type: ignore[assignment]
+    return functools.partial(setattr, F, "scaled_dot_product_attention", before)
+
+
 EVERYWHERE: tuple[ChangeIt, ...] = (
     forward_hook, forward_hook_with_kwargs, hook_that_is_always_called, forward_pre_hook,
     hook_of_the_whole_decoder, hook_of_every_module, pre_hook_of_every_module, own_forward,
-    own_forward_as_a_method, forward_of_another_module, own_call_impl,
+    own_forward_as_a_method, own_call_impl,
     compiled_into_something_else, subclassed_convolution, subclass_that_shrinks_large_pictures,
     subclassed_silu, subclassed_norm, conv_forward_of_the_class, forward_of_another_class,
     code_of_a_function, call_of_every_module, call_that_the_class_did_not_have,
@@ -390,6 +396,8 @@ EVERYWHERE: tuple[ChangeIt, ...] = (
     decode_of_the_instance, weight_norm, parametrised, spectral_norm, subclassed_tensor,
 )  # fmt: skip
 SOMEWHERE: dict[ChangeIt, tuple[str, ...]] = {
+    forward_of_another_module: ("hunyuan", "image"),
+    attention_function_that_is_another: ("hunyuan", "image"),
     seamless_tiling: ("image", "wan"),
     circular_padding_mode: ("image",),
     adapted_attention: ("hunyuan", "image"),
