@@ -28,7 +28,7 @@ _COMPILED = {"_compiled_call_impl": "_call_impl"}
 _KEPT = _TORCHS.union(
     _HOOKS, _COMPILED,
     ("_old_forward", "_is_hf_initialized", "gradient_checkpointing", "seed_key", "device"),
-    ("_gradient_checkpointing_func",),
+    ("_gradient_checkpointing_func", "_is_torch_compile"),
 )  # fmt: skip
 # Names that begin so, or hold one of these, are caches and ComfyUI's notes.
 _MANAGED = ("_", "model_", "current_", "dynamic_")
