@@ -1,7 +1,8 @@
 """The layers on whole tensors with plain torch operations: the simplest reading of layers.py.
 
 Everything of a layer exists at once, so it takes the most memory of all engines. The others are
-held against it, and whatever is small anyway can be run with it.
+held against it, and whatever is small anyway can be run with it. It calls torch's operators and not
+the functions of torch.nn.functional, which other programs replace.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
+from torch._C import _nn
 
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle, Triple, Weights
 
@@ -88,7 +89,7 @@ class PlainEngine:
         kernel = kernel_of(weight)
         if x.shape[2] < kernel[0]:
             return None
-        x = F.conv3d(
+        x = torch.conv3d(
             x,
             weight.reshape(*weight.shape[:2], *kernel),
             self.weights.of(layer.module, "bias"),
@@ -103,13 +104,14 @@ class PlainEngine:
         y = x.to(torch.promote_types(x.dtype, torch.float32))
         weight, bias = (self._parameter(norm.module, n) for n in (norm.weight, norm.bias))
         if norm.kind == "group":
-            y = F.group_norm(y, norm.groups, eps=norm.eps)
+            y = torch.group_norm(y, norm.groups, eps=norm.eps)
         elif norm.kind == "rms":
             y = y * torch.rsqrt(y.square().mean(1, keepdim=True) + norm.eps)
         elif norm.kind == "l2":
-            y = F.normalize(y, dim=1, eps=norm.eps) * y.shape[1] ** 0.5
+            size = torch.linalg.vector_norm(y, dim=1, keepdim=True).clamp_min(norm.eps)
+            y = y / size * y.shape[1] ** 0.5
         elif norm.kind == "layer":
-            y = F.layer_norm(y.movedim(1, -1), y.shape[1:2], eps=norm.eps).movedim(-1, 1)
+            y = torch.layer_norm(y.movedim(1, -1), y.shape[1:2], eps=norm.eps).movedim(-1, 1)
         else:
             raise ValueError(f"no norm is called {norm.kind!r}")
         if weight is not None:
@@ -147,7 +149,7 @@ class PlainEngine:
         weight = self.weights.of(module, "weight")
         assert weight is not None
         kernel = weight.reshape(*weight.shape[:2], 1, 1, 1)
-        return F.conv3d(x, kernel, self.weights.of(module, "bias"))
+        return torch.conv3d(x, kernel, self.weights.of(module, "bias"))
 
     def local(self, x: Tensor, layer: Local, *, keep: bool = False) -> Tensor:
         """A function of single frames."""
@@ -158,7 +160,7 @@ class PlainEngine:
         return x + y
 
 
-_ACTIVATIONS = {"silu": F.silu}
+_ACTIVATIONS: dict[str, Any] = {"silu": _nn.silu}
 
 
 def _channels(values: Tensor) -> Tensor:
@@ -184,7 +186,7 @@ def _padded(x: Tensor, layer: Conv) -> Tensor:
         if not any(sides):
             continue
         mode = layer.modes[axis]
-        x = F.pad(x, sides, mode="constant" if mode == "zeros" else mode)
+        x = _nn.pad(x, sides, "constant" if mode == "zeros" else mode, None)
     return x
 
 
@@ -196,5 +198,5 @@ def _frame_attended(q: Tensor, k: Tensor, v: Tensor, t: int, layer: Attention) -
 def _attended(q: Tensor, k: Tensor, v: Tensor, layer: Attention) -> Tensor:
     """Attention of the positions of q (1, C, T, H, W) to those of k and v."""
     rows = [y.reshape(1, layer.heads, -1, y[0, 0].numel()).transpose(2, 3) for y in (q, k, v)]
-    mixed = F.scaled_dot_product_attention(rows[0], rows[1], rows[2], scale=layer.scale)
+    mixed = _nn.scaled_dot_product_attention(*rows, scale=layer.scale)
     return mixed.transpose(2, 3).reshape(q.shape)

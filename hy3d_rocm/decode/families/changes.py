@@ -28,7 +28,7 @@ _COMPILED = {"_compiled_call_impl": "_call_impl"}
 _KEPT = _TORCHS.union(
     _HOOKS, _COMPILED,
     ("_old_forward", "_is_hf_initialized", "gradient_checkpointing", "seed_key", "device"),
-    ("_gradient_checkpointing_func",),
+    ("_gradient_checkpointing_func", "_is_torch_compile"),
 )  # fmt: skip
 # Names that begin so, or hold one of these, are caches and ComfyUI's notes.
 _MANAGED = ("_", "model_", "current_", "dynamic_")
@@ -204,7 +204,7 @@ def _changed(name: str, module: Any, casts: bool) -> str:
         elif key in _FUNCTIONS:
             if value and not casts:
                 return f"{where}'s weights are patched when they are read ({key})"
-        elif callable(value) and key not in SHARED:
+        elif callable(value) and (key not in SHARED or key in _COMPILED):
             held = key in _COMPILED or callable(getattr(kind, key, None))
             if held and not _is_own(module, key, value):
                 return f"{where} has a {_COMPILED.get(key, key)}() of its own"
