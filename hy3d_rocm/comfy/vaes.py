@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.unknown import UnknownFamily
+from hy3d_rocm.decode.stages import flush
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +27,8 @@ __all__ = [
     "ComfyWeights", "OtherModelError", "check_channels", "encodes_as_told", "family_of",
     "is_managed", "is_proven", "place_of", "unknown_family_of",
 ]  # fmt: skip
+
+logger = logging.getLogger("hy3d_rocm")
 
 _CAST = ("weight", "bias")
 
@@ -178,6 +182,7 @@ def is_proven(family: StructuredFamily) -> bool:
     if family.decoder not in _PROVEN:
         away = family.host is not None and not family.host.runs_own_code
         asked = type(family)(family.vae) if away else family
+        _say_asked("VAE Decode", "two small latent frames")
         with _sound_convolutions():
             _PROVEN[family.decoder] = proof.proven(asked)
     return _PROVEN[family.decoder]
@@ -188,13 +193,21 @@ def encodes_as_told(family: StructuredFamily) -> bool:
     if getattr(family, "encoder", None) is None:
         return False
     if family.encoder not in _PROVEN:
+        _say_asked("VAE Encode", "one small image")
         with _sound_convolutions():
             _PROVEN[family.encoder] = proof.encodes_as_told(family)
     return _PROVEN[family.encoder]
 
 
+def _say_asked(stage: str, what: str) -> None:
+    """What runs then may hang as any other convolution may."""
+    logger.info("[%s] Looking whether the VAE does as its layers say: %s", stage, what)
+    flush()
+
+
 def _sound_convolutions() -> Any:
     """A back-end that gives NaN once must not count against the VAE for the whole session."""
+    from hy3d_rocm.comfy.running import POLICY
     from hy3d_rocm.conv.router import protect
 
-    return protect(check_finite=True)
+    return protect(policy=POLICY.get(), check_finite=True)

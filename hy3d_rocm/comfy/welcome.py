@@ -72,7 +72,10 @@ def _corrected(environ: Mapping[str, str]) -> str:
     if applied:
         return "; ".join(f"{name} ({', '.join(names)})" for name, names in applied.items())
     permitted, reason = gate.should_patch(environ)
-    return "nothing that is known is loaded" if permitted else f"nothing: {reason}"
+    if permitted:
+        return "nothing that is known is loaded, or the settings switch it off"
+    is_said = found is not None and found.said_alone
+    return "nothing" if is_said else f"nothing: {reason}"
 
 
 def _memory(_environ: Mapping[str, str]) -> str:
