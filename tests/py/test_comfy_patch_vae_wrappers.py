@@ -61,8 +61,10 @@ def budgeted_is(monkeypatch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     """The setting is "full", and what runs in parts is twice what came in."""
     from hy3d_rocm.comfy import budgeted
 
-    def twice(vae: Any, given: torch.Tensor, budget: str, moments: bool = False) -> Any:
-        seen.append((tuple(given.shape), budget, moments))
+    def twice(
+        vae: Any, given: torch.Tensor, budget: str, strategy: str, moments: bool = False
+    ) -> Any:
+        seen.append((tuple(given.shape), budget, strategy, moments))
         return given * 2, "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
@@ -112,7 +114,7 @@ def test_in_full_wans_plain_calls_run_in_parts_and_tiles_stay(
             wan.vae.decode(z, "cpu", **other)
             wan.vae.encode(z, "cpu", **other)
         wan.vae.encode(z, "cpu", sample=True)
-    assert seen == [((2, 2, 4, 4), "80%", False)] * 2
+    assert seen == [((2, 2, 4, 4), "80%", "auto", False)] * 2
 
 
 def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_upstream(
@@ -120,7 +122,7 @@ def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_ups
 ) -> None:
     from hy3d_rocm.comfy import budgeted
 
-    def half(vae: Any, given: torch.Tensor, budget: str) -> Any:
+    def half(vae: Any, given: torch.Tensor, budget: str, strategy: str) -> Any:
         return given.bfloat16(), "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
@@ -159,7 +161,7 @@ def test_in_full_hunyuans_automatic_tiles_give_way_and_chosen_ones_stay(
         vae.tile_latent_min_size = 64
         vae.decode(z, return_dict=False)
         vae.encode(z)
-    assert sorted(moments for _, _, moments in seen) == [False, False, True, True]
+    assert sorted(moments for _, _, _, moments in seen) == [False, False, True, True]
     assert vae.model.modes == [1, 1]
 
 

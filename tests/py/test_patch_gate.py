@@ -16,7 +16,6 @@ from hy3d_rocm.comfy.patch.gate import amd_gpu, should_patch
 from hy3d_rocm.comfy.switches import switched_on
 from hy3d_rocm.env.choices import Choice, read_patch_choice
 
-
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 
 
@@ -131,9 +130,7 @@ def test_what_the_grammar_allows_is_no_problem(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "asks"), BAD)
-def test_what_cannot_be_read_is_off_and_the_nearest_name_is_asked_for(
-    text: str, asks: str
-) -> None:
+def test_what_cannot_be_read_is_off_and_the_nearest_name_is_asked_for(text: str, asks: str) -> None:
     choice = read(text)
     assert choice.mode == "off"
     assert choice.left_out == {*settings.PATCHES, "prompts"}

@@ -198,7 +198,7 @@ def test_a_variable_that_cannot_be_read_is_said_once_and_nothing_is_patched(
     table = core.load()
     for _ in range(2):
         core.server.prompt()
-    assert decoded(table) == STOCK
+    assert decoded(table) == ORIGINAL
     name = "ComfyUI-Hunyuan3DWrapper"
     assert said()[1:] == [
         f"hy3d_rocm: {name} is left alone: HY3D_ROCM_PATCH={text} is not understood"

@@ -119,6 +119,7 @@ class Installation:
         self._lock = threading.Lock()
         self._ended = False
         self._gate: tuple[bool, str] | None = None
+        self._kept_alone = False
         self.said_alone = False  # whether the log has been told why nothing is patched
         self._copies: list[_Copy] = []
         self._server: Any = None
@@ -214,12 +215,12 @@ class Installation:
         return self._gate
 
     def _leave_alone(self, found: list[tuple[Pack, Found]]) -> None:
-        """One line for all of them. ComfyUI's own code alone is worth none in the log."""
-        if not found:
-            return
-        names = ", ".join(dict.fromkeys(upstream.name for _, upstream in found))
+        """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
         is_told = any(not pack.always_there for pack, _ in found)
-        self.said_alone = self.said_alone or is_told
+        if not found or self.said_alone or (self._kept_alone and not is_told):
+            return
+        self._kept_alone, self.said_alone = True, is_told
+        names = ", ".join(dict.fromkeys(upstream.name for _, upstream in found))
         verb = "is" if len(found) == 1 else "are"
         level = logging.INFO if is_told else logging.DEBUG
         self._say(level, "%s %s left alone: %s", names, verb, self._permitted()[1])
