@@ -3,8 +3,8 @@
 What stands at the attribute afterwards is a guard, a small function that asks at each call whether
 its set is active and calls the replacement or the original. That makes three things simple: a set
 that is being applied takes effect at one moment, a revert takes effect although somebody has kept
-or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error that the original
-raises leaves the guard without a frame of ours.
+or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error
+that the original raises leaves the guard without a frame of ours.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ _AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
 
 
 _OFF = (
-    f"{PATCH_VARIABLE}=off switches its corrections off; set it to auto or on and restart ComfyUI to "
-    "have them"
+    f"{PATCH_VARIABLE}=off switches its corrections off; set it to auto or on and restart ComfyUI "
+    "to have them"
 )
 
 
 def why_left_out(name: str, text: str) -> str:
     """What is said of the patch `name` that `text`, the variable's value, leaves out."""
     return (
-        f'switched off by "-{name}" in {PATCH_VARIABLE}={text.strip()}; take that out of the variable '
-        "and restart ComfyUI to have it corrected"
+        f'switched off by "-{name}" in {PATCH_VARIABLE}={text.strip()}; take that out of the '
+        "variable and restart ComfyUI to have it corrected"
     )
 
 

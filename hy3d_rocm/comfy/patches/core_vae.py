@@ -1,7 +1,7 @@
 """comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called.
 
-Under "full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles that they
-were asked for: somebody has chosen them.
+Under "full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles
+that they were asked for: somebody has chosen them.
 """
 
 from __future__ import annotations
