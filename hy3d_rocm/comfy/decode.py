@@ -22,6 +22,7 @@ from hy3d_rocm.comfy.running import (
     Asked,
     Made,
     Run,
+    caught,
     current_device,
     own_code,
     own_report,
@@ -214,9 +215,9 @@ def _carried_out(
 def _as_a_whole(vae: Any, latents: torch.Tensor, why: str, run: Run, own: Own, who: str) -> Made:
     inner = getattr(vae, "first_stage_model", vae)
     logger.info(
-        "%s: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, with "
-        "failing convolutions caught; budget, strategy and precision have no effect",
-        who, type(inner).__name__, why,
+        "%s: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, %s; "
+        "budget, strategy and precision have no effect",
+        who, type(inner).__name__, why, caught(),
     )  # fmt: skip
     began = time.perf_counter()
     place = torch.device(getattr(vae, "device", None) or management.get_torch_device())

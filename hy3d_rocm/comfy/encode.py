@@ -20,6 +20,7 @@ from hy3d_rocm.comfy.running import (
     Asked,
     Made,
     Run,
+    caught,
     current_device,
     own_code,
     own_report,
@@ -162,9 +163,9 @@ def _given_back(vae: Any, latents: torch.Tensor) -> torch.Tensor:
 def _as_a_whole(vae: Any, pixels: torch.Tensor, why: str, run: Run, own: Own, who: str) -> Made:
     inner = getattr(vae, "first_stage_model", vae)
     logger.info(
-        "%s: %s is not encoded in parts (%s): ComfyUI's own encode runs, with "
-        "failing convolutions caught; budget, strategy and precision have no effect",
-        who, type(inner).__name__, why,
+        "%s: %s is not encoded in parts (%s): ComfyUI's own encode runs, %s; "
+        "budget, strategy and precision have no effect",
+        who, type(inner).__name__, why, caught(),
     )  # fmt: skip
     began = time.perf_counter()
     latents = own_code(vae, lambda: own(pixels), pixels, encode=True)

@@ -20,7 +20,7 @@ from hy3d_rocm.comfy import memory, status, vaes
 from hy3d_rocm.comfy.decode import decode_samples
 from hy3d_rocm.comfy.encode import encode_images
 from hy3d_rocm.comfy.reports import own_code_text, report_text
-from hy3d_rocm.comfy.running import own_code, running
+from hy3d_rocm.comfy.running import caught, own_code, running
 from hy3d_rocm.decode.checks import STRATEGIES, check_choice
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.planning.planner import DoesNotFitError
@@ -94,8 +94,7 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
         with memory.stage_lines(before, stage), running() as run:
             made = own_code(source, lambda: own(self, *given, **more), first, encodes)
         seconds, stats = time.perf_counter() - began, run.guard.stats
-        caught = "with failing convolutions caught"
-        status.remember(own_code_text(what, caught, first, made, seconds, stats))
+        status.remember(own_code_text(what, caught(), first, made, seconds, stats))
         return made
 
     if wishes is None or name not in _FULL:

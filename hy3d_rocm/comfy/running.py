@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 
 __all__ = [
-    "Asked", "Made", "Run", "Steps", "checked", "current_device", "on_cpu", "own_code",
+    "Asked", "Made", "Run", "Steps", "caught", "checked", "current_device", "on_cpu", "own_code",
     "own_report", "parts_or_why", "running", "said",
 ]  # fmt: skip
 
@@ -127,6 +127,12 @@ def on_cpu() -> Iterator[None]:
         POLICY.reset(token)
 
 
+def caught() -> str:
+    """How a VAE's own code runs here, for the log."""
+    on_the_cpu = POLICY.get() == ON_CPU
+    return "with each convolution on the CPU" if on_the_cpu else "with failing convolutions caught"
+
+
 @contextmanager
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
@@ -157,7 +163,7 @@ def own_code(vae: Any, work: Callable[[], Any], given: Any, encode: bool = False
     """`work()`, which is the VAE's own code, between the lines that tell where it stopped."""
     device, dtype = where_of(vae)
     is_sent = POLICY.get() == ON_CPU and device.type != "cpu"
-    how = ", each convolution on the CPU" if is_sent else ""
+    how = f", {caught()}" if is_sent else ""
     return told(work, given, device, dtype, encode, how)
 
 

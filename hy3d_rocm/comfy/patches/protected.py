@@ -22,7 +22,7 @@ import torch
 from hy3d_rocm.comfy import memory, settings, status
 from hy3d_rocm.comfy.budgeted import LeftAlone
 from hy3d_rocm.comfy.reports import own_code_text
-from hy3d_rocm.comfy.running import checked, on_cpu, own_code, running
+from hy3d_rocm.comfy.running import caught, checked, on_cpu, own_code, running
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.comfy.vaes import is_managed
 from hy3d_rocm.conv.mode import LOCAL
@@ -108,7 +108,7 @@ class Work:
                 status.remember(f"{self.what}, in place: {report}")
                 return made
             # Outside of the except block, which would keep what the attempt held.
-            _say_once(f"{self.what} runs in its own way, {_CAUGHT[now.vae]}: {why}")
+            _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
         began = time.perf_counter()
         with running() as scope:
             try:
@@ -117,15 +117,8 @@ class Work:
                 tell(self.what, scope.guard)
         seconds = time.perf_counter() - began
         what, stats = f"{self.what}, in place,", scope.guard.stats
-        status.remember(own_code_text(what, _CAUGHT[now.vae], self.source, made, seconds, stats))
+        status.remember(own_code_text(what, caught(), self.source, made, seconds, stats))
         return made
-
-
-_CAUGHT = {
-    "protect": "with failing convolutions caught",
-    "full": "with failing convolutions caught",
-    "cpu": "with each convolution on the CPU",
-}
 
 
 def is_wanted() -> bool:
