@@ -201,7 +201,9 @@ def encodes_as_told(family: StructuredFamily) -> bool:
 
 def _say_asked(stage: str, what: str) -> None:
     """What runs then may hang as any other convolution may."""
-    logger.info("[%s] Looking whether the VAE does as its layers say: %s", stage, what)
+    logger.info(
+        "[%s] Trying %s first, to see whether the VAE does what its layers say", stage, what
+    )
     flush()
 
 
