@@ -12,8 +12,11 @@ What cannot be read is "off": nothing is patched of which somebody may have wish
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
+
+_LOGGER = logging.getLogger("hy3d_rocm")
 
 PATCH_VARIABLE = "HY3D_ROCM_PATCH"
 HUNYUAN3D_PATCHES = (
@@ -63,6 +66,20 @@ def read_patch_choice(environ: Mapping[str, str]) -> Choice:
         )
     mode: Mode = "on" if "on" in modes else "off" if "off" in modes else "auto"
     return Choice(mode, frozenset(left_out), None)
+
+
+def read_vae_mode(environ: Mapping[str, str]) -> VaeMode:
+    """What HY3D_ROCM_VAE asks for; "protect" if nothing, or, with a line, nothing that is known."""
+    text = environ.get(VAE_VARIABLE, "").strip().lower()
+    for mode in VAE_MODES:
+        if text == mode:
+            return mode
+    if text:
+        _LOGGER.warning(
+            "hy3d_rocm: %s is %r and is passed over; give one of %s",
+            VAE_VARIABLE, environ[VAE_VARIABLE], ", ".join(VAE_MODES),
+        )  # fmt: skip
+    return "protect"
 
 
 def _wrong(word: str, known: tuple[str, ...], sign: str = "") -> str:
