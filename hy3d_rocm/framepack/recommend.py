@@ -44,7 +44,8 @@ class Recommendation:
         weights = "all weights stay on the card" if self.fits else "the other weights are swapped"
         kept, free = size_text(self.preserved_bytes), size_text(self.free_bytes)
         return (
-            f"{kept}, {share} % of the {free} that are free, are kept free in the first section, then what sections take; {weights}. "
+            f"{kept}, {share} % of the {free} that are free, are kept free in the first section, "
+            f"then what sections take; {weights}. "
             f"Try {self.trial} first, then {self.first} s; {_span(self.stable)} s if that is "
             f"stable, else {_span(self.unstable)} s with gpu_memory_preservation "
             f"{self.more_bytes / GB:.0f}"
