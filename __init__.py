@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,39 @@ WEB_DIRECTORY = "./web"  # the settings and the nodes' help pages; ComfyUI reads
 
 
 def _make_importable() -> None:
-    """`import hy3d_rocm` finds the installed package, else the one beside this file.
+    """`import hy3d_rocm` finds the package beside this file, or an installed one that is the same.
 
-    sys.path stays as it is: this folder has names (tests, docs) that would shadow other packs'.
+    Where the two differ the folder's is taken, but for one without a C core where the installed
+    one has it and one that is broken; a line says which and why. sys.path stays as it is: this
+    folder has names (tests, docs) that would shadow other packs'.
     """
-    if importlib.util.find_spec("hy3d_rocm") is not None:
+    if "hy3d_rocm" in sys.modules:
         return
+    installed = _installed()
+    if installed is None:
+        _load_own()
+        return
+    changed = _changed(installed)
+    if not changed:  # it is the folder's, with what was built of it
+        return
+    why_not = _why_not_ours(installed, changed)
+    if not why_not:
+        try:
+            _load_own()
+        except Exception as error:  # noqa: BLE001  (there is another one)
+            why_not = f"which cannot be imported ({type(error).__name__}: {error})"
+    ours = f"this folder's {_version(_LIBRARY)} ({_LIBRARY.parent})"
+    theirs = f"the installed {_version(installed)} ({installed.parent})"
+    used = (
+        f"{theirs} is used, not {ours}, {why_not}" if why_not else f"{ours} is used, not {theirs}"
+    )
+    _LOGGER.warning(
+        "hy3d_rocm: %s; %d files differ. Run `pip install .` in the folder to have both the same",
+        used, len(changed),
+    )  # fmt: skip
+
+
+def _load_own() -> None:
     spec = importlib.util.spec_from_file_location(
         "hy3d_rocm", _LIBRARY / "__init__.py", submodule_search_locations=[str(_LIBRARY)]
     )
@@ -36,6 +65,54 @@ def _make_importable() -> None:
     except BaseException:
         del sys.modules["hy3d_rocm"]
         raise
+
+
+def _installed() -> Path | None:
+    """The folder of another hy3d_rocm that Python would import."""
+    spec = importlib.util.find_spec("hy3d_rocm")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).resolve().parent
+
+
+def _changed(installed: Path) -> list[Path]:
+    """Files of Python, by their paths in the package, that are not the same in both."""
+    if installed == _LIBRARY:
+        return []
+    both = {at.relative_to(of) for of in (_LIBRARY, installed) for at in of.rglob("*.py")}
+    return sorted(at for at in both if _text(_LIBRARY / at) != _text(installed / at))
+
+
+def _text(path: Path) -> bytes | None:
+    """Whichever way its lines end; None where it cannot be read."""
+    try:
+        return path.read_bytes().replace(b"\r\n", b"\n")
+    except OSError:
+        return None
+
+
+def _why_not_ours(installed: Path, changed: list[Path]) -> str:
+    """Why the folder's package cannot be taken; "" where it can."""
+    for path in changed:
+        text = _text(_LIBRARY / path)
+        try:
+            compile(text or b"", str(path), "exec")
+        except (SyntaxError, ValueError) as error:
+            return f"which is broken ({path}: {error})"
+    if not (_LIBRARY / "__init__.py").is_file():
+        return "which is not there"
+    if _has_core(installed) and not _has_core(_LIBRARY):
+        return "which has no C core"
+    return ""
+
+
+def _has_core(package: Path) -> bool:
+    return any((package / f"_core{ending}").is_file() for ending in EXTENSION_SUFFIXES)
+
+
+def _version(package: Path) -> str:
+    found = re.search(rb'__version__ = "([^"]+)"', _text(package / "__init__.py") or b"")
+    return found[1].decode() if found else "without a version"
 
 
 def _is_off() -> bool:

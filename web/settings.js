@@ -76,10 +76,11 @@ app.registerExtension({
       name: "VAE nodes of ComfyUI and the wrappers",
       tooltip:
         "off: they run as they are. protect: failing convolutions are computed another way. full: " +
-        "that, and decoding and encoding in parts within the budget.",
+        "that, and decoding and encoding in parts within the budget. cpu: on the CPU, slow, for " +
+        "cards on which nothing else ends.",
       type: "combo",
       defaultValue: "protect",
-      options: ["off", "protect", "full"],
+      options: ["off", "protect", "full", "cpu"],
       sortOrder: 100,
     },
     {

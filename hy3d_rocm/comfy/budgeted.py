@@ -34,27 +34,29 @@ class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code
     """The VAE's own code has to do it. The text says why."""
 
 
-def decode(vae: Any, latents: torch.Tensor, budget: str) -> Made:
+def decode(vae: Any, latents: torch.Tensor, budget: str, strategy: str = "auto") -> Made:
     """Frames (B, C, T, H, W) on the CPU, as the VAE gives them for latents (B, C, T, H, W), and a
     report. budget: see parse_budget. LeftAlone for any reason; interrupts go through."""
     from hy3d_rocm.decode.executor import decode_with_report
 
     def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
         return decode_with_report(
-            family, latents, request, "auto", "auto", run.steps, run.watcher
+            family, latents, request, strategy, "auto", run.steps, run.watcher
         )  # fmt: skip
 
     return _left_alone_if_failing(vae, latents, budget, work, "latents")
 
 
-def encode(vae: Any, pixels: torch.Tensor, budget: str, moments: bool = False) -> Made:
+def encode(
+    vae: Any, pixels: torch.Tensor, budget: str, strategy: str = "auto", moments: bool = False
+) -> Made:
     """The mean (B, C, T, H, W) that the VAE gives for pixels in its own range, and a report.
     moments: mean and log variance, 2 C channels. All else as decode()."""
     from hy3d_rocm.decode.executor import encode_with_report
 
     def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
         return encode_with_report(
-            family, pixels, request, "auto", "auto", run.steps, run.watcher, moments=moments
+            family, pixels, request, strategy, "auto", run.steps, run.watcher, moments=moments
         )
 
     return _left_alone_if_failing(vae, pixels, budget, work, "pixels")

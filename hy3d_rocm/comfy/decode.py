@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import status, timeline, vae_memory, vaes
+from hy3d_rocm.comfy import memory, status, timeline, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     Asked,
     Made,
     Run,
+    caught,
     current_device,
+    own_code,
     own_report,
     parts_or_why,
     running,
@@ -70,8 +72,9 @@ def decode_latent(
     """
     latents = latents_of(samples)
     asked = Asked(
-        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {})
-    )
+        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {}),
+        "VAE Decode (ROCm)",
+    )  # fmt: skip
     made = _decoded(vae, latents, asked, vae.decode)
     images = made.images
     if images.ndim == 5:
@@ -92,15 +95,16 @@ def decode_samples(
     precision: str = "auto",
     options: DecodeOptions | None = None,
     own: Own | None = None,
+    who: str = "VAE.decode",
 ) -> tuple[torch.Tensor, DecodeReport]:
     """Images as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C), and how they came about.
 
     samples: a LATENT or its tensor. own: what is called with the tensor where nothing else can be
     done (report.strategy is then "own"), None for the VAE's own decode: a patch of that gives what
-    was there before. Errors as decode_latent() has them.
+    was there before. who: for the log. Errors as decode_latent() has them.
     """
     latents = samples if isinstance(samples, torch.Tensor) else latents_of(samples)
-    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions())
+    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions(), who)
     made = _decoded(vae, latents, asked, own or vae.decode)
     return made.images, made.report
 
@@ -137,10 +141,10 @@ def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
 
 def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, own: Own) -> Decoded:
     started = time.perf_counter()
-    with running() as run:
+    with memory.stage_lines("VAE Load", "VAE Decode"), running() as run:
         made = _in_parts(vae, latents, asked, run)
         if isinstance(made, str):
-            made = _as_a_whole(vae, latents, made, run, own)
+            made = _as_a_whole(vae, latents, made, run, own, asked.who)
     return Decoded(*made, run, time.perf_counter() - started)
 
 
@@ -221,17 +225,17 @@ def _carried_out(
     return images, report
 
 
-def _as_a_whole(vae: Any, latents: torch.Tensor, why: str, run: Run, own: Own) -> Made:
+def _as_a_whole(vae: Any, latents: torch.Tensor, why: str, run: Run, own: Own, who: str) -> Made:
     inner = getattr(vae, "first_stage_model", vae)
     logger.info(
-        "Hy3DRocmVAEDecode: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, with "
-        "failing convolutions caught; budget, strategy and precision have no effect",
-        type(inner).__name__, why,
+        "%s: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, %s; "
+        "budget, strategy and precision have no effect",
+        who, type(inner).__name__, why, caught(),
     )  # fmt: skip
     began = time.perf_counter()
     place = torch.device(getattr(vae, "device", None) or management.get_torch_device())
     with run.metered(place):
-        images = own(latents)
+        images = own_code(vae, lambda: own(latents), latents)
     seconds = time.perf_counter() - began
     report = own_report(vae, tuple(latents.shape), tuple(images.shape), why, seconds)
     report.measured_peak_bytes = run.meters[0].peak_bytes

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.comfy import status, vae_memory, vaes
+from hy3d_rocm.comfy import memory, status, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     Asked,
     Made,
     Run,
+    caught,
     current_device,
+    own_code,
     own_report,
     parts_or_why,
     running,
@@ -49,8 +51,9 @@ def encode_pixels(
     """A LATENT of pixels (frames, H, W, C) in 0..1, and a report. Errors as decode_latent()."""
     check_images(pixels)
     asked = Asked(
-        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {})
-    )
+        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {}),
+        "VAE Encode (ROCm)",
+    )  # fmt: skip
     started = time.perf_counter()
     latents, report, run = _encoded(vae, pixels, asked, vae.encode)
     seconds = time.perf_counter() - started
@@ -68,10 +71,11 @@ def encode_images(
     precision: str = "auto",
     options: DecodeOptions | None = None,
     own: Own | None = None,
+    who: str = "VAE.encode",
 ) -> Made:
     """Latents as VAE.encode gives them, and how they came about. See decode.decode_samples()."""
     check_images(pixels)
-    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions())
+    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions(), who)
     return _encoded(vae, pixels, asked, own or vae.encode)[:2]
 
 
@@ -102,10 +106,10 @@ def prepared(vae: Any, pixels: torch.Tensor, time_step: int) -> torch.Tensor:
 def _encoded(
     vae: Any, pixels: torch.Tensor, asked: Asked, own: Own
 ) -> tuple[torch.Tensor, DecodeReport, Run]:
-    with running() as run:
+    with memory.stage_lines("VAE Load", "VAE Encode"), running() as run:
         made = _in_parts(vae, pixels, asked, run)
         if isinstance(made, str):
-            made = _as_a_whole(vae, pixels, made, run, own)
+            made = _as_a_whole(vae, pixels, made, run, own, asked.who)
     return *made, run
 
 
@@ -156,14 +160,14 @@ def _given_back(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     return latents if shaped is None else shaped(latents)
 
 
-def _as_a_whole(vae: Any, pixels: torch.Tensor, why: str, run: Run, own: Own) -> Made:
+def _as_a_whole(vae: Any, pixels: torch.Tensor, why: str, run: Run, own: Own, who: str) -> Made:
     inner = getattr(vae, "first_stage_model", vae)
     logger.info(
-        "Hy3DRocmVAEEncode: %s is not encoded in parts (%s): ComfyUI's own encode runs, with "
-        "failing convolutions caught; budget, strategy and precision have no effect",
-        type(inner).__name__, why,
+        "%s: %s is not encoded in parts (%s): ComfyUI's own encode runs, %s; "
+        "budget, strategy and precision have no effect",
+        who, type(inner).__name__, why, caught(),
     )  # fmt: skip
     began = time.perf_counter()
-    latents = own(pixels)
+    latents = own_code(vae, lambda: own(pixels), pixels, encode=True)
     seconds = time.perf_counter() - began
     return latents, own_report(vae, tuple(pixels.shape), tuple(latents.shape), why, seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -15,14 +16,16 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.comfy import vaes
+from hy3d_rocm.comfy import memory, status, vaes
 from hy3d_rocm.comfy.decode import decode_samples
 from hy3d_rocm.comfy.encode import encode_images
-from hy3d_rocm.comfy.running import running
+from hy3d_rocm.comfy.reports import own_code_text, report_text
+from hy3d_rocm.comfy.running import caught, own_code, running
 from hy3d_rocm.decode.checks import STRATEGIES, check_choice
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.planning.planner import DoesNotFitError
 from hy3d_rocm.decode.precision import PRECISIONS
+from hy3d_rocm.decode.stages import stage_of
 
 __all__ = ["MODES", "guard"]
 
@@ -84,8 +87,15 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
 
     @wraps(own)
     def protected(self: Any, *given: Any, **more: Any) -> Any:
-        with running():
-            return own(self, *given, **more)
+        first = next(iter((*given, *more.values())), None)
+        what, encodes = f"Protect VAE: {name}", name.startswith("encode")
+        stage, began = stage_of(encodes), time.perf_counter()
+        before = "VAE Load" if vaes.is_managed(source) else stage
+        with memory.stage_lines(before, stage), running() as run:
+            made = own_code(source, lambda: own(self, *given, **more), first, encodes)
+        seconds, stats = time.perf_counter() - began, run.guard.stats
+        status.remember(own_code_text(what, caught(), first, made, seconds, stats))
+        return made
 
     if wishes is None or name not in _FULL:
         return protected
@@ -100,12 +110,15 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
             return own(self, tensor, *given, **more)
 
         try:
-            made, _ = run(
+            made, report = run(
                 source, first, budget=wishes.budget, strategy=_possible(name, wishes.strategy),
-                precision=wishes.precision, own=as_before,
+                precision=wishes.precision, own=as_before, who=f"Protect VAE: {name}",
             )  # fmt: skip
         except DoesNotFitError as error:
             raise ValueError(f"Protect VAE: {error}") from error
+        kind = "pixels" if name == "encode" else "latents"
+        text = report_text(report, first, made, report.seconds, "", kind)
+        status.remember(f"Protect VAE: {name}, {text}")
         return made
 
     return full

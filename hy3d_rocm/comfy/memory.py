@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import comfy.model_management as management
@@ -52,6 +54,7 @@ class Cap:
 
 
 _cap: Cap | None = None
+_told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=frozenset())
 _said: set[str] = set()
 
 
@@ -93,6 +96,22 @@ def log_stage(stage: str) -> str:
         return ""
     logger.info("%s", line)
     return line
+
+
+@contextmanager
+def stage_lines(before: str, after: str) -> Iterator[None]:
+    """The lines "Before ..." and "After ...", of the outermost of those that tell of `after`."""
+    told = _told.get()
+    if after in told:
+        yield
+        return
+    token = _told.set(told | {after})
+    log_stage(f"Before {before}")
+    try:
+        yield
+    finally:
+        log_stage(f"After {after}")
+        _told.reset(token)
 
 
 def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:

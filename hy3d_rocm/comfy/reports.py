@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decode.stages import shapes_of
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
+    from hy3d_rocm.conv.stats import Stats
     from hy3d_rocm.decode.report import DecodeReport
 
-__all__ = ["report_lines", "report_text"]
+__all__ = ["own_code_text", "report_lines", "report_text"]
 
 
 def report_text(
@@ -24,6 +26,18 @@ def report_text(
         table,
     ]
     return "\n".join(line for line in lines if line)
+
+
+def own_code_text(
+    what: str, caught: str, given: Any, made: Any, seconds: float, stats: Stats
+) -> str:
+    """Of a method of a VAE that ran its own code under protect(). caught: "with ..."."""
+    table = f"\n{stats.table()}" if stats.recovered else ""
+    return (
+        f"{what} by its own code, {caught}: {shapes_of(given)} -> {shapes_of(made)} in "
+        f"{seconds:.2f} s; {stats.recovered} of {stats.calls} convolutions went another way than "
+        f"the first{table}"
+    )
 
 
 def report_lines(report: DecodeReport) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.memory.meter import PeakMeter
+from hy3d_rocm.decode.stages import told
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.router import Guard
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 
 __all__ = [
-    "Asked", "Made", "Run", "Steps", "checked", "current_device", "own_report", "parts_or_why",
-    "running", "said",
+    "Asked", "Made", "Run", "Steps", "caught", "checked", "current_device", "on_cpu", "own_code",
+    "own_report", "parts_or_why", "running", "said",
 ]  # fmt: skip
 
 logger = logging.getLogger("hy3d_rocm")
@@ -39,12 +40,14 @@ _NEAR_S = 0.01
 
 @dataclass(frozen=True)
 class Asked:
-    """What a node or a patch asks of a decode or encode. budget: see parse_budget."""
+    """What a node or a patch asks of a decode or encode. budget: see parse_budget. who: for the
+    log, the node or method that was called."""
 
     budget: Request
     strategy: str
     precision: str
     options: DecodeOptions
+    who: str = "VAE.decode"
 
 
 class Steps:
@@ -109,6 +112,27 @@ def checked() -> Iterator[None]:
         CHECKED.reset(token)
 
 
+# How each running() of this context has convolutions computed, see protect().
+POLICY: ContextVar[str] = ContextVar("hy3d_rocm_policy", default="auto")
+ON_CPU = "pin:cpu"
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Every running() inside has each convolution computed on the CPU."""
+    token = POLICY.set(ON_CPU)
+    try:
+        yield
+    finally:
+        POLICY.reset(token)
+
+
+def caught() -> str:
+    """How a VAE's own code runs here, for the log."""
+    on_the_cpu = POLICY.get() == ON_CPU
+    return "with each convolution on the CPU" if on_the_cpu else "with failing convolutions caught"
+
+
 @contextmanager
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
@@ -119,7 +143,12 @@ def running() -> Iterator[Run]:
     jit.on_compile = _before_compiling
     with (
         Watcher() as watcher,
-        protect(on_event=watcher.throw, cancel=watcher.flag, check_finite=CHECKED.get()) as guard,
+        protect(
+            policy=POLICY.get(),
+            on_event=watcher.throw,
+            cancel=watcher.flag,
+            check_finite=CHECKED.get(),
+        ) as guard,
     ):
         yield Run(guard, watcher, Steps())
 
@@ -128,6 +157,25 @@ def current_device(device: torch.device) -> Any:
     """ComfyUI's context that makes the VAE's device the current one (not in 2025-10)."""
     context = getattr(management, "cuda_device_context", None)
     return nullcontext() if context is None else context(device)
+
+
+def own_code(vae: Any, work: Callable[[], Any], given: Any, encode: bool = False) -> Any:
+    """`work()`, which is the VAE's own code, between the lines that tell where it stopped."""
+    device, dtype = where_of(vae)
+    is_sent = POLICY.get() == ON_CPU and device.type != "cpu"
+    how = f", {caught()}" if is_sent else ""
+    return told(work, given, device, dtype, encode, how)
+
+
+def where_of(vae: Any) -> tuple[torch.device, object]:
+    """Where a VAE's own code computes, and in which type."""
+    device, dtype = getattr(vae, "device", None), getattr(vae, "vae_dtype", None)
+    if dtype is None and callable(getattr(vae, "parameters", None)):
+        parameter = next(vae.parameters(), None)
+        if parameter is not None:
+            device, dtype = parameter.device, parameter.dtype
+    found = torch.device(management.get_torch_device() if device is None else device)
+    return found, "of its own" if dtype is None else dtype
 
 
 def said(error: BaseException) -> str:

@@ -15,9 +15,15 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
 from hy3d_rocm.decode.memory.budget import parse_budget
+from hy3d_rocm.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
+from hy3d_rocm.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
+from hy3d_rocm.env.choices import PATCHES as PATCHES
+from hy3d_rocm.env.choices import SERVED_MODULES as SERVED_MODULES
+from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode
+from hy3d_rocm.env.choices import VAE_PATCHES as VAE_PATCHES
 from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 
@@ -25,22 +31,11 @@ logger = logging.getLogger("hy3d_rocm")
 
 SETTING = "setting"  # a node's choice that means: as the settings say
 OFFLOADS = POLICIES
-VaeMode = Literal["off", "protect", "full"]
-VAE_MODES: tuple[VaeMode, ...] = get_args(VaeMode)
-HUNYUAN3D_PATCHES = (
-    "delight", "multiview", "mesh", "vae-decode", "loaders", "render", "inpaint",
-)  # fmt: skip
-VAE_PATCHES = ("core-vae", "wan-vae", "hunyuan-vae")
-FRAMEPACK_PATCHES = (
-    "framepack-import", "framepack-unload", "framepack-memory", "framepack-preview",
-)  # fmt: skip
-SERVED_MODULES = ("raster",)
-PATCHES = (*HUNYUAN3D_PATCHES, *SERVED_MODULES, *VAE_PATCHES, *FRAMEPACK_PATCHES)
 PREFIX = "hy3d_rocm."
 VARIABLES = {
     "seed_mode": "HY3D_ROCM_SEED_MODE",
     "offload": "HY3D_ROCM_OFFLOAD",
-    "vae": "HY3D_ROCM_VAE",
+    "vae": VAE_VARIABLE,
     "vae_budget": "HY3D_ROCM_VAE_BUDGET",
     "protect_prompts": "HY3D_ROCM_PROTECT_PROMPTS",
 }
@@ -62,7 +57,8 @@ class Settings:
     """seed_mode: one of SEED_MODES; offload: one of OFFLOADS; patches_off: names of PATCHES.
 
     vae: how other people's VAE nodes run: "off" as they are, "protect" with failing convolutions
-    caught, "full" in parts within vae_budget too ("auto", "6GB", "80%": see parse_budget).
+    caught, "full" in parts within vae_budget too ("auto", "6GB", "80%": see parse_budget), "cpu"
+    on the CPU.
     protect_prompts: failing convolutions are caught in every node of a prompt.
     """
 

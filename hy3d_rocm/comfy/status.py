@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 def remember(report: str) -> None:
-    """Keeps a decode's report for the status node; the last KEPT stay."""
+    """Keeps the report of a decode or encode for the status node; the last KEPT stay."""
     with _lock:
         _reports.append(report)
 
@@ -60,7 +60,7 @@ def report(pipeline: Any = None) -> list[Section]:
         Section("Patches", _patch_lines()),
         Section("Pipelines", [_pipeline_line(p) for p in known] or ["none seen yet"]),
         *machine,
-        Section(f"Decodes (the last {KEPT})", decodes or ["none yet"]),
+        Section(f"Decodes and encodes (the last {KEPT})", decodes or ["none yet"]),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from hy3d_rocm.decode.families.hosted import Host, HostedFamily
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.stages import flush
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +31,8 @@ __all__ = [
     "ComfyWeights", "OtherModelError", "check_channels", "encodes_as_told", "family_of",
     "is_managed", "is_proven", "place_of", "unknown_family_of",
 ]  # fmt: skip
+
+logger = logging.getLogger("hy3d_rocm")
 
 _CAST = ("weight", "bias")
 
@@ -180,24 +184,32 @@ def is_proven(family: StructuredFamily) -> bool:
     it is, where its own code can run: nothing is moved for it."""
     away = family.host is not None and not family.host.runs_own_code
     asked = type(family)(family.vae) if away else family
-    return _answer(family, lambda: proof.proven(asked))
+    return _answer(family, lambda: proof.proven(asked), "VAE Decode", "two small latent frames")
 
 
 def encodes_as_told(family: StructuredFamily) -> bool:
     """The same of its encoder, with one small image."""
     if getattr(family, "encoder", None) is None:
         return False
-    return _answer(family, lambda: proof.encodes_as_told(family))
+    return _answer(family, lambda: proof.encodes_as_told(family), "VAE Encode", "one small image")
 
 
-def _answer(family: StructuredFamily, ask: Callable[[], bool]) -> bool:
+def _answer(family: StructuredFamily, ask: Callable[[], bool], stage: str, what: str) -> bool:
     """What is known, or what the VAE says. Where memory is short it is asked again when there is
     more; then the error goes on."""
+    from hy3d_rocm.comfy.running import POLICY
+
     known = family.seen
     if known is not None and known.proven is not None:
         return known.proven
+    # What runs then may hang as any other convolution may.
+    logger.info(
+        "[%s] Trying %s first, to see whether the VAE does what its layers say", stage, what
+    )
+    flush()
     # A back-end that gives NaN once must not count against the VAE for the whole session.
-    with protect() if not LOCAL.modes else nullcontext(), aside(check_finite=True):
+    scope = nullcontext() if LOCAL.modes else protect(policy=POLICY.get())
+    with scope, aside(check_finite=True):
         told = retried(ask, lambda: meter.give_back(family.device))
     if known is not None:
         known.proven = told

@@ -10,10 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any
 
 from hy3d_rocm import __version__
+from hy3d_rocm.doctor.miopen.contents import in_a_line
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -48,7 +47,7 @@ def lines(environ: Mapping[str, str]) -> list[str]:
     subjects: tuple[tuple[str, Callable[[Mapping[str, str]], str]], ...] = (
         ("corrected in place", _corrected),
         ("memory", _memory),
-        ("MIOpen", _miopen),
+        ("MIOpen", in_a_line),
         ("FramePack", _framepack),
     )
     return [
@@ -72,7 +71,10 @@ def _corrected(environ: Mapping[str, str]) -> str:
     if applied:
         return "; ".join(f"{name} ({', '.join(names)})" for name, names in applied.items())
     permitted, reason = gate.should_patch(environ)
-    return "nothing that is known is loaded" if permitted else f"nothing: {reason}"
+    if permitted:
+        return "nothing that is known is loaded, or the settings switch it off"
+    is_said = found is not None and found.said_alone
+    return "nothing" if is_said else f"nothing: {reason}"
 
 
 def _memory(_environ: Mapping[str, str]) -> str:
@@ -84,25 +86,6 @@ def _memory(_environ: Mapping[str, str]) -> str:
     if now.kind == "limit":
         return f"{where}, VRAM limit {short_text(now.limit)}"
     return f"{where}, no VRAM limit ({CAP_GB}, {CAP_SHARE})"
-
-
-def _miopen(environ: Mapping[str, str]) -> str:
-    import torch
-
-    if not getattr(torch.version, "hip", None):
-        return "not used by this torch"
-    mode = environ.get("MIOPEN_FIND_MODE", "").strip() or "its default"
-    return f"find mode {mode}, {_database(environ)}; convolutions that fail go another way"
-
-
-def _database(environ: Mapping[str, str]) -> str:
-    contents: Any = import_module("hy3d_rocm.doctor.miopen.contents")
-    facts = contents.collect(environ)
-    found, size = facts["find_entries"], facts["bytes"]
-    if not size:
-        return "its database is empty, so the first decode takes longer"
-    entries = "results" if found is None else f"{found} results"
-    return f"{entries} of earlier searches, {size_text(size)} on disk"
 
 
 def _framepack(_environ: Mapping[str, str]) -> str:

@@ -32,7 +32,13 @@ from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeReport, Step
-from hy3d_rocm.decode.stages import StageLog, synchronize
+from hy3d_rocm.decode.stages import (
+    StageLog,
+    say_attempt,
+    say_success,
+    stage_of,
+    synchronize,
+)
 from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
 from hy3d_rocm.units import size_text
 
@@ -83,7 +89,7 @@ class Execution:
         self.report.planning_seconds = time.perf_counter() - began
         began = time.perf_counter()
         device = self.job.device
-        logger.info("[VAE Decode] Attempting %s on %s", _where(device), device)
+        say_attempt(self._device(), self.job.encode)
         with meter.PeakMeter(device, exact=False) as peak:
             while (failure := self._attempt()) is not None:
                 meter.give_back(device)  # outside of the except block, which held tensors
@@ -92,10 +98,12 @@ class Execution:
         self.report.measured_peak_bytes = peak.peak_bytes
         self.report.seconds = time.perf_counter() - began
         self.report.steps = self.counter.done
-        logger.info(
-            "[VAE Decode] %s SUCCESS - result device cpu, shape %s, %.2f s",
-            _where(device), self.job.out_shape, self.report.seconds,
-        )  # fmt: skip
+        result = f"device cpu, shape {self.job.out_shape}"
+        say_success(self._device(), result, self.report.seconds, self.job.encode)
+
+    def _device(self) -> torch.device:
+        """Where the plan has it computed."""
+        return self.job.device if self.plan is None else self.job.device_of(self.plan.way)
 
     # Plans
 
@@ -134,8 +142,9 @@ class Execution:
         report.predicted_peak_bytes = plan.need.device_bytes if known else 0
         report.predicted_host_bytes = plan.need.host_bytes if known else 0
         logger.info(
-            "[VAE Decode] %s, planned peak %s of %s. %s",
-            plan.way.name, plan.need.text(), size_text(self.budget.device_bytes, 2), report.reason,
+            "[%s] %s, planned peak %s of %s. %s",
+            stage_of(self.job.encode), plan.way.name, plan.need.text(),
+            size_text(self.budget.device_bytes, 2), report.reason,
         )  # fmt: skip
 
     def _step_down(self, failure: Failure) -> None:
@@ -161,9 +170,10 @@ class Execution:
             raise failure.final(plan.way.name, error) from None
         event["next_way"] = self.plan.way.name if self.plan is not None else ""
         logger.warning(
-            "[VAE Decode] %s in grain %d of %s (%s): starting again %s%s",
-            failure.what.capitalize(), self.counter.done + 1, plan.way.name, failure.text,
-            event["next_way"], f" in {self.report.dtype}" if failure.wider is not None else "",
+            "[%s] %s in grain %d of %s (%s): starting again %s%s",
+            stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
+            plan.way.name, failure.text, event["next_way"],
+            f" in {self.report.dtype}" if failure.wider is not None else "",
         )  # fmt: skip
 
     def _choose_again(self, failed: Plan, failure: Failure) -> None:
@@ -239,7 +249,7 @@ class Execution:
         if isinstance(backend, NativeBackend):
             backend.cancel = native_flag(self.counter.cancel)
             backend.check = self.counter.check
-        stages = StageLog(self.counter, device, self.synchronization)
+        stages = StageLog(self.counter, device, self.synchronization, job.encode)
         tools = ways.Tools(backend, device, stages, lambda: _relieve(device))
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
@@ -368,10 +378,6 @@ def own_code_words(job: Job, way: Way) -> str:
         f"{said} Tiles of it are an approximation whose error can't be known: norms and attention "
         'see one tile at a time. strategy="whole" with a larger budget gives its own decode.'
     )
-
-
-def _where(device: torch.device) -> str:
-    return "GPU decode" if device.type == "cuda" else "CPU decode"
 
 
 def name_of(dtype: torch.dtype) -> str:

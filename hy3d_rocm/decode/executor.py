@@ -37,6 +37,7 @@ from hy3d_rocm.decode.planning.ways import (
 )
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision, only_stores
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
+from hy3d_rocm.decode.stages import say_start
 from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.device import resolve_device
 
@@ -233,11 +234,7 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     options = asked.options
     device = _device_of(family)
     precision = _precision(asked, family, device)
-    logger.info(
-        "[VAE Decode] Starting - %s shape %s, device %s",
-        "pixels" if encode else "latents", tuple(source.shape), source.device,
-    )  # fmt: skip
-    logger.info("[VAE Decode] VAE device %s, VAE dtype %s", family.device, family.dtype)
+    say_start(source, family.device, family.dtype, encode)
     budget = make_budget(
         asked.budget,
         meter.machine_of(device),

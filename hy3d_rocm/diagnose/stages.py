@@ -32,9 +32,9 @@ _WORDS = (
     "requested to load",
     "interrupt",
 )
-_OWN_START = re.compile(r"\[VAE Decode\] (?:Starting|Attempting)")
+_OWN_START = re.compile(r"\[VAE (?:De|En)code\] (?:Starting|Attempting)")
 _DONE = re.compile(
-    r"\[VAE Decode\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape|Unloaded AutoencoderKL"
+    r"\[VAE (?:De|En)code\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape|Unloaded AutoencoderKL"
     r"|Prompt executed in|Processing interrupted|Interrupted by user"
 )
 _OFFLOAD = re.compile(r"Offloading DynamicSwap_\w*Transformer\w* from \S+ to preserve memory", re.I)
@@ -56,7 +56,7 @@ class Stages:
 
     stage: Stage = ""
     begun: Line | None = None  # the decode that has begun and not ended
-    own_lines: bool = False  # it was begun by "[VAE Decode] ..." lines
+    own_lines: bool = False  # it was begun by "[VAE Decode] ..." or "[VAE Encode] ..." lines
     last: Line | None = None
     offloaded: Line | None = None  # a transformer that was only partly moved away
     sampled: bool = field(default=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
 from hy3d_rocm.doctor.selftest import is_wrong, tier_name
+from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
 
 _VERDICTS = {
     "throws": Severity.ERROR, "harmful": Severity.WARNING, "does nothing": Severity.ADVICE,
@@ -16,7 +17,7 @@ _TITLES = {
     "harmful": "{name} does harm",
     "does nothing": "{name} has no effect",
 }
-_SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_PATCH", "HY3D_ROCM_VAE")
+_SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_VAE")
 _NO_REMEDY = "leave it unset"
 
 
@@ -47,6 +48,10 @@ def switched_off(facts: Facts) -> Iterator[Said]:
         for name in _SWITCHES
         if str(facts.get(f"variables.{name}.value", "")).strip().lower() == "off"
     ]
+    text = str(facts.get(f"variables.{PATCH_VARIABLE}.value", ""))
+    choice = read_patch_choice({PATCH_VARIABLE: text})
+    if choice.mode == "off":
+        off.append(choice.problem or f"{PATCH_VARIABLE}={text.strip()}")
     off += [f"the setting {name} is off" for name in facts.get("comfyui.switched_off", [])]
     if off:
         yield Said("Parts of this pack are switched off", ", ".join(off),

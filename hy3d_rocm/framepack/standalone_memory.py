@@ -7,27 +7,42 @@ One video after the other is made in one thread, so what is known about them is 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from hy3d_rocm import __version__
+from hy3d_rocm.decode.stages import flush, told
+from hy3d_rocm.doctor.miopen.contents import in_a_line
+from hy3d_rocm.env.choices import VAE_VARIABLE, VaeMode, read_vae_mode
 from hy3d_rocm.framepack import card as cards
-from hy3d_rocm.framepack import known
+from hy3d_rocm.framepack import known, problems
 from hy3d_rocm.framepack.again import restorer
 from hy3d_rocm.framepack.preservation import Preservation, begin, users_choice
+from hy3d_rocm.framepack.recommend import recommend
 from hy3d_rocm.framepack.residency import Part, is_on, move, own_tensors, parts_of
 from hy3d_rocm.framepack.sections import SectionRunner
-from hy3d_rocm.memory import gpu_bytes
-from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, stage_line, wanted_cap
+from hy3d_rocm.memory import gpu_bytes, host_free_bytes
+from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, Kind, stage_line, wanted_cap
+from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")
 
 Function = Callable[..., Any]
 CPU = torch.device("cpu")
+VAE_WORDS: Mapping[VaeMode, str] = {
+    "off": "as FramePack has it",
+    "protect": "convolutions that fail go another way; cpu would have it on the CPU",
+    "full": "in parts within HY3D_ROCM_VAE_BUDGET, convolutions that fail go another way",
+    "cpu": "on the CPU",
+}
+HANG_S = 300  # after which a decode on the card is worth a line
 _ALIKE = 1.25  # a decode of up to so many times the frames is taken for one like those before
 
 
@@ -42,6 +57,8 @@ class Memory:
         self.device = CPU
         self.card: cards.Card | None = None
         self.limit_bytes = 0
+        self.is_capped = False
+        self.vae_mode = read_vae_mode(os.environ)
         self.whole: list[torch.nn.Module] = []
         self.swapped: list[torch.nn.Module] = []
         self.encoded = False
@@ -54,23 +71,40 @@ class Memory:
         self.decoded_frames = 0
 
     def begin(self, device: torch.device) -> None:
-        """FramePack computes on `device`: the cap is put into force."""
+        """FramePack computes on `device`: the cap is put into force, and the first lines tell how
+        things stand."""
         self.device = torch.device(device)
-        if self.device.type != "cuda":
-            logger.info("FramePack computes on %s: nothing is moved or preserved", self.device)
-            return
+        if self.device.type == "cuda":
+            self._cap()
+        logger.info("%s", "\n".join(self._first_lines()))
+
+    def _cap(self) -> None:
         _, total = gpu_bytes(self.device)
         cap, said = wanted_cap(os.environ, total)
         for line in said:
             logger.warning("hy3d_rocm: %s", line)
         if cap is not None:
             torch.cuda.set_per_process_memory_fraction(cap / total, self.device)
-        self.limit_bytes = cap or total
+        self.limit_bytes, self.is_capped = cap or total, cap is not None
         self.card = cards.card_of(self.device, self._free)
-        cap_text = (
-            f"limit {self.limit_bytes / 2**30:.1f} GB" if cap else f"no {CAP_GB}, {CAP_SHARE}"
-        )
-        logger.info("hy3d_rocm looks after FramePack's memory on %s (%s)", self.device, cap_text)
+
+    def _first_lines(self) -> list[str]:
+        """By which an installation can be verified, and what the four problems look like."""
+        lines = [f"hy3d_rocm {__version__} looks after FramePack on {self.device}:"]
+        lines.append(f"  VAE: {VAE_WORDS[self.vae_mode]} ({VAE_VARIABLE})")
+        if self.card is None:
+            return [*lines, "  memory: nothing is moved or preserved"]
+        free = self.card.free()
+        cap = f"VRAM limit {short_text(self.limit_bytes)}" if self.is_capped else "no VRAM limit"
+        lines += [
+            f"  memory: {size_text(free)} free, {cap} ({CAP_GB}, {CAP_SHARE})",
+            f"  MIOpen: {in_a_line(os.environ)}",
+            f"  recommended: {recommend(free, self.limit_bytes, host_free_bytes() or 0).text()}",
+            '  right: "Unloading ... completely" before "[Before VAE Load]"; wrong: "Offloading '
+            'DynamicSwap_... to preserve memory"',
+            '  if it fails (of a whole log "hy3d-rocm diagnose LOG" tells it):',
+        ]
+        return lines + [f"    {problem.text()}" for problem in problems.ALL]
 
     # What stands in place of diffusers_helper.memory's functions.
 
@@ -90,10 +124,11 @@ class Memory:
         def load(model: torch.nn.Module, target_device: Any, unload: bool = True) -> None:
             if unload:
                 self._off([one for one in _once_each(self._done()) if one is not model])
+            is_vae = _short(model) == "VAE"
             self._line(f"Before {_short(model)} Load")
-            model.to(device=target_device)
+            model.to(device=CPU if is_vae and self.vae_mode == "cpu" else target_device)
             self.whole.append(model)
-            if "Autoencoder" in type(model).__name__:
+            if is_vae:
                 self.vae_bytes = _bytes(model)
 
         return load
@@ -165,38 +200,80 @@ class Memory:
         return encode
 
     def vae_encode(self, original: Function) -> Function:
-        """With failing convolutions caught."""
+        """With failing convolutions caught. HY3D_ROCM_VAE=cpu: on the CPU."""
+        signature = inspect.signature(original)
 
         @functools.wraps(original)
         def encode(*args: Any, **kwargs: Any) -> Any:
-            from hy3d_rocm.conv.router import protect
-
-            with protect():
-                return original(*args, **kwargs)
+            given = signature.bind(*args, **kwargs).arguments
+            return self._told(lambda: original(*args, **kwargs), *_first_and_vae(given), True)
 
         return encode
 
     def vae_decode(self, original: Function) -> Function:
         """With failing convolutions caught; again without the transformer's weights on the card
-        if memory runs out. HY3D_ROCM_VAE=full: in parts within HY3D_ROCM_VAE_BUDGET."""
+        if memory runs out. HY3D_ROCM_VAE=full: in parts within HY3D_ROCM_VAE_BUDGET; cpu: on the
+        CPU."""
+        signature = inspect.signature(original)
 
         @functools.wraps(original)
         def decode(*args: Any, **kwargs: Any) -> Any:
-            from hy3d_rocm.conv.router import protect
+            latents, vae = _first_and_vae(signature.bind(*args, **kwargs).arguments)
+
+            def work() -> Any:
+                if self.vae_mode in ("full", "cpu"):
+                    return _in_parts(*args, **kwargs)
+                return original(*args, **kwargs)
 
             def protected() -> Any:
-                with protect():
-                    if os.environ.get("HY3D_ROCM_VAE", "").strip().lower() == "full":
-                        return _in_parts(*args, **kwargs)
-                    return original(*args, **kwargs)
+                return self._told(work, latents, vae, False)
 
             self._line("Before VAE Decode")
-            if self.decodes is None:
-                return protected()
-            self._longer(args[0] if args else kwargs.get("latents"))
-            return self.decodes.run(protected, lambda: None)
+            if self.decodes is None or self.vae_mode == "cpu":
+                return self._explained(protected, True)
+            self._longer(latents)
+            decodes = self.decodes
+            return self._explained(lambda: decodes.run(protected, lambda: None), True)
 
         return decode
+
+    def _told(self, work: Callable[[], Any], source: Any, vae: Any, encode: bool) -> Any:
+        """`work()` of the VAE, with its lines, as HY3D_ROCM_VAE says."""
+        from hy3d_rocm.conv.router import protect
+
+        if self.vae_mode == "off":
+            return work()
+        if self.vae_mode == "cpu":
+            vae.to(CPU)
+        with protect():
+            if not encode and self.vae_mode in ("full", "cpu"):
+                return work()  # which has lines of its own
+            parameter = next(vae.parameters())
+            return told(work, source, parameter.device, parameter.dtype, encode)
+
+    def _explained(self, work: Callable[[], Any], in_decode: bool) -> Any:
+        """`work()`; of an error that is one of the four problems a line says which, and of a
+        decode that does not end that it may be a hang."""
+        timer = threading.Timer(HANG_S, self._say_hang)
+        timer.daemon = True
+        if in_decode and self.card is not None:
+            timer.start()
+        try:
+            return work()
+        except Exception as error:
+            found = problems.problem_of(str(error), in_decode)
+            if found is not None:
+                logger.error("hy3d_rocm: %s", found.text())
+            raise
+        finally:
+            timer.cancel()
+
+    def _say_hang(self) -> None:
+        logger.warning(
+            "hy3d_rocm: the decode has not ended after %d minutes. Is it this? %s",
+            HANG_S // 60, problems.HANG.text(),
+        )  # fmt: skip
+        flush()
 
     def _longer(self, latents: Any) -> None:
         """What was measured says nothing of a longer decode: the second is of twice the frames."""
@@ -215,7 +292,9 @@ class Memory:
             if runner is None:
                 return original(*args, **kwargs)
             try:
-                return runner.run(lambda: original(*args, **kwargs), restorer(kwargs))
+                return self._explained(
+                    lambda: runner.run(lambda: original(*args, **kwargs), restorer(kwargs)), False
+                )
             finally:
                 known.remember(self.shape, runner.state)
 
@@ -255,7 +334,10 @@ class Memory:
         if self.card is None:
             return
         allocated = int(torch.cuda.memory_allocated(self.device))
-        logger.info("%s", stage_line(stage, self.card.free(), allocated, self.limit_bytes))
+        kind: Kind = "limit" if self.is_capped else "card"
+        line = stage_line(stage, self.card.free(), allocated, self.limit_bytes, kind)
+        logger.info("%s", line)
+        flush()
 
     def _free(self) -> int:
         held = int(torch.cuda.memory_allocated(self.device))
@@ -272,6 +354,12 @@ def _in_parts(latents: torch.Tensor, vae: Any, image_mode: bool = False) -> torc
         return decode(vae, scaled, budget)
     frames = [decode(vae, frame.unsqueeze(2), budget) for frame in scaled.unbind(2)]
     return torch.cat(frames, dim=2)
+
+
+def _first_and_vae(given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What goes in, and the VAE: the first two arguments of vae_decode and of vae_encode."""
+    source, vae = list(given.values())[:2]
+    return source, vae
 
 
 def _once_each(models: list[torch.nn.Module]) -> list[torch.nn.Module]:

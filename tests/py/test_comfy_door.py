@@ -5,7 +5,10 @@ docs/comfyui.md says how the same was tried in the real ComfyUI.
 
 from __future__ import annotations
 
+import importlib.machinery
 import logging
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +19,8 @@ from typing import Any
 import pytest
 import torch
 from comfy_doubles import ROOT, Comfy, FakeBar, Interrupt, comfy, door, execute, nodes_of, offload
+
+import hy3d_rocm
 
 __all__ = ["comfy", "door", "execute", "offload"]  # fixtures
 
@@ -62,6 +67,92 @@ assert hy3d_rocm.__file__.startswith({str(ROOT)!r}), hy3d_rocm.__file__
 assert sys.path == path and "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+def a_folder(at: Path) -> Path:
+    """A clone of the pack, as git leaves it: nothing is built."""
+    built = shutil.ignore_patterns("_core*.so", "_core*.pyd", "_vendor", "__pycache__")
+    shutil.copytree(ROOT / "hy3d_rocm", at / "hy3d_rocm", ignore=built)
+    for name in ("__init__.py", "prestartup_script.py"):
+        shutil.copy(ROOT / name, at)
+    return at
+
+
+def an_installed_one(site: Path, version: str, *, core: bool) -> Path:
+    """Something that pip has left: enough of it to be told from the folder's."""
+    package = site / "hy3d_rocm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    if core:
+        (package / f"_core{importlib.machinery.EXTENSION_SUFFIXES[0]}").touch()
+    return package
+
+
+def start(folder: Path, site: Path) -> tuple[str, list[str]]:
+    """Where `hy3d_rocm` comes from after prestartup, and what was said of it."""
+    code = """
+import logging, runpy, sys
+sys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f).lower()]
+logging.basicConfig(format='%(message)s')
+runpy.run_path(sys.argv[1] + '/prestartup_script.py')
+import hy3d_rocm
+assert 'torch' not in sys.modules
+print(hy3d_rocm.__file__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=site, capture_output=True, text=True,
+        check=True, timeout=100, env={**os.environ, "PYTHONPATH": str(site)},
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if "files differ" in line]
+    return done.stdout.strip(), said
+
+
+def test_a_folder_that_is_newer_than_the_installed_package_is_used_and_both_are_named(
+    tmp_path: Path,
+) -> None:
+    folder = a_folder(tmp_path / "pack")
+    package = an_installed_one(tmp_path / "site", "0.0.9", core=False)
+    used, said = start(folder, package.parent)
+    assert used == str(folder / "hy3d_rocm" / "__init__.py")
+    (line,) = said
+    assert line.startswith(
+        f"hy3d_rocm: this folder's {hy3d_rocm.__version__} ({folder}) is used, not the installed "
+        f"0.0.9 ({package.parent}); "
+    )
+    assert "Run `pip install .` in the folder" in line
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda own: None, "which has no C core"),
+        (lambda own: (own / "units.py").write_text("<<<<<<< HEAD\n"),
+         "which is broken (units.py: "),
+        (lambda own: (own / "__init__.py").unlink(), "which is not there"),
+        (lambda own: (own / "__init__.py").write_text("1 / 0"),
+         "which cannot be imported (ZeroDivisionError: "),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_used_says_why_the_installed_package_is(
+    tmp_path: Path, spoil: Callable[[Path], Any], reason: str
+) -> None:
+    folder = a_folder(tmp_path / "pack")
+    spoil(folder / "hy3d_rocm")
+    has_core = reason == "which has no C core"
+    package = an_installed_one(tmp_path / "site", "0.0.9", core=has_core)
+    used, said = start(folder, package.parent)
+    assert used == str(package / "__init__.py")
+    (line,) = said
+    assert line.startswith(f"hy3d_rocm: the installed 0.0.9 ({package.parent}) is used, not this ")
+    assert reason in line
+
+
+def test_an_installed_package_that_is_the_folders_is_used_without_a_word(tmp_path: Path) -> None:
+    folder, site = a_folder(tmp_path / "pack"), tmp_path / "site"
+    shutil.copytree(folder / "hy3d_rocm", site / "hy3d_rocm")
+    for path in (folder / "hy3d_rocm").rglob("*.py"):  # as git checks them out on Windows
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert start(folder, site) == (str(site / "hy3d_rocm" / "__init__.py"), [])
 
 
 def test_switched_off_there_are_no_nodes_and_one_line(

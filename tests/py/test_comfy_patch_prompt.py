@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +147,7 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
     from hy3d_rocm.comfy import status
     from hy3d_rocm.comfy.patch import uninstall
 
+    monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     before = dict(vars(core.VAE)), core.execution.get_output_data
     lines = started(monkeypatch, caplog, "on")
     assert lines == [
@@ -157,6 +159,27 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
     assert vars(core.VAE)["decode"] is not before[0]["decode"]
     assert uninstall() == ()
     assert (dict(vars(core.VAE)), core.execution.get_output_data) == before
+
+
+def test_what_the_settings_switch_off_is_not_wrapped_and_at_each_prompt_they_are_asked(
+    core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hy3d_rocm.comfy.patch import installed, uninstall
+
+    own = core.VAE.decode, core.execution.get_output_data
+    monkeypatch.setenv("HY3D_ROCM_VAE", "off")
+    assert started(monkeypatch, caplog, "on") == []
+    assert (core.VAE.decode, core.execution.get_output_data) == own
+    installation = installed()
+    assert installation is not None
+    for vae, prompts in itertools.product(("protect", "off"), ("on", "off")):
+        monkeypatch.setenv("HY3D_ROCM_VAE", vae)
+        monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", prompts)
+        installation.run()
+        assert (core.VAE.decode is not own[0]) == (vae == "protect")
+        assert (core.execution.get_output_data is not own[1]) == (prompts == "on")
+    uninstall()
+    assert (core.VAE.decode, core.execution.get_output_data) == own
 
 
 def test_on_other_machines_comfyui_is_left_alone_and_only_the_status_says_so(
@@ -178,6 +201,7 @@ def test_one_left_out_by_name_or_changed_costs_one_line_and_not_the_other(
 ) -> None:
     from hy3d_rocm.comfy.patch import uninstall
 
+    monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     core.VAE.encode = lambda self, pixel_samples: pixel_samples
     lines = started(monkeypatch, caplog, "on,-framepack-preview")
     assert len(lines) == 2

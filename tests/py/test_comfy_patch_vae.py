@@ -123,8 +123,8 @@ def test_in_full_decode_and_encode_are_what_our_nodes_do(
 ) -> None:
     seen: list[tuple[Any, ...]] = []
 
-    def work(vae: Any, given: torch.Tensor, *, budget: str, own: Any) -> Any:
-        seen.append((vae, tuple(given.shape), budget))
+    def work(vae: Any, given: torch.Tensor, *, budget: str, **asked: Any) -> Any:
+        seen.append((vae, tuple(given.shape), budget, asked["strategy"], asked["who"]))
         return given * 0, report()
 
     full_is(monkeypatch, work)
@@ -134,7 +134,10 @@ def test_in_full_decode_and_encode_are_what_our_nodes_do(
     with core_patched():
         assert not call(vae, "decode").any()
         assert not vae.encode(pixel_samples=pixels()).any()
-    assert seen == [(vae, (2, 2, 4, 4), "6GB"), (vae, (2, 4, 4, 2), "6GB")]
+    assert seen == [
+        (vae, (2, 2, 4, 4), "6GB", "auto", "VAE.decode"),
+        (vae, (2, 4, 4, 2), "6GB", "auto", "VAE.encode"),
+    ]
     assert vars(vae) == before
     assert vae.first_stage_model.modes == []
 
@@ -142,7 +145,7 @@ def test_in_full_decode_and_encode_are_what_our_nodes_do(
 def test_where_our_decode_fails_comfyuis_runs_and_its_own_errors_are_not_tried_twice(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_is(monkeypatch, lambda vae, given, budget, own: (own(given), report(strategy="own")))
+    full_is(monkeypatch, lambda vae, given, own, **_: (own(given), report(strategy="own")))
     vae = core.VAE(Model())
     with core_patched():
         call(vae, "decode")
@@ -150,7 +153,7 @@ def test_where_our_decode_fails_comfyuis_runs_and_its_own_errors_are_not_tried_t
             vae.decode(torch.zeros(1, 5, 4, 4))
         assert len(vae.first_stage_model.modes) == 2
 
-        def too_small(vae: Any, given: Any, budget: str, own: Any) -> Any:
+        def too_small(vae: Any, given: Any, **_: Any) -> Any:
             raise ValueError("6 MB is too small")
 
         full_is(monkeypatch, too_small)
@@ -172,7 +175,7 @@ def test_tiles_that_were_asked_for_stay(
 def test_why_it_is_not_split_is_said_once(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(vae: Any, given: Any, budget: str, own: Any) -> Any:
+    def refuse(vae: Any, given: Any, **_: Any) -> Any:
         raise TypeError("its layers are strange\nand more")
 
     full_is(monkeypatch, refuse)
@@ -191,7 +194,7 @@ def test_why_it_is_not_split_is_said_once(
 def test_options_for_the_model_go_to_the_model(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_is(monkeypatch, lambda vae, given, budget, own: (given, report()))
+    full_is(monkeypatch, lambda vae, given, **_: (given, report()))
     vae = core.VAE(Model())
     with core_patched():
         vae.decode(latents(), vae_options={"chunks": 3})
@@ -276,7 +279,8 @@ def test_what_went_another_way_is_kept_for_the_status(core: SimpleNamespace) -> 
     with core_patched(), inject_faults(Fault("current")):
         call(vae, "decode")
     (decodes,) = [s for s in status.report() if s.title.startswith("Decodes")]
-    assert "VAE.decode: 1 of 1 convolutions went another way than the first" in decodes.lines[0]
+    assert decodes.lines[0].startswith("VAE.decode, in place, by its own code, with failing")
+    assert "; 1 of 1 convolutions went another way than the first" in decodes.lines[0]
 
 
 @pytest.mark.parametrize(

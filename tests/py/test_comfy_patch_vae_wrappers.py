@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -61,8 +62,10 @@ def budgeted_is(monkeypatch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     """The setting is "full", and what runs in parts is twice what came in."""
     from hy3d_rocm.comfy import budgeted
 
-    def twice(vae: Any, given: torch.Tensor, budget: str, moments: bool = False) -> Any:
-        seen.append((tuple(given.shape), budget, moments))
+    def twice(
+        vae: Any, given: torch.Tensor, budget: str, strategy: str, moments: bool = False
+    ) -> Any:
+        seen.append((tuple(given.shape), budget, strategy, moments))
         return given * 2, "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
@@ -112,7 +115,7 @@ def test_in_full_wans_plain_calls_run_in_parts_and_tiles_stay(
             wan.vae.decode(z, "cpu", **other)
             wan.vae.encode(z, "cpu", **other)
         wan.vae.encode(z, "cpu", sample=True)
-    assert seen == [((2, 2, 4, 4), "80%", False)] * 2
+    assert seen == [((2, 2, 4, 4), "80%", "auto", False)] * 2
 
 
 def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_upstream(
@@ -120,7 +123,7 @@ def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_ups
 ) -> None:
     from hy3d_rocm.comfy import budgeted
 
-    def half(vae: Any, given: torch.Tensor, budget: str) -> Any:
+    def half(vae: Any, given: torch.Tensor, budget: str, strategy: str) -> Any:
         return given.bfloat16(), "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
@@ -159,8 +162,39 @@ def test_in_full_hunyuans_automatic_tiles_give_way_and_chosen_ones_stay(
         vae.tile_latent_min_size = 64
         vae.decode(z, return_dict=False)
         vae.encode(z)
-    assert sorted(moments for _, _, moments in seen) == [False, False, True, True]
+    assert sorted(moments for _, _, _, moments in seen) == [False, False, True, True]
     assert vae.model.modes == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["decode", "encode"])
+@pytest.mark.parametrize("kind", ["wan", "hunyuan"])
+def test_protected_they_say_where_they_are_before_and_after(
+    name: str, kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack: Pack = request.getfixturevalue(kind)
+    more = ("cpu",) if kind == "wan" else ()
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    with applied(pack.place, *pack.specs):
+        getattr(pack.vae, name)(latents(), *more)
+    stage = f"VAE {name.capitalize()}"
+    assert [line.split(" - ")[0].split(" Free")[0] for line in caplog.messages] == [
+        f"[Before {stage}]",  # the wrapper's node has loaded it by then
+        f"[{stage}] Starting",
+        f"[{stage}] VAE device cpu, VAE dtype of its own",
+        f"[{stage}] Attempting CPU {name} on cpu",
+        f"[{stage}] CPU {name} SUCCESS",
+        f"[After {stage}]",
+    ]
+
+
+def test_on_the_cpu_they_run_in_parts_there(wan: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    budgeted_is(monkeypatch, seen)
+    monkeypatch.setenv("HY3D_ROCM_VAE", "cpu")
+    with applied(wan.place, *wan.specs):
+        wan.vae.decode(latents(), "cpu")
+        wan.vae.encode(latents(), "cpu")
+    assert [strategy for _, _, strategy, _ in seen] == ["cpu", "cpu"]
 
 
 def test_switched_off_by_their_names_they_are_as_upstream_wrote_them(

@@ -97,6 +97,11 @@ def test_a_hang_is_surer_with_our_own_lines_and_names_where_it_stood() -> None:
     assert ours.evidence[-1].text.startswith("[VAE Decode] Attempting")
 
 
+def test_an_encode_that_stops_is_a_hang_too() -> None:
+    (ours,) = diagnose(OURS.replace("VAE Decode", "VAE Encode"))
+    assert ours.rule == "decode-stopped"
+
+
 @pytest.mark.parametrize(
     ("before", "where"),
     [

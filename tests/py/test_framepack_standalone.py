@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +21,8 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm.framepack import known, standalone, standalone_memory
+from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.framepack import known, problems, standalone, standalone_memory
 from hy3d_rocm.framepack.after_import import AfterImport
 from hy3d_rocm.framepack.preservation import Preservation
 from hy3d_rocm.framepack.sections import SectionRunner
@@ -114,6 +117,7 @@ def a_card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
     def begin(self: standalone_memory.Memory, device: torch.device) -> None:
         self.device, self.card, self.limit_bytes = torch.device("cpu"), made, 24 * GB
+        self.is_capped = True
 
     monkeypatch.setattr(standalone_memory.Memory, "begin", begin)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 1 * MB)
@@ -227,6 +231,133 @@ def test_a_longer_decode_begins_without_weights_on_the_card() -> None:
     for frames, kept in ((9, 3 * GB), (11, 3 * GB), (18, 20 * GB)):
         memory._longer(torch.zeros(1, 16, frames, 1, 1))
         assert memory.decodes.state.preserved_bytes == kept, frames
+
+
+def test_the_first_lines_verify_the_installation_and_tell_four_problems_apart(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HY3D_ROCM_MAX_VRAM_GB", "20")
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    for name, answer in (
+        ("set_per_process_memory_fraction", None), ("memory_allocated", 0),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(standalone_memory, "free_bytes", lambda device: 22 * GB)
+    monkeypatch.setattr(standalone_memory, "host_free_bytes", lambda: 64 * GB)
+    standalone_memory.Memory().begin(torch.device("cuda", 0))
+    (text,) = caplog.messages
+    lines = text.splitlines()
+    assert lines[0].endswith(" looks after FramePack on cuda:0:")
+    assert lines[1].startswith("  VAE: convolutions that fail go another way")
+    assert lines[2] == (
+        "  memory: 20.0 GB free, VRAM limit 20GB (HY3D_ROCM_MAX_VRAM_GB, HY3D_ROCM_MAX_VRAM_SHARE)"
+    )
+    assert lines[3].startswith("  MIOpen: ")
+    assert lines[4].startswith("  recommended: 15.0 GB, 75 % of the 20.0 GB that are free, are ")
+    assert "Try 2.4 s (two sections, 69 frames) first, then 5 s" in lines[4]
+    assert [line.strip() for line in lines[-4:]] == [problem.text() for problem in problems.ALL]
+
+
+@pytest.mark.parametrize(
+    ("text", "in_decode", "problem"),
+    [
+        ("HSA exception: MemoryRegion::BlockAllocator::alloc failed.", True, problems.NO_MEMORY),
+        ("MIOpen Error: No suitable algorithm was found to execute the required convolution", True,
+         problems.NO_ALGORITHM),
+        ("miopenStatusUnknownError", False, problems.NO_ALGORITHM),
+        ("HIP out of memory. Tried to allocate 2.00 GiB", False, problems.OUT_OF_MEMORY),
+        ("HIP out of memory. Tried to allocate 2.00 GiB", True, problems.NO_MEMORY),
+        ("HSA exception: MemoryRegion::BlockAllocator::alloc failed.", False,
+         problems.OUT_OF_MEMORY),
+        ("something else", True, None),
+    ],
+)  # fmt: skip
+def test_each_of_the_four_problems_is_known_by_its_text_and_its_place(
+    text: str, in_decode: bool, problem: problems.Problem | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def fail() -> None:
+        raise RuntimeError(text)
+
+    assert problems.problem_of(text, in_decode) is problem
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        standalone_memory.Memory()._explained(fail, in_decode)
+    said = [] if problem is None else [f"hy3d_rocm: {problem.text()}"]
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == said
+
+
+def test_a_decode_that_does_not_end_is_worth_a_line(
+    card: Card, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = standalone_memory.Memory()
+    memory.begin(torch.device("cpu"))
+    said = threading.Event()
+    monkeypatch.setattr(standalone_memory, "HANG_S", 0.01)
+    monkeypatch.setattr(standalone_memory, "flush", said.set)
+    assert memory._explained(lambda: said.wait(60), in_decode=True)
+    assert problems.HANG.text() in caplog.text
+
+
+def test_the_decode_has_its_lines_and_the_cpu_can_be_asked_for(
+    card: Card, program: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    program.main(1)
+    said = [m.split(" - ")[0] for m in caplog.messages if m.startswith("[VAE ")]
+    assert said == [
+        f"[VAE {stage}] {text}"
+        for stage, verb in (("Encode", "encode"), ("Decode", "decode"))
+        for text in (
+            "Starting", "VAE device cpu, VAE dtype torch.float32",
+            f"Attempting CPU {verb} on cpu", f"CPU {verb} SUCCESS",
+        )
+    ]  # fmt: skip
+
+
+class Moves(torch.nn.Conv3d):
+    """A VAE that notes where it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1, 1)
+        self.sent: list[str] = []
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.sent.append(str(kwargs.get("device", *args)))
+        return self
+
+
+class AutoencoderDouble(Moves):
+    pass
+
+
+def test_cpu_keeps_the_vae_off_the_card_and_decodes_there(
+    monkeypatch: pytest.MonkeyPatch, card: Card
+) -> None:
+    monkeypatch.setenv("HY3D_ROCM_VAE", "cpu")
+    memory, vae = standalone_memory.Memory(), AutoencoderDouble()
+    memory.begin(torch.device("cpu"))
+    memory.load_model_as_complete(lambda *_: None)(vae, target_device="cuda:0")
+    asked: list[Any] = []
+    monkeypatch.setattr(standalone_memory, "_in_parts", lambda *given: asked.append(given) or 5)
+    decode = memory.vae_decode(lambda latents, vae: pytest.fail("upstream's own"))
+    assert decode(torch.zeros(1), vae) == 5
+    assert set(vae.sent) == {"cpu"}
+    assert len(asked) == 1
+
+
+def test_off_leaves_the_vae_to_framepack_and_a_wrong_word_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HY3D_ROCM_VAE", "off")
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    decode = standalone_memory.Memory().vae_decode(lambda latents, vae: len(LOCAL.modes))
+    assert decode(torch.zeros(1), Moves()) == 0
+    assert caplog.messages == []
+    monkeypatch.setenv("HY3D_ROCM_VAE", "fll")
+    assert standalone_memory.Memory().vae_mode == "protect"
+    assert caplog.messages == [
+        "hy3d_rocm: HY3D_ROCM_VAE is 'fll' and is passed over; give one of off, protect, full, cpu"
+    ]
 
 
 @pytest.mark.parametrize("image_mode", [False, True])

@@ -26,9 +26,9 @@ def test_a_24_gb_card_gets_the_specifications_advice() -> None:
     assert (advice.preserved_bytes, advice.more_bytes) == (18 * GB, 19 * GB)
     assert not advice.fits
     assert advice.text() == (
-        "18.0 GB are kept free in the first section, then what sections take; the other weights "
-        "are swapped. Begin with 5 s; 10 to 15 s if that is stable, else 3 to 5 s with "
-        "gpu_memory_preservation 19"
+        "18.0 GB, 75 % of the 24.0 GB that are free, are kept free in the first section, then what "
+        "sections take; the other weights are swapped. Try 2.4 s (two sections, 69 frames) first, "
+        "then 5 s; 10 to 15 s if that is stable, else 3 to 5 s with gpu_memory_preservation 19"
     )
 
 
@@ -82,12 +82,17 @@ def test_on_an_amd_card_they_tell_the_cap_the_find_mode_and_the_preserved_memory
     monkeypatch.setattr(memory, "usage", lambda device=None: usage)
     monkeypatch.setattr(memory, "comfy_device", lambda: card)
     monkeypatch.setattr(torch.version, "hip", "6.4", raising=False)
-    monkeypatch.setattr(welcome, "_database", lambda environ: "41 results of earlier searches")
+    contents = "hy3d_rocm.doctor.miopen.contents._searches"
+    monkeypatch.setattr(contents, lambda environ: "41 results of earlier searches")
     text = welcome.say({"MIOPEN_FIND_MODE": "FAST", "HY3D_ROCM_PATCH": "on"})
     assert "  memory: 20.0 GB free on cuda:0, VRAM limit 20GB\n" in text
     assert "  MIOpen: find mode FAST, 41 results of earlier searches; convolutions" in text
-    assert "  FramePack: 15.0 GB are kept free in the first section" in text
-    assert "  corrected in place: nothing that is known is loaded\n" in text
+    assert "  FramePack: 15.0 GB, 75 % of the 20.0 GB that are free, are kept free in the" in text
+    assert "Try 2.4 s (two sections, 69 frames) first, then 5 s; 10 to 15 s if" in text
+    assert (
+        "  corrected in place: nothing that is known is loaded, or the settings switch it off\n"
+        in text
+    )
 
 
 def test_a_line_that_cannot_be_made_costs_nothing_else(

@@ -7,9 +7,16 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import patches_doubles
 import pytest
+import vae_patch_doubles
 
-from hy3d_rocm.comfy.patch.gate import amd_gpu, read_choice, should_patch
+from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy.patch.gate import amd_gpu, should_patch
+from hy3d_rocm.comfy.switches import switched_on
+from hy3d_rocm.env.choices import Choice, read_patch_choice
+
+fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 
 
 def fake_torch(hip: str | None, *names: str | Exception, available: Any = True) -> Any:
@@ -93,44 +100,59 @@ def test_switched_off_says_by_what_and_how_to_switch_it_on() -> None:
     )
 
 
-KNOWN = ("delight", "vae-decode")
 GOOD = ["", "auto", "on", "off", "on,", ",on", "On , -Delight", "-delight", "-delight,-vae-decode"]
+# What is written, and what the sentence asks.
 BAD = [
-    "yes",
-    "1",
-    "on,off",
-    "on-delight",
-    "auto,-",
-    "on,-nothing",
-    "delight",
-    "- delight x",
-    "on off",
+    ("yes", "(yes): "),
+    ("1", "(1): "),
+    ("banana", "(banana): "),
+    ("on,off", "(on and off at once): "),
+    ("on-delight", "(on-delight: did you mean -delight?): "),
+    ("auto,-", "(-): "),
+    ("on,-nothing", "(-nothing): "),
+    ("on,-delihgt", "(-delihgt: did you mean -delight?): "),
+    ("-frampack-unload", "(-frampack-unload: did you mean -framepack-unload?): "),
+    ("delight", "(delight: did you mean -delight?): "),
+    ("-off", "(-off: did you mean off?): "),
+    ("onn", "(onn: did you mean on?): "),
+    ("- delight x", "(-delight x: did you mean -delight?): "),
+    ("on off", "(on off"),
 ]
+
+
+def read(text: str) -> Choice:
+    return read_patch_choice({"HY3D_ROCM_PATCH": text})
 
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_the_grammar_allows_is_no_problem(text: str) -> None:
-    assert read_choice(text, KNOWN).problem is None
+    assert read(text).problem is None
 
 
-@pytest.mark.parametrize("text", BAD)
-def test_what_it_does_not_allow_is_auto_with_a_sentence(text: str) -> None:
-    choice = read_choice(text, KNOWN)
-    assert choice.mode == "auto"
+@pytest.mark.parametrize(("text", "asks"), BAD)
+def test_what_cannot_be_read_is_off_and_the_nearest_name_is_asked_for(text: str, asks: str) -> None:
+    choice = read(text)
+    assert choice.mode == "off"
+    assert choice.left_out == {*settings.PATCHES, "prompts"}
     assert choice.problem is not None
-    assert repr(text) in choice.problem
-    assert "delight, vae-decode" in choice.problem
+    assert f"HY3D_ROCM_PATCH={text} is not understood {asks}" in choice.problem
+    assert "nothing is corrected in place" in choice.problem
+    assert should_patch({"HY3D_ROCM_PATCH": text}) == (
+        False, f"HY3D_ROCM_PATCH={text} is not understood"
+    )  # fmt: skip
+    for name in settings.PATCHES:
+        assert not switched_on(name, {"HY3D_ROCM_PATCH": text})
 
 
 def test_mode_and_names_are_read_in_any_order() -> None:
     for order in itertools.permutations(["on", "-delight", " -VAE-decode "]):
-        choice = read_choice(",".join(order), KNOWN)
-        assert choice == ("on", frozenset(KNOWN), None)
+        assert read(",".join(order)) == ("on", frozenset({"delight", "vae-decode"}), None)
 
 
-def test_names_that_can_be_read_are_left_out_whatever_else_is_wrong() -> None:
-    assert "delight" in read_choice("yes,-delight", KNOWN).left_out
+def test_every_patch_can_be_left_out_by_its_name(core: Any) -> None:
+    from hy3d_rocm.comfy import patches
+    from hy3d_rocm.comfy.patch.packs import PACKS
 
-
-def test_names_are_not_looked_at_where_none_are_known() -> None:
-    assert read_choice("on,-anything").problem is None
+    names = [spec.name for pack in PACKS for spec in pack.specs()]
+    names += [spec.name for spec in patches.SPECS]
+    assert read(",".join(f"-{name}" for name in names)).problem is None

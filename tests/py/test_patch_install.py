@@ -184,16 +184,25 @@ def test_a_patch_named_in_the_variable_is_left_out_and_the_others_are_not(
     ]
 
 
-def test_a_variable_that_cannot_be_read_is_said_and_taken_as_auto(
-    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(GATE, "amd_gpu", lambda: (True, "AMD GPU: X"))
-    table = core.load()
-    install(specs, {"HY3D_ROCM_PATCH": "ja,-multiview"})
+@pytest.mark.parametrize("text", ["ja,-multiview", "on,-mutliview", "banana"])
+@pytest.mark.parametrize("is_amd", [True, False])
+def test_a_variable_that_cannot_be_read_is_said_once_and_nothing_is_patched(
+    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, text: str,
+    is_amd: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(GATE, "amd_gpu", lambda: (is_amd, "AMD GPU: X"))
+    install(specs, {"HY3D_ROCM_PATCH": text})
     core.server.start()
-    assert decoded(table) == PATCHED
-    assert sum("'ja,-multiview' is read as \"auto\"" in line for line in said()) == 1
-    assert not hasattr(core.pipeline().HunyuanPaintPipeline.__call__, "__wrapped__")
+    (line,) = said()  # with nothing loaded that could be patched
+    assert line.startswith(f"hy3d_rocm: HY3D_ROCM_PATCH={text} is not understood (")
+    table = core.load()
+    for _ in range(2):
+        core.server.prompt()
+    assert decoded(table) == ORIGINAL
+    name = "ComfyUI-Hunyuan3DWrapper"
+    assert said()[1:] == [
+        f"hy3d_rocm: {name} is left alone: HY3D_ROCM_PATCH={text} is not understood"
+    ]
 
 
 def test_install_patches_reads_the_pack_s_own_specs_when_upstream_is_there(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -186,6 +187,22 @@ def test_vae_decode_gets_its_latents_where_the_vae_is(
         (out,) = run(wrapper, "Hy3DVAEDecode", vae=Vae(), latents=latents)
     assert latents.sent == [torch.device("cpu")]
     assert torch.equal(out, torch.arange(4.0) / 2 + 1)
+
+
+def test_vae_decode_says_where_it_is(
+    wrapper: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings_are(monkeypatch)
+    caplog.set_level(logging.INFO, logger="hy3d_rocm")
+    with patched(wrapper, "vae-decode"):
+        run(wrapper, "Hy3DVAEDecode", vae=Vae(), latents=torch.zeros(4))
+    said = [line for line in caplog.messages if line.startswith("[")]
+    assert [line.split(" - ")[0].split(" Free")[0] for line in said] == [
+        "[Before VAE Load]", "[VAE Decode] Starting",
+        "[VAE Decode] VAE device cpu, VAE dtype of its own",
+        "[VAE Decode] Attempting CPU decode on cpu", "[VAE Decode] CPU decode SUCCESS",
+        "[After VAE Decode]",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS)

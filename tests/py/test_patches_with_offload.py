@@ -14,7 +14,7 @@ from typing import Any
 import patches_doubles
 import pytest
 import torch
-from offload_doubles import ACCELERATOR, CPU, SimulatedAccelerator, hooked
+from offload_doubles import ACCELERATOR, SimulatedAccelerator, hooked
 from patches_doubles import DOUBLE, InterruptAsBase, load_upstream, patched, run, settings_are
 
 from hy3d_rocm.demo.delight import tiny_pipeline
@@ -223,12 +223,21 @@ def test_a_failed_call_leaves_the_next_one_working(
     assert torch.equal(flow.delight(pipeline, 1), expected[:1])
 
 
-def test_taken_back_diffusers_is_diffusers_again(fake_comfy: Any) -> None:
+def test_diffusers_is_diffusers_for_everybody_but_a_loader_that_runs(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from diffusers import DiffusionPipeline
 
     before = DiffusionPipeline.to, DiffusionPipeline.enable_model_cpu_offload
-    upstream = load_upstream(DOUBLE)
-    with patched(upstream, "loaders"):
-        assert DiffusionPipeline.to is not before[0]
-        assert tiny_pipeline().to(CPU) is not None  # outside of a loader: its own
+    seen: list[bool] = []
+
+    def asked(*_: Any) -> Any:
+        seen.append(DiffusionPipeline.to is not before[0])
+        raise RuntimeError("the loader fails")
+
+    monkeypatch.setattr("hy3d_rocm.offload.scope.apply", asked)
+    assert (DiffusionPipeline.to, DiffusionPipeline.enable_model_cpu_offload) == before
+    with pytest.raises(RuntimeError, match="the loader fails"):
+        flow.load(offload="on")
+    assert seen == [True]
     assert (DiffusionPipeline.to, DiffusionPipeline.enable_model_cpu_offload) == before

@@ -3,7 +3,8 @@
 What stands at the attribute afterwards is a guard, a small function that asks at each call whether
 its set is active and calls the replacement or the original. That makes three things simple: a set
 that is being applied takes effect at one moment, a revert takes effect although somebody has kept
-or wrapped the guard, and whoever asks for the signature, name or doc sees the original's.
+or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error
+that the original raises leaves the guard without a frame of ours.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
+
+from hy3d_rocm.comfy.patch.tracebacks import without_ours
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -219,11 +222,19 @@ def _guarded(record: _Record, original: Any, replacement: Any) -> Any:
     if inspect.iscoroutinefunction(original):  # ComfyUI asks which nodes are async
 
         async def guard(*args: Any, **kwargs: Any) -> Any:
-            return await (replacement if record.live else original)(*args, **kwargs)
+            try:
+                return await (replacement if record.live else original)(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = without_ours(error, original)
+                raise
     else:
 
         def guard(*args: Any, **kwargs: Any) -> Any:
-            return (replacement if record.live else original)(*args, **kwargs)
+            try:
+                return (replacement if record.live else original)(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = without_ours(error, original)
+                raise
 
     functools.update_wrapper(guard, original)
     setattr(guard, _RECORD, record)

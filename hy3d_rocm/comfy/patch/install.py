@@ -3,7 +3,8 @@
 ComfyUI loads packs in an order that nobody promises. Its web application calls `on_startup` after
 all of them and before the first request is answered; its prompt handlers are called at each
 POST /prompt, before the prompt is validated. Both lead to `Installation.run`, which does nothing
-that has been done already. Nothing here raises into ComfyUI.
+that has been done already. What the settings switch off is not patched, and at each prompt they
+are looked at again. Nothing here raises into ComfyUI.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hy3d_rocm.comfy.patch import gate, packs
 from hy3d_rocm.comfy.patch.engine import PatchError, PatchSet
 from hy3d_rocm.comfy.patch.packs import Found, Pack, Specs
 from hy3d_rocm.comfy.patch.upstream import PatchSpec, UpstreamError
+from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -82,9 +84,17 @@ def _server() -> Any:
 class _Copy:
     """One loaded copy of somebody's code and what was done to it."""
 
-    def __init__(self, upstream: Found) -> None:
+    def __init__(self, upstream: Found, done: str) -> None:
         self.upstream = upstream
+        self.done = done
+        self.specs: tuple[PatchSpec, ...] = ()
+        self.wanted: tuple[str, ...] | None = None  # names, as of the last time; None: never looked
         self.sets: list[PatchSet] = []
+
+    def names_wanted(self) -> tuple[str, ...]:
+        """What the settings do not switch off."""
+        off = settings.current().patches_off
+        return tuple(one.name for one in self.specs if one.name not in off and one.wanted())
 
     def revert(self) -> tuple[str, ...]:
         """Last first, as they were applied one on the other."""
@@ -109,7 +119,8 @@ class Installation:
         self._lock = threading.Lock()
         self._ended = False
         self._gate: tuple[bool, str] | None = None
-        self._refused: set[bool] = set()
+        self._kept_alone = False
+        self.said_alone = False  # whether the log has been told why nothing is patched
         self._copies: list[_Copy] = []
         self._server: Any = None
 
@@ -175,57 +186,90 @@ class Installation:
         return tuple(left)
 
     def _look(self) -> None:
+        problem = read_patch_choice(self._environ).problem
+        if problem is not None:
+            self._say(logging.WARNING, "%s", problem)
         mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
         found = [(pack, upstream) for pack in self.packs for upstream in pack.find(mappings)]
         gone = [c for c in self._copies if not any(c.upstream.same_as(u) for _, u in found)]
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
             copy.revert()
+        alone: list[tuple[Pack, Found]] = []
         for pack, upstream in found:
             if any(copy.upstream.same_as(upstream) for copy in self._copies):
                 continue
-            copy = _Copy(upstream)
+            copy = _Copy(upstream, pack.done)
             self._copies.append(copy)
-            if self._may_patch(pack, upstream):
-                self._patch(pack, copy)
+            if self._permitted()[0]:
+                copy.specs = self._specs(pack, copy)
+            else:
+                alone.append((pack, upstream))
+        self._leave_alone(alone)
+        self._apply_wanted()
 
-    def _may_patch(self, pack: Pack, upstream: Found) -> bool:
-        """The gate's answer, asked once and said once if it is no."""
+    def _permitted(self) -> tuple[bool, str]:
+        """The gate's answer, asked once."""
         if self._gate is None:
             self._gate = gate.should_patch(self._environ)
-        permitted, reason = self._gate
-        if not permitted and pack.always_there not in self._refused:
-            self._refused.add(pack.always_there)
-            level = logging.DEBUG if pack.always_there else logging.INFO
-            self._say(level, "%s is left alone: %s", upstream.name, reason)
-        return permitted
+        return self._gate
 
-    def _patch(self, pack: Pack, copy: _Copy) -> None:
-        """Apply each spec by itself; one summary line and one line for each that is left alone."""
+    def _leave_alone(self, found: list[tuple[Pack, Found]]) -> None:
+        """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
+        is_told = any(not pack.always_there for pack, _ in found)
+        if not found or self.said_alone or (self._kept_alone and not is_told):
+            return
+        self._kept_alone, self.said_alone = True, is_told
+        names = ", ".join(dict.fromkeys(upstream.name for _, upstream in found))
+        verb = "is" if len(found) == 1 else "are"
+        level = logging.INFO if is_told else logging.DEBUG
+        self._say(level, "%s %s left alone: %s", names, verb, self._permitted()[1])
+
+    def _specs(self, pack: Pack, copy: _Copy) -> tuple[PatchSpec, ...]:
+        """The patches that the user has not left out; one line for each that was."""
         name = copy.upstream.name
         strange = copy.upstream.strange()
         if strange is not None:
             self._say(logging.WARNING, "%s is left alone: %s", name, strange)
-            return
-        specs = pack.specs()
-        text = self._environ.get(gate.VARIABLE, "")
-        known = dict.fromkeys([*(spec.name for spec in specs), *settings.PATCHES, "prompts"])
-        choice = gate.read_choice(text, known)
-        if choice.problem is not None:
-            self._say(logging.WARNING, "%s", choice.problem)
+            return ()
+        left_out = read_patch_choice(self._environ).left_out
+        kept = []
+        for spec in pack.specs():
+            if spec.name in left_out:
+                reason = gate.why_left_out(spec.name, self._environ.get(PATCH_VARIABLE, ""))
+                self._say(logging.INFO, "%s: %s is left alone: %s", name, spec.name, reason)
+            else:
+                kept.append(spec)
+        return tuple(kept)
+
+    def _apply_wanted(self) -> None:
+        """Each copy's patches as the settings stand. Where these have changed all are taken back
+        and made anew, since copies wrap one another's in the order in which they were found."""
+        if any(copy.wanted not in (None, copy.names_wanted()) for copy in self._copies):
+            for copy in reversed(self._copies):
+                copy.revert()
+                copy.wanted = None
+        for copy in self._copies:
+            if copy.wanted is None:
+                copy.wanted = copy.names_wanted()
+                self._patch(copy)
+
+    def _patch(self, copy: _Copy) -> None:
+        """Apply each spec by itself; one summary line and one line for each that differs."""
+        name = copy.upstream.name
         applied = []
-        for spec in specs:
-            left_out = spec.name in choice.left_out
-            reason = gate.why_left_out(spec.name, text) if left_out else _apply(spec, copy)
+        for spec in copy.specs:
+            if spec.name not in (copy.wanted or ()):
+                continue
+            reason = _apply(spec, copy)
             if reason is None:
                 applied.append(spec.name)
-                continue
-            level = logging.INFO if left_out else logging.WARNING
-            self._say(level, "%s: %s is left alone: %s", name, spec.name, reason)
+            else:
+                self._say(logging.WARNING, "%s: %s is left alone: %s", name, spec.name, reason)
         if applied:
             self._say(
                 logging.INFO, "%s: %s %s (%s=off leaves them alone)",
-                name, ", ".join(applied), pack.done, gate.VARIABLE,
+                name, ", ".join(applied), copy.done, PATCH_VARIABLE,
             )  # fmt: skip
 
     def _say(self, level: int, text: str, *values: object) -> None:

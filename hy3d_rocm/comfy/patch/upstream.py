@@ -103,12 +103,15 @@ class PatchSpec:
     a sentence ("Hy3DDelightImage.process has no parameter seed"). It may also raise UpstreamError,
     as Upstream.node and Upstream.module do.
     changes: what to replace; asked only if `expects` answered None.
+    wanted: whether it has anything to do as the settings stand; nothing is replaced while it has
+    not. Its switch in the settings is looked at all the same.
     """
 
     name: str
     title: str
     expects: Callable[[Any], str | None]
     changes: Callable[[Any], list[Any]]
+    wanted: Callable[[], bool] = lambda: True
 
 
 def is_v1(node_class: type) -> bool:

@@ -185,11 +185,9 @@ def off_the_gpu(model: Any) -> None:
 
 def _run(call: Call) -> Any:
     """The call between its two memory lines."""
-    memory.log_stage(f"Before {call.patch.stage}")
-    try:
+    stage = call.patch.stage
+    with memory.stage_lines("VAE Load" if stage == "VAE Decode" else stage, stage):
         return call.patch.around(call)
-    finally:
-        memory.log_stage(f"After {call.patch.stage}")
 
 
 def _combo(choices: tuple[str, ...], tooltip: str) -> tuple[list[str], dict[str, str]]:

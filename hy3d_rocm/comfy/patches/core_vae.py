@@ -1,7 +1,7 @@
 """comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called.
 
-Under "full" decode and encode are what our nodes do. The tiled methods keep the tiles that they
-were asked for: somebody has chosen them.
+Under "full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles
+that they were asked for: somebody has chosen them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def is_untouched(vae: Any) -> bool:
     return vae.latent_dim not in (2, 3) or "taesd" in kind or "taehv" in kind or "audio" in kind
 
 
-def _in_parts(name: str, vae: Any, own: Own, given: Any, budget: str) -> tuple[Any, str]:
+def _in_parts(
+    name: str, vae: Any, own: Own, given: Any, budget: str, strategy: str
+) -> tuple[Any, str]:
     """What our node gives. own: ComfyUI's method, for where nothing else can be done."""
     asked: list[bool] = []
 
@@ -65,7 +67,9 @@ def _in_parts(name: str, vae: Any, own: Own, given: Any, budget: str) -> tuple[A
 
     work, kind = (decode_samples, "latents") if name == "decode" else (encode_images, "pixels")
     try:
-        made, report = work(vae, given, budget=budget, own=own_noted)
+        made, report = work(
+            vae, given, budget=budget, strategy=strategy, own=own_noted, who=f"VAE.{name}"
+        )
     except management.InterruptProcessingException:
         raise
     except Exception as error:
@@ -90,9 +94,8 @@ def _wrapped(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if name in ("decode", "encode") and not any([*args[1:], *_others(kwargs, parameter)]):
                 own = functools.partial(original, self)
                 in_parts = functools.partial(_in_parts, name, self, own, given)
-            return protected.run(
-                NAME, f"VAE.{name}", lambda: original(self, *args, **kwargs), in_parts, given
-            )
+            own_way = functools.partial(original, self, *args, **kwargs)
+            return protected.Work(self, "VAE", name, own_way, in_parts, given).run(NAME)
 
         return method
 
@@ -114,5 +117,7 @@ def _changes(core: Place) -> list[Change]:
     return [Change(core.part("VAE"), name, make) for name, make in _MAKERS.items()]
 
 
-SPEC = PatchSpec(NAME, "ComfyUI's VAE: failing convolutions, memory", _expects, _changes)
+SPEC = PatchSpec(
+    NAME, "ComfyUI's VAE: failing convolutions, memory", _expects, _changes, protected.is_wanted
+)
 SPECS = (SPEC, prompt.SPEC)

@@ -59,12 +59,11 @@ def _unload_kind(kind: Kind) -> None:
 def stage(name: Stage) -> Iterator[None]:
     """What has done its work goes before and after; memory lines at both ends."""
     unload(done_before(name))
-    memory.log_stage(f"Before {'VAE Load' if name == 'VAE Decode' else name}")
-    try:
-        yield
-    finally:
-        unload([kind for kind in done_after(name) if kind != "transformer"])
-        memory.log_stage(f"After {name}")
+    with memory.stage_lines("VAE Load" if name.startswith("VAE") else name, name):
+        try:
+            yield
+        finally:
+            unload([kind for kind in done_after(name) if kind != "transformer"])
 
 
 def _sampling(run: Callable[[], Any], arguments: dict[str, Any]) -> Any:

@@ -7,12 +7,14 @@ ComfyUI's own models hold counts as free here, and ComfyUI is asked for it befor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, settings
-from hy3d_rocm.comfy.patch import Change, PatchSpec, Upstream
+from hy3d_rocm.comfy.patch import Change, PatchSet, PatchSpec
 from hy3d_rocm.comfy.patches.common import Call, NodePatch, differs_first, node_changes
 from hy3d_rocm.comfy.patches.progress import Transfers
 from hy3d_rocm.scopes import cuda_literals
@@ -24,6 +26,7 @@ def _around(call: Call) -> Any:
     try:
         with (
             cuda_literals(call.device),
+            _diffusers_changed(),
             offload.offload_scope(
                 policy,
                 call.device,
@@ -35,6 +38,17 @@ def _around(call: Call) -> Any:
             return call.run()
     finally:
         transfers.summary()
+
+
+@contextmanager
+def _diffusers_changed() -> Iterator[None]:
+    """diffusers' class is everybody's, so it is as it was unless one of these loaders runs."""
+    patches = PatchSet("diffusers")
+    patches.apply([Change(*change) for change in offload.diffusers_changes()])
+    try:
+        yield
+    finally:
+        patches.revert()
 
 
 def _loader(node: str, stage: str) -> NodePatch:
@@ -56,14 +70,9 @@ NODES = (
 )
 
 
-def _changes(upstream: Upstream) -> list[Change]:
-    of_diffusers = [Change(*change) for change in offload.diffusers_changes()]
-    return [*node_changes(NODES)(upstream), *of_diffusers]
-
-
 SPEC = PatchSpec(
     "loaders",
     "Loaders: offload policy and device",
     differs_first(NODES),
-    _changes,
+    node_changes(NODES),
 )

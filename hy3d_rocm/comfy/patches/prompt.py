@@ -54,4 +54,10 @@ def _changes(core: Place) -> list[Change]:
     return [Change(core.part("execution"), _FUNCTION, _make)]
 
 
-SPEC = PatchSpec(NAME, "Every convolution of a prompt", _expects, _changes)
+SPEC = PatchSpec(
+    NAME,
+    "Every convolution of a prompt",
+    _expects,
+    _changes,
+    lambda: settings.current().protect_prompts,
+)

@@ -1,4 +1,5 @@
-"""How a method of somebody's VAE runs when it is patched: as it is, under protect(), or in parts.
+"""How a method of somebody's VAE runs when it is patched: as it is, under protect(), in parts, or
+on the CPU.
 
 The setting `vae` says which, at each call. Inside of somebody's protect() nothing is done: our own
 nodes call a VAE's methods with their own choice, and a patched method may call another.
@@ -9,21 +10,29 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hy3d_rocm.comfy import settings, status
+from hy3d_rocm.comfy import memory, settings, status
 from hy3d_rocm.comfy.budgeted import LeftAlone
-from hy3d_rocm.comfy.running import checked, running
+from hy3d_rocm.comfy.reports import own_code_text
+from hy3d_rocm.comfy.running import caught, checked, on_cpu, own_code, running
+from hy3d_rocm.comfy.settings import Settings
+from hy3d_rocm.comfy.vaes import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import Guard
+from hy3d_rocm.decode.stages import stage_of, tensors_in
 
 logger = logging.getLogger("hy3d_rocm")
 
-InParts = Callable[[str], tuple[Any, str]]
+# Of a budget and a strategy, what the VAE's own code gives and a report; LeftAlone where it can't.
+InParts = Callable[[str, str], tuple[Any, str]]
 
 # Guards around whole nodes (patches/prompt.py): inside of these a VAE is still to be looked after.
 AROUND_NODES: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -32,73 +41,96 @@ _said: set[str] = set()
 _lock = threading.Lock()
 
 
-def run(
-    spec: str,
-    what: str,
-    original: Callable[[], Any],
-    in_parts: InParts | None = None,
-    source: Any = None,
-) -> Any:
-    """`original()`, as the settings say for the patch `spec`.
+@dataclass(frozen=True)
+class Work:
+    """One call of a VAE's method.
 
-    what: for the log, "VAE.decode". in_parts: of a budget, what `original` gives and a report;
-    LeftAlone where it can't. None where this call is not to be split. source: what goes in: if
-    that is finite and the result is not, once more with each convolution's values looked through.
+    vae: as its class has it. label, name: for the log, "VAE" and "decode". original: its own code.
+    in_parts: None where this call is not to be split. source: what goes in.
     """
-    now = settings.current()
-    if now.vae == "off" or spec in now.patches_off or _is_inside():
-        return original()
-    budget = now.vae_budget if now.vae == "full" else None
-    made = _once(what, original, in_parts, budget)
-    if is_finite(made) or not is_finite(source):
-        return made
-    del made
-    logger.warning("hy3d_rocm: %s gave NaN: once more, with each convolution checked", what)
-    with checked():
-        made = _once(what, original, in_parts, budget)
-    if not is_finite(made):
-        logger.warning(
-            "hy3d_rocm: %s gives NaN whichever way its convolutions are computed: the VAE's type "
-            "cannot hold its values; start ComfyUI with --fp32-vae, or set the VAE nodes to full",
-            what,
-        )
-    return made
 
+    vae: Any
+    label: str
+    name: str
+    original: Callable[[], Any]
+    in_parts: InParts | None
+    source: Any
 
-def _once(
-    what: str, original: Callable[[], Any], in_parts: InParts | None, budget: str | None
-) -> Any:
-    """In parts where there is a budget and it can be, else `original()` under protect()."""
-    if budget is not None and in_parts is not None:
-        try:
-            made, report = in_parts(budget)
-        except LeftAlone as reason:
-            why = str(reason)
-        else:
-            status.remember(f"{what}, in place: {report}")
+    @property
+    def what(self) -> str:
+        """ "VAE.decode"."""
+        return f"{self.label}.{self.name}"
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it makes latents."""
+        return self.name.startswith("encode")
+
+    def run(self, spec: str) -> Any:
+        """As the settings say for the patch `spec`. If what goes in is finite and the result is
+        not, once more with each convolution's values looked through."""
+        now = settings.current()
+        if now.vae == "off" or spec in now.patches_off or _is_inside():
+            return self.original()
+        stage = stage_of(self.encodes)
+        # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
+        before = "VAE Load" if is_managed(self.vae) else stage
+        with memory.stage_lines(before, stage), on_cpu() if now.vae == "cpu" else nullcontext():
+            return self._finite(now)
+
+    def _finite(self, now: Settings) -> Any:
+        made = self._once(now)
+        if is_finite(made) or not is_finite(self.source):
             return made
-        # Outside of the except block, which would keep what the attempt held.
-        _say_once(f"{what} runs in its own way, with failing convolutions caught: {why}")
-    with running() as scope:
-        try:
-            return original()
-        finally:
-            tell(what, scope.guard)
+        del made
+        logger.warning(
+            "hy3d_rocm: %s gave NaN: once more, with each convolution checked", self.what
+        )
+        with checked():
+            made = self._once(now)
+        if not is_finite(made):
+            logger.warning(
+                "hy3d_rocm: %s gives NaN whichever way its convolutions are computed: the VAE's "
+                "type cannot hold its values; start ComfyUI with --fp32-vae, or set the VAE nodes "
+                "to full",
+                self.what,
+            )
+        return made
+
+    def _once(self, now: Settings) -> Any:
+        """In parts where that is asked for and can be, else the VAE's own code under protect()."""
+        if now.vae != "protect" and self.in_parts is not None:
+            try:
+                made, report = self.in_parts(now.vae_budget, "cpu" if now.vae == "cpu" else "auto")
+            except LeftAlone as reason:
+                why = str(reason)
+            else:
+                status.remember(f"{self.what}, in place: {report}")
+                return made
+            # Outside of the except block, which would keep what the attempt held.
+            _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
+        began = time.perf_counter()
+        with running() as scope:
+            try:
+                made = own_code(self.vae, self.original, self.source, self.encodes)
+            finally:
+                tell(self.what, scope.guard)
+        seconds = time.perf_counter() - began
+        what, stats = f"{self.what}, in place,", scope.guard.stats
+        status.remember(own_code_text(what, caught(), self.source, made, seconds, stats))
+        return made
+
+
+def is_wanted() -> bool:
+    """Whether the setting `vae` has VAEs' methods looked after at all."""
+    return settings.current().vae != "off"
 
 
 def is_finite(value: Any) -> bool:
     """Whether there is no NaN and no infinity in a tensor, or in those that a sequence holds or a
     VAE's output object. What holds no tensor is finite."""
-    if isinstance(value, torch.Tensor):
-        # The sum takes no memory; frames and latents are far from where it would overflow.
-        return math.isfinite(float(value.sum(dtype=torch.float32)))
-    if isinstance(value, list | tuple):
-        return all(is_finite(part) for part in value)
-    for name in ("sample", "latent_dist", "parameters"):
-        inner = getattr(value, name, None)
-        if inner is not None and not callable(inner):
-            return is_finite(inner)
-    return True
+    # The sum takes no memory; frames and latents are far from where it would overflow.
+    return all(math.isfinite(float(t.sum(dtype=torch.float32))) for t in tensors_in(value))
 
 
 class _Told(threading.local):
@@ -125,7 +157,8 @@ def tell(what: str, guard: Guard, since: int | None = None) -> None:
     if stats.raised:
         line += f", {stats.raised} failed in every way"
     logger.info("hy3d_rocm: %s", line)
-    status.remember(f"{line}\n{stats.table()}")
+    if since is not None or stats.raised:  # who has ended well is told of with what was made
+        status.remember(f"{line}\n{stats.table()}")
 
 
 def _is_inside() -> bool:

@@ -21,6 +21,8 @@ from hy3d_rocm.comfy.patches.common import (
 )
 from hy3d_rocm.comfy.patches.progress import Transfers
 from hy3d_rocm.comfy.patches.room import make_room
+from hy3d_rocm.comfy.running import where_of
+from hy3d_rocm.decode.stages import told
 from hy3d_rocm.scopes import cuda_literals
 
 
@@ -32,7 +34,8 @@ def _around(call: Call) -> Any:
     transfers = Transfers(call.patch.node, bar=True)
     try:
         with cuda_literals(call.device), offload.reporting_moves(vae, transfers):
-            return call.run(latents=latents)
+            dtype = where_of(vae)[1]
+            return told(lambda: call.run(latents=latents), latents, call.device, dtype)
     except BaseException:
         off_the_gpu(vae)
         raise

@@ -5,6 +5,7 @@ Their classes are patched, not their nodes: samplers and other nodes of theirs d
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -23,22 +24,23 @@ _AUTOMATIC = {"tile_latent_min_tsize": 16, "tile_sample_min_size": 256, "tile_la
 # Arguments of WanVideoVAE's methods under which the frames are those of the plain decode.
 _WAN_PLAIN = {"tiled": False, "end_": False, "sample": False}
 
-Split = Callable[[inspect.BoundArguments, str], tuple[Any, str]]
+Split = Callable[[inspect.BoundArguments, str, str], tuple[Any, str]]
 
 
-def _wan_decode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
+def _wan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
     """A list of (C, T, H, W) in float32, one for each video, as single_decode leaves them."""
     _only_plain(call)
     given = call.arguments
-    frames, report = budgeted.decode(given["self"], _stacked(given["hidden_states"]), budget)
+    latents = _stacked(given["hidden_states"])
+    frames, report = budgeted.decode(given["self"], latents, budget, strategy)
     return list(frames.float()), report
 
 
-def _wan_encode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
+def _wan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
     """(B, C, T, H, W) float32 on the device that was named."""
     _only_plain(call)
     given = call.arguments
-    latents, report = budgeted.encode(given["self"], _stacked(given["videos"]), budget)
+    latents, report = budgeted.encode(given["self"], _stacked(given["videos"]), budget, strategy)
     return latents.to(given["device"], torch.float32), report
 
 
@@ -58,22 +60,22 @@ def _stacked(videos: Any) -> torch.Tensor:
     return videos[0][None] if len(videos) == 1 else torch.stack(videos)
 
 
-def _hunyuan_decode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
+def _hunyuan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
     """(frames,), or what DecoderOutput its module has."""
     vae, z = call.arguments["self"], call.arguments["z"]
     _only_automatic_tiles(vae)
-    frames, report = budgeted.decode(vae, z, budget)
+    frames, report = budgeted.decode(vae, z, budget, strategy)
     frames = frames.to(z.device)
     if call.arguments["return_dict"]:
         return _named(vae, "DecoderOutput")(sample=frames), report
     return (frames,), report
 
 
-def _hunyuan_encode(call: inspect.BoundArguments, budget: str) -> tuple[Any, str]:
+def _hunyuan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
     """(posterior,), or what AutoencoderKLOutput its module has."""
     vae, pixels = call.arguments["self"], call.arguments["x"]
     _only_automatic_tiles(vae)
-    moments, report = budgeted.encode(vae, pixels, budget, moments=True)
+    moments, report = budgeted.encode(vae, pixels, budget, strategy, moments=True)
     posterior = _named(vae, "DiagonalGaussianDistribution")(moments.to(pixels.device))
     if call.arguments["return_dict"]:
         return _named(vae, "AutoencoderKLOutput")(latent_dist=posterior), report
@@ -94,7 +96,7 @@ def _named(vae: Any, name: str) -> Any:
     raise LeftAlone(f"{type(vae).__name__} is no {_HUNYUAN_CLASS}")
 
 
-def _wrapped(spec: str, what: str, split: Split) -> Callable[[Callable[..., Any]], Any]:
+def _wrapped(spec: str, owner: str, name: str, split: Split) -> Callable[[Callable[..., Any]], Any]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(written(original))
 
@@ -104,13 +106,12 @@ def _wrapped(spec: str, what: str, split: Split) -> Callable[[Callable[..., Any]
             except TypeError:
                 return original(*args, **kwargs)  # which says in its own words what is missing
             bound.apply_defaults()
-            return protected.run(
-                spec,
-                what,
-                lambda: original(*args, **kwargs),
-                lambda budget: split(bound, budget),
-                source=list(bound.arguments.values())[1],
-            )
+            vae, source = list(bound.arguments.values())[:2]
+            work = protected.Work(
+                vae, owner, name, functools.partial(original, *args, **kwargs),
+                functools.partial(split, bound), source,
+            )  # fmt: skip
+            return work.run(spec)
 
         return method
 
@@ -140,7 +141,7 @@ _METHODS: dict[str, tuple[str, dict[str, tuple[Split, tuple[str, ...], tuple[str
     ),
 }  # fmt: skip
 _MAKERS = {
-    (owner, name): _wrapped(spec, f"{owner}.{name}", split)
+    (owner, name): _wrapped(spec, owner, name, split)
     for owner, (spec, methods) in _METHODS.items()
     for name, (split, _, _) in methods.items()
 }
@@ -156,7 +157,7 @@ def _spec(owner: str, title: str) -> PatchSpec:
     def changes(pack: Place) -> list[Change]:
         return [Change(pack.part(owner), name, _MAKERS[owner, name]) for name in methods]
 
-    return PatchSpec(spec, title, expects, changes)
+    return PatchSpec(spec, title, expects, changes, protected.is_wanted)
 
 
 WAN_SPECS = (_spec(_WAN_CLASS, "WanVideoWrapper's VAE"),)

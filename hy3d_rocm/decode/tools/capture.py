@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decode.stages import stage_of
 from hy3d_rocm.decode.tools.files import (
     DEBUG,
     let_go,
@@ -110,9 +111,9 @@ def _begin(note: Note, folder: Path, family: Any, source: Any, asked: Any, encod
         note.path = write_capture(folder, source, facts)
         note.facts = facts
     except (OSError, ImportError, RuntimeError, ValueError, TypeError) as error:
-        logger.warning("[VAE Decode] Not captured: %s", error)
+        logger.warning("[%s] Not captured: %s", stage_of(encode), error)
         return
-    logger.info("[VAE Decode] Captured in %s", note.path)
+    logger.info("[%s] Captured in %s", stage_of(encode), note.path)
 
 
 def _finish(note: Note, error: BaseException | None) -> None:

@@ -18,6 +18,7 @@ from hy3d_rocm.doctor.miopen.places import (
     places,
     side_files,
 )
+from hy3d_rocm.units import size_text
 
 FIND, PERFORMANCE, COMPILED, OTHER = "find", "performance", "compiled", "other"
 _KINDS = (
@@ -44,6 +45,25 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         "compiled_entries": _total(files, COMPILED),
         "bytes": sum(place["bytes"] for place in found),
     }
+
+
+def in_a_line(environ: Mapping[str, str]) -> str:
+    """MIOpen's find mode and what it has found, for a program's first lines."""
+    import torch
+
+    if not getattr(torch.version, "hip", None):
+        return "not used by this torch"
+    mode = environ.get("MIOPEN_FIND_MODE", "").strip() or "its default"
+    return f"find mode {mode}, {_searches(environ)}; convolutions that fail go another way"
+
+
+def _searches(environ: Mapping[str, str]) -> str:
+    facts = collect(environ)
+    found, size = facts["find_entries"], facts["bytes"]
+    if not size:
+        return "its database is empty, so the first decode takes longer"
+    entries = "results" if found is None else f"{found} results"
+    return f"{entries} of earlier searches, {size_text(size)} on disk"
 
 
 def describe(place: Place) -> dict[str, Any]:

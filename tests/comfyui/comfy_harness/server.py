@@ -26,13 +26,15 @@ Prompt = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one prompt. status: success, error, interrupted or rejected."""
+    """What became of one prompt. status: success, error, interrupted or rejected. frames: of the
+    error's traceback, as ComfyUI shows them."""
 
     status: str
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     cached: tuple[str, ...] = ()
     error: str = ""
     error_node: str = ""
+    frames: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -61,7 +63,8 @@ def result_of(entry: Mapping[str, Any]) -> Result:
     if "execution_error" in events:
         data = events["execution_error"]
         error = f"{data.get('exception_type')}: {data.get('exception_message')}".strip()
-        return Result("error", outputs, cached, error, str(data.get("node_type")))
+        frames = tuple(data.get("traceback") or ())
+        return Result("error", outputs, cached, error, str(data.get("node_type")), frames)
     if "execution_interrupted" in events:
         return Result("interrupted", outputs, cached)
     return Result("success" if status.get("completed") else "unknown", outputs, cached)

@@ -14,6 +14,7 @@ from comfy_harness.server import Line, Server
 
 PATCHED_LINE = "run on the right device"
 ALONE_LINE = "left alone"
+MISSPELT = "(-delihgt: did you mean -delight?)"
 
 
 def run(context: Context) -> None:
@@ -68,6 +69,7 @@ def _switched_off(context: Context) -> None:
         ("HY3D_ROCM=off", {"HY3D_ROCM": "off", **PATCHED}),
         ("HY3D_ROCM_PATCH unset, no AMD GPU", {}),
         ("HY3D_ROCM_PATCH=off", {"HY3D_ROCM_PATCH": "off"}),
+        ("HY3D_ROCM_PATCH=on,-delihgt", {"HY3D_ROCM_PATCH": "on,-delihgt"}),
     )
     for label, environ in cases:
         with context.server(context.pack, environ) as server:
@@ -75,7 +77,7 @@ def _switched_off(context: Context) -> None:
             untouched = NO_ACCELERATOR in result.error
             context.report.check(f"{label}: nothing is patched", untouched, result.seen())
             _one_line(context, label, context.our_lines(server), "HY3D_ROCM" in environ)
-            context.quiet(server)
+            context.quiet(server, MISSPELT if "delihgt" in label else None)
 
 
 def _one_line(context: Context, label: str, lines: list[Line], whole_pack: bool) -> None:
