@@ -220,7 +220,9 @@ def test_what_cannot_be_taken_is_said_once_and_nothing_passes_against_it(
     monkeypatch.setattr(Prices, "__call__", told)
     found = validate.validate(subject, ("whole", "streamed", "tiled"))
     text = validate.validation_text(found)
-    why = "the strategy 'whole' can't be taken for this VAE: its attention takes what memory is free"
+    why = (
+        "the strategy 'whole' can't be taken for this VAE: its attention takes what memory is free"
+    )
     assert f"\n(not whole fp32: {why})\n" in text
     assert f"\nwhole was not run: {why}\n" in text
     assert f"\nstreamed: {found.exact.way}, the exact decode itself\n" in text

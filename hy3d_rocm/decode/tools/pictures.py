@@ -21,6 +21,7 @@ _ANCHORS = np.array(
 )
 _LEAST = 1e-9  # of the range; less is shown as that: float32 itself ends at 6e-8
 _MARGIN, _TEXT, _CELL, _BAR = 12, 34, 320, 130
+_LABELS = 12  # of borders along a side, at most
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,28 @@ def _by_matplotlib(
     shades = colors.LinearSegmentedColormap.from_list("hy3d", [tuple(a / 255) for a in _ANCHORS])
     for axis, panel in zip(axes[0], panels, strict=True):
         shown = axis.imshow(np.clip(panel.values, low, high), norm=scale, cmap=shades)
-        axis.set_title(f"{panel.title}\n{panel.note}", fontsize=9, loc="left")
-        axis.set_xticks([c - 0.5 for c in panel.columns], [str(c) for c in panel.columns])
-        axis.set_yticks([r - 0.5 for r in panel.rows], [str(r) for r in panel.rows])
-        axis.tick_params(labelsize=6)
-        axis.tick_params(axis="x", rotation=90)  # a blend's three borders are close together
+        axis.set_title(f"{panel.title}\n{panel.note}", fontsize=13, loc="left")
+        axis.set_xticks([c - 0.5 for c in panel.columns], _labels(panel.columns, width))
+        axis.set_yticks([r - 0.5 for r in panel.rows], _labels(panel.rows, height))
+        axis.tick_params(labelsize=10)
+        axis.tick_params(axis="x", rotation=90)
     bar = figure.colorbar(shown, ax=axes[0].tolist(), shrink=0.85)
-    bar.set_label("mean absolute error, of the range", fontsize=8)
-    figure.suptitle(heading, fontsize=10, x=0.01, ha="left")
+    bar.set_label("mean absolute error, of the range", fontsize=11)
+    bar.ax.tick_params(labelsize=11)
+    figure.suptitle(heading, fontsize=14, x=0.01, ha="left")
     figure.savefig(path, dpi=110, format="png")
+
+
+def _labels(places: Sequence[int], length: int) -> list[str]:
+    """A number at each place, "" where it would run into the one before (a blend's three borders
+    are close together)."""
+    made: list[str] = []
+    last = -math.inf
+    for place in places:
+        is_free = place - last >= length / _LABELS
+        made.append(str(place) if is_free else "")
+        last = place if is_free else last
+    return made
 
 
 def _by_pillow(
