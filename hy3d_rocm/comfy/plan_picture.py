@@ -16,7 +16,6 @@ from hy3d_rocm.comfy.picture import (
     CARD,
     DIM,
     MARGIN,
-    TALLEST,
     TEXT,
     WARM,
     WIDTH,
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["draw", "words"]
 
 _ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 72
+# The node has inputs above its picture: it is wider than tall, so that it can be read there.
+TALLEST = WIDTH * 4 // 5
 _MOST_ROWS = (TALLEST - _TOP - _FOOT) // _ROW
 _FITS, _TOO_MUCH, _HOST = (126, 211, 133), (120, 84, 84), (80, 92, 110)
 _TEXT_WIDTH = 300  # right of the bars

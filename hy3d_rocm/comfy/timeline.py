@@ -178,9 +178,9 @@ def _limits(frame: _Frame, timeline: Timeline) -> None:
     if budget and budget <= frame.top:
         frame.level(budget, f"budget {size_text(budget)}", WARM, 8)
     elif budget:
-        place = (_LEFT + 8, _TOP + 6)
         text = f"budget {size_text(budget)}, above this picture"
-        frame.pen.text(place, text, WARM, frame.font)
+        x = _RIGHT - int(frame.font.getlength(text))  # beside the kinds of steps
+        frame.pen.text((x, _LANE[1] + 8), text, WARM, frame.font)
 
 
 def _steps(frame: _Frame, timeline: Timeline) -> None:
