@@ -184,11 +184,30 @@ def test_the_picture_is_an_image_of_bounded_height_with_something_on_it(execute:
     image = picture.draw("Title", sections)
     assert image.dtype == torch.float32
     assert image.shape[2:] == (picture.WIDTH, 3)
-    assert image.shape[1] < picture.LINE * (picture.MAX_LINES + 12)
+    assert image.shape[1] <= picture.TALLEST <= picture.WIDTH
     assert float(image.min()) >= 0
     assert float(image.max()) <= 1
     colours = {tuple(c) for c in (image[0, ::3, ::3] * 255).round().int().reshape(-1, 3).tolist()}
     assert {picture.BACKGROUND, picture.CARD, picture.ACCENT, picture.BRIGHT} <= colours
+
+
+@pytest.mark.parametrize("title", ["One", "a title that is too long to stand beside its lines"])
+def test_long_sections_give_way_and_say_how_much_is_in_the_text(title: str) -> None:
+    from hy3d_rocm.comfy import picture
+
+    short, long = picture.Section(title, ["one", "two"]), picture.Section("Two", ["x"] * 90)
+    for aside in (0, 100):
+        room = 20 * picture.LINE
+        kept = picture._shortened([short, long], room, aside)
+        assert kept[0] == short
+        assert sum(picture._height(s, aside) + picture.GAP for s in kept) <= room
+        shown = kept[1].lines[:-1]
+        assert set(shown) == {"x"}
+        assert kept[1].lines[-1] == f"... {90 - len(shown)} lines more are in the text"
+    many = [picture.Section(f"{title} {i}", ["a", "b"]) for i in range(60)]
+    assert picture._shortened(many, 20 * picture.LINE, 0)[-1].lines == ["more is in the text"]
+    for sections in ([short, long], many, []):
+        assert picture.draw("Title", sections).shape[1] <= picture.TALLEST
 
 
 def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
