@@ -1,4 +1,4 @@
-"""The status as a picture: sections of lines and a bar, drawn with Pillow."""
+"""Sections of lines and a bar as a picture that can be read inside a node, by Pillow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 WIDTH = 1024  # pixels
-MARGIN = 28
-TEXT = 19  # height of the letters, pixels
-LINE = 27
-GAP = 16  # between sections
+# A node shows a picture whole, so one that is taller than wide is too small to be read.
+TALLEST = WIDTH
+MARGIN = 24
+TEXT = 22  # height of the letters, pixels
+LINE = 29
+GAP = 10  # between sections
 BAR = 18
-MAX_LINES = 120  # of all sections; what is beyond is counted in the last line
+PAD = 12  # inside a section
+LABEL = WIDTH // 4  # titles up to that wide stand beside their lines
+MAX_LINES = TALLEST // LINE
 
 BACKGROUND, CARD = (22, 24, 29), (33, 36, 43)
 BRIGHT, DIM, ACCENT, WARM = (232, 234, 238), (168, 174, 186), (98, 178, 255), (255, 166, 87)
@@ -33,18 +37,24 @@ class Section(NamedTuple):
 
 
 def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
-    """The sections one under the other, long lines wrapped: (1, H, WIDTH, 3) float32 in 0..1."""
-    fonts = load_font(TEXT), load_font(TEXT + 9)
+    """The sections one under the other, long lines wrapped, (1, H, WIDTH, 3) float32 in 0..1 with
+    H <= TALLEST: of long sections the first lines are shown, with a word about the others."""
+    fonts = load_font(TEXT), load_font(TEXT + 8)
     measure = cache(fonts[0].getlength)
-    wrapped = _shortened([_fitted(section, measure) for section in sections])
-    height = 2 * MARGIN + LINE + sum(_height(section) + GAP for section in wrapped)
+    widest = max((fonts[0].getlength(section.title) for section in sections), default=0)
+    aside = round(widest) + 2 * PAD if widest <= LABEL else 0
+    width = WIDTH - 2 * MARGIN - 2 * PAD - aside
+    wrapped = [_fitted(section, measure, width) for section in sections]
+    top = MARGIN + LINE + 2 * GAP
+    shown = _shortened(wrapped, TALLEST - top - MARGIN + GAP, aside)
+    height = top + sum(_height(section, aside) + GAP for section in shown) - GAP + MARGIN
     image = Image.new("RGB", (WIDTH, height), BACKGROUND)
     pen = ImageDraw.Draw(image)
     pen.text((MARGIN, MARGIN - 8), title, BRIGHT, fonts[1])
-    y = MARGIN + LINE + GAP
-    for section in wrapped:
-        _draw_section(pen, section, y, fonts[0])
-        y += _height(section) + GAP
+    y = top
+    for section in shown:
+        _draw_section(pen, section, y, fonts[0], aside)
+        y += _height(section, aside) + GAP
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
 
 
@@ -56,21 +66,24 @@ def load_font(size: int) -> Any:
         return ImageFont.load_default()
 
 
-def _height(section: Section) -> int:
+def _height(section: Section, aside: int) -> int:
     bar = 0 if section.full is None else BAR + 8
-    return LINE * (1 + len(section.lines)) + bar + 18
+    lines = max(len(section.lines), 1) if aside else 1 + len(section.lines)
+    return LINE * lines + bar + PAD
 
 
-def _draw_section(pen: Any, section: Section, y: int, font: Any) -> None:
-    box = (MARGIN, y, WIDTH - MARGIN, y + _height(section))
+def _draw_section(pen: Any, section: Section, y: int, font: Any, aside: int) -> None:
+    """aside: pixels that the title takes beside the lines; 0: it stands above them."""
+    box = (MARGIN, y, WIDTH - MARGIN, y + _height(section, aside))
     pen.rounded_rectangle(box, radius=8, fill=CARD)
-    left, y = MARGIN + 14, y + 8
+    left, y = MARGIN + PAD, y + PAD // 2
     pen.text((left, y), section.title, ACCENT, font)
+    left, y = left + aside, y if aside else y + LINE
     for line in section.lines:
-        y += LINE
         pen.text((left, y), line, BRIGHT if not line.startswith("  ") else DIM, font)
+        y += LINE
     if section.full is not None:
-        _draw_bar(pen, section.full, (left, y + LINE + 4, WIDTH - MARGIN - 14))
+        _draw_bar(pen, section.full, (left, y + 4, WIDTH - MARGIN - PAD))
 
 
 def _draw_bar(pen: Any, full: float, place: tuple[int, int, int]) -> None:
@@ -82,8 +95,7 @@ def _draw_bar(pen: Any, full: float, place: tuple[int, int, int]) -> None:
         pen.rounded_rectangle((left, top, end, top + BAR), radius=4, fill=colour)
 
 
-def _fitted(section: Section, measure: Callable[[str], float]) -> Section:
-    width = WIDTH - 2 * MARGIN - 28
+def _fitted(section: Section, measure: Callable[[str], float], width: float) -> Section:
     lines = [part for line in section.lines for part in _wrapped(line, measure, width)]
     return section._replace(lines=lines)
 
@@ -107,17 +119,25 @@ def _wrapped(line: str, measure: Callable[[str], float], width: float) -> list[s
     return [*done, rest]
 
 
-def _shortened(sections: Sequence[Section]) -> list[Section]:
-    """The first MAX_LINES lines, so that no list makes a picture of endless height."""
-    kept: list[Section] = []
-    left, total = MAX_LINES, sum(len(section.lines) for section in sections)
-    for section in sections:
-        if left <= 0:
-            break
-        lines = section.lines[:left]
-        left -= len(lines)
-        kept.append(section._replace(lines=lines))
-    if total > MAX_LINES:
-        more = f"{total - MAX_LINES} lines more are in the text"
-        kept[-1] = kept[-1]._replace(lines=[*kept[-1].lines, more])
-    return kept
+def _shortened(sections: Sequence[Section], room: int, aside: int) -> list[Section]:
+    """What goes into `room` pixels of height: the longest sections give way first, down to a line
+    each; then the last sections."""
+    kept = [section._replace(lines=section.lines[:MAX_LINES]) for section in sections]
+
+    def taken() -> int:
+        return sum(_height(section, aside) + GAP for section in kept)
+
+    while taken() > room and any(len(section.lines) > 1 for section in kept):
+        long = max(range(len(kept)), key=lambda i: len(kept[i].lines))
+        kept[long] = kept[long]._replace(lines=kept[long].lines[:-1])
+    for i, section in enumerate(kept):
+        left_out = len(sections[i].lines) - len(section.lines)
+        if left_out:
+            more = f"... {left_out + 1} lines more are in the text"
+            kept[i] = section._replace(lines=[*section.lines[:-1], more])
+    if taken() <= room:
+        return kept
+    rest = Section("...", ["more is in the text"])
+    while kept and taken() + _height(rest, aside) + GAP > room:
+        kept.pop()
+    return [*kept, rest]

@@ -16,6 +16,7 @@ from hy3d_rocm.comfy.picture import (
     CARD,
     DIM,
     MARGIN,
+    TEXT,
     WARM,
     WIDTH,
     load_font,
@@ -28,36 +29,50 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "words"]
 
-_ROW, _BAR, _TOP = 56, 18, 104
-_MOST_ROWS = 16
+_ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 72
+# The node has inputs above its picture: it is wider than tall, so that it can be read there.
+TALLEST = WIDTH * 4 // 5
+_MOST_ROWS = (TALLEST - _TOP - _FOOT) // _ROW
 _FITS, _TOO_MUCH, _HOST = (126, 211, 133), (120, 84, 84), (80, 92, 110)
-_TEXT_WIDTH = 260  # right of the bars
+_TEXT_WIDTH = 300  # right of the bars
 # Ways that need more than so many budgets end at the edge: their size is told.
 _BUDGETS = 2.5
 
 
 def draw(found: Planned) -> torch.Tensor:
-    """(1, H, WIDTH, 3) float32 in 0..1."""
-    rows = found.candidates[:_MOST_ROWS]
-    image = Image.new("RGB", (WIDTH, _TOP + _ROW * len(rows) + 64), BACKGROUND)
-    pen, large, small = ImageDraw.Draw(image), load_font(24), load_font(16)
+    """(1, H, WIDTH, 3) float32 in 0..1, H <= TALLEST."""
+    rows = _shown(found)
+    image = Image.new("RGB", (WIDTH, _TOP + _ROW * len(rows) + _FOOT), BACKGROUND)
+    pen, large, small = ImageDraw.Draw(image), load_font(TEXT + 8), load_font(TEXT)
     shape = "x".join(str(n) for n in found.job.out_shape)
     pen.text((MARGIN, 20), f"Memory plan: {found.job.family.name}, {shape}", BRIGHT, large)
     device = f"on {found.job.device}, beyond the weights; budget "
-    pen.text((MARGIN, 58), device + size_text(found.budget.device_bytes, 2), DIM, small)
+    pen.text((MARGIN, 62), device + size_text(found.budget.device_bytes, 2), DIM, small)
     right = WIDTH - MARGIN - _TEXT_WIDTH
     top = _edge(found)
     for number, candidate in enumerate(rows):
         y = _TOP + number * _ROW
-        taken = found.plan is not None and candidate.way.name == found.plan.way.name
-        _row(pen, small, candidate, (y, right, top), taken)
+        _row(pen, small, candidate, (y, right, top), _is_taken(candidate, found))
     x = MARGIN + round(min(found.budget.device_bytes / top, 1.0) * (right - MARGIN))
     bottom = _TOP + _ROW * len(rows)
     for y in range(_TOP - 6, bottom, 12):
         pen.line((x, y, x, min(y + 7, bottom)), fill=WARM, width=2)
     line = "nothing fits" if found.plan is None else f"taken: {found.plan.way.name}"
+    if left_out := len(found.candidates) - len(rows):
+        line += f"; {left_out} more are in the text"
     pen.text((MARGIN, bottom + 18), line, BRIGHT, small)
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
+
+
+def _is_taken(candidate: Candidate, found: Planned) -> bool:
+    return found.plan is not None and candidate.way.name == found.plan.way.name
+
+
+def _shown(found: Planned) -> list[Candidate]:
+    """The first that there is room for, and what is taken in any case."""
+    rows = list(found.candidates)
+    kept, others = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    return [*kept[:-1], *([c for c in others if _is_taken(c, found)][:1] or kept[-1:])]
 
 
 def words(title: str, text: str) -> torch.Tensor:
@@ -77,10 +92,10 @@ def _row(
 ) -> None:
     y, right, top = place
     pen.text((MARGIN, y), candidate.way.name, BRIGHT if taken else DIM, font)
-    low = y + 24
+    low = y + 28
     pen.rectangle((MARGIN, low, right, low + _BAR), fill=CARD)
     if candidate.need is None:
-        pen.text((right + 12, low), "can't be told", DIM, font)
+        pen.text((right + 12, low - 4), "can't be told", DIM, font)
         return
     need = candidate.need
     colour = ACCENT if taken else _FITS if candidate.fits else _TOO_MUCH
@@ -92,7 +107,7 @@ def _row(
     text = ("at least " if need.unknown else "") + size_text(need.device_bytes, 2)
     if need.host_bytes:
         text += f" + host {size_text(need.host_bytes, 2)}"
-    pen.text((right + 12, low), text, BRIGHT if taken else DIM, font)
+    pen.text((right + 12, low - 4), text, BRIGHT if taken else DIM, font)
 
 
 def _x(count: int, right: int, top: float) -> int:

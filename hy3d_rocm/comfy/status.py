@@ -47,11 +47,12 @@ def know(pipeline: Any) -> None:
 
 
 def report(pipeline: Any = None) -> list[Section]:
-    """Device and rule, memory, modes, patches, pipelines, machine, the last decodes."""
+    """Device and rule, memory, modes, patches, pipelines, machine, the last decodes (newest
+    first)."""
     with _lock:
         reports = list(_reports)
         known = [p for ref in _known.values() if (p := ref()) is not None]
-    decodes = [line for text in reports for line in text.splitlines()]
+    decodes = [line for text in reversed(reports) for line in text.splitlines()]
     machine = _machine()
     return [
         Section("Device", _device_lines(pipeline)),

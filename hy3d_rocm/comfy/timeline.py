@@ -17,6 +17,7 @@ from hy3d_rocm.comfy.picture import (
     CARD,
     DIM,
     MARGIN,
+    TEXT,
     WARM,
     WIDTH,
     load_font,
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeline", "draw", "of_decode"]
 
-HEIGHT = 480
-_LEFT, _TOP, _BOTTOM = 128, 112, 346  # of the curve, pixels
+HEIGHT = 512
+_LEFT, _TOP, _BOTTOM = 150, 112, 350  # of the curve, pixels
 _RIGHT = WIDTH - MARGIN
-_LANE = (_BOTTOM + 34, _BOTTOM + 56)  # of the steps
+_LANE = (_BOTTOM + 42, _BOTTOM + 64)  # of the steps
 _RED = (255, 99, 99)
 _FILL = (45, 74, 108)
 _KINDS = (ACCENT, (126, 211, 133), (196, 154, 255), (255, 214, 102), (120, 220, 220), DIM)
@@ -93,9 +94,9 @@ def draw(timeline: Timeline) -> torch.Tensor:
     """(1, HEIGHT, WIDTH, 3) float32 in 0..1."""
     image = Image.new("RGB", (WIDTH, HEIGHT), BACKGROUND)
     pen = ImageDraw.Draw(image)
-    large, small = load_font(24), load_font(16)
+    large, small = load_font(TEXT + 8), load_font(TEXT)
     pen.text((MARGIN, 20), _fitted(timeline.title, large), BRIGHT, large)
-    pen.text((MARGIN, 56), _fitted(timeline.about, small), DIM, small)
+    pen.text((MARGIN, 62), _fitted(timeline.about, small), DIM, small)
     frame = _Frame(pen, small, timeline.seconds, _top_of(timeline))
     pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
     frame.axes()
@@ -166,7 +167,7 @@ class _Frame:
         y = self.y(count)
         for x in range(_LEFT, _RIGHT, 2 * dash):
             self.pen.line((x, y, min(x + dash, _RIGHT), y), fill=colour, width=2)
-        above = y - 4 if y - 22 > _TOP else y + 20
+        above = y - 5 if y - TEXT - 6 > _TOP else y + TEXT + 3
         self.text((_RIGHT - 6, above), text, colour, "rs")
 
 
@@ -177,9 +178,9 @@ def _limits(frame: _Frame, timeline: Timeline) -> None:
     if budget and budget <= frame.top:
         frame.level(budget, f"budget {size_text(budget)}", WARM, 8)
     elif budget:
-        place = (_LEFT + 8, _TOP + 6)
         text = f"budget {size_text(budget)}, above this picture"
-        frame.pen.text(place, text, WARM, frame.font)
+        x = _RIGHT - int(frame.font.getlength(text))  # beside the kinds of steps
+        frame.pen.text((x, _LANE[1] + 8), text, WARM, frame.font)
 
 
 def _steps(frame: _Frame, timeline: Timeline) -> None:
@@ -196,9 +197,9 @@ def _steps(frame: _Frame, timeline: Timeline) -> None:
     frame.text((_LEFT - 10, sum(_LANE) // 2), "steps", DIM, "rm")
     x = _LEFT
     for place, kind in enumerate(kinds[: len(_KINDS)]):
-        pen.rectangle((x, _LANE[1] + 12, x + 10, _LANE[1] + 22), fill=_KINDS[place])
-        frame.text((x + 16, _LANE[1] + 17), kind, DIM, "lm")
-        x += 40 + int(frame.font.getlength(kind))
+        pen.rectangle((x, _LANE[1] + 14, x + 12, _LANE[1] + 26), fill=_KINDS[place])
+        frame.text((x + 20, _LANE[1] + 19), kind, DIM, "lm")
+        x += 48 + int(frame.font.getlength(kind))
 
 
 def _words(frame: _Frame, timeline: Timeline) -> None:
@@ -210,7 +211,7 @@ def _words(frame: _Frame, timeline: Timeline) -> None:
         text += f"; {note}"
     if timeline.again:
         text += "; red: began anew"
-    place = (MARGIN, HEIGHT - 30)
+    place = (MARGIN, HEIGHT - 40)
     frame.pen.text(place, _fitted(text, frame.font), BRIGHT, frame.font)
 
 

@@ -109,7 +109,8 @@ class Stats:
 
     def table(self) -> str:
         """A text table: the totals in one line, then one line for each row; a last one about
-        prepared weights where there were any."""
+        prepared weights where there were any. Columns of zeros are left out, so that a line is
+        not wrapped where it is shown."""
         state = self.as_dict()
         head = ("op", "shape", "dtype", "tier", "calls", "failed", "skipped", "seconds", "bytes")
         lines = [[*head]]
@@ -117,11 +118,14 @@ class Stats:
             counts = (r["calls"], r["failures"], r["skips"])
             tail = (f"{r['seconds']:.3f}", str(r["predicted_bytes"] or "-"))
             lines.append([r["op"], r["shape"], r["dtype"], r["tier"], *map(str, counts), *tail])
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        told = [i for i in range(len(head)) if any(line[i] not in ("0", "-") for line in lines[1:])]
+        lines = [[line[i] for i in told] for line in lines if told]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        words = sum(i < _WORDS for i in told)
         text = [", ".join(f"{k.replace('_', ' ')} {state[k]}" for k in _TOTALS)]
         for line in lines:
-            left = [c.ljust(w) for c, w in zip(line[:4], widths[:4], strict=True)]
-            right = [c.rjust(w) for c, w in zip(line[4:], widths[4:], strict=True)]
+            left = [c.ljust(w) for c, w in zip(line[:words], widths[:words], strict=True)]
+            right = [c.rjust(w) for c, w in zip(line[words:], widths[words:], strict=True)]
             text.append("  ".join((*left, *right)).rstrip())
         weights = self.prepared_weights()
         if weights.hits + weights.misses:
@@ -129,6 +133,7 @@ class Stats:
         return "\n".join(text)
 
 
+_WORDS = 4  # columns of words, before those of numbers
 _TOTALS = ("calls", "recovered", "failures", "raised", "passed_through")
 
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -99,12 +100,16 @@ class Memory:
         lines += [
             f"  memory: {size_text(free)} free, {cap} ({CAP_GB}, {CAP_SHARE})",
             f"  MIOpen: {in_a_line(os.environ)}",
-            f"  recommended: {recommend(free, self.limit_bytes, host_free_bytes() or 0).text()}",
+            f"  recommended: {self._recommended(free)}",
             '  right: "Unloading ... completely" before "[Before VAE Load]"; wrong: "Offloading '
             'DynamicSwap_... to preserve memory"',
             '  if it fails (of a whole log "hy3d-rocm diagnose LOG" tells it):',
         ]
         return lines + [f"    {problem.text()}" for problem in problems.ALL]
+
+    def _recommended(self, free: int) -> str:
+        host = host_free_bytes()
+        return recommend(free, self.limit_bytes, sys.maxsize if host is None else host).text()
 
     # What stands in place of diffusers_helper.memory's functions.
 

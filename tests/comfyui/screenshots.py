@@ -2,13 +2,15 @@
 
     python tests/comfyui/screenshots.py --comfyui DIR --wrapper DIR --front-end DIR
         [--python PYTHON] [--browser chromium] [--only WORKFLOW] [--help-pages DIR]
-        [--out docs/images/workflows] [--folder /ComfyUI]
+        [--out docs/images/workflows] [--thumbnails example_workflows] [--folder /ComfyUI]
 
 DIR of --front-end is the folder "static" of the package comfyui-frontend-package. Each workflow is
 opened as a user does it, run (but for those of upstream's nodes, which need real models) and
 photographed; the demo's VAE stands in for HunyuanVideo's. Checked are: no unknown node, nothing
-that overlaps, no error, no line about this pack in the browser's console. Needs aiohttp and Pillow,
-which ComfyUI brings. Exit code 1 if a check failed.
+that overlaps, sizes as saved, advanced inputs folded, lines of tables unbroken, pictures large
+enough to be read, no error, no line about this pack in the browser's console, and that a model
+that is missing is offered. Needs aiohttp and Pillow, which ComfyUI brings. Exit code 1 if a check
+failed.
 """
 
 from __future__ import annotations
@@ -42,6 +44,23 @@ HELP_BOX = (SIZE[0] - 1300, 0, 1300, 1100)  # the node and, at the right, the pa
 COLOURS = 256  # of the palette; files with all colours are three times as large
 RUN_S = 480
 LARGEST_BYTES = 150_000
+LEAST_SCALE = 0.6  # of our pictures in a node at 100 %: letters of 13 pixels
+# What a thumbnail shows: nodes by id. The template browser shows squares.
+THUMBNAILS = {
+    "ask_the_doctor": (1,),
+    "capture_a_latent_for_an_issue": (3, 6),
+    "decode_within_a_budget": (6,),
+    "delight_and_multiview": (8, 9, 10),
+    "encode_and_decode_within_a_budget": (5,),
+    "free_memory_and_status": (5,),
+    "plan_memory_before_a_decode": (3,),
+    "protect_a_vae_for_other_nodes": (3,),
+    "split_a_batch_over_two_nodes": (5, 6),
+    "tune_a_vae_for_this_card": (3,),
+    "validate_the_strategies_of_a_decode": (5,),
+}
+THUMBNAIL = 400  # pixels, of both sides
+MODEL, LACKING = "hunyuan_video_vae_bf16.safetensors", "there_is_no_such_vae.safetensors"
 SETTINGS = {
     "Comfy.Locale": "en",
     "Comfy.Minimap.Visible": False,
@@ -67,6 +86,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--browser", default="chromium")
     parser.add_argument("--only", action="append", metavar="WORKFLOW", help="may be repeated")
     parser.add_argument("--out", type=Path, default=PACK / "docs" / "images" / "workflows")
+    text = "also a picture NAME.jpg of each for the template browser"
+    parser.add_argument("--thumbnails", type=Path, metavar="DIR", help=text)
+    text = "with Nodes 2.0, which gives nodes sizes of its own, in place of the classic canvas"
+    parser.add_argument("--nodes-2", action="store_true", help=text)
     folder = "ComfyUI's base directory while this runs, which must be new: some reports name it"
     parser.add_argument("--folder", type=Path, metavar="DIR", help=folder)
     parser.add_argument("--help-pages", type=Path, metavar="DIR", help="also open these, to DIR")
@@ -94,7 +117,8 @@ def make_folders(given: argparse.Namespace, work: Path) -> Path:
     shutil.copy(given.comfyui / "input" / "example.png", base / "input")
     (base / "input" / "3d").mkdir()
     (base / "input" / "3d" / "mesh.glb").touch()  # is listed; nothing is loaded
-    (base / "user" / "default" / "comfy.settings.json").write_text(json.dumps(SETTINGS))
+    settings = {**SETTINGS, "Comfy.VueNodes.Enabled": given.nodes_2}
+    (base / "user" / "default" / "comfy.settings.json").write_text(json.dumps(settings))
     return base
 
 
@@ -148,8 +172,26 @@ STATE = """(() => {
     const nodes = app.graph._nodes.map(n => ({
         type: n.type, title: n.title, known: n.type in LiteGraph.registered_node_types,
         errors: !!n.has_errors, box: [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0],
-                                      n.pos[1] + n.size[1]]}));
+                                      n.pos[1] + n.size[1]],
+        id: n.id, size: [...n.size],
+        advanced: (n.widgets || []).filter(w => w.options?.advanced && n.isWidgetVisible(w))
+            .map(w => w.name),
+        pictures: (n.imgs || []).map(i => [i.naturalWidth, i.naturalHeight])}));
     return {nodes, dialogs: document.querySelectorAll('.p-dialog').length};
+})()"""
+
+# Lines with columns (two blanks inside) that are wider than their box.
+WRAPPED = """(() => {
+    const found = [], pen = document.createElement('canvas').getContext('2d');
+    for (const box of document.querySelectorAll('textarea')) {
+        const style = getComputedStyle(box);
+        pen.font = `${style.fontSize} ${style.fontFamily}`;
+        const room = box.clientWidth - parseFloat(style.paddingLeft)
+            - parseFloat(style.paddingRight);
+        found.push(...box.value.split('\\n').filter(line => /\\S {2,}.*\\S {2,}\\S/.test(line)
+            && pen.measureText(line).width > room));
+    }
+    return found;
 })()"""
 
 
@@ -160,6 +202,18 @@ def overlapping(nodes: list[dict[str, Any]]) -> list[str]:
             a, b = one["box"], other["box"]
             if not (a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]):
                 found.append(f"{one['title']} / {other['title']}")
+    return found
+
+
+def too_small(nodes: list[dict[str, Any]]) -> list[str]:
+    """Pictures of our nodes that a node shows with letters too small, or that are too tall."""
+    found = []
+    for node in nodes:
+        is_ours = node["type"].startswith("Hy3DRocm") or node["title"] == "Memory over time"
+        for width, height in node["pictures"] if is_ours else ():
+            scale = min(node["size"][0] / width, node["size"][1] / height)
+            if scale < LEAST_SCALE or height > width:
+                found.append(f"{node['title']}: {width}x{height} at {scale:.2f}")
     return found
 
 
@@ -174,7 +228,55 @@ def smaller(png: bytes) -> bytes:
     return made.getvalue()
 
 
-async def photograph(page: Page, server: Server, name: str, out: Path, report: Report) -> None:
+async def thumbnail(page: Page, name: str, out: Path) -> None:
+    """The nodes of THUMBNAILS in a square."""
+    from PIL import Image
+
+    margin = 12
+    await page.run(f"""(() => {{
+        const ids = {json.dumps(THUMBNAILS[name])}, side = {THUMBNAIL} - 2 * {margin};
+        const boxes = app.graph._nodes.filter(n => ids.includes(n.id))
+            .map(n => [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0], n.pos[1] + n.size[1]]);
+        const low = i => Math.min(...boxes.map(b => b[i]));
+        const high = i => Math.max(...boxes.map(b => b[i]));
+        const left = low(0), top = low(1), wide = high(2) - left, tall = high(3) - top;
+        const view = app.canvas.ds, scale = side / Math.max(wide, tall);
+        const place = app.canvas.canvas.getBoundingClientRect();
+        view.scale = scale;
+        view.offset[0] = ({ORIGIN[0]} + {margin} + (side - wide * scale) / 2 - place.left) / scale
+            - left;
+        view.offset[1] = ({ORIGIN[1]} + {margin} + (side - tall * scale) / 2 - place.top) / scale
+            - top;
+        app.canvas.setDirty(true, true);
+    }})()""")
+    await asyncio.sleep(1)
+    png = await page.picture((*ORIGIN, THUMBNAIL, THUMBNAIL))
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").save(out / f"{name}.jpg", quality=85, optimize=True)
+
+
+async def offers_a_missing_model(page: Page, report: Report) -> None:
+    """A workflow whose VAE is not there, opened with the warning on as it is by default."""
+    setting = "app.extensionManager.setting.set('Comfy.Workflow.ShowMissingModelsWarning', %s)"
+    await page.run(setting % "true")
+    await page.run(f"""(async () => {{
+        const answer = await fetch('/api/workflow_templates/{OURS}/tune_a_vae_for_this_card.json');
+        const text = (await answer.text()).replaceAll('{MODEL}', '{LACKING}');
+        await app.loadGraphData(JSON.parse(text));
+    }})()""")
+    told = f"document.body.innerText.includes('{LACKING}')"
+    try:
+        await page.wait(told, 20, "to name the missing model")
+    except PageError as error:
+        report.failed("a missing model is offered", error)
+    else:
+        report.check("a missing model is offered", True)
+
+
+async def photograph(
+    page: Page, server: Server, name: str, given: argparse.Namespace, report: Report
+) -> None:
+    out = given.out
     box = await show(page, name)
     if name not in NOT_RUN:
         result = await execute(page, server)
@@ -188,10 +290,23 @@ async def photograph(page: Page, server: Server, name: str, out: Path, report: R
     report.check(f"{name}: no dialog", state["dialogs"] == 0, state["dialogs"])
     crossing = overlapping(state["nodes"])
     report.check(f"{name}: no node over another", not crossing, crossing)
+    saved = json.loads((PACK / "example_workflows" / f"{name}.json").read_text())
+    sizes = {node["id"]: node["size"] for node in saved["nodes"]}
+    other = [(n["title"], n["size"]) for n in state["nodes"] if n["size"] != sizes[n["id"]]]
+    if not given.nodes_2:
+        report.check(f"{name}: every node has the size that is saved", not other, other)
+        open_ones = [(n["title"], n["advanced"]) for n in state["nodes"] if n["advanced"]]
+        report.check(f"{name}: advanced inputs are folded", not open_ones, open_ones)
+    small = too_small(state["nodes"])
+    report.check(f"{name}: pictures can be read", not small, small)
+    wrapped = await page.run(WRAPPED)
+    report.check(f"{name}: no line of a table is wrapped", not wrapped, wrapped)
     png = smaller(await page.picture(box))
     report.check(f"{name}: small enough", len(png) < LARGEST_BYTES, len(png))
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.png").write_bytes(png)
+    if given.thumbnails:
+        await thumbnail(page, name, given.thumbnails)
 
 
 async def help_pages(page: Page, server: Server, out: Path, report: Report) -> None:
@@ -239,7 +354,8 @@ async def all_pictures(given: argparse.Namespace, server: Server, report: Report
     async with Page(given.browser, *SIZE) as page:
         await open_front_end(page, server.port)
         for name in names:
-            await photograph(page, server, name, given.out, report)
+            await photograph(page, server, name, given, report)
+        await offers_a_missing_model(page, report)
         if given.help_pages:
             await help_pages(page, server, given.help_pages, report)
         # The front end looks for docs/NODE/en.md before it takes docs/NODE.md.

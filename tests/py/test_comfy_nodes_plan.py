@@ -141,6 +141,30 @@ def test_the_plan_says_which_size_means_nothing_to_the_way_that_is_taken(
         assert ("chunk_size=2 is ignored: the VAE's own unsplit decode" in text) is says
 
 
+def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
+    from types import SimpleNamespace
+
+    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+
+    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
+    job = SimpleNamespace(
+        family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device=""
+    )
+    budget = SimpleNamespace(device_bytes=2**28)
+    for taken in (ways[0], ways[30]):
+        found: Any = SimpleNamespace(
+            job=job, budget=budget, candidates=ways, plan=SimpleNamespace(way=taken.way)
+        )
+        rows = plan_picture._shown(found)
+        assert taken in rows
+        assert rows[:-1] == ways[: len(rows) - 1]
+        image = plan_picture.draw(found)
+        assert image.shape[1] <= plan_picture.TALLEST < image.shape[2]
+    few: Any = SimpleNamespace(candidates=ways[:3], plan=None)
+    assert plan_picture._shown(few) == ways[:3]
+
+
 def test_a_budget_that_is_too_small_is_a_plan_with_the_least_that_would_do(
     execute: Execute,
 ) -> None:

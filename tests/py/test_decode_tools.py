@@ -21,6 +21,8 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
+from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
+from hy3d_rocm.decode.planning.prices import Prices  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
@@ -302,6 +304,33 @@ def test_tiles_are_judged_at_their_borders() -> None:
     assert math.isfinite(tiled.seam_change)
     assert found.rows[0].seam_change == 0.0  # whole, at the same places
     assert any("seams" in text for _, text in found.verdicts)
+
+
+def test_what_cannot_be_taken_is_said_once_and_nothing_passes_against_it(
+    subject: subjects.Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU in ComfyUI, where nobody can tell what its attention takes."""
+    price = Prices.__call__
+
+    def told(self: Prices, way: Way) -> Need:
+        if way.strategy == "whole":
+            raise ValueError("its attention takes what memory is free")
+        return price(self, way)
+
+    monkeypatch.setattr(Prices, "__call__", told)
+    found = validate.validate(subject, ("whole", "streamed", "tiled"))
+    text = validate.validation_text(found)
+    why = (
+        "the strategy 'whole' can't be taken for this VAE: its attention takes what memory is free"
+    )
+    assert f"\n(not whole fp32: {why})\n" in text
+    assert f"\nwhole was not run: {why}\n" in text
+    assert f"\nstreamed: {found.exact.way}, the exact decode itself\n" in text
+    assert "whole's" not in text
+    judged = [line.split()[1] for line in text.splitlines() if line.startswith(("pass ", "FAIL "))]
+    assert judged
+    assert set(judged) == {"tiled:"}
+    assert found.holds
 
 
 # --- bench decode --cases -------------------------------------------------------------------

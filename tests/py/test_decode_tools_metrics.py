@@ -107,6 +107,13 @@ def test_chunks_are_cut_where_the_frames_of_a_later_latent_begin() -> None:
     assert borders_of(_Family(), (1, 16, 7, 4, 4), {}).frames == ()
 
 
+def test_numbers_at_borders_do_not_run_into_each_other() -> None:
+    """A blend has three borders close together; a side of 480 pixels has room for one in 40."""
+    places = (100, 108, 116, 139, 140, 200, 239, 240)
+    assert pictures._labels(places, 480) == ["100", "", "", "", "140", "200", "", "240"]
+    assert pictures._labels((), 480) == []
+
+
 @pytest.mark.parametrize("drawn_by", ["matplotlib", "Pillow"])
 def test_a_heat_map_is_drawn_with_and_without_matplotlib(
     tmp_path: Path, drawn_by: str, monkeypatch: pytest.MonkeyPatch

@@ -268,7 +268,10 @@ def test_a_refusal_names_budget_rule_least_and_remedy() -> None:
         ("auto", [], (), "no strategy can be taken for this VAE: there is no way to run it so"),
         ("whole", [], ("a", "b"), "the strategy 'whole' can't be taken for this VAE: a; b"),
         ("whole", [Way("whole")], ("a",),
-         "the strategy 'whole' can't be taken for this VAE: whole can't be taken: no shapes; a"),
+         "the strategy 'whole' can't be taken for this VAE: no shapes; a"),
+        ("tiled", [Way("tiled", "in 4 tiles")], (),
+         "the strategy 'tiled' can't be taken for this VAE: tiled in 4 tiles can't be taken: "
+         "no shapes"),
     ],
 )  # fmt: skip
 def test_where_nothing_has_a_price_the_reasons_are_given(

@@ -300,7 +300,8 @@ def _nothing_fits(
         advice = f'use strategy="auto", or {advice}'
     priced = [(c, c.need, smallest_budget(c.need, budget)) for c in looked if c.need is not None]
     if not priced:
-        why = "; ".join([*map(_refused, looked), *excluded]) or "there is no way to run it so"
+        notes = [c.note if c.way.name == strategy else _refused(c) for c in looked]
+        why = "; ".join([*notes, *excluded]) or "there is no way to run it so"
         verb = "can" if strategy == "auto" else "can't"
         return ValueError(f"{asked} {verb} be taken for this VAE: {why}")
     least, need, smallest = min(priced, key=lambda entry: entry[2])

@@ -59,7 +59,8 @@ class Outcome:
     """How one decode went. Seconds without planning, of one sample of a batch; bytes above what was
     in use, on the device (on the CPU with the result). error: None where it ended; frames (of the
     first sample) only where they were kept. smallest_bytes: the least budget that would do, where
-    one was refused; else 0."""
+    one was refused; else 0. instead_of: of exact_frames(), what was tried before and why it did
+    not end; "" where it was the first."""
 
     setting: Setting
     seconds: float = 0.0
@@ -72,6 +73,7 @@ class Outcome:
     error: str | None = None
     kind: str = "done"  # "refused", "out of memory", "failed", "cancelled"
     smallest_bytes: int = 0
+    instead_of: str = ""
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
@@ -102,7 +104,7 @@ def run_once(
             )  # fmt: skip
             outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
-        outcome.error, outcome.kind = first_line(error), _kind(error)
+        outcome.error, outcome.kind = _told(error), _kind(error)
         outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
         frames = None
     else:
@@ -126,6 +128,12 @@ def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
 def _room_for(subject: Subject) -> Tensor:
     shape = subject.family.out_shape(tuple(subject.latents.shape))
     return torch.empty(shape, dtype=wide_type(subject.family.dtype), device="cpu")
+
+
+def _told(error: Exception) -> str:
+    """A refusal is a sentence of ours; of anything else its class counts, too."""
+    told = first_line(error)
+    return told.removeprefix(f"{type(error).__name__}: ") if isinstance(error, ValueError) else told
 
 
 def _kind(error: Exception) -> str:
@@ -165,6 +173,7 @@ def exact_frames(
         setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
         outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
+            outcome.instead_of = "; ".join(failed)
             return outcome
         if outcome.kind == "cancelled" or (cancel is not None and cancel()):
             raise DecodeCancelled("cancelled before the exact frames were there")

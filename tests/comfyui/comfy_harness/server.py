@@ -193,13 +193,17 @@ class Server:
 
     def ask(self, path: str, body: Any = None) -> Any:
         """GET, or POST with a JSON body; the JSON that comes back, None for an empty answer."""
+        text = self.fetch(path, body)
+        return json.loads(text) if text else None
+
+    def fetch(self, path: str, body: Any = None) -> bytes:
+        """The same as it comes. OSError where the server answers with an error."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+            return bytes(answer.read())
 
     def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Polls until `done`; TimeoutError after `timeout_s`, RuntimeError if the server ends."""

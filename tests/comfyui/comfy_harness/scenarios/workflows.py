@@ -32,6 +32,7 @@ def run(context: Context) -> None:
         _same_inputs(context, before, after)
         for file in sorted((context.pack / "example_workflows").glob("*.json")):
             _saved(context, server, file, after)
+            _thumbnail(context, server, file)
         context.quiet(server)
     shutil.rmtree(base)
 
@@ -63,6 +64,18 @@ def _saved(context: Context, server: Server, file: Path, info: dict[str, Any]) -
     report.check(f"{file.name} fits the nodes", True)
     result = server.run(_small(prompt))
     report.check(f"{file.name} runs, small", result.ok, result.seen())
+
+
+def _thumbnail(context: Context, server: Server, file: Path) -> None:
+    """Where the front end looks for it: the workflow's name with .jpg, whatever lies there."""
+    address = f"/api/workflow_templates/{OURS}/{file.stem}.jpg"
+    try:
+        found = server.fetch(address)
+    except OSError as error:
+        context.report.failed(f"{file.stem} has a thumbnail", error)
+    else:
+        same = found == file.with_suffix(".jpg").read_bytes()
+        context.report.check(f"{file.stem} has a thumbnail", same, len(found))
 
 
 def _small(prompt: Prompt) -> Prompt:
