@@ -1,5 +1,5 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `tune`, `db`,
-`render`.
+"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `compare`,
+`tune`, `db`, `render`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -14,12 +14,14 @@ from pathlib import Path
 
 from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
+from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
+from hy3d_rocm.env.streams import printed_safely
 from hy3d_rocm.render.command import add_render_parser, run_render_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
@@ -44,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_decode_parser(commands)
     add_tool_parsers(commands)
     add_bench_parser(commands)
+    add_compare_parser(commands)
     add_tune_parser(commands)
     add_db_parser(commands)
     add_render_parser(commands)
@@ -63,6 +66,11 @@ def run_demo_command(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. Bad usage exits with argparse's code 2."""
+    with printed_safely():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO if arguments.verbose else logging.WARNING,
@@ -80,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_tool_command(arguments)
     if arguments.command == "bench":
         return run_bench_command(arguments)
+    if arguments.command == "compare":
+        return run_compare_command(arguments)
     if arguments.command == "tune":
         return run_tune_command(arguments)
     if arguments.command == "db":

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import GB, short_text, size_text
 
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"
@@ -48,7 +49,7 @@ def wanted_cap(environ: Mapping[str, str], total: int) -> tuple[int | None, list
             continue
         cap = parse(text, total)
         if isinstance(cap, str):
-            said.append(f"{name}={text} is passed over: {cap}")
+            said.append(f"{name}={printable(text, 60)} is passed over: {cap}")
         else:
             caps.append(cap)
     if len(caps) == 2 and caps[0] != caps[1]:

@@ -1,4 +1,4 @@
-"""Sizes of memory as people read and type them. Pure: no torch.
+"""Sizes of memory, and numbers, as people read and type them. Pure: no torch.
 
 1 kB is 2**10 bytes, 1 MB 2**20, 1 GB 2**30, in all that is shown and in all that may be typed; the
 spellings KiB, MiB and GiB mean the same. So does the rest of what a user sees: torch's
@@ -50,6 +50,11 @@ def brief(value: object) -> str:
     except ValueError:  # Python writes no numbers of more than 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+def whole_number(text: str) -> int:
+    """1 to 999999999 as it is typed for a count or a size in pixels; 0 for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def parse_size(text: str) -> int:

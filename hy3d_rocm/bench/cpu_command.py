@@ -11,6 +11,7 @@ from typing import Any
 
 from hy3d_rocm.bench.plain import plain
 from hy3d_rocm.bench.terminal import count, deliver
+from hy3d_rocm.units import brief, whole_number
 
 CPU_BENCHES = ("conv",)
 # The same as cpu_layers has, which imports torch.
@@ -199,13 +200,15 @@ def _kernel(text: str) -> list[int] | None:
     if text == "any":
         return None
     sizes = text.split("x")
-    if len(sizes) not in (2, 3) or not all(size.isdecimal() and int(size) for size in sizes):
-        raise argparse.ArgumentTypeError(f'{text!r} is no kernel: write 3x3x3, 3x3 or "any"')
+    if len(sizes) not in (2, 3) or not all(map(whole_number, sizes)):
+        raise argparse.ArgumentTypeError(f'{brief(text)} is no kernel: write 3x3x3, 3x3 or "any"')
     return [int(size) for size in sizes]
 
 
 def _size(text: str) -> list[int]:
     sizes = text.split("x")
-    if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write HEIGHTxWIDTH, as 160x160")
+    if len(sizes) != 2 or not all(map(whole_number, sizes)):
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)} is no size: write HEIGHTxWIDTH, as 160x160"
+        )
     return [int(size) for size in sizes]

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.units import brief, whole_number
+
 
 def count(text: str) -> int:
     """A positive whole number, for argparse."""
-    value = int(text) if text.isdecimal() else 0
+    value = whole_number(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no positive whole number")
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
+from hy3d_rocm.units import brief, whole_number
 
 _EPILOG = """\
 Run it with the Python that runs ComfyUI, and close ComfyUI first. The convolutions of a decode as
@@ -122,14 +123,14 @@ def _names(text: str) -> tuple[str, ...]:
 def _size(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 640x608")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no size such as 640x608")
     return int(found[1]), int(found[2])
 
 
 def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
+    value = whole_number(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no positive whole number")
     return value
 
 
@@ -139,5 +140,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of seconds")
     return value

@@ -116,6 +116,21 @@ def test_a_folder_outside_of_comfyuis_output_is_refused(
     assert not output.exists()
 
 
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [("a\0b", "is no name of"), ("x" * 300, "is no name of|can't be written to"),
+     ("x/" * 3000, "is no name of|can't be written to"), ("file/x", "can't be written to")],
+)  # fmt: skip
+def test_a_folder_that_no_disk_can_have_is_a_sentence(
+    execute: Execute, output: Path, vae: Any, samples: dict[str, Any], folder: str, words: str
+) -> None:
+    output.mkdir()
+    (output / "file").write_text("")
+    with pytest.raises(ValueError, match=words) as caught:
+        execute("Hy3DRocmCaptureLatent", samples=samples, vae=vae, folder=folder)
+    assert len(str(caught.value).replace(str(output), "")) < 7000
+
+
 def test_what_is_no_latent_is_refused_in_a_sentence(
     execute: Execute, output: Path, vae: Any
 ) -> None:

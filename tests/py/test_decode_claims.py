@@ -21,6 +21,7 @@ av = pytest.importorskip("av")
 Image = pytest.importorskip("PIL.Image")
 
 from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
+from hy3d_rocm.decode.frames import lock  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.fingerprints import FileFingerprints  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
@@ -263,7 +264,7 @@ def test_a_kill_between_publishing_and_the_end_is_known_as_ours(
 def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_asked", lambda handle: None)
+    monkeypatch.setattr(lock, "_asked", lambda handle: None)
     path = tmp_path / "clip.npy"
     words = r"or remove .*clip.npy.partial/owner if that is over"
     with Claim(path), pytest.raises(OutputError, match=words):
@@ -273,7 +274,7 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     ended.wait()
     (tmp_path / "clip.npy.partial").mkdir()
     owner = tmp_path / "clip.npy.partial" / "owner"
-    owner.write_bytes(claims._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
+    owner.write_bytes(lock._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
     assert write(path) == path
     (tmp_path / "clip.npy.partial").mkdir()
     owner.write_text("1 another-machine\n")
@@ -284,8 +285,8 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
 def test_a_drive_that_never_answers_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(claims, "_asked", lambda handle: time.sleep(1))
+    monkeypatch.setattr(lock, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "_asked", lambda handle: time.sleep(1))
     with pytest.raises(OutputError, match="does not answer when asked for a lock"):
         Claim(tmp_path / "clip.mp4").take()
 

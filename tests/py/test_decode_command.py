@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import signal
 from fractions import Fraction
 from pathlib import Path
@@ -293,6 +295,189 @@ def test_a_vae_that_is_not_what_its_config_says_is_refused(inputs: Path, tmp_pat
     (tmp_path / "second.safetensors").write_bytes(b"")
     with pytest.raises(LoadingError, match="has several"):
         loading.find_vae(tmp_path)
+
+
+def _safetensors(header: bytes, data: bytes = b"0" * 8) -> bytes:
+    return len(header).to_bytes(8, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _safetensors(b"[1]"), _safetensors(b'{"a": "b"}'), _safetensors(b'{"a": {"dtype": "F32"}}'),
+        _safetensors(b'{"a": {"dtype": [], "shape": [1], "data_offsets": [0, 4]}}'),
+        _safetensors(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}'),
+        _safetensors(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1, 2]}}'),
+        _safetensors(b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 99]}}'),
+        _safetensors(b"[" * 100_000), _safetensors(b"\xff"), b"\xff" * 64, b"",
+        _safetensors(b'{"a": {"dtype": "F32", "data_offsets": [0, ' + b"9" * 5000 + b"]}}"),
+    ],
+)  # fmt: skip
+def test_a_damaged_safetensors_header_is_a_sentence(
+    inputs: Path, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "config.json").write_bytes((inputs / "vae" / "config.json").read_bytes())
+    file = tmp_path / "vae.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(LoadingError, match=r"vae\.safetensors"):
+        loading.load_vae(loading.find_vae(file))
+    with pytest.raises(LoadingError, match="is no safetensors file"):
+        loading.load_latents(file)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"z_dim": "four"}, {"z_dim": -4}, {"z_dim": 4.5}, {"dim_mult": None}, {"base_dim": 10**15}],
+)
+def test_a_configuration_that_describes_no_vae_is_a_sentence(
+    inputs: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    source = inputs / "vae"
+    config = json.loads((source / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    name = "diffusion_pytorch_model.safetensors"
+    (tmp_path / name).write_bytes((source / name).read_bytes())
+    with pytest.raises(LoadingError, match=r"config.json describes no AutoencoderKLWan"):
+        loading.load_vae(loading.find_vae(tmp_path))
+    for text in ("[" * 100_000, "[]", "{"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(LoadingError, match="does not tell the VAE's class"):
+            loading.find_vae(tmp_path)
+
+
+def test_what_is_no_file_is_told(inputs: Path, tmp_path: Path) -> None:
+    for path, words in (
+        (Path("/dev/null"), "is a device or a pipe"), (Path("x" * 5000), "File name too long"),
+        (Path("a\0b"), "is no file of the latents"), (tmp_path, "is a folder"),
+    ):  # fmt: skip
+        with pytest.raises(LoadingError, match=words):
+            loading.load_latents(path)
+    for path in (Path("/dev/null"), Path("x" * 5000), Path("a\0b")):
+        with pytest.raises(LoadingError):
+            loading.find_vae(path)
+
+
+def test_frames_that_are_nan_are_a_sentence_and_leave_nothing(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vae = tmp_path / "vae"
+    vae.mkdir()
+    name = "diffusion_pytorch_model.safetensors"
+    (vae / "config.json").write_bytes((inputs / "vae" / "config.json").read_bytes())
+    state = load_file(inputs / "vae" / name)
+    save_file({key: torch.full_like(value, torch.nan) for key, value in state.items()}, vae / name)
+    latents, out = str(inputs / "latents.safetensors"), tmp_path / "out"
+    out.mkdir()
+    for file in ("a.mp4", "a.npy", "pictures"):
+        argv = ["decode", latents, "--vae", str(vae), "--out", str(out / file), "--device", "cpu"]
+        assert cli.main(argv) == 1
+        assert "not finite" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--budget", "9" * 400 + "GB"], "budget is '9999"),
+        (["--budget", "9" * 400 + ".5g"], "budget is '9999"),
+        (["--budget", "9" * 5000], "budget is '9999"), (["--fps", "9" * 400], "is no frame rate"),
+        (["--fps", "1e999999999"], "is no frame rate"), (["--device", "x" * 400], "give cpu, cuda"),
+        (["--device", "mps"], "give cpu, cuda"), (["--json", "/no/such/x.json"], "does not exist"),
+        (["--sample", "9" * 400], "the latent has samples 0 to 0"),
+    ],
+)  # fmt: skip
+def test_odd_arguments_are_told_before_anything_is_decoded(
+    inputs: Path, tmp_path: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(delivery, "deliver", lambda *_, **__: pytest.fail("decoded"))
+    try:
+        code = run(inputs, tmp_path / "clip.mp4", *more)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code in (1, 2)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert words in said
+    assert len(said) < 400
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_has_the_videos_name_is_told_before_anything_is_decoded(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(loading, "load_vae", lambda *_: pytest.fail("loaded"))
+    (tmp_path / "dir.mp4").mkdir()
+    assert run(inputs, tmp_path / "dir.mp4") == 1
+    assert "is a folder; remove it" in capsys.readouterr().err
+
+
+def test_a_name_that_ffmpeg_takes_for_an_address_is_a_name(inputs: Path, tmp_path: Path) -> None:
+    for more in ([], ["--resume"]):
+        out = tmp_path / "12:30.mp4"
+        assert run(inputs, out, *more) == 0
+        with open(out, "rb") as file, av.open(file) as container:
+            assert sum(1 for _ in container.decode(video=0)) == 33
+        out.unlink()
+
+
+def test_another_vae_is_never_gone_on_with(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One byte of a weight, where no sample would be taken, with size and time as before."""
+    vae, out = tmp_path / "vae", tmp_path / "clip.mp4"
+    shutil.copytree(inputs / "vae", vae)
+    file = vae / "diffusion_pytorch_model.safetensors"
+    latents = str(inputs / "latents.safetensors")
+    argv = ["decode", latents, "--vae", str(vae), "--out", str(out), "--device", "cpu", "--resume"]
+    before = file.stat()
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "deliver", stopped_after(9))
+        assert cli.main(argv) == 130
+    content = bytearray(file.read_bytes())
+    content[-len(content) // 3] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    capsys.readouterr()
+    assert cli.main(argv) == 1
+    assert "belongs to another decode, it differs in VAE" in capsys.readouterr().err
+    content[-len(content) // 3] ^= 1
+    file.write_bytes(content)
+    assert cli.main(argv) == 0
+
+
+def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hy3d_rocm.demo import model
+
+    files = loading.find_vae(Path("demo"))
+    vae = loading.load_vae(files)
+    channels = loading.latent_channels(vae)
+    save_file({"latents": torch.zeros(1, channels, 1, 2, 2)}, tmp_path / "z.safetensors")
+    argv = ["decode", str(tmp_path / "z.safetensors"), "--vae", "demo", "--device", "cpu"]
+    argv += ["--strategy", "whole"]
+    assert cli.main([*argv, "--out", str(tmp_path / "a.npy"), "--resume"]) == 0
+    with torch.no_grad():
+        wanted = vae.decode(torch.zeros(1, channels, 1, 2, 2)).sample
+    assert np.array_equal(np.load(tmp_path / "a.npy"), wanted.numpy())
+
+    def missing() -> Path:
+        raise model.DemoModelError("not here")
+
+    monkeypatch.setattr(model, "weights_path", missing)
+    assert cli.main([*argv, "--out", str(tmp_path / "b.npy")]) == 1
+    assert "comes with a source checkout" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    import hy3d_rocm
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hy3d-rocm {hy3d_rocm.__version__}\n"
 
 
 # --- progress -------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gzip
 import json
 import os
+import random
 import sys
 import tarfile
 import zipfile
@@ -141,6 +144,47 @@ def test_half_an_archive_is_refused_and_nothing_changes(
         with pytest.raises(ArchiveError):
             changes.restore(made.path, found_in(home), target(tmp_path))
     assert snapshot(home) == before
+
+
+@pytest.mark.parametrize("name", ["b.tar.gz", "b.zip"])
+def test_damage_anywhere_in_an_archive_is_a_sentence(home: Path, tmp_path: Path, name: str) -> None:
+    """Bytes of headers, too, with the check sums set right: the readers' own errors are many."""
+    make_tree(home)
+    made = archive.write_backup(found_in(home), tmp_path / name)
+    whole, rng = made.path.read_bytes(), random.Random(name)
+    for number in range(400):
+        data = bytearray(whole)
+        if name.endswith(".gz") and number % 2:
+            data = bytearray(gzip.decompress(whole))
+            for _ in range(3):
+                block = rng.randrange(len(data) // 512) * 512
+                data[block + rng.choice((0, 100, 124, 125, 135, 156, 157, 257))] = rng.randrange(
+                    256
+                )
+            for block in range(0, len(data) - 511, 512):
+                if data[block + 257 : block + 262] == b"ustar":
+                    data[block + 148 : block + 156] = b" " * 8
+                    data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
+            data = bytearray(gzip.compress(bytes(data), 1))
+        else:
+            for _ in range(3):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        made.path.write_bytes(data)
+        with contextlib.suppress(ArchiveError):  # anything else is a traceback
+            archive.read_backup(made.path)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["[" * 100_000, '{"files": {"a": [Infinity, "x"]}}', '{"files": {"a": [1e999, "x"]}}',
+     '{"files": {"a": [' + "9" * 5000 + ', "x"]}}', '{"files": 5}', "null"],
+)  # fmt: skip
+def test_an_index_of_nonsense_is_a_sentence(tmp_path: Path, index: str) -> None:
+    path = tar_with(tmp_path / "a.tar.gz", plain(archive.INDEX, index.encode()))
+    with pytest.raises(ArchiveError):
+        archive.read_backup(path)
+    with pytest.raises(ArchiveError, match="can't be read"):
+        archive.read_backup(tmp_path / "a\0b.zip")
 
 
 def test_restore_does_not_write_through_a_link(home: Path, tmp_path: Path) -> None:

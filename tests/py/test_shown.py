@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +145,50 @@ def test_it_is_imported_without_torch_and_numpy() -> None:
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_command_prints_what_a_terminal_obeys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from hy3d_rocm import cli
+
+    bad = "a\x1b[31m\x9b2J\x9d0;title\x07\u202e\udcff"
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"RuntimeError: HIP out of memory \x1b[2J \xc2\x9b31m\x07\n")
+    for argv in (
+        ["decode", f"{bad}.safetensors", "--vae", bad, "--out", bad],
+        ["diagnose", bad],
+        ["diagnose", str(log)],
+        ["compare", bad, bad],
+        ["miopen", "restore", bad],
+        ["db", "--path", bad, "info"],
+        ["validate", "--vae", bad],
+        ["render", bad],
+        [bad],
+        ["decode", "--budget", bad],
+        ["doctor", "--seconds", bad],
+    ):
+        with contextlib.suppress(SystemExit):
+            cli.main(argv)
+        shown = "".join(capsys.readouterr())
+        assert shown
+        assert not {c for c in shown if not c.isprintable()} - {"\n", "\t", "\r"}, argv
+        assert "\x1b" not in shown
+
+
+def test_progress_lines_and_log_lines_go_through_the_same_stream() -> None:
+    code = (
+        "import logging, sys; from hy3d_rocm.env.streams import printed_safely\n"
+        "with printed_safely():\n"
+        "    logging.basicConfig(format='%(message)s')\n"
+        "    sys.stderr.write('\\r\\x1b[Kasking ...\\n')\n"
+        "    logging.warning('of %s', 'x\\x1b[2J\\x9b')\n"
+        "    print('caf\\u00e9 \\udcff \\u4e2d')\n"
+        "assert type(sys.stdout).__name__ == 'TextIOWrapper'\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert ran.stderr.decode("latin-1") == "\r\x1b[Kasking ...\nof x\\x1b[2J\\x9b\n"
+    assert ran.stdout.decode("latin-1") == "café \\udcff \\u4e2d\n"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hy3d_rocm.decode.plan import format_bytes, parse_budget
 from hy3d_rocm.memory_lines import stage_line
-from hy3d_rocm.units import GB, KB, MB, TB, parse_size, short_text, size_text
+from hy3d_rocm.units import GB, KB, MB, TB, parse_size, short_text, size_text, whole_number
 
 SIZES = {"B": 1, "kB": KB, "MB": MB, "GB": GB, "TB": TB}
 PACKAGE = Path(__file__).resolve().parents[2] / "hy3d_rocm"
@@ -110,3 +110,32 @@ def test_nothing_that_is_shown_spells_a_size_otherwise() -> None:
         if isinstance(text, ast.Constant) and re.search(r"\b[KMGT]iB\b", str(text.value))
     ]
     assert spelt == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9" * 400, "9" * 400 + "GB", "9" * 400 + ".5GB", "9" * 5000, "1" + "0" * 21 + "b"],
+    ids=range(5),
+)
+def test_a_size_of_endless_digits_is_a_short_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match="is more than any machine has") as told:
+        parse_size(text)
+    assert len(str(told.value)) < 120
+    with pytest.raises(ValueError, match="budget is") as told:
+        parse_budget(text)
+    assert len(str(told.value)) < 200
+    assert parse_size("0" * 400 + "1kB") == KB
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, -(10**400), 10**5000, float("inf")], ids=["400", "-400", "5000", "inf"]
+)
+def test_a_number_of_endless_digits_is_a_short_sentence(number: float) -> None:
+    with pytest.raises(ValueError, match="budget is") as told:
+        parse_budget(number)  # type: ignore[arg-type]
+    assert len(str(told.value)) < 200
+
+
+def test_whole_numbers_are_nine_digits_at_most() -> None:
+    texts = ["1", "999999999", "0", "", "-1", "1.0", "\u0663", "9" * 10, "9" * 5000, " 1"]
+    assert [whole_number(text) for text in texts] == [1, 999999999, *[0] * 8]

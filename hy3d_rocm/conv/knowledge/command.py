@@ -17,6 +17,7 @@ from hy3d_rocm.conv.knowledge.filters import Filters
 from hy3d_rocm.conv.knowledge.machine import machines_here
 from hy3d_rocm.conv.knowledge.records import VERDICTS, Row
 from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.units import brief
 
 _PATIENCE_S = 60.0
 _EPILOG = """\
@@ -230,8 +231,8 @@ def _nothing(rows: list[Row]) -> str:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is no number of keys")
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of keys")
     return int(text)
 
 

@@ -136,7 +136,7 @@ def find_vae(path: Path) -> VaeFiles:
         return _demo_files()
     try:
         is_folder = path.is_dir()
-    except ValueError:  # a NUL byte
+    except (OSError, ValueError):  # _check_file says which
         is_folder = False
     if not is_folder:
         _check_file(path, "weights")

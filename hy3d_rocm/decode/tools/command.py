@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.units import brief, whole_number
+
 if TYPE_CHECKING:
     from hy3d_rocm.decode.tools.subjects import Subject
 
@@ -244,16 +246,16 @@ def _chunks(text: str) -> Sequence[int]:
 
 
 def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
+    value = whole_number(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number of 1 or more")
     return value
 
 
 def _size(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text)
+    found = re.fullmatch(r"([1-9]\d{0,5})[xX]([1-9]\d{0,5})", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 640x480")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no size, such as 640x480")
     return int(found[1]), int(found[2])
 
 
@@ -271,5 +273,5 @@ def _number(text: str, most: float, what: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
     return value

@@ -1,0 +1,367 @@
+"""`hy3d-rocm compare A.json B.json`: what two results of bench, validate or optimize differ in.
+
+A is before, B after. What is worse than chance explains is a regression:
+
+    time     B's median is longer than A's by more than 3 % and by more than either file's own
+             range (slowest less fastest call, of its median); by more than 25 % where a call was
+             timed once
+    memory   B's peak is larger by more than 5 % and 16 MB
+    quality  PSNR is lower by more than 0.5 dB (beyond 96 dB, a step of 16 bits, all is equal),
+             SSIM by more than 0.005, the largest error larger by half and above 1e-4 of the range
+    error    B failed where A did not; a promise that held in A does not hold in B
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.env.shown import printable
+from hy3d_rocm.units import MB, brief, size_text
+
+LEAST_TIME, ONCE_TIME = 0.03, 0.25
+MEMORY_SHARE, MEMORY_BYTES = 0.05, 16 * MB
+PSNR_DROP, PSNR_EQUAL = 0.5, 96.0
+SSIM_DROP = 0.005
+ERROR_GROWTH, ERROR_FLOOR = 0.5, 1e-4
+_LARGEST_FILE_BYTES = 64 << 20
+_FIGURE = re.compile(r"(?<!\w)[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|nan)")
+
+
+class CompareError(ValueError):
+    """A file is no result that can be compared; the text says why."""
+
+
+@dataclass
+class Row:
+    """One measured thing. error: why it has no figures."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: float | None = None
+    psnr: float | None = None
+    ssim: float | None = None
+    largest: float | None = None
+    error: str = ""
+
+
+@dataclass
+class Result:
+    """One file. kind: such as "bench conv"; about: what was asked for and where, by name."""
+
+    path: Path
+    kind: str
+    rows: dict[str, Row]
+    about: dict[str, str]
+    promises: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One figure of one row. verdict: "worse", "better" or "same"."""
+
+    row: str
+    figure: str
+    before: str
+    after: str
+    change: str
+    limit: str
+    verdict: str
+
+
+@dataclass
+class Comparison:
+    judged: list[Judged] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def regressions(self) -> list[Judged]:
+        return [one for one in self.judged if one.verdict == "worse"]
+
+
+def read_result(path: Path) -> Result:
+    """CompareError for what is no result of these commands."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise CompareError(f"{path} is too large for a result of hy3d-rocm")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CompareError(f"{path} can't be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CompareError):
+            raise
+        raise CompareError(f"{brief(str(path))} is no JSON file: {error}") from error
+    kind = _kind(data)
+    if kind not in _ROWS:
+        raise CompareError(
+            f"{path} is no result of hy3d-rocm bench, validate or optimize: name the file that "
+            "--json, or the last line of such a command, names"
+        )
+    try:
+        rows = dict(_ROWS[kind](data))
+        about = dict(_about(data))
+        promises = {str(text): good for text, good in _promises(data)}
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CompareError(f"{path} is damaged, or of another version: {error!r}") from error
+    if not rows:
+        raise CompareError(f"{path} holds no figures: nothing was measured")
+    return Result(path, kind, rows, about, promises)
+
+
+def compare(before: Result, after: Result) -> Comparison:
+    """CompareError where the files are of two commands, or of nothing in common."""
+    if before.kind != after.kind:
+        raise CompareError(
+            f"{before.path} is of {before.kind}, {after.path} of {after.kind}: give two of one kind"
+        )
+    common = [name for name in before.rows if name in after.rows]
+    if not common:
+        raise CompareError(f"{before.path} and {after.path} measured nothing that is in both")
+    found = Comparison()
+    for name in sorted({*before.about, *after.about}):
+        then, now = before.about.get(name, "not told"), after.about.get(name, "not told")
+        if then != now:
+            what = "machines" if name.startswith("machine") else "commands"
+            found.notes.append(f"different {what}, {name}: {_cut(then)} then, {_cut(now)} now")
+    for one, other in ((before, after), (after, before)):
+        alone = [name for name in one.rows if name not in other.rows]
+        if alone:
+            found.notes.append(f"only in {one.path}: {_cut(', '.join(alone))}")
+    for name in common:
+        found.judged += _judge(name, before.rows[name], after.rows[name])
+    for text, good in before.promises.items():
+        if text in after.promises:
+            still = after.promises[text]
+            verdict = "same" if still == good else "better" if still else "worse"
+            held = {True: "holds", False: "fails"}
+            found.judged.append(Judged(text, "promise", held[good], held[still], "", "", verdict))
+    return found
+
+
+def comparison_text(found: Comparison, before: Result, after: Result) -> str:
+    """The table, what differs in the circumstances, and the verdict."""
+    from hy3d_rocm.bench.report import aligned
+
+    head = ("", "figure", "A", "B", "change", "limit", "")
+    rows = [
+        (_cut(one.row, 48), one.figure, one.before, one.after, one.change, one.limit,
+         "" if one.verdict == "same" else one.verdict)
+        for one in found.judged
+    ]  # fmt: skip
+    lines = [f"{before.kind}: A is {before.path}, B is {after.path}", ""]
+    lines += [line.rstrip() for line in aligned([head, *rows])]
+    lines += ["", *found.notes] if found.notes else []
+    worse = found.regressions
+    lines.append("")
+    if worse:
+        named = ", ".join(f"{_cut(one.row, 48)} ({one.figure})" for one in worse)
+        count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
+        lines.append(f"{count}: {named}")
+    else:
+        lines.append("No regression.")
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _judge(name: str, before: Row, after: Row) -> Iterator[Judged]:
+    if before.error or after.error:
+        verdict = "same" if before.error and after.error else "worse" if after.error else "better"
+        then, now = (_cut(row.error, 40) or "none" for row in (before, after))
+        yield Judged(name, "error", then, now, "", "", verdict)
+        return
+    if before.seconds and after.seconds:
+        yield _time(name, before.seconds, after.seconds)
+    if before.peak_bytes and after.peak_bytes is not None:
+        yield _memory(name, before.peak_bytes, after.peak_bytes)
+    if before.psnr is not None and after.psnr is not None:
+        drop = min(before.psnr, PSNR_EQUAL) - min(after.psnr, PSNR_EQUAL)
+        verdict = _verdict(drop, PSNR_DROP)
+        values = before.psnr, after.psnr
+        then, now = ("equal" if math.isinf(value) else f"{value:.2f} dB" for value in values)
+        yield Judged(name, "PSNR", then, now, f"{-drop:+.2f} dB", f"-{PSNR_DROP:g} dB", verdict)
+    if before.ssim is not None and after.ssim is not None:
+        drop = before.ssim - after.ssim
+        then, now = f"{before.ssim:.4f}", f"{after.ssim:.4f}"
+        verdict = _verdict(drop, SSIM_DROP)
+        yield Judged(name, "SSIM", then, now, f"{-drop:+.4f}", f"-{SSIM_DROP:g}", verdict)
+    if before.largest is not None and after.largest is not None:
+        low, high = (max(value, ERROR_FLOOR) for value in (before.largest, after.largest))
+        then, now = f"{before.largest:.2e}", f"{after.largest:.2e}"
+        verdict = _verdict(high / low - 1, ERROR_GROWTH)
+        yield Judged(
+            name, "largest error", then, now, f"{100 * (high / low - 1):+.0f} %",
+            f"+{100 * ERROR_GROWTH:.0f} %", verdict,
+        )  # fmt: skip
+
+
+def _time(name: str, before: list[float], after: list[float]) -> Judged:
+    first, second = statistics.median(before), statistics.median(after)
+    change = second / first - 1
+    if min(len(before), len(after)) > 1:
+        ranges = [(max(s) - min(s)) / statistics.median(s) for s in (before, after)]
+        limit = max(LEAST_TIME, *ranges)
+    else:
+        limit = ONCE_TIME
+    # Faster by a share of the new time is as much as slower by it of the old.
+    verdict = "worse" if change > limit else "better" if first / second - 1 > limit else "same"
+    return Judged(
+        name, "time", _seconds(first), _seconds(second), f"{100 * change:+.1f} %",
+        f"+{100 * limit:.1f} %", verdict,
+    )  # fmt: skip
+
+
+def _memory(name: str, before: float, after: float) -> Judged:
+    def is_more(low: float, high: float) -> bool:
+        return high - low > max(MEMORY_SHARE * low, MEMORY_BYTES)
+
+    verdict = "worse" if is_more(before, after) else "better" if is_more(after, before) else "same"
+    limit = max(MEMORY_SHARE, MEMORY_BYTES / before)
+    return Judged(
+        name, "peak memory", size_text(round(before), 2), size_text(round(after), 2),
+        f"{100 * (after / before - 1):+.1f} %", f"+{100 * limit:.0f} %", verdict,
+    )  # fmt: skip
+
+
+def _verdict(worse_by: float, limit: float) -> str:
+    return "worse" if worse_by > limit else "better" if worse_by < -limit else "same"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s" if value >= 0.1 else f"{1e3 * value:.3f} ms"
+
+
+def _cut(text: str, most: int = 100) -> str:
+    return printable(text, most)
+
+
+# --- what is in the files: kind -> rows -----------------------------------------------------------
+
+_Rows = Iterator[tuple[str, Row]]
+
+
+def _kind(data: Any) -> str:
+    if not isinstance(data, Mapping):
+        return ""
+    if "tool" in data:
+        return str(data["tool"])
+    kind = f"bench {data.get('bench', '')}"
+    return f"{kind} --device cpu" if kind == "bench decode" and "sides" in data else kind
+
+
+def _tool_rows(data: Any) -> _Rows:
+    for row in data["rows"]:
+        yield str(row["name"]), Row(
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row.get("psnr")),
+            _figure(row.get("ssim")), _figure(row.get("largest")), str(row.get("error") or ""),
+        )  # fmt: skip
+
+
+def _variant_rows(data: Any) -> _Rows:
+    """Of bench offload, compile, precision, resolution, and decode on a GPU."""
+    psnr = data.get("psnr") or {}
+    for row in data["variants"] if "variants" in data else data["rows"]:
+        name = str(row["variant"])
+        yield name, Row(
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(psnr.get(name)),
+            error=str(row["reason"] or ""),
+        )  # fmt: skip
+
+
+def _case_rows(data: Any) -> _Rows:
+    for row in data["rows"]:
+        failed = row["errors"] and not row["seconds"]
+        yield str(row["case"]), Row(
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row["psnr"]),
+            error=str(row["errors"][0]) if failed else "",
+        )  # fmt: skip
+
+
+def _side_rows(data: Any) -> _Rows:
+    for name, side in data["sides"].items():
+        yield str(name), Row(_numbers(side["seconds"]), _most(side["peaks"]))
+    if _figure(data["psnr"]) is not None:
+        yield "frames", Row(psnr=_figure(data["psnr"]))
+
+
+def _layer_rows(data: Any) -> _Rows:
+    for row in data["layers"]:
+        for name, seconds in row["seconds"].items():
+            yield f"{row['text']}, {name}", Row(
+                _numbers(seconds), _most(row["extra_bytes"].get(name)),
+                largest=_figure(row["errors"].get(name)), error=str(row["reason"] or ""),
+            )  # fmt: skip
+
+
+def _cell_rows(data: Any) -> _Rows:
+    for cell in data["cells"]:
+        layer = " ".join(str(value) for value in cell["layer"].values())
+        for name, row in cell["figures"].items():
+            yield f"{layer}, {cell['dtype']}, {cell['layout']}, {name}", Row(
+                _numbers(row["seconds"]), _most(row["extra_bytes"]),
+                largest=_figure(row["worst"]), error=str(row["reason"] or ""),
+            )  # fmt: skip
+
+
+def _raster_rows(data: Any) -> _Rows:
+    for part in data["parts"]:
+        for row in part["rows"]:
+            turns = [sum(_numbers(list(turn.values()))) for turn in row["seconds"]]
+            name = f"{part['scene']}, {part['faces']} faces, {row['kind']}, {row['name']}"
+            yield name, Row(turns, error=str(row["reason"] or ""))
+
+
+_ROWS = {
+    "validate": _tool_rows,
+    "optimize": _tool_rows,
+    **{f"bench {n}": _variant_rows for n in ("offload", "compile", "precision", "resolution")},
+    "bench decode": _variant_rows,
+    "bench decode --device cpu": _side_rows,
+    "bench decode cases": _case_rows,
+    "bench conv": _layer_rows,
+    "bench gpu": _cell_rows,
+    "bench raster": _raster_rows,
+}
+
+
+def _about(data: Any) -> Iterator[tuple[str, str]]:
+    """What was asked for, and the machine as far as it decides figures."""
+    for name in ("subject", "shape", "dtype", "scale", "device", "settings", "latent", "reference"):
+        if data.get(name) is not None:
+            yield name, json.dumps(data[name], sort_keys=True).strip('"')
+    for line in data.get("facts") or ():
+        yield f"machine or settings, {str(line).split(':')[0]}", str(line)
+    machine = data.get("machine")
+    if isinstance(machine, Mapping):
+        for name, value in machine.items():
+            if name not in ("variables", "when", "rules"):
+                yield f"machine, {name}", json.dumps(value, sort_keys=True)
+
+
+def _promises(data: Any) -> Iterator[tuple[str, bool]]:
+    """validate's verdicts, without the figures, which differ from run to run."""
+    for row in data.get("verdicts") or ():
+        yield _FIGURE.sub("#", str(row["text"])), bool(row["holds"])
+
+
+def _figure(value: Any) -> float | None:
+    """A number, also "inf" as text; None for none and for NaN."""
+    if value is None or isinstance(value, bool):
+        return None
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def _numbers(values: Any) -> list[float]:
+    """Seconds above 0, of one number or a list."""
+    listed = values if isinstance(values, list) else [values]
+    found = (_figure(value) for value in listed)
+    return [number for number in found if number is not None and 0 < number < math.inf]
+
+
+def _most(values: Any) -> float | None:
+    listed = values if isinstance(values, list) else [values]
+    return max((n for n in map(_figure, listed) if n is not None and n < math.inf), default=None)
