@@ -14,7 +14,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -72,7 +72,9 @@ def convolve(
     if spec is None:
         return mode.run(entry, values, func, args, kwargs)
     x, weight, bias = values[:3]
-    is_cast = any(t is not None and t.dtype is not spec.dtype for t in (x, weight, bias))
+    dtype = spec.dtype
+    is_cast = x.dtype is not dtype or weight.dtype is not dtype
+    is_cast = is_cast or (bias is not None and bias.dtype is not dtype)
     if is_cast or not spec.batched or isinstance(values[4], str):
         # What PyTorch's own door does before the operator that has a derivative.
         x, weight = x.to(spec.dtype), weight.to(spec.dtype)
@@ -113,9 +115,11 @@ class RoutedConvolution(torch.autograd.Function):
         run: Callable[[], torch.Tensor], mode: Mode, entry: Entry,
     ) -> torch.Tensor:  # fmt: skip
         result = run()
-        assert entry.spec is not None
-        trusted = _is_trusted(mode, entry)
-        ctx.job = Job(mode, entry.spec, entry.what, entry.config, trusted)
+        if entry.job is None:
+            assert entry.spec is not None
+            trusted = _is_trusted(mode, entry)
+            entry.job = Job(mode, entry.spec, entry.what, entry.config, trusted)
+        ctx.job = entry.job
         ctx.save_for_backward(x, weight)
         ctx.set_materialize_grads(False)
         # A view made in here could not be written to in place, as by an activation that does so.
@@ -143,8 +147,7 @@ def backward(
     if job.spec.device.type != "cpu":
         ways["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
     call = ConvCall(job.spec, x, weight, None, lambda: grad, job.mode.settings.limits)
-    with torch.autocast(job.spec.device.type, enabled=False):
-        return _Descent(job, call).run(ways)
+    return _Descent(job, call).run(ways)
 
 
 class _Descent:
@@ -152,15 +155,14 @@ class _Descent:
 
     def __init__(self, job: Job, call: ConvCall) -> None:
         self.job, self.call = job, call
-        self.what = replace(job.what, op=f"{job.spec.op}_backward")
+        self.what = Named(f"{job.spec.op}_backward", job.what.shape, job.what.dtype)
         self.config = ("backward", job.config)
         self.errors: list[Exception] = []
         self.reason = ""
 
     def run(self, ways: dict[str, Callable[[], Gradients]]) -> Gradients:
         audience, order = self.job.mode.audience, list(ways)
-        left_out = [name for name in order if self._is_left_out(name)]
-        order = [name for name in order if name not in left_out] + left_out
+        order.sort(key=self._is_left_out)  # stable: what failed before is the last resort
         for name in order:
             found = self._attempt(name, ways[name])
             if found is None:
@@ -278,8 +280,9 @@ def _otherwise(
 ) -> Gradients:
     """No library's backward: what the gradients are, in other operators."""
     spec = job.spec
-    to_input = _of_input(job, grad, x, weight) if wanted[0] else None
-    to_weight = _of_weight(spec, grad, x, weight) if wanted[1] else None
+    with torch.autocast(spec.device.type, enabled=False):
+        to_input = _of_input(job, grad, x, weight) if wanted[0] else None
+        to_weight = _of_weight(spec, grad, x, weight) if wanted[1] else None
     to_bias = grad.sum((0, *range(2, grad.dim()))) if wanted[2] else None
     return to_input, to_weight, to_bias
 
