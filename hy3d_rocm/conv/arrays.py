@@ -59,6 +59,7 @@ class TorchTensors:
     def operand(cls, value: Any, name: str) -> Any:
         cls.check(value, name)
         cls.check_grad(value, name)
+        cls.check_recorded(value, name)
         return value.detach().resolve_neg()
 
     @staticmethod
@@ -83,6 +84,18 @@ class TorchTensors:
 
         if value.requires_grad and torch.is_grad_enabled():
             cls.refuse_grad(name)
+
+    @staticmethod
+    def check_recorded(value: Any, name: str, *, graphs: bool = True) -> None:
+        """Refuses what is more than its numbers: those alone would come out."""
+        from hy3d_rocm.conv.recording import loses
+
+        lost = loses(value, graphs=graphs)
+        if lost:
+            raise ValueError(
+                f"{name} is more than numbers ({lost}), and this conv3d computes numbers alone: "
+                "call torch.nn.functional.conv3d there, or hy3d_rocm.conv.conv3d_op for a graph"
+            )
 
     @staticmethod
     def refuse_grad(name: str) -> NoReturn:

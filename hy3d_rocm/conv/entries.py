@@ -37,6 +37,7 @@ class Entry:
     recovers: bool = False
     rows: tuple[Row, ...] = ()
     watching: Watching | None = None
+    job: Any = None  # gradients.Job, once a gradient was wanted
 
 
 def backend_flags() -> tuple[bool, bool]:

@@ -11,9 +11,9 @@ convolutions outside every protect(), to show what happens without it.
 
 For a running ComfyUI the environment variable HY3D_FAULTS does the same for every protect() of the
 process: entries separated by ";", each `tier:op:shape:text` with optional `,every=2`, `,first=3`,
-`,count=1`. tier: current, vendor, triton, gemm, conv2d, native, cpu or *; op: conv2d, conv3d or *;
-shape: the input's, with * and ? as in file names (`1x128x*`); text: a key of TEXTS, or wrong, nan,
-slow. For example
+`,count=1`. tier: current, vendor, triton, gemm, conv2d, native, cpu or *; op: conv2d, conv3d,
+conv2d_backward, conv3d_backward (raised faults only) or *; shape: the input's, with * and ? as in
+file names (`1x128x*`); text: a key of TEXTS, or wrong, nan, slow. For example
 
     HY3D_FAULTS="current:conv3d:*:no_algorithm;native:conv3d:1x512x*:hip_oom,count=2"
 """
@@ -81,7 +81,7 @@ TEXTS = {
 }
 
 _TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu", "*")
-_OPS = ("conv2d", "conv3d", "*")
+_OPS = ("conv2d", "conv3d", "conv2d_backward", "conv3d_backward", "*")
 _EFFECTS = ("raise", "wrong", "nan", "slow")
 _SLOW_SECONDS = 0.05
 _WORDS = (*TEXTS, *_EFFECTS[1:])  # the last part of an entry of HY3D_FAULTS
@@ -125,9 +125,9 @@ class Fault:
                 " at least 1, first and count at least 0"
             )
 
-    def due(self, tier: str, call: ConvCall) -> bool:
-        """Counts a matching attempt; whether it has to fail."""
-        if self.tier not in ("*", tier) or self.op not in ("*", call.spec.op):
+    def due(self, tier: str, call: ConvCall, op: str = "") -> bool:
+        """Counts a matching attempt; whether it has to fail. op: the call's own without one."""
+        if self.tier not in ("*", tier) or self.op not in ("*", op or call.spec.op):
             return False
         if not fnmatch.fnmatchcase(size_text(call.x.shape), self.shape):
             return False
@@ -165,19 +165,19 @@ def entered(change: int) -> None:
     _local.scopes += change
 
 
-def _due(tier: str, call: ConvCall, protected: bool, lies: bool) -> Iterator[Fault]:
+def _due(tier: str, call: ConvCall, protected: bool, lies: bool, op: str = "") -> Iterator[Fault]:
     from_environment = _environment[1] if protected else ()
     for fault in (*_local.faults, *_process, *from_environment):
-        if (fault.effect in ("wrong", "nan")) == lies and fault.due(tier, call):
+        if (fault.effect in ("wrong", "nan")) == lies and fault.due(tier, call, op):
             yield fault
 
 
-def check(tier: str, call: ConvCall, *, protected: bool = True) -> None:
+def check(tier: str, call: ConvCall, *, protected: bool = True, op: str = "") -> None:
     """Before a tier runs: raises what an injected fault says, or returns.
 
-    Faults of the environment act inside protect() only.
+    Faults of the environment act inside protect() only. op: "conv3d_backward" for a backward.
     """
-    for fault in _due(tier, call, protected, lies=False):
+    for fault in _due(tier, call, protected, lies=False, op=op):
         if fault.effect == "slow":
             time.sleep(_SLOW_SECONDS)
         else:

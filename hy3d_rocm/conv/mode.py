@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv import asking, errors, faults, policy, probing
+from hy3d_rocm.conv import asking, errors, faults, gradients, policy, probing
 from hy3d_rocm.conv.call import (
     SIGNATURES,
     ConvCall,
@@ -34,7 +34,8 @@ from hy3d_rocm.conv.errors import DeviceLostError, Kind
 from hy3d_rocm.conv.ladder import Climb, Settings, needs_check, needs_trying
 from hy3d_rocm.conv.passing import Purse, Step
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
-from hy3d_rocm.conv.recovery import is_capturing, is_recording, translate
+from hy3d_rocm.conv.recording import recorder
+from hy3d_rocm.conv.recovery import is_capturing, translate
 from hy3d_rocm.conv.results import check_form
 from hy3d_rocm.conv.stats import LOCK, Audience, Named, Stats, book, named
 from hy3d_rocm.conv.tiers import CurrentTier, Tier
@@ -85,6 +86,8 @@ class RouterMode(TorchFunctionMode):
     def __init__(self, guard: Scope, outer: Sequence[RouterMode]) -> None:
         super().__init__()
         self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
+        self.around = tuple(outer)
+        self.pinned = None if self.planner is None else self.planner.policy.pinned
         around = [g for mode in outer for g in mode.guards]
         self.guards: tuple[Scope, ...] = tuple(dict.fromkeys((guard, *around)))
         listeners = dict.fromkeys(g.settings.on_event for g in self.guards)
@@ -131,25 +134,38 @@ class RouterMode(TorchFunctionMode):
         if values is None:
             return func(*args, **kwargs)
         x, weight, bias = values[:3]
-        if type(x) not in _PLAIN_TYPES or type(weight) not in _PLAIN_TYPES:
-            return func(*args, **kwargs)
-        if bias is not None and type(bias) not in _PLAIN_TYPES:
-            return func(*args, **kwargs)
+        for tensor in (x, weight, bias):
+            if type(tensor) not in _PLAIN_TYPES and tensor is not None:
+                if isinstance(tensor, torch.Tensor):
+                    self._leave(f"a tensor is a {type(tensor).__name__}")
+                return func(*args, **kwargs)
         ndim = signature.ndim or weight.dim() - 2
         if ndim not in (2, 3):
             return func(*args, **kwargs)
-        if torch.is_grad_enabled() and (
+        wants_grad = torch.is_grad_enabled() and (
             x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        ):
-            self.audience.add("passed_through")
+        )
+        if wants_grad and (what := recorder()):
+            self._leave(f"{what} records")
             return func(*args, **kwargs)
         try:
-            entry = self._entry(values, ndim)
+            entry = self.entry_of(values, ndim)
         except (TypeError, AttributeError, RuntimeError):
             return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
-        return self._run(entry, values, func, args, kwargs)
+        route = gradients.convolve if wants_grad else RouterMode.run
+        return route(self, entry, values, func, args, kwargs)
 
-    def _entry(self, values: tuple[Any, ...], ndim: int) -> Entry:
+    def _leave(self, reason: str) -> None:
+        self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
+
+    def for_backward(self) -> RouterMode:
+        """For what a backward convolves, maybe on another thread: with entries of its own."""
+        made = RouterMode(self.guards[0], self.around)
+        made.scope = self.scope
+        return made
+
+    def entry_of(self, values: tuple[Any, ...], ndim: int) -> Entry:
+        """What is known of such calls."""
         key = key_of(values, ndim)
         entry = self.entries.get(key)
         if entry is None:
@@ -160,20 +176,23 @@ class RouterMode(TorchFunctionMode):
             entry = self.entries[key] = Entry(spec, what, (spec, backend_flags()))
         return entry
 
-    def _run(
+    def run(
         self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
         args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
+        """The result of the best tier that gives one; autograd is the caller's."""
         spec = entry.spec
         if spec is None:
             return self._run_foreign(entry, values, func, args, kwargs)
         is_straight = entry.is_straight and entry.generation == VERDICTS.generation
         if not is_straight or faults.active():
+            what = recorder()
+            if what:
+                self._leave(f"{what} records")
+                return func(*args, **kwargs)
             is_old = entry.generation != VERDICTS.generation or entry.expires < time.monotonic()
             if is_old and not self._prepare(entry, self._call(spec, values, func, args, kwargs)):
                 return func(*args, **kwargs)
-            if not entry.is_current and is_recording() and entry.plan and not entry.plan.is_fixed:
-                return func(*args, **kwargs)  # it is PyTorch's own operators that are recorded
             step = None if faults.active() else self._next_step(entry)
             if step is not None:
                 return self._timed(entry, step, self._call(spec, values, func, args, kwargs))
@@ -274,7 +293,7 @@ class RouterMode(TorchFunctionMode):
     def _make_plan(self, planner: Planner, entry: Entry, call: ConvCall) -> Plan:
         plan = planner.plan(call, entry.config)
         tier = plan.probe
-        if tier is None or is_recording() or is_capturing(call.spec.device):
+        if tier is None or is_capturing(call.spec.device):
             return plan
         why_not = self.scope.why_not(tier, entry.config)
         if why_not is not None:

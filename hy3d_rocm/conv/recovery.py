@@ -10,6 +10,7 @@ from hy3d_rocm import memory
 from hy3d_rocm.conv import errors
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.errors import Classified, Kind
+from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.stats import Named
 
 
@@ -44,15 +45,6 @@ def ask_device(call: ConvCall) -> list[Exception]:
     return []
 
 
-def is_recording() -> bool:
-    """Inside torch.func transforms, forward AD or tracing: they record what PyTorch runs."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
-
-
 def is_capturing(device: torch.device) -> bool:
     """Inside the capture of a CUDA or HIP graph on the device's stream: nothing may wait for it."""
     if device.type != "cuda" or not memory.gpu_in_use():
@@ -63,7 +55,7 @@ def is_capturing(device: torch.device) -> bool:
 
 def can_retry(call: ConvCall) -> bool:
     """Not where something is recorded: a plain retry would lose what it records."""
-    return not is_recording() and not is_capturing(call.spec.device)
+    return not recorder() and not is_capturing(call.spec.device)
 
 
 def translate(error: Exception, found: Classified, what: Named, places: str) -> Exception | None:

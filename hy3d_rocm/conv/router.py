@@ -114,8 +114,10 @@ def protect(
     a caller who can do with less (smaller tiles), "retry" goes down the ladder. threads,
     workspace_limit, cancel, accuracy ("fast" or "exact"): for the C conv3d.
 
-    Calls with an input that requires grad (grad mode on) pass through untouched. Raises
-    ValueError for a wrong argument or a wrong HY3D_FAULTS.
+    Gradients: forward is routed all the same, and a backward that fails as a back-end does is
+    computed otherwise (docs/router.md). What torch.func, forward-mode AD, tracing or make_fx record
+    is left to PyTorch, which stats.unprotected says. Raises ValueError for a wrong argument or a
+    wrong HY3D_FAULTS.
     """
     _check_words(when, on_oom, accuracy, memory_threshold, budget)
     cpu = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}

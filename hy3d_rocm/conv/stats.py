@@ -67,7 +67,8 @@ class Stats:
 
     calls: convolutions seen and routed. recovered: those that a later tier than the first
     computed. failures: attempts that failed and were followed by another tier. raised: calls
-    that ended in an exception. passed_through: calls left alone because of autograd.
+    that ended in an exception. passed_through: calls left to PyTorch unprotected, since something
+    records its operators or brings its own; `unprotected` says why, each reason once.
     lines: the log lines, each once. weights_before: the cache of prepared weights at the start.
     """
 
@@ -77,6 +78,7 @@ class Stats:
     raised: int = 0
     passed_through: int = 0
     lines: list[str] = field(default_factory=list)
+    unprotected: list[str] = field(default_factory=list)
     rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
     weights_before: CacheStats = field(default_factory=stats_now, repr=False, compare=False)
 
@@ -104,13 +106,14 @@ class Stats:
         with LOCK:
             rows = [asdict(row) for row in self.rows.values()]
             totals = {k: getattr(self, k) for k in _TOTALS}
-            state = {**totals, "lines": list(self.lines), "rows": rows}
+            said = {"lines": list(self.lines), "unprotected": list(self.unprotected)}
+            state = {**totals, **said, "rows": rows}
         return {**state, "prepared_weights": asdict(self.prepared_weights())}
 
     def table(self) -> str:
-        """A text table: the totals in one line, then one line for each row; a last one about
-        prepared weights where there were any. Columns of zeros are left out, so that a line is
-        not wrapped where it is shown."""
+        """A text table: the totals in one line, then one line for each row; then why calls were
+        not protected, and one about prepared weights, where there were any. Columns of zeros are
+        left out, so that a line is not wrapped where it is shown."""
         state = self.as_dict()
         head = ("op", "shape", "dtype", "tier", "calls", "failed", "skipped", "seconds", "bytes")
         lines = [[*head]]
@@ -127,6 +130,7 @@ class Stats:
             left = [c.ljust(w) for c, w in zip(line[:words], widths[:words], strict=True)]
             right = [c.rjust(w) for c, w in zip(line[words:], widths[words:], strict=True)]
             text.append("  ".join((*left, *right)).rstrip())
+        text += state["unprotected"]
         weights = self.prepared_weights()
         if weights.hits + weights.misses:
             text.append(weights.text())
@@ -172,6 +176,18 @@ class Audience:
         with LOCK:
             for stats in self.stats:
                 setattr(stats, counter, getattr(stats, counter) + 1)
+
+    def left(self, reason: str, *, is_new: bool) -> None:
+        """A call that is not routed: the scope says so once, the log once a process (is_new)."""
+        line = f"convolutions are left to PyTorch, and not protected, where {reason}"
+        with LOCK:
+            for stats in self.stats:
+                stats.passed_through += 1
+                if line not in stats.unprotected:
+                    stats.unprotected.append(line)
+                    stats.lines.append(line)
+        if is_new:
+            _LOG.warning("%s", line)
 
     def say(self, line: str) -> None:
         with LOCK:

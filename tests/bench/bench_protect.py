@@ -3,9 +3,10 @@
     python tests/bench/bench_protect.py [--calls 20000] [--rounds 15] [--json]
 
 Plain and protected rounds alternate and medians are compared, so that other load on the machine
-hits both. Three things are timed: a function that is no convolution (the price of the mode for
+hits both. Some things are timed: a function that is no convolution (the price of the mode for
 everything else), a convolution of one element (parsing, look-up, statistics), and the convolution
-that a tier remembered as failing computes natively (its extra bookkeeping).
+that a tier remembered as failing computes natively (its extra bookkeeping). Two more have gradients
+on: a convolution whose weight requires them, and one with its backward.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     def convolution() -> torch.Tensor:
         return F.conv3d(x, weight, None, 1, 0, 1, 1)
 
+    def both() -> torch.Tensor:
+        return torch.autograd.grad(convolution(), weight, x)[0]
+
     def other() -> torch.Tensor:
         return torch.neg(x)
 
@@ -77,6 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
         name = "convolution, remembered as failing"
         result[name] = compare(convolution, protect, options.calls // 20, options.rounds)
         forget()
+    weight.requires_grad_()
+    for name, function in (("gradients on", convolution), ("forward and backward", both)):
+        result[name] = compare(function, protect, options.calls // 4, options.rounds)
     if options.json:
         sys.stdout.write(json.dumps(result) + "\n")
         return 0

@@ -1,0 +1,348 @@
+"""Convolutions that gradients are wanted of: routed as any other, with a backward that has more
+than one way too.
+
+Forward goes down the tiers, below autograd. Backward is PyTorch's own (aten.convolution_backward,
+what plain autograd calls), except where that would be a call of MIOpen that nobody has proven.
+Where it fails as a back-end does, or may not be called, the gradient of the input is a convolution
+of its own, routed by the scope that the forward belongs to, the weight's is a matrix product for
+each tap, and the host computes both where the device can't. All of that is differentiable again.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from hy3d_rocm.conv import asking, errors, faults, recovery, releasing
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
+from hy3d_rocm.conv.cancels import is_cancel
+from hy3d_rocm.conv.entries import Entry
+from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.ladder import Settings
+from hy3d_rocm.conv.recording import recorder
+from hy3d_rocm.conv.stats import Audience, Named, book
+from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
+
+Values = tuple[Any, ...]
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+class Mode(Protocol):
+    """What a backward needs of the mode that its forward went through."""
+
+    settings: Settings
+    audience: Audience
+    scope: Any
+    pinned: str | None
+
+    def entry_of(self, values: Values, ndim: int) -> Entry: ...
+
+    def run(
+        self, entry: Entry, values: Values, func: Callable[..., Any], args: Values,
+        kwargs: dict[str, Any],
+    ) -> Any: ...  # fmt: skip
+
+    def for_backward(self) -> Mode: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A convolution that has been computed, without its tensors: those are autograd's to keep."""
+
+    mode: Mode
+    spec: ConvSpec
+    what: Named
+    config: Hashable
+    is_trusted: bool  # PyTorch's own backward may be called first
+
+
+def convolve(
+    mode: Mode, entry: Entry, values: Values, func: Callable[..., Any], args: Values,
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The result of a routed call, which autograd knows."""
+    spec = entry.spec
+    if spec is None:
+        return mode.run(entry, values, func, args, kwargs)
+    x, weight, bias = values[:3]
+    dtype = spec.dtype
+    is_cast = x.dtype is not dtype or weight.dtype is not dtype
+    is_cast = is_cast or (bias is not None and bias.dtype is not dtype)
+    if is_cast or not spec.batched or isinstance(values[4], str):
+        # What PyTorch's own door does before the operator that has a derivative.
+        x, weight = x.to(spec.dtype), weight.to(spec.dtype)
+        bias = None if bias is None else bias.to(spec.dtype)
+        x = x if spec.batched else x.unsqueeze(0)
+        more = [b - a for a, b in zip(spec.pad_before, spec.pad_after, strict=True)]
+        if any(more):
+            x = F.pad(x, [n for count in reversed(more) for n in (0, count)])
+        func, kwargs = _operator(spec.ndim), {}
+        values = (x, weight, bias, spec.stride, spec.pad_before, spec.dilation, spec.groups)
+        args, entry = values, mode.entry_of(values, spec.ndim)
+        assert entry.spec is not None  # it was well formed before
+    forward = functools.partial(mode.run, entry, values, func, args, kwargs)
+    result = RoutedConvolution.apply(x, weight, bias, forward, mode, entry)  # type: ignore[no-untyped-call]
+    return result if spec.batched else result.squeeze(0)
+
+
+def _operator(ndim: int) -> Callable[..., torch.Tensor]:
+    found: Callable[..., torch.Tensor] = torch.conv2d if ndim == 2 else torch.conv3d
+    return found
+
+
+def _is_trusted(mode: Mode, entry: Entry) -> bool:
+    """Whether PyTorch's own backward may come first. MIOpen's has no proof, whatever forward has:
+    it is called first only where the library was asked for by name."""
+    plan = entry.plan
+    if plan is None or not (plan.setting.is_rocm and plan.setting.calls_vendor("current")):
+        return True
+    return (plan.tiers[0].name if plan.is_fixed else mode.pinned) in ("vendor", "current")
+
+
+class RoutedConvolution(torch.autograd.Function):
+    """conv2d or conv3d of batched operands of one dtype, padded alike on both sides."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+        run: Callable[[], torch.Tensor], mode: Mode, entry: Entry,
+    ) -> torch.Tensor:  # fmt: skip
+        result = run()
+        if entry.job is None:
+            assert entry.spec is not None
+            trusted = _is_trusted(mode, entry)
+            entry.job = Job(mode, entry.spec, entry.what, entry.config, trusted)
+        ctx.job = entry.job
+        ctx.save_for_backward(x, weight)
+        ctx.set_materialize_grads(False)
+        # A view made in here could not be written to in place, as by an activation that does so.
+        return result.data if result._is_view() else result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        found: Gradients = (None, None, None)
+        grad = grads[0]
+        if grad is not None:
+            x, weight = ctx.saved_tensors
+            found = backward(ctx.job, grad, x, weight, tuple(ctx.needs_input_grad[:3]))
+        return *found, None, None, None
+
+
+def backward(
+    job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...]
+) -> Gradients:
+    """Gradients of input, weight and bias, those that are wanted."""
+    own = functools.partial(_pytorchs, job.spec, grad, x, weight, wanted)
+    if recorder() or recovery.is_capturing(job.spec.device):
+        return own()
+    ways: dict[str, Callable[[], Gradients]] = {"current": own}
+    ways["gemm"] = functools.partial(_otherwise, job, grad, x, weight, wanted)
+    if job.spec.device.type != "cpu":
+        ways["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
+    call = ConvCall(job.spec, x, weight, None, lambda: grad, job.mode.settings.limits)
+    return _Descent(job, call).run(ways)
+
+
+class _Descent:
+    """One backward on its way down. The first exception is the one that is raised at the end."""
+
+    def __init__(self, job: Job, call: ConvCall) -> None:
+        self.job, self.call = job, call
+        self.what = Named(f"{job.spec.op}_backward", job.what.shape, job.what.dtype)
+        self.config = ("backward", job.config)
+        self.errors: list[Exception] = []
+        self.reason = ""
+
+    def run(self, ways: dict[str, Callable[[], Gradients]]) -> Gradients:
+        audience, order = self.job.mode.audience, list(ways)
+        order.sort(key=self._is_left_out)  # stable: what failed before is the last resort
+        for name in order:
+            found = self._attempt(name, ways[name])
+            if found is None:
+                continue
+            if name != "current" and self.job.is_trusted:
+                audience.add("recovered")
+            if self.reason and VERDICTS.first_time((self.config, self.reason)):
+                audience.say(f"{self.what}: {self.reason}; instead: {_WORDS[name]}")
+            return found
+        audience.add("raised")
+        try:
+            raise self.errors[0]
+        finally:
+            self.errors.clear()
+
+    def _is_left_out(self, name: str) -> bool:
+        if name == "current" and not self.job.is_trusted:
+            return True
+        device, scope = self.job.spec.device, self.job.mode.scope
+        free = functools.partial(asking.free_bytes, device)
+        return VERDICTS.get(name, self.config, scope, free) is not None
+
+    def _attempt(self, name: str, way: Callable[[], Gradients]) -> Gradients | None:
+        audience = self.job.mode.audience
+        rows = audience.rows(self.what, name)
+        failed: list[Exception] = []
+        found: Gradients | None = None
+        start = time.perf_counter()
+        try:
+            faults.check(name, self.call, op=self.what.op)
+            found = way()
+        except Exception as error:  # noqa: BLE001  # _take raises again what is not ours
+            failed.append(error)
+        seconds = time.perf_counter() - start
+        book(rows, seconds, failed=bool(failed))
+        detail = errors.first_line(failed[0]) if failed else ""
+        outcome = "failed" if failed else "ok"
+        try:
+            if failed:
+                self._take(name, failed)
+        except BaseException:
+            outcome = "raised"
+            raise
+        finally:
+            audience.tell(start, name, self.what, seconds, outcome, detail)
+        return found
+
+    def _take(self, name: str, failed: list[Exception]) -> None:
+        """Remembers a failure, or raises what the caller has to see. Called outside `except`."""
+        error = failed.pop()
+        settings, spec = self.job.mode.settings, self.job.spec
+        found = None if is_cancel(error) else errors.classify(error)
+        try:
+            if found is not None and found.kind in errors.RETRIED:
+                for lost in recovery.ask_device(self.call):
+                    error, found = lost, errors.classify(lost)
+            is_full = found is not None and found.kind is Kind.OUT_OF_MEMORY
+            if (
+                found is None
+                or found.kind not in errors.RETRIED
+                or (is_full and settings.raise_oom)
+            ):
+                self.job.mode.audience.add("raised")
+                places = f"all on {spec.device} when hy3d_rocm saw them"
+                raise (found and recovery.translate(error, found, self.what, places)) or error
+            self.job.mode.audience.add("failures")
+            self.errors.append(recovery.strip(error))
+            self.reason = self.reason or found.reason
+            free = asking.free_bytes(spec.device) if is_full else None
+            needed = max(self.call.x.numel() * spec.dtype.itemsize, spec.out_bytes)
+            verdict = Verdict(found.kind, found.reason, self.job.mode.scope, free, needed)
+            VERDICTS.record(name, self.config, verdict)
+            if is_full:
+                releasing.release(spec.device)
+        finally:
+            del error  # a frame that names the exception it raises is a cycle
+
+
+_WORDS = {
+    "current": "PyTorch as it is set up",
+    "gemm": "a convolution of the gradient, and matrix products",
+    "cpu": "PyTorch on the CPU",
+}
+
+
+def _pytorchs(
+    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    wanted: tuple[bool, ...],
+) -> Gradients:  # fmt: skip
+    """What plain autograd calls."""
+    sizes = [weight.shape[0]] if spec.has_bias else None
+    none = (0,) * spec.ndim
+    found: Gradients = torch.ops.aten.convolution_backward(
+        grad, x, weight, sizes, spec.stride, spec.pad_before, spec.dilation, False, none,
+        spec.groups, list(wanted),
+    )  # fmt: skip
+    return found
+
+
+def _on_the_host(
+    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    wanted: tuple[bool, ...],
+) -> Gradients:  # fmt: skip
+    wide = torch.float64 if spec.dtype is torch.float64 else torch.float32
+    there = [t.to("cpu", wide) for t in (grad, x, weight)]
+    found = _pytorchs(spec, there[0], there[1], there[2], wanted)
+    to_input, to_weight, to_bias = (
+        None if t is None else t.to(spec.device, spec.dtype) for t in found
+    )
+    return to_input, to_weight, to_bias
+
+
+def _otherwise(
+    job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...]
+) -> Gradients:
+    """No library's backward: what the gradients are, in other operators."""
+    spec = job.spec
+    with torch.autocast(spec.device.type, enabled=False):
+        to_input = _of_input(job, grad, x, weight) if wanted[0] else None
+        to_weight = _of_weight(spec, grad, x, weight) if wanted[1] else None
+    to_bias = grad.sum((0, *range(2, grad.dim()))) if wanted[2] else None
+    return to_input, to_weight, to_bias
+
+
+def _of_input(job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The input's gradient: the convolution of the gradient, spread by the stride, with the
+    weights of each group turned round."""
+    spec, groups = job.spec, job.spec.groups
+    sizes, taken, into = [], [], []
+    for n, k, s, p, d, count in zip(
+        x.shape[2:], spec.kernel, spec.stride, spec.pad_before, spec.dilation, grad.shape[2:],
+        strict=True,
+    ):  # fmt: skip
+        reach = d * (k - 1)
+        size, start = n + reach, reach - p
+        first = max(0, -(start // s))  # gradients before it and from `last` on meet padding alone
+        last = min(count, -((start - size) // s))
+        at = start + first * s
+        sizes.append(size)
+        taken.append(slice(first, max(last, first)))
+        into.append(slice(at, at + s * max(last - first, 0), s))
+    spread = grad.new_zeros((*grad.shape[:2], *sizes))
+    spread[_inside(into)] = grad[_inside(taken)]
+    cout, cin = weight.shape[0] // groups, weight.shape[1]
+    turned = weight.reshape(groups, cout, cin, *spec.kernel).transpose(1, 2)
+    turned = turned.reshape(groups * cin, cout, *spec.kernel).flip(*range(2, 2 + spec.ndim))
+    values = (spread, turned, None, (1,) * spec.ndim, (0,) * spec.ndim, spec.dilation, groups)
+    mode = job.mode.for_backward()
+    entry = mode.entry_of(values, spec.ndim)
+    if torch.is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
+        found = convolve(mode, entry, values, _operator(spec.ndim), values, {})
+    else:
+        found = mode.run(entry, values, _operator(spec.ndim), values, {})
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def _of_weight(
+    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
+    """The weight's gradient: for each tap the product of the gradient with what the tap reads."""
+    padded = F.pad(x, [p for pad in reversed(spec.pad_before) for p in (pad, pad)])
+    rows = _by_group(grad, spec.groups)
+    taps = []
+    for tap in itertools.product(*(range(k) for k in spec.kernel)):
+        parts: Sequence[slice] = [
+            slice(at * d, at * d + s * (count - 1) + 1, s)
+            for at, d, s, count in zip(tap, spec.dilation, spec.stride, grad.shape[2:], strict=True)
+        ]
+        read = _by_group(padded[_inside(parts)], spec.groups)
+        taps.append(torch.bmm(rows, read.transpose(1, 2)))
+    return torch.stack(taps, -1).reshape(weight.shape)
+
+
+def _inside(parts: Sequence[slice]) -> tuple[slice, ...]:
+    """An index of all samples and channels, and of `parts` of the rest."""
+    return slice(None), slice(None), *parts
+
+
+def _by_group(data: torch.Tensor, groups: int) -> torch.Tensor:
+    """(N, C, ...) as (groups, C / groups, N x ...)."""
+    split = data.reshape(data.shape[0], groups, data.shape[1] // groups, -1)
+    return split.permute(1, 2, 0, 3).reshape(groups, data.shape[1] // groups, -1)
