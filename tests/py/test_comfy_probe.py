@@ -59,7 +59,7 @@ def test_the_table_has_the_decodes_convolutions_the_first_time_as_well(
     assert first == second
     assert sum(int(row[-1]) for row in first) >= 25, first
     # The latent's two frames of 3x4 and one more before them; the probe's are 2x2.
-    assert ["conv3d", "1x4x4x3x4 -> 32", "f32", "cpu, fused", "1"] in first
+    assert ["conv3d", "1x4x4x3x4 -> 16", "f32", "cpu, fused", "1"] in first
     assert not [row for row in first if "x2x2 ->" in row[1]]
 
 
