@@ -18,16 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import asking, errors, faults, gradients, policy, probing
-from hy3d_rocm.conv.call import (
-    SIGNATURES,
-    ConvCall,
-    ConvSpec,
-    Signature,
-    dtype_name,
-    make_spec,
-    read_arguments,
-    size_text,
-)
+from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
 from hy3d_rocm.conv.errors import DeviceLostError, Kind
@@ -58,16 +49,6 @@ class Local(threading.local):
 
 
 LOCAL = Local()
-
-
-def note(
-    size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float
-) -> None:
-    """Tells the innermost protect() of this thread, where there is one, of a convolution in 3D that
-    was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
-    if LOCAL.modes and not LOCAL.busy:
-        what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
-        LOCAL.modes[-1].computed(what, tier, seconds)
 
 
 class Scope(Protocol):

@@ -18,11 +18,12 @@ from typing import Self
 import torch
 
 from hy3d_rocm.conv import faults
+from hy3d_rocm.conv.call import dtype_name, size_text
 from hy3d_rocm.conv.choice import parse_policy
 from hy3d_rocm.conv.ladder import Settings
 from hy3d_rocm.conv.mode import LOCAL, RouterMode
 from hy3d_rocm.conv.policy import TIER_NAMES, Planner, all_tiers
-from hy3d_rocm.conv.stats import OnEvent, Stats
+from hy3d_rocm.conv.stats import Named, OnEvent, Stats
 from hy3d_rocm.conv.tiers import Limits, Tier, make_tier
 
 
@@ -151,6 +152,14 @@ def aside(*, check_finite: bool = False) -> Guard:
     guard = Guard(settings, around.tiers, around.planner)
     guard.is_aside = True
     return guard
+
+
+def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float) -> None:
+    """Tells the innermost protect() of this thread, where there is one, of a convolution in 3D that
+    was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
+    if LOCAL.modes and not LOCAL.busy:
+        what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
+        LOCAL.modes[-1].computed(what, tier, seconds)
 
 
 def _check_words(

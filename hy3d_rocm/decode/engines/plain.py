@@ -197,6 +197,9 @@ def _frame_attended(q: Tensor, k: Tensor, v: Tensor, t: int, layer: Attention) -
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, layer: Attention) -> Tensor:
     """Attention of the positions of q (1, C, T, H, W) to those of k and v."""
-    rows = [y.reshape(1, layer.heads, -1, y[0, 0].numel()).transpose(2, 3) for y in (q, k, v)]
-    mixed = _nn.scaled_dot_product_attention(*rows, scale=layer.scale)
+
+    def rows(y: Tensor) -> Tensor:
+        return y.reshape(1, layer.heads, -1, y[0, 0].numel()).transpose(2, 3)
+
+    mixed = _nn.scaled_dot_product_attention(rows(q), rows(k), rows(v), scale=layer.scale)
     return mixed.transpose(2, 3).reshape(q.shape)

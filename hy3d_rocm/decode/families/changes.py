@@ -38,9 +38,9 @@ _FUNCTIONS = tuple(
 )
 # The same attention in other words: only sums are in another order.
 _PROCESSORS = frozenset(
-    f"diffusers.models.attention_processor.{name}"
-    for name in ("AttnProcessor", "AttnProcessor2_0", "SlicedAttnProcessor", "XFormersAttnProcessor")
-)
+    f"diffusers.models.attention_processor.{name}AttnProcessor"
+    for name in ("", "Sliced", "XFormers")
+) | {"diffusers.models.attention_processor.AttnProcessor2_0"}
 _OFFLOADS = frozenset(
     (
         "accelerate.hooks.ModelHook", "accelerate.hooks.AlignDevicesHook",
@@ -76,6 +76,7 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
     homes = _PACKAGES | {home_of(type(m)) for m in (*tops, getattr(tops[-1], "decoder", None))}
     state: list[Any] = []
     kinds: dict[tuple[type, tuple[str, ...]], str] = {}
+    verb: tuple[str, ...] = ("encode" if encode else "decode",)
     for name, module in _walk(vae, tops, encode):
         is_top = any(module is top for top in tops)
         found = _changed(name, module, casts)
@@ -85,7 +86,7 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
         for _, value in noted:  # objects that are called, as an attention's processor
             if isinstance(value, type) and "__call__" in vars(value):
                 kinds.setdefault((value, CALLS), name)
-        roots = ("encode" if encode else "decode",) if is_top else CALLS
+        roots = verb if is_top else CALLS
         kinds.setdefault((type(module), roots), name)
         state.append((name, type(module), noted, _tensors(module)))
     codes: list[ClassCode] = []
@@ -103,7 +104,8 @@ def is_as_built(vae: Any, encode: bool = False) -> bool:
     """Whether `vae` is diffusers' own and every module in it what its configuration makes: of what
     is set otherwise the layers may know nothing."""
     try:
-        built = _built(type(vae), _frozen(dict(vae.config)))
+        kind: Any = type(vae)
+        built = _built(kind, _frozen(dict(vae.config)))
     except Exception:  # noqa: BLE001  another diffusers, a configuration that was tampered with
         return False
     return _layout(vae, encode) == _layout(built, encode)
@@ -196,18 +198,25 @@ def _changed(name: str, module: Any, casts: bool) -> str:
             if type(value) not in _TENSORS and not (casts and hasattr(kind, "comfy_cast_weights")):
                 return f"{where}.{key} is a {type(value).__name__}, which only its own code reads"
     for key, value in own.items():
-        if type(value) in _SIMPLE or key in _TORCHS:
-            continue
-        if key in _HOOKS:
-            if not _offloads(value):
-                return f"{where} has a hook of {_path(type(value))} around its forward()"
-        elif key in _FUNCTIONS:
-            if value and not casts:
-                return f"{where}'s weights are patched when they are read ({key})"
-        elif callable(value) and (key not in SHARED or key in _COMPILED):
-            held = key in _COMPILED or callable(getattr(kind, key, None))
-            if held and not _is_own(module, key, value):
-                return f"{where} has a {_COMPILED.get(key, key)}() of its own"
+        if type(value) not in _SIMPLE and key not in _TORCHS:
+            found = _set_on(module, key, value, casts)
+            if found:
+                return where + found
+    return ""
+
+
+def _set_on(module: Any, key: str, value: Any, casts: bool) -> str:
+    """What an attribute changes, the end of a sentence about the module, or ""."""
+    if key in _HOOKS:
+        if not _offloads(value):
+            return f" has a hook of {_path(type(value))} around its forward()"
+    elif key in _FUNCTIONS:
+        if value and not casts:
+            return f"'s weights are patched when they are read ({key})"
+    elif callable(value) and (key not in SHARED or key in _COMPILED):
+        stands_for = key in _COMPILED or callable(getattr(type(module), key, None))
+        if stands_for and not _is_own(module, key, value):
+            return f" has a {_COMPILED.get(key, key)}() of its own"
     return ""
 
 
@@ -234,10 +243,11 @@ def _offloads(hook: Any) -> bool:
     inner = getattr(hook, "hooks", None)
     if isinstance(inner, dict):  # diffusers' registry
         inner = tuple(inner.values())
-    if inner is not None and _path(type(hook)).startswith(("accelerate.hooks.", "diffusers.hooks.")):
+    path = _path(type(hook))
+    if inner is not None and path.startswith(("accelerate.hooks.", "diffusers.hooks.")):
         return all(map(_offloads, inner))
     instance = set(vars(hook)) & {"pre_forward", "post_forward", "new_forward", "init_hook"}
-    return _path(type(hook)) in _OFFLOADS and not instance
+    return path in _OFFLOADS and not instance
 
 
 def _path(kind: Any) -> str:

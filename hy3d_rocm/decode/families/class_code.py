@@ -17,12 +17,18 @@ import torch
 
 #: What runs when a module, or an attention's processor, is called
 CALLS = ("__call__", "forward")
-_MODULE_CALLS = frozenset((*CALLS, "_call_impl", "_wrapped_call_impl", "_slow_forward", "__getattr__"))
+_MODULE_CALLS = frozenset(
+    (*CALLS, "_call_impl", "_wrapped_call_impl", "_slow_forward", "__getattr__")
+)
 #: Names that tensors and modules have methods of: these say nothing about a module's forward()
 SHARED = (frozenset(dir(torch.nn.Module)) | frozenset(dir(torch.Tensor))) - _MODULE_CALLS
 # Whoever writes a class may wrap its methods in these packages' decorators. hy3d_rocm: our patches,
 # which call what was there.
-_DECORATORS = frozenset(("torch", "diffusers", "accelerate", "contextlib", "functools", "hy3d_rocm"))
+_DECORATORS = frozenset(
+    ("torch", "diffusers", "accelerate", "contextlib", "functools", "hy3d_rocm")
+)
+# What modules of torch and diffusers import functions from.
+_HELPERS = sys.stdlib_module_names | {"diffusers", "einops", "numpy", "hy3d_rocm"}
 _MISSING: Any = object()
 
 
@@ -94,30 +100,31 @@ class _Reading:
         for base in self.kind.__mro__[:-1]:
             value = vars(base).get(name, _MISSING)
             self.code.cells.append((vars(base), name, value))
-            if value is not _MISSING:
-                for function in _functions_of(value):
-                    self._own(function, base, name)
-                if callable(value) and not any(True for _ in _functions_of(value)):
-                    if not isinstance(value, (type, BuiltinFunctionType)):
-                        self._refuse(f"{base.__name__}.{name} is a {type(value).__name__}")
-                return
+            if value is _MISSING:
+                continue
+            function = _function_of(value)
+            if function is not None:
+                self._own(function, base, name)
+            elif callable(value) and not isinstance(value, (type, BuiltinFunctionType)):
+                self._refuse(f"{base.__name__}.{name} is a {type(value).__name__}")
+            return
 
     def _own(self, function: FunctionType, base: type, name: str) -> None:
         """A method: of the package of its class, or a decorator around such a one."""
         if id(function) in self._functions:
             return
-        home = home_of(function)
-        written = home_of(base)
-        if home != written and (home not in _DECORATORS or written == "torch"):
-            if home != "hy3d_rocm":
-                self._refuse(f"{base.__name__}.{name}() was replaced by a function of {home}")
+        home, written = home_of(function), home_of(base)
+        decorates = home in _DECORATORS and (written != "torch" or home == "hy3d_rocm")
+        where = f"{base.__name__}.{name}()"
         owner = function.__qualname__.rpartition(".")[0]
         bases = {kind.__qualname__ for kind in self.kind.__mro__}
-        if owner and not owner.endswith("<locals>") and owner not in bases:
-            self._refuse(f"{base.__name__}.{name}() was replaced by {function.__qualname__}()")
-        if not _is_in_place(function):
-            self._refuse(f"the code of {base.__name__}.{name}() was replaced")
-        if home not in _DECORATORS or home == written:
+        if home != written and not decorates:
+            self._refuse(f"{where} was replaced by a function of {home}")
+        elif owner and not owner.endswith("<locals>") and owner not in bases:
+            self._refuse(f"{where} was replaced by {function.__qualname__}()")
+        elif not _is_in_place(function):
+            self._refuse(f"the code of {where} was replaced")
+        if home == written or not decorates:
             self._homes.add(home)
         self._body(function)
         for wrapped in _wrapped_in(function):
@@ -160,11 +167,10 @@ class _Reading:
         if isinstance(value, BuiltinFunctionType) or home == "torch":
             self._operator(value)
         elif home == at:
-            if id(value) not in self._functions and at != "torch":
+            if id(value) not in self._functions:
                 self._body(value)
-        elif at in ("torch", "diffusers") and home not in sys.stdlib_module_names:
-            if home not in ("diffusers", "einops", "numpy", "hy3d_rocm"):
-                self._refuse(f"{caller.__module__}.{name}() was replaced by a function of {home}")
+        elif at in ("torch", "diffusers") and home not in _HELPERS:
+            self._refuse(f"{caller.__module__}.{name}() was replaced by a function of {home}")
 
     def _operator(self, value: Any) -> None:
         """A function of torch: whoever replaced it may have meant the same (a faster attention)."""
@@ -174,14 +180,13 @@ class _Reading:
             self.code.is_pure &= home_of(type(value)) in ("torch", "builtins")
 
 
-def _functions_of(value: Any) -> Iterator[FunctionType]:
-    """The functions that an entry of a class is made of."""
+def _function_of(value: Any) -> FunctionType | None:
+    """The function that an entry of a class is made of."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     if isinstance(value, property):
         value = value.fget
-    if isinstance(value, FunctionType):
-        yield value
+    return value if isinstance(value, FunctionType) else None
 
 
 def _wrapped_in(function: FunctionType) -> Iterator[FunctionType]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hy3d_rocm.conv.mode import note
+from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs
 from hy3d_rocm.conv.triton import launch as tier

@@ -10,7 +10,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
-from hy3d_rocm.conv.mode import note
+from hy3d_rocm.conv.router import note
 from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
 from hy3d_rocm.decode.engines.moments import block_elements, channel_moments
 from hy3d_rocm.decode.engines.torch_backend import (
