@@ -38,8 +38,8 @@ class Recommendation:
     more_bytes: int
     fits: bool
 
-    def text(self, slider: str = "gpu_memory_preservation") -> str:
-        """Two sentences. slider: what the program calls the memory to preserve."""
+    def text(self) -> str:
+        """Two sentences."""
         share = round(100 * self.preserved_bytes / self.free_bytes) if self.free_bytes else 100
         weights = "all weights stay on the card" if self.fits else "the other weights are swapped"
         kept, free = size_text(self.preserved_bytes), size_text(self.free_bytes)
@@ -47,8 +47,8 @@ class Recommendation:
             f"{kept}, {share} % of the {free} that are free, are kept free in the first section, "
             f"then what sections take; {weights}. "
             f"Try {self.trial} first, then {self.first} s; {_span(self.stable)} s if that is "
-            f"stable, else {_span(self.unstable)} s with {slider} at "
-            f"{self.more_bytes / GB:.0f}"
+            f"stable, else {_span(self.unstable)} s with "
+            f"{self.more_bytes / GB:.0f} GB preserved"
         )
 
 

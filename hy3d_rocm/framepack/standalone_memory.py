@@ -42,7 +42,6 @@ VAE_WORDS: Mapping[VaeMode, str] = {
     "full": "in parts within HY3D_ROCM_VAE_BUDGET, too",
     "cpu": "on the CPU",
 }
-SLIDER = '"GPU Inference Preserved Memory"'
 HANG_S = 300  # after which a decode on the card is worth a line
 _ALIKE = 1.25  # a decode of up to so many times the frames is taken for one like those before
 
@@ -99,12 +98,11 @@ class Memory:
         if self.card is None:
             return [*lines, "  memory: nothing is moved or preserved"]
         free = self.card.free()
-        advice = recommend(free, self.limit_bytes, host_free_bytes())
         cap = f"VRAM limit {short_text(self.limit_bytes)}" if self.is_capped else "no VRAM limit"
         lines += [
             f"  memory: {size_text(free)} free, {cap} ({CAP_GB}, {CAP_SHARE})",
             f"  MIOpen: {in_a_line(os.environ)}",
-            f"  recommended: {advice.text(SLIDER)}",
+            f"  recommended: {recommend(free, self.limit_bytes, host_free_bytes()).text()}",
             '  right: "Unloading ... completely" before "[Before VAE Load]"; wrong: "Offloading '
             'DynamicSwap_... to preserve memory"',
             '  if it fails (of a whole log "hy3d-rocm diagnose LOG" tells it):',
