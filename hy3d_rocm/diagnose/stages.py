@@ -34,8 +34,8 @@ _WORDS = (
 )
 _OWN_START = re.compile(r"\[VAE (?:De|En)code\] (?:Starting|Attempting)")
 _DONE = re.compile(
-    r"\[VAE (?:De|En)code\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape|Unloaded AutoencoderKL"
-    r"|Prompt executed in|Processing interrupted|Interrupted by user"
+    r"\[VAE (?:De|En)code\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape"
+    r"|Unloaded AutoencoderKL|Prompt executed in|Processing interrupted|Interrupted by user"
 )
 _OFFLOAD = re.compile(r"Offloading DynamicSwap_\w*Transformer\w* from \S+ to preserve memory", re.I)
 _VAE_LOADED = re.compile(

@@ -47,8 +47,8 @@ class Recommendation:
             f"{kept}, {share} % of the {free} that are free, are kept free in the first section, "
             f"then what sections take; {weights}. "
             f"Try {self.trial} first, then {self.first} s; {_span(self.stable)} s if that is "
-            f"stable, else {_span(self.unstable)} s with gpu_memory_preservation "
-            f"{self.more_bytes / GB:.0f}"
+            f"stable, else {_span(self.unstable)} s with "
+            f"{self.more_bytes / GB:.0f} GB preserved"
         )
 
 

@@ -21,7 +21,7 @@ import torch
 from hy3d_rocm import __version__
 from hy3d_rocm.decode.stages import flush, told
 from hy3d_rocm.doctor.miopen.contents import in_a_line
-from hy3d_rocm.env.choices import VAE_VARIABLE, VaeMode, read_vae_mode
+from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
 from hy3d_rocm.framepack import card as cards
 from hy3d_rocm.framepack import known, problems
 from hy3d_rocm.framepack.again import restorer
@@ -39,8 +39,8 @@ Function = Callable[..., Any]
 CPU = torch.device("cpu")
 VAE_WORDS: Mapping[VaeMode, str] = {
     "off": "as FramePack has it",
-    "protect": "convolutions that fail go another way; cpu would have it on the CPU",
-    "full": "in parts within HY3D_ROCM_VAE_BUDGET, convolutions that fail go another way",
+    "protect": "convolutions that fail go another way",
+    "full": "in parts within HY3D_ROCM_VAE_BUDGET, too",
     "cpu": "on the CPU",
 }
 HANG_S = 300  # after which a decode on the card is worth a line
@@ -92,7 +92,10 @@ class Memory:
     def _first_lines(self) -> list[str]:
         """By which an installation can be verified, and what the four problems look like."""
         lines = [f"hy3d_rocm {__version__} looks after FramePack on {self.device}:"]
-        lines.append(f"  VAE: {VAE_WORDS[self.vae_mode]} ({VAE_VARIABLE})")
+        others = "; ".join(f"{m}: {VAE_WORDS[m]}" for m in VAE_MODES if m != self.vae_mode)
+        lines.append(
+            f"  VAE: {VAE_WORDS[self.vae_mode]} ({VAE_VARIABLE}={self.vae_mode}; {others})"
+        )
         if self.card is None:
             return [*lines, "  memory: nothing is moved or preserved"]
         free = self.card.free()

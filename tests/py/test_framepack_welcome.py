@@ -28,7 +28,7 @@ def test_a_24_gb_card_gets_the_specifications_advice() -> None:
     assert advice.text() == (
         "18.0 GB, 75 % of the 24.0 GB that are free, are kept free in the first section, then what "
         "sections take; the other weights are swapped. Try 2.4 s (two sections, 69 frames) first, "
-        "then 5 s; 10 to 15 s if that is stable, else 3 to 5 s with gpu_memory_preservation 19"
+        "then 5 s; 10 to 15 s if that is stable, else 3 to 5 s with 19 GB preserved"
     )
 
 

@@ -223,7 +223,8 @@ def prestartup(
     code = (
         "import sys, os, json, importlib.util, logging\n"
         "logging.basicConfig(level=logging.INFO, format='%(message)s', stream=sys.stderr)\n"
-        f"sys.path.insert(0, {str(folder)!r}); before = list(sys.path)\n"
+        # These sources, whatever is installed here: of another one a line would be said.
+        f"sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; before = list(sys.path)\n"
         f"spec = importlib.util.spec_from_file_location('pre', {str(script)!r})\n"
         "spec.loader.exec_module(importlib.util.module_from_spec(spec))\n"
         "print(json.dumps({'environ': dict(os.environ), 'path': sys.path == before,\n"
