@@ -37,7 +37,18 @@ NOT_RUN = {
 # What is said once more behind a command, to be done sooner.
 SMALLER = {"render": "--size 32", "validate": "--size 32x32 --frames 5"}
 # What a command that is run ends with, where that is not 0.
-EXIT_CODES = {r"tune ": 0 if HAS_GPU else 2, r"diagnose": 1, r"doctor": {0, 1, 2}}
+# validate judges: on a GPU torch's reference rounds to TF32.
+EXIT_CODES = {
+    "validate": {0, 1} if HAS_GPU else 0,
+    "tune ": 0 if HAS_GPU else 2,
+    "diagnose": 1,
+    "doctor": {0, 1, 2},
+}
+    "validate": {0, 1} if HAS_GPU else 0,
+    "tune ": 0 if HAS_GPU else 2,
+    "diagnose": 1,
+    "doctor": {0, 1, 2},
+}
 
 
 def words_of(command: Command) -> list[str]:
@@ -157,6 +168,8 @@ def test_a_command_runs_as_it_stands(
 ) -> None:
     if HAS_GPU and line.startswith("tune"):
         pytest.skip("minutes on a GPU")
+    if line.startswith(("decode", "render")):
+        pytest.importorskip("av")
     if "MESH.glb" in line:
         trimesh = pytest.importorskip("trimesh")
         trimesh.creation.box().export(desk / "MESH.glb")

@@ -264,7 +264,7 @@ def test_a_tier_stays_in_order_with_the_callers_stream(name: str) -> None:
     weight = integers(16, 16, 3, 3, 3, high=1, seed=1).to(GPU)
     # The first call compiles and loads, which would hide a race.
     expected = run(tier, make_call(x, weight, None, 1, 1)) * 2
-    if name not in ("vendor", "conv2d"):  # whose library may transform, and round
+    if name not in ("vendor", "conv2d", "cpu"):  # which may transform (Winograd), and round
         assert torch.equal(expected, F.conv3d(x, weight, padding=1) * 2)
     side = torch.cuda.Stream(GPU)
     side.wait_stream(torch.cuda.current_stream())

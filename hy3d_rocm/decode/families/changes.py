@@ -41,13 +41,16 @@ _PROCESSORS = frozenset(
     f"diffusers.models.attention_processor.{name}AttnProcessor"
     for name in ("", "Sliced", "XFormers")
 ) | {"diffusers.models.attention_processor.AttnProcessor2_0"}
-_OFFLOADS = frozenset(
+# Hooks that move weights, or cast them from the type they are stored in to the one computed in.
+_CARRIERS = frozenset(
     (
         "accelerate.hooks.ModelHook", "accelerate.hooks.AlignDevicesHook",
         "accelerate.hooks.CpuOffload", "accelerate.hooks.UserCpuOffloadHook",
         "diffusers.hooks.group_offloading.GroupOffloadingHook",
         "diffusers.hooks.group_offloading.LazyPrefetchGroupOffloadingHook",
         "diffusers.hooks.group_offloading.LayerExecutionTrackerHook",
+        "diffusers.hooks.layerwise_casting.LayerwiseCastingHook",
+        "diffusers.hooks.layerwise_casting.PeftInputAutocastDisableHook",
     )
 )  # fmt: skip
 _PACKAGES = frozenset(("torch", "diffusers", "comfy"))
@@ -208,7 +211,7 @@ def _changed(name: str, module: Any, casts: bool) -> str:
 def _set_on(module: Any, key: str, value: Any, casts: bool) -> str:
     """What an attribute changes, the end of a sentence about the module, or ""."""
     if key in _HOOKS:
-        if not _offloads(value):
+        if not _carries(value):
             return f" has a hook of {_path(type(value))} around its forward()"
     elif key in _FUNCTIONS:
         if value and not casts:
@@ -238,16 +241,16 @@ def _is_own(module: Any, key: str, value: Any) -> bool:
     return False
 
 
-def _offloads(hook: Any) -> bool:
-    """Whether a hook of accelerate's or diffusers' moves weights and does nothing else."""
+def _carries(hook: Any) -> bool:
+    """Whether a hook of accelerate's or diffusers' moves or casts weights and does nothing else."""
     inner = getattr(hook, "hooks", None)
     if isinstance(inner, dict):  # diffusers' registry
         inner = tuple(inner.values())
     path = _path(type(hook))
     if inner is not None and path.startswith(("accelerate.hooks.", "diffusers.hooks.")):
-        return all(map(_offloads, inner))
+        return all(map(_carries, inner))
     instance = set(vars(hook)) & {"pre_forward", "post_forward", "new_forward", "init_hook"}
-    return path in _OFFLOADS and not instance
+    return path in _CARRIERS and not instance
 
 
 def _path(kind: Any) -> str:
