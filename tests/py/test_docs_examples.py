@@ -44,11 +44,6 @@ EXIT_CODES = {
     "diagnose": 1,
     "doctor": {0, 1, 2},
 }
-    "validate": {0, 1} if HAS_GPU else 0,
-    "tune ": 0 if HAS_GPU else 2,
-    "diagnose": 1,
-    "doctor": {0, 1, 2},
-}
 
 
 def words_of(command: Command) -> list[str]:
