@@ -344,5 +344,5 @@ def _inside(parts: Sequence[slice]) -> tuple[slice, ...]:
 
 def _by_group(data: torch.Tensor, groups: int) -> torch.Tensor:
     """(N, C, ...) as (groups, C / groups, N x ...)."""
-    split = data.reshape(data.shape[0], groups, data.shape[1] // groups, -1)
-    return split.permute(1, 2, 0, 3).reshape(groups, data.shape[1] // groups, -1)
+    split = data.flatten(2).unflatten(1, (groups, data.shape[1] // groups))
+    return split.permute(1, 2, 0, 3).flatten(2)
