@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -344,5 +345,6 @@ def _inside(parts: Sequence[slice]) -> tuple[slice, ...]:
 
 def _by_group(data: torch.Tensor, groups: int) -> torch.Tensor:
     """(N, C, ...) as (groups, C / groups, N x ...)."""
-    split = data.flatten(2).unflatten(1, (groups, data.shape[1] // groups))
-    return split.permute(1, 2, 0, 3).flatten(2)
+    each, points = data.shape[1] // groups, math.prod(data.shape[2:])
+    split = data.reshape(data.shape[0], groups, each, points).permute(1, 2, 0, 3)
+    return split.reshape(groups, each, data.shape[0] * points)
