@@ -81,7 +81,8 @@ def conv3d_op(
     check_dims(3, named)
     for name, tensor in named.items():
         TorchTensors.check_grad(tensor, name)  # before anything is computed
-        TorchTensors.check_recorded(tensor, name, graphs=False)
+        if not torch.compiler.is_compiling():
+            TorchTensors.check_recorded(tensor, name, graphs=False)
     kernel = tuple(weight.shape[2:])
     step, spread, before, after = geometry_of(3, kernel, stride, padding, dilation)
     made: torch.Tensor = torch.ops.hy3d_rocm.conv3d(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -344,5 +345,6 @@ def _inside(parts: Sequence[slice]) -> tuple[slice, ...]:
 
 def _by_group(data: torch.Tensor, groups: int) -> torch.Tensor:
     """(N, C, ...) as (groups, C / groups, N x ...)."""
-    split = data.reshape(data.shape[0], groups, data.shape[1] // groups, -1)
-    return split.permute(1, 2, 0, 3).reshape(groups, data.shape[1] // groups, -1)
+    each, points = data.shape[1] // groups, math.prod(data.shape[2:])
+    split = data.reshape(data.shape[0], groups, each, points).permute(1, 2, 0, 3)
+    return split.reshape(groups, each, data.shape[0] * points)

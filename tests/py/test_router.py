@@ -287,8 +287,8 @@ def test_a_mismatch_in_disguise_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         top = torch.overrides._get_current_function_mode()
         assert top is not None
         with pytest.raises(DeviceMismatchError, match="input on cpu, weight on meta"):
-            top._run(
-                top._entry((x, weight, None, 1, 0, 1, 1), 3), (x, weight, None), refuse, (), {}
+            top.run(
+                top.entry_of((x, weight, None, 1, 0, 1, 1), 3), (x, weight, None), refuse, (), {}
             )
 
 

@@ -502,3 +502,57 @@ def test_a_tier_that_lies_is_found_out_with_gradients_too() -> None:
     only = ScriptedTier("current", raising(lambda: ValueError("the caller's")))
     with guarded(tiers=[only]), pytest.raises(ValueError, match="the caller's"):
         grads_of(conv_of("padded"), given)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["", "backward fails"])
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_door_to_a_convolution_keeps_its_gradients(tier: str, broken: bool) -> None:
+    aten = torch.ops.aten
+    rest: Any = ([1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1)
+    doors: list[Callable[..., torch.Tensor]] = [
+        lambda x, w, b: torch.convolution(x, w, b, *rest),
+        lambda x, w, b: aten.convolution(x, w, b, *rest),
+        lambda x, w, b: aten.convolution.default(x, w, b, *rest),
+        lambda x, w, b: aten.conv3d(x, w, b, padding=[1] * 3),
+        lambda x, w, b: aten.conv3d.padding(x, w, b, [1] * 3, "same"),
+        lambda x, w, b: F.conv3d(bias=b, input=x, weight=w, padding=(1,)),
+    ]
+    given = operands("padded")
+    expected = grads_of(conv_of("padded"), given)
+    for door in doors:
+        with (
+            inject_faults(backward_faults(broken)),
+            protect(tiers=[TIERS[tier]()]) as guard,
+        ):
+            assert same(grads_of(door, given), expected)
+        assert (guard.stats.calls >= 1, guard.stats.passed_through) == (True, 0)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["", "backward fails"])
+def test_a_backward_may_run_on_other_threads_and_after_its_scope(broken: bool) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    given = operands("strides")
+    expected = grads_of(conv_of("strides"), given)
+    with guarded() as guard:
+        outs = [conv_of("strides")(*given) for _ in range(16)]
+    grad = integers(*outs[0].shape, seed=7)
+
+    def back(out: torch.Tensor) -> list[torch.Tensor]:
+        with inject_faults(backward_faults(broken)):
+            return [out, *torch.autograd.grad(out, given, grad)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(back, outs):
+            assert same(got, expected)
+    calls = sum(r.calls - r.failures for r in guard.stats.rows.values() if "backward" in r.op)
+    assert calls == len(outs)
+
+
+def test_sizes_of_nothing_have_gradients_of_nothing() -> None:
+    x = torch.zeros(0, 2, 4, 5, 5, requires_grad=True)
+    weight = integers(3, 2, 3, 3, 3).requires_grad_()
+    expected = grads_of(F.conv3d, [x, weight])
+    for broken in (False, True):
+        with inject_faults(backward_faults(broken)), guarded():
+            assert same(grads_of(F.conv3d, [x, weight]), expected)

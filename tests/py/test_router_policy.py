@@ -311,17 +311,24 @@ def test_policy_and_tiers_together_are_a_sentence() -> None:
         protect(policy="fast")
 
 
-def test_autograd_and_transforms_are_left_to_pytorch(world: World) -> None:
+def test_transforms_are_left_to_pytorch(world: World) -> None:
     for tier in world.tiers.values():
         tier.act = raising(lambda: AssertionError("was routed"))
-    with torch.inference_mode(False), torch.enable_grad(), world.protect() as guard:
-        data = X.clone().requires_grad_()
-        F.conv3d(data, W.clone()).sum().backward()
-        assert guard.stats.passed_through == 1
-    with torch.inference_mode(False), torch.no_grad(), world.protect():
+    with torch.inference_mode(False), torch.no_grad(), world.protect() as guard:
         weight, data = W.clone(), X.clone()
         batched = torch.func.vmap(lambda x: F.conv3d(x, weight))(data[None])
         assert torch.equal(batched[0], EXPECTED)
+    assert guard.stats.passed_through == 1
+
+
+def test_a_policy_holds_with_gradients_too(world: World) -> None:
+    with torch.inference_mode(False), torch.enable_grad(), world.protect("pin:gemm") as guard:
+        weight = W.clone().requires_grad_()
+        result = F.conv3d(X.clone(), weight)
+        assert torch.equal(result, EXPECTED)
+        result.sum().backward()
+    assert world.calls() == {"gemm": 1}
+    assert guard.stats.passed_through == 0
 
 
 def test_nested_scopes_and_threads_keep_their_own_policy(world: World) -> None:

@@ -19,7 +19,6 @@ from router_doubles import (
     fake_result,
     guarded,
     integers,
-    raising,
 )
 from torch.overrides import _get_current_function_mode_stack
 
@@ -40,21 +39,6 @@ def net() -> SmallNet:
 @pytest.fixture
 def x() -> torch.Tensor:
     return integers(2, 2, 4, 6, 6, seed=9)
-
-
-def test_autograd_passes_through_untouched(x: torch.Tensor) -> None:
-    with torch.inference_mode(False), torch.enable_grad():
-        data = integers(1, 2, 4, 6, 6).requires_grad_()
-        weight = integers(3, 2, 3, 3, 3)
-        native = ScriptedTier("current", raising(lambda: AssertionError("was routed")))
-        with protect(tiers=[native]) as guard:
-            F.conv3d(data, weight).sum().backward()
-            assert guard.stats.passed_through == 1
-            assert data.grad is not None
-            with torch.no_grad(), pytest.raises(AssertionError, match="was routed"):
-                F.conv3d(data, weight)
-        with inject_faults(Fault("current")), guarded(), torch.no_grad():
-            F.conv3d(data, torch.nn.Parameter(weight))
 
 
 def test_transforms_and_forward_mode_derivatives_are_never_retried() -> None:
