@@ -72,7 +72,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         size = storage.nbytes()
         self._seen[key] = (place, size)
-        weakref.finalize(storage, self._freed, key)
+        # By a weak reference: what finalize() holds, it holds until the storage dies, and a run's
+        # storages that lie in _known die with this object only.
+        weakref.finalize(storage, _freed, weakref.ref(self), key)
         self.live[place] += size
         self.note()
 
@@ -98,7 +100,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self._seen.get(tensor.untyped_storage()._cdata, ("device", 0))[0]
         return tensor.is_meta and place == "host"
 
-    def _freed(self, key: int) -> None:
+    def freed(self, key: int) -> None:
+        """The storage of this address is no more."""
         self._true.discard(key)
         place, size = self._seen.pop(key, ("given", 0))
         if place != "given":
@@ -165,6 +168,13 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.dtype == torch.bool:
             return tensor.untyped_storage()._cdata in self._true
         return 1.0 if tensor.is_floating_point() else 1
+
+
+def _freed(live: weakref.ref[Live], key: int) -> None:
+    """A storage that `live` followed has died."""
+    follower = live()
+    if follower is not None:
+        follower.freed(key)
 
 
 _aten = torch.ops.aten
