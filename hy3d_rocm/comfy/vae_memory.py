@@ -14,14 +14,13 @@ from hy3d_rocm.decode.counter import asked_to_stop
 from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
-from hy3d_rocm.decode.planning import planner
-from hy3d_rocm.decode.planning.prices import Prices, meta_family
-from hy3d_rocm.decode.planning.ways import Job, best_backend, list_ways, runs_first
+from hy3d_rocm.decode.planning.prices import meta_family, plan_job
+from hy3d_rocm.decode.planning.ways import Job, best_backend, runs_first
 from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable
 
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget, Request
@@ -81,10 +80,7 @@ def _planned_bytes(
     try:
         budget = largest(vae, family.device, request, options)
         job = job_of(family, shape, family.dtype, encode)
-        plan = planner.choose(
-            _until(cancel, list_ways(job, way_options(options))), budget, asked.strategy,
-            Prices(job),
-        )  # fmt: skip
+        plan = plan_job(job, budget, asked.strategy, way_options(options), _until(cancel))
     except management.InterruptProcessingException:
         raise
     except DecodeCancelled:
@@ -97,12 +93,15 @@ def _planned_bytes(
     return int(plan.need.device_bytes / options.memory_threshold) + headroom_bytes()
 
 
-def _until(cancel: Any, ways: Iterable[Way]) -> Iterator[Way]:
-    """The ways, until a cancel."""
-    for way in ways:
+def _until(cancel: Any) -> Callable[[Way], bool]:
+    """Asked of each way before it is priced: raises after a cancel."""
+
+    def go_on(way: Way) -> bool:
         if asked_to_stop(cancel):
             raise DecodeCancelled("cancelled while it was planned")
-        yield way
+        return True
+
+    return go_on
 
 
 def precision_of(
