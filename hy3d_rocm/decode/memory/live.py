@@ -48,6 +48,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
         self.macs = self.grains = 0
+        # Weights that would be prepared, bytes by what they are called (see prepares()).
+        self.prepared: dict[tuple[int, int], int] = {}
 
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
@@ -304,6 +306,19 @@ def count_macs(macs: int) -> None:
     live = getattr(_running, "live", None)
     if live is not None:
         live.macs += macs
+
+
+def prepares(module: Any, layout: int, nbytes: int) -> None:
+    """Says that a convolution may keep its module's weight in this layout for later calls."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.prepared[id(module), layout] = nbytes
+
+
+def macs_counted() -> int:
+    """Multiply-accumulates counted so far; 0 outside of a prediction."""
+    live = getattr(_running, "live", None)
+    return 0 if live is None else int(live.macs)
 
 
 class GrainCount:
