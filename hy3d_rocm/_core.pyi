@@ -195,6 +195,7 @@ def schedule_plan(
     budget_bytes: int = 0,
     max_in_flight: int = 1,
     level: int = -1,
+    shrink: int = 0,
 ) -> dict[str, Any]:
     """The fields of hy3d_schedule_plan; "desc" is a dictionary of these arguments.
 

@@ -37,6 +37,7 @@ static const field fields[] = {
     FIELD(budget_bytes, 0, 1, false, false),
     FIELD(max_in_flight, 1, 1, true, false),
     FIELD(level, -1, 1, true, false),
+    FIELD(shrink, 0, 1, true, false),
 };
 enum { FIELD_COUNT = (int)(sizeof fields / sizeof fields[0]) };
 
@@ -141,6 +142,7 @@ static PyObject *plan_to_dict(const hy3d_schedule_plan *plan)
         hy3d_py_put(dict, "out", hy3d_py_tuple3(plan->out)) &&
         hy3d_py_put(dict, "tile", hy3d_py_tuple3(plan->tile)) &&
         hy3d_py_put(dict, "count", hy3d_py_tuple3(plan->count)) &&
+        hy3d_py_put(dict, "extent", hy3d_py_tuple3(plan->extent)) &&
         hy3d_py_put(dict, "grains", PyLong_FromLongLong(plan->grains)) &&
         hy3d_py_put(dict, "grain_bytes", PyLong_FromLongLong(plan->grain_bytes)) &&
         hy3d_py_put(dict, "peak_bytes", PyLong_FromLongLong(plan->peak_bytes)) &&
@@ -148,7 +150,8 @@ static PyObject *plan_to_dict(const hy3d_schedule_plan *plan)
                     PyLong_FromLongLong(plan->smallest_budget_bytes)) &&
         hy3d_py_put(dict, "level", PyLong_FromLong(plan->level)) &&
         hy3d_py_put(dict, "levels", PyLong_FromLong(plan->levels)) &&
-        hy3d_py_put(dict, "in_flight", PyLong_FromLong(plan->in_flight))) {
+        hy3d_py_put(dict, "in_flight", PyLong_FromLong(plan->in_flight)) &&
+        hy3d_py_put(dict, "decoded_voxels", PyFloat_FromDouble(plan->decoded_voxels))) {
         return dict;
     }
     Py_DECREF(dict);
@@ -229,9 +232,10 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule
     if (!read_plan(dict, &desc, &number)) {
         return false;
     }
-    if (number < 0 || number > HY3D_SCHEDULE_MAX_LEVEL) {
+    const int most = desc.shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL : HY3D_SCHEDULE_MAX_LEVEL;
+    if (number < 0 || number > most) {
         return hy3d_py_value_error("level is %lld: it must be from 0 to %d.", (long long)number,
-                                   HY3D_SCHEDULE_MAX_LEVEL);
+                                   most);
     }
     desc.level = (int32_t)number;
     desc.budget_bytes = 0;

@@ -27,6 +27,11 @@ static int64_t add_up_to(int64_t a, int64_t b, int64_t limit)
     return first + min_i64(b, limit - first);
 }
 
+int32_t hy3d__schedule_max_level(const hy3d_schedule_desc *desc)
+{
+    return desc->shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL : HY3D_SCHEDULE_MAX_LEVEL;
+}
+
 hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
 {
     for (int i = 0; i < 3; i++) {
@@ -37,7 +42,8 @@ hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
     }
     if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
         desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
-        desc->level < -1 || desc->level > HY3D_SCHEDULE_MAX_LEVEL) {
+        desc->level < -1 || desc->level > hy3d__schedule_max_level(desc) || desc->shrink < 0 ||
+        desc->shrink == 1 || desc->shrink > HY3D_SCHEDULE_MAX_SHRINK) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return HY3D_OK;
@@ -141,18 +147,46 @@ int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count)
     return largest;
 }
 
-/* With a wide halo one halving may gain nothing where the next one does (the inner tiles reach to
+/* With a wide halo one step may gain nothing where the next one does (the inner tiles reach to
  * both sides, the two halves to one): such steps are passed over. */
-int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count)
+int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count, int64_t shrink)
 {
     const int64_t largest = hy3d__axis_max_extent(axis, count);
     int64_t next = count;
     while (next < axis->max_count) {
-        const int64_t half = ceil_div(ceil_div(axis->latent, next), 2);
-        next = min_i64(ceil_div(axis->latent, half), axis->max_count);
+        const int64_t core = ceil_div(axis->latent, next);
+        const int64_t smaller = max_i64(1, core - max_i64(1, core / shrink));
+        next = min_i64(ceil_div(axis->latent, smaller), axis->max_count);
         if (hy3d__axis_max_extent(axis, next) < largest) {
             return next;
         }
     }
     return count;
+}
+
+/* Sum of the starts of the first `tiles` tiles. In double, as all of what is summed here: a sum of
+ * starts may pass 63 bits where each of them does not. */
+static double sum_of_starts(const hy3d__axis *axis, int64_t count, int64_t tiles)
+{
+    const double core = (double)(axis->latent / count), n = (double)tiles;
+    const double m = (double)min_i64(tiles, axis->latent % count + 1);
+    const double longs = (double)(axis->latent % count);
+    return core * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs);
+}
+
+/* A tile reaches back as far as its start allows, and on as far as the rest behind it does. */
+double hy3d__axis_all_decoded(const hy3d__axis *axis, int64_t count)
+{
+    const double n = (double)count;
+    const int64_t uncut = first_tile_from(axis, count, axis->reach_before);
+    double latents = (double)axis->latent + sum_of_starts(axis, count, uncut) +
+                     (n - (double)uncut) * (double)axis->reach_before;
+    if (axis->reach_after > 0) {
+        const int64_t cut = first_tile_from(axis, count, axis->latent - axis->reach_after + 1);
+        const double behind = sum_of_starts(axis, count, count + 1) - sum_of_starts(axis, count, cut);
+        latents += (double)(count + 1 - cut) * (double)axis->latent - behind +
+                   (double)(cut - 1) * (double)axis->reach_after;
+    }
+    const double all = latents * (double)axis->factor;
+    return axis->causal ? all - n * (double)(axis->factor - 1) : all;
 }

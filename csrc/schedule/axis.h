@@ -23,6 +23,8 @@ typedef struct hy3d__axis {
     int64_t max_count; /* most tiles, so that none is below min_tile or the overlap */
 } hy3d__axis;
 
+/* The highest level that may be asked for. */
+int32_t hy3d__schedule_max_level(const hy3d_schedule_desc *desc);
 /* HY3D_ERR_INVALID_ARGUMENT for any field out of its range, checked before anything is used. */
 hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc);
 /* desc has been checked. HY3D_ERR_OVERFLOW when the output's length does not fit. */
@@ -39,7 +41,10 @@ void hy3d__axis_input(const hy3d__axis *axis, int64_t count, int64_t tile, int64
                       int64_t *stop_out);
 /* The most latents that any of `count` tiles decodes, exact. */
 int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count);
-/* Tiles after the next halving; `count` itself when no halving makes the largest tile smaller. */
-int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count);
+/* Tiles after the next step, which takes one part in `shrink` (>= 2) off the longest core; `count`
+ * itself when no step makes the largest tile smaller. */
+int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count, int64_t shrink);
+/* Output units that `count` tiles decode together. */
+double hy3d__axis_all_decoded(const hy3d__axis *axis, int64_t count);
 
 #endif

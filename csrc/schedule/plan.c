@@ -44,8 +44,8 @@ static hy3d_status grain_cost(const hy3d_schedule_desc *desc, const hy3d__axis a
     return HY3D_OK;
 }
 
-/* Halves the axis whose largest tile is longest as counted in its own boundaries (`reach`, the
- * latents that overlap, halo and warm-up add), of those that can be halved: there a boundary costs
+/* Makes smaller the axis whose largest tile is longest as counted in its own boundaries (`reach`, the
+ * latents that overlap, halo and warm-up add), of those that can be cut: there a boundary costs
  * the smallest share. Halving the tile that is longest in frames or pixels decodes 31 % more for
  * the same budget (tests/bench/split_rules.py, 1078 decodes of usual sizes), because it cuts a
  * long clip into small squares while its time is still whole. It suits the picture too: a
@@ -53,14 +53,14 @@ static hy3d_status grain_cost(const hy3d_schedule_desc *desc, const hy3d__axis a
  * corner of its frames. A short clip's time stays whole, because the warm-up is a large share of
  * it. Ties: the longest in output units, then H, W, T, since a wrong boundary in time flickers
  * where one in space lies still. */
-static bool next_level(const hy3d__axis axes[3], int64_t count[3])
+static bool next_level(const hy3d__axis axes[3], int64_t shrink, int64_t count[3])
 {
     static const int order[3] = {1, 2, 0};
     int64_t best_extent = 0, best_reach = 1, best_length = 0, next_count = 0;
     int chosen = -1;
     for (int i = 0; i < 3; i++) {
         const hy3d__axis *axis = &axes[order[i]];
-        const int64_t now = count[order[i]], next = hy3d__axis_next_count(axis, now);
+        const int64_t now = count[order[i]], next = hy3d__axis_next_count(axis, now, shrink);
         if (next == now) {
             continue;
         }
@@ -100,6 +100,7 @@ static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis 
                                hy3d_schedule_plan *plan)
 {
     level_shape now = {.count = {1, 1, 1}, .grain_bytes = 0};
+    const int64_t shrink = desc->shrink == 0 ? 2 : desc->shrink;
     bool found = false;
     int32_t level = 0;
     for (;; level++) {
@@ -115,7 +116,7 @@ static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis 
             found = true;
         }
         *finest_out = now;
-        if (level == HY3D_SCHEDULE_MAX_LEVEL || !next_level(axes, now.count)) {
+        if (level == hy3d__schedule_max_level(desc) || !next_level(axes, shrink, now.count)) {
             break;
         }
     }
@@ -134,7 +135,7 @@ hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc, int64_t *smallest
     }
     hy3d__axis axes[3];
     level_shape chosen, finest;
-    hy3d_schedule_plan plan = {.desc = *desc, .grains = 1};
+    hy3d_schedule_plan plan = {.desc = *desc, .grains = 1, .decoded_voxels = 1};
     hy3d_status status = hy3d__schedule_check(desc);
     if (status == HY3D_OK) {
         status = make_axes(desc, axes);
@@ -157,6 +158,8 @@ hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc, int64_t *smallest
         plan.out[i] = axes[i].out;
         plan.count[i] = chosen.count[i];
         plan.tile[i] = hy3d__axis_start(&axes[i], chosen.count[i], 1);
+        plan.extent[i] = hy3d__axis_max_extent(&axes[i], chosen.count[i]);
+        plan.decoded_voxels *= hy3d__axis_all_decoded(&axes[i], chosen.count[i]);
         plan.grains *= chosen.count[i]; /* at most the latent's voxels, which were checked */
     }
     plan.grain_bytes = chosen.grain_bytes;

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from hy3d_rocm._fallback import Hy3dError
 
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
-_MAX_LEVEL = 62
+_MAX_LEVEL, _MAX_FINE_LEVEL, _MAX_SHRINK = 62, 511, 8
 _WEIGHT_STEPS = 256
 _OVERFLOW, _BUDGET_TOO_SMALL = 4, 7
 
@@ -42,30 +43,14 @@ _SMALL: dict[str, tuple[int, int]] = {
     "causal": (0, 0),
     "max_in_flight": (1, 1),
     "level": (-1, -1),
+    "shrink": (0, 0),
 }
-_ORDER = (
-    "latent",
-    "factor",
-    "causal",
-    "overlap",
-    "halo",
-    "min_tile",
-    "fixed_bytes",
-    "bytes_per_voxel",
-    "bytes_per_token_pair",
-    "resident_bytes",
-    "budget_bytes",
-    "max_in_flight",
-    "level",
+_ORDER = tuple(
+    "latent factor causal overlap halo min_tile fixed_bytes bytes_per_voxel bytes_per_token_pair "
+    "resident_bytes budget_bytes max_in_flight level shrink".split()
 )
-_GRAIN_FIELDS = (
-    "in_start",
-    "in_stop",
-    "trim_start",
-    "out_start",
-    "out_stop",
-    "ramp_before",
-    "ramp_after",
+_GRAIN_FIELDS = tuple(
+    "in_start in_stop trim_start out_start out_stop ramp_before ramp_after".split()
 )
 
 
@@ -141,23 +126,47 @@ class _Axis:
         reach = min(self.latent, max(1, self.reach_before + self.reach_after))
         return Fraction(extent, reach), self.decoded(extent)
 
-    def next_count(self, count: int) -> int:
-        """Tiles after the next halving that makes the largest smaller; `count` if none does."""
+    def next_count(self, count: int, shrink: int) -> int:
+        """Tiles after the next step that makes the largest smaller; `count` if none does. A step
+        takes one part in `shrink` off the longest core."""
         largest, next_count = self.max_extent(count), count
         while next_count < self.max_count:
-            half = _ceil_div(_ceil_div(self.latent, next_count), 2)
-            next_count = min(_ceil_div(self.latent, half), self.max_count)
+            core = _ceil_div(self.latent, next_count)
+            smaller = max(1, core - max(1, core // shrink))
+            next_count = min(_ceil_div(self.latent, smaller), self.max_count)
             if self.max_extent(next_count) < largest:
                 return next_count
         return count
+
+    def all_decoded(self, count: int) -> float:
+        """Output units that all tiles decode together; in float, step by step as the core does."""
+        before, after = min(self.reach_before, self.latent), min(self.reach_after, self.latent)
+        starts = range(count + 1)
+        uncut = bisect_left(starts, before, key=lambda i: self.start(count, i))
+        latents = float(self.latent) + self._starts(count, uncut)
+        latents += (float(count) - float(uncut)) * float(before)
+        if after > 0:  # tile i ends where tile i + 1 begins
+            cut = bisect_left(starts, self.latent - after + 1, key=lambda i: self.start(count, i))
+            behind = self._starts(count, count + 1) - self._starts(count, cut)
+            latents += (
+                float(count + 1 - cut) * float(self.latent) - behind + float(cut - 1) * float(after)
+            )
+        decoded = latents * float(self.factor)
+        return decoded - float(count) * float(self.factor - 1) if self.causal else decoded
+
+    def _starts(self, count: int, tiles: int) -> float:
+        """Sum of the starts of the first tiles."""
+        core, long_cores = divmod(self.latent, count)
+        n, m, longs = float(tiles), float(min(tiles, long_cores + 1)), float(long_cores)
+        return float(core) * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs)
 
 
 def schedule_plan(**fields: Any) -> dict[str, Any]:
     """Plans a decode; the fields are those of hy3d_schedule_desc, `latent` and `factor` at least.
 
-    Returns desc, out, tile, count, grains, grain_bytes, peak_bytes, smallest_budget_bytes, level,
-    levels and in_flight. Raises ValueError for a field out of its range and Hy3dError with the
-    name HY3D_ERR_OVERFLOW or HY3D_ERR_BUDGET_TOO_SMALL.
+    Returns desc, out, tile, count, extent, grains, grain_bytes, peak_bytes, smallest_budget_bytes,
+    level, levels, in_flight and decoded_voxels. Raises ValueError for a field out of its range and
+    Hy3dError with the name HY3D_ERR_OVERFLOW or HY3D_ERR_BUDGET_TOO_SMALL.
     """
     desc = _read_desc(fields)
     axes = [_Axis.of(desc, i) for i in range(3)]
@@ -183,6 +192,7 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
         "out": out,
         "tile": tuple(axis.start(n, 1) for axis, n in zip(axes, count, strict=True)),
         "count": count,
+        "extent": tuple(axis.max_extent(n) for axis, n in zip(axes, count, strict=True)),
         "grains": grains,
         "grain_bytes": grain_bytes,
         "peak_bytes": desc["resident_bytes"] + in_flight * grain_bytes,
@@ -190,6 +200,9 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
         "level": level,
         "levels": len(levels),
         "in_flight": in_flight,
+        "decoded_voxels": prod(
+            (axis.all_decoded(n) for axis, n in zip(axes, count, strict=True)), start=1.0
+        ),
     }
 
 
@@ -203,8 +216,9 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     if not isinstance(plan.get("desc"), dict) or "level" not in plan:
         raise ValueError("plan lacks 'desc' or 'level': pass what schedule_plan gave.")
     level = _integer("level", plan["level"], 64)
-    if not 0 <= level <= _MAX_LEVEL:
-        raise ValueError(f"level is {level}: it must be from 0 to {_MAX_LEVEL}.")
+    most = _last_level(_read_desc(plan["desc"]))
+    if not 0 <= level <= most:
+        raise ValueError(f"level is {level}: it must be from 0 to {most}.")
     desc = _read_desc({**plan["desc"], "level": level, "budget_bytes": 0})
     again = _plan_again(tuple(desc.items()))
     number = _integer("index", index, 64)
@@ -296,10 +310,16 @@ def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
             desc[name] = low = _integer(name, fields.get(name, number), bits)
         if low < lowest:
             raise ValueError(f"{name} is {desc[name]}; the lowest value is {lowest}")
-    for name, highest in (("causal", 1), ("level", _MAX_LEVEL)):
+    for name, highest in (("causal", 1), ("level", _last_level(desc)), ("shrink", _MAX_SHRINK)):
         if desc[name] > highest:
             raise ValueError(f"{name} is {desc[name]}; the highest value is {highest}")
+    if desc["shrink"] == 1:
+        raise ValueError("shrink is 1, which would leave nothing; give 2 for halves, or more")
     return desc
+
+
+def _last_level(desc: Mapping[str, Any]) -> int:
+    return _MAX_FINE_LEVEL if desc["shrink"] > 2 else _MAX_LEVEL
 
 
 def _levels(
@@ -307,7 +327,8 @@ def _levels(
 ) -> Iterator[tuple[tuple[int, int, int], int]]:
     """(count, cost of the largest grain) of every level, the whole decode first."""
     count = [1, 1, 1]
-    for _ in range(_MAX_LEVEL + 1):
+    shrink = desc["shrink"] or 2
+    for _ in range(_last_level(desc) + 1):
         tokens = voxels = 1
         for axis, n in zip(axes, count, strict=True):
             extent = axis.max_extent(n)
@@ -318,12 +339,12 @@ def _levels(
         if voxels > _INT64_MAX or cost > _INT64_MAX:
             raise Hy3dError(f"a size does not fit in 63 bits, in {dict(desc)}", _OVERFLOW)
         yield (count[0], count[1], count[2]), cost
-        splittable = [i for i in (1, 2, 0) if axes[i].next_count(count[i]) > count[i]]
+        splittable = [i for i in (1, 2, 0) if axes[i].next_count(count[i], shrink) > count[i]]
         if not splittable:
             return
         # max() takes the first of equal ones: H, W, T.
         chosen = max(splittable, key=lambda i: axes[i].worth(count[i]))
-        count[chosen] = axes[chosen].next_count(count[chosen])
+        count[chosen] = axes[chosen].next_count(count[chosen], shrink)
 
 
 def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:

@@ -79,7 +79,8 @@ def _left_alone_if_failing(
             request = parse_budget(budget)
             if request is None:
                 request = vae_memory.automatic(place)
-            made, report = work(family, request, run)
+            with vae_memory.own_care(vae):
+                made, report = work(family, request, run)
         return made, report_text(report, given, made, report.seconds, "", kind)
     except management.InterruptProcessingException:
         raise

@@ -16,6 +16,7 @@ import torch
 
 from hy3d_rocm import memory as measured
 from hy3d_rocm import memory_lines
+from hy3d_rocm.conv import prepared
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
@@ -147,7 +148,8 @@ def uncap() -> None:
 
 
 def free_everything() -> str:
-    """Unloads all of ComfyUI's models, collects garbage and empties the allocator once.
+    """Unloads all of ComfyUI's models, gives back weights that were prepared for the C convolution,
+    collects garbage and empties the allocator once.
 
     Returns what that did, in lines: before, after, the difference. Memory of pipelines that
     ComfyUI does not manage, and of the outputs that it keeps in its cache, is not given back.
@@ -155,6 +157,7 @@ def free_everything() -> str:
     before = usage()
     models = len(management.current_loaded_models)
     management.unload_all_models()
+    prepared.give_back()
     collected = gc.collect()
     management.soft_empty_cache()
     after = usage(before.device)

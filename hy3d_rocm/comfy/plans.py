@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import comfy.utils
@@ -23,7 +24,7 @@ from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
 from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
-from hy3d_rocm.decode.planning.ways import Job, WayOptions, is_tiled, list_ways
+from hy3d_rocm.decode.planning.ways import Job, WayOptions, list_ways
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.units import size_text
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Way
 
 __all__ = ["Planned", "Wanted", "is_steady", "plan"]
+
+# From here on a way's work is told against the least.
+_MORE_WORK = 1.05
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -102,6 +106,8 @@ def _planned(
     except ValueError as error:
         taken, why = None, said(error)
     looked = {c.way.name: c for c in taken.candidates} if taken is not None else {}
+    if taken is not None:  # with the weights that are going to be prepared
+        looked[taken.way.name] = replace(looked[taken.way.name], need=taken.peak)
     bar, price = comfy.utils.ProgressBar(1), Prices(job)
     ways = list(_shown(job, options))
     found = []
@@ -128,22 +134,15 @@ def _in_order(found: list[Candidate], job: Job, options: WayOptions) -> list[Can
 
 
 def _shown(job: Job, options: WayOptions) -> Iterator[Way]:
-    """The ways, but of each row of tiles only the largest and the smallest."""
-    row: list[Way] = []
-    for way in list_ways(job, options):
-        if row and (not is_tiled(way) or way.strategy != row[0].strategy):
-            yield from _ends(row)
-            row = []
-        if is_tiled(way):
-            row.append(way)
-        else:
-            yield way
-    yield from _ends(row)
-
-
-def _ends(row: list[Way]) -> list[Way]:
-    plain = [way for way in row if not way.again]
-    return [*plain[:1], *plain[1:][-1:]]
+    """The ways, but of each row of tiles only the largest, one between and the smallest, and of
+    those with less halo the smallest."""
+    for _, found in groupby(list_ways(job, options), key=lambda way: (way.strategy, way.row)):
+        row = list(found)
+        if not row[0].row:
+            yield from row
+            continue
+        places = {len(row) - 1} if row[0].again else {0, len(row) // 2, len(row) - 1}
+        yield from (row[place] for place in sorted(places))
 
 
 def _priced(way: Way, budget: Budget, price: Prices) -> Candidate:
@@ -162,10 +161,12 @@ def _text(found: Planned) -> str:
     size = "x".join(str(n) for n in job.out_shape)
     latent = "x".join(str(n) for n in job.shape)
     dtype = str(job.dtype).removeprefix("torch.")
+    counts = [c.need.macs for c in found.candidates if c.need is not None and c.need.macs]
+    least = min(counts, default=0)
     lines = [
         f"{job.family.name}: latents {latent} -> {size} on {job.device} in {dtype}",
         f"budget: {found.budget.rule}",
-        *(_line(c, found) for c in found.candidates),
+        *(_line(c, found, least) for c in found.candidates),
     ]
     if found.plan is not None:
         lines.append(f"taken: {found.plan.way.name}. {found.plan.reason}")
@@ -174,7 +175,7 @@ def _text(found: Planned) -> str:
     return "\n".join(lines)
 
 
-def _line(candidate: Candidate, found: Planned) -> str:
+def _line(candidate: Candidate, found: Planned, least_macs: int) -> str:
     name = candidate.way.name
     if candidate.need is None:
         return f"  {name}: can't be told ({candidate.note})"
@@ -184,7 +185,12 @@ def _line(candidate: Candidate, found: Planned) -> str:
     if not candidate.fits:
         least = smallest_budget(candidate.need, found.budget)
         note += f", from a budget of {size_text(least, 2)}"
-    return f"  {name}: planned peak {candidate.need.text()}, {word}{note}"
+    need = candidate.need
+    work = need.macs / least_macs if least_macs else 0.0
+    said = f", {work:.1f}x the work" if work >= _MORE_WORK else ""
+    if need.prepared_bytes and not taken:
+        said += f", and {size_text(need.prepared_bytes, 2)} of prepared weights if there is room"
+    return f"  {name}: planned peak {need.text()}{said}, {word}{note}"
 
 
 def _of_unknown(vae: Any, why: str, budget: str) -> tuple[str, torch.Tensor, str]:

@@ -178,6 +178,16 @@ class WeightCache:
                 shelf.used, shelf.limit,
             )  # fmt: skip
 
+    def holds(self, owner: Any, format: int) -> bool:  # noqa: A002
+        """Whether weights made from the storage behind `owner` are here in this layout; whether
+        that was written to since, nobody looks."""
+        storage = _storage(owner)
+        with self._locked():
+            known = self._owners.get(id(storage))
+            if known is None or known.ref() is not storage:
+                return False
+            return any(key[1] == format and key in self._shelf for key in known.keys)
+
     def clear(self) -> int:
         """Gives all memory back; the bytes that were held. What calls use lives until they end."""
         with self._locked():

@@ -25,7 +25,6 @@ from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failur
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.native.backend import NativeBackend
-from hy3d_rocm.decode.native.memory import room_bytes
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
 from hy3d_rocm.decode.planning.jobs import unused_sizes
@@ -139,11 +138,11 @@ class Execution:
         for sentence in report.ignored:
             logger.info("[VAE Decode] %s", sentence)
         known = not plan.need.unknown
-        report.predicted_peak_bytes = plan.need.device_bytes if known else 0
-        report.predicted_host_bytes = plan.need.host_bytes if known else 0
+        report.predicted_peak_bytes = plan.peak.device_bytes if known else 0
+        report.predicted_host_bytes = plan.peak.host_bytes if known else 0
         logger.info(
             "[%s] %s, planned peak %s of %s. %s",
-            stage_of(self.job.encode), plan.way.name, plan.need.text(),
+            stage_of(self.job.encode), plan.way.name, plan.peak.text(),
             size_text(self.budget.device_bytes, 2), report.reason,
         )  # fmt: skip
 
@@ -218,27 +217,14 @@ class Execution:
             return failure_of(error, self.job.device_of(way).type == "cpu")
         return None
 
-    def _most_prepared(self) -> int | None:
-        """Bytes of prepared weights that may be in memory while the plan is carried out: what is
-        left of the budget is theirs. Never a bit of the frames depends on it."""
+    def _most_prepared(self) -> int:
+        """Bytes of prepared weights that may be in memory while the plan is carried out: what was
+        planned beside those that are there, or, of a way that only a failing convolution brings to
+        prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
         assert plan is not None
-        if not ways.is_native(self.job, plan.way):
-            return None
-        on_cpu = self.job.device.type == "cpu"
-        need, budget = plan.need, self.budget
-        left = budget.device_bytes - need.device_bytes
-        left = left if on_cpu else budget.host_bytes - need.host_bytes
-        # Layer by layer each weight serves one call or a few: preparing costs more than it saves
-        # (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
-        # against 10.6 in the next decode). What is there already is used.
-        by_layers = plan.way.parameters.get("engine") == "layers"
-        room = 0 if by_layers else room_bytes(self.job.family, left)
-        if on_cpu and not need.unknown:
-            self.report.predicted_peak_bytes = need.device_bytes + room
-        elif not need.unknown:
-            self.report.predicted_host_bytes = need.host_bytes + room
-        return room + cache().stats().bytes
+        planned = ways.is_native(self.job, plan.way)
+        return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)

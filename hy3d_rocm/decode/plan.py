@@ -160,6 +160,7 @@ class DecodePlan:
     causal: bool
     tile: Three  # longest core, latents, without overlap and halo
     count: Three  # grains along each axis
+    extent: Three  # latents that the largest grain decodes, overlap and halo included
     level: int
     levels: int
     grain_bytes: int
@@ -168,16 +169,11 @@ class DecodePlan:
     in_flight: int
     resident: int
     budget: int | None  # bytes; None is no limit
+    decoded_voxels: float  # output voxels that all grains decode: the work of this level
 
     def decoded_size(self, axis: int) -> int:
         """Latents along an axis that the largest grain decodes, overlap and halo included."""
-        step = 1
-        for count in self.count[axis + 1 :]:
-            step *= count
-        # Extents rise to the middle and fall again; the cores before are the longer ones. Looking
-        # at all of one axis is cheap for every real decode.
-        tiles = (self.grains[i * step] for i in range(self.count[axis]))
-        return max(grain.in_stop[axis] - grain.in_start[axis] for grain in tiles)
+        return self.extent[axis]
 
     def describe(self) -> str:
         """A table for logs."""
@@ -261,12 +257,14 @@ def plan_decode(
     resident: int = 0,
     max_in_flight: int = 1,
     level: int | None = None,
+    shrink: int = 2,
 ) -> DecodePlan:
     """Cuts the decode of (T, H, W) latents into grains that fit the budget.
 
     overlap: latents that neighbours share and blend; halo: latents decoded beyond and dropped (in
     causal time the warm-up); min_tile: the smallest core; cost: bytes of a grain; resident: bytes
-    needed beside the grains; level: None takes the coarsest that fits, a number takes that one.
+    needed beside the grains; level: None takes the coarsest that fits, a number takes that one;
+    shrink: a level's tiles are one part in so many smaller than those before, 2 (halves) to 8.
     Raises BudgetTooSmallError with the smallest budget that would do, ValueError for a value out
     of its range, Hy3dError where a size does not fit in 63 bits.
     """
@@ -286,6 +284,7 @@ def plan_decode(
         "resident_bytes": resident,
         "max_in_flight": max_in_flight,
         "level": -1 if level is None else level,
+        "shrink": shrink,
     }
     if level is not None and level < 0:
         raise ValueError(f"level is {level}; give 0 or more, or None for the coarsest that fits")
@@ -298,6 +297,7 @@ def plan_decode(
         causal=bool(causal),
         tile=plan["tile"],
         count=plan["count"],
+        extent=plan["extent"],
         level=plan["level"],
         levels=plan["levels"],
         grain_bytes=plan["grain_bytes"],
@@ -306,6 +306,7 @@ def plan_decode(
         in_flight=plan["in_flight"],
         resident=resident,
         budget=limit,
+        decoded_voxels=plan["decoded_voxels"],
     )
 
 

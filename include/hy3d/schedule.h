@@ -4,8 +4,8 @@
  * thread-safe.
  *
  * Work is cut into grains. A grain's shape depends on the latent's shape and on the level only:
- * level 0 is the whole decode in one grain, and each further level halves one axis: of those
- * whose largest tile gets smaller by it, the one whose largest decoded tile is longest relative to
+ * level 0 is the whole decode in one grain, and each further level halves the cores of one axis (or
+ * makes them smaller by another part, see `shrink`): of those whose largest tile gets smaller by it, the one whose largest decoded tile is longest relative to
  * what a boundary adds to it (overlap and halo of both sides, at least 1), so that the least work
  * is done twice. Ties: the longest in output units, then H, W, T. A core never gets below min_tile
  * nor below the overlap, so at most two tiles meet at any position of an axis. The cores of an
@@ -45,21 +45,32 @@ typedef struct hy3d_schedule_desc {
     int64_t budget_bytes;   /* 0: unlimited */
     int32_t max_in_flight;  /* >= 1 */
     int32_t level;          /* -1: chosen by the budget; >= 0: this one, which must fit as well */
+    /* A level makes an axis' cores smaller by one part in so many, at least by one latent: 2, and 0,
+     * halves; up to HY3D_SCHEDULE_MAX_SHRINK, for many levels close to each other. */
+    int32_t shrink;
 } hy3d_schedule_desc;
 
+/* The last level there can be: with halves, and with finer steps (each takes an eighth off one of
+ * 62 bits of cores, or one latent off a core of less than eight). */
 #define HY3D_SCHEDULE_MAX_LEVEL 62
+#define HY3D_SCHEDULE_MAX_FINE_LEVEL 511
+#define HY3D_SCHEDULE_MAX_SHRINK 8
 
 typedef struct hy3d_schedule_plan {
     hy3d_schedule_desc desc;
     int64_t out[3];        /* size of the whole output */
     int64_t tile[3];       /* longest core: latents a grain owns, without overlap and halo */
     int64_t count[3];      /* grains along each axis */
+    int64_t extent[3];     /* most latents that a grain decodes, overlap and halo included */
     int64_t grains;        /* product of count */
     int64_t grain_bytes;   /* cost of the largest grain */
     int64_t peak_bytes;    /* resident + in_flight * grain_bytes */
     int64_t smallest_budget_bytes; /* resident + one grain of the finest level */
     int32_t level, levels; /* chosen level, and how many there are */
     int32_t in_flight;     /* as many as fit, at most max_in_flight and grains */
+    /* Output voxels that all grains decode, what is done twice included: the work of a level. Exact
+     * below 2^53. */
+    double decoded_voxels;
 } hy3d_schedule_plan;
 
 /* One grain: which latents to decode, which part of the result to keep, where it goes and how it

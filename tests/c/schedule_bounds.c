@@ -114,6 +114,80 @@ START_TEST(test_levels_end_at_62_whatever_is_left_to_halve)
 }
 END_TEST
 
+/* 62 bits of cores, an eighth at a time: all of them before the levels end. */
+START_TEST(test_fine_levels_reach_a_latent_however_long_the_axis_is)
+{
+    hy3d_schedule_desc desc = basic_desc(INT64_MAX, 1, 1);
+    desc.factor[0] = desc.factor[1] = desc.factor[2] = desc.min_tile[0] = 1;
+    desc.overlap[0] = desc.halo[0] = desc.fixed_bytes = desc.bytes_per_voxel = 0;
+    for (desc.shrink = 3; desc.shrink <= HY3D_SCHEDULE_MAX_SHRINK; desc.shrink++) {
+        desc.level = 0;
+        desc.level = make_ok(&desc).levels - 1;
+        ck_assert_int_lt(desc.level, HY3D_SCHEDULE_MAX_FINE_LEVEL);
+        ck_assert_int_eq(make_ok(&desc).extent[0], 1);
+    }
+}
+END_TEST
+
+/* Of Wan's 16 x 16 latents with the halo of four and the overlap of two, and with half of them. */
+START_TEST(test_fine_levels_lie_between_those_of_halves)
+{
+    hy3d_schedule_desc desc = basic_desc(1, 16, 16);
+    desc.overlap[1] = desc.overlap[2] = 1;
+    desc.halo[1] = desc.halo[2] = 2;
+    desc.min_tile[1] = desc.min_tile[2] = 2;
+    static const int64_t areas[2][13] = {
+        {256, 176, 121, 99, 81, 63, 49},
+        {256, 176, 121, 110, 100, 90, 81, 72, 64, 56, 49},
+    };
+    for (int fine = 0; fine < 2; fine++) {
+        desc.shrink = fine ? 8 : 0;
+        desc.level = 0;
+        const int32_t levels = make_ok(&desc).levels;
+        for (desc.level = 0; desc.level < levels; desc.level++) {
+            const hy3d_schedule_plan plan = make_ok(&desc);
+            ck_assert_int_eq(plan.extent[1] * plan.extent[2], areas[fine][desc.level]);
+        }
+        ck_assert_int_eq(areas[fine][levels - 1], 49);
+    }
+}
+END_TEST
+
+/* What a level's work is said to be, against all of its grains. */
+START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
+{
+    test_random random = {UINT64_C(4711)};
+    for (int i = 0; i < 300; i++) {
+        hy3d_schedule_desc desc = pinned_desc(&random);
+        desc.budget_bytes = 0;
+        desc.level = -1;
+        desc.shrink = (int32_t)(i % 9 == 1 ? 0 : i % 9);
+        const int32_t levels = make_ok(&desc).levels;
+        desc.level = (int32_t)test_between(&random, 0, levels - 1);
+        const hy3d_schedule_plan plan = make_ok(&desc);
+        double work = 0;
+        int64_t largest[3] = {0};
+        for (int64_t index = 0; index < plan.grains && plan.grains < 5000; index++) {
+            hy3d_schedule_grain grain;
+            ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+            double voxels = 1;
+            for (int axis = 0; axis < 3; axis++) {
+                const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
+                const bool causal = axis == 0 && desc.causal;
+                voxels *= (double)(causal ? (extent - 1) * desc.factor[0] + 1
+                                          : extent * desc.factor[axis]);
+                largest[axis] = extent > largest[axis] ? extent : largest[axis];
+            }
+            work += voxels;
+        }
+        if (plan.grains < 5000) {
+            ck_assert(plan.decoded_voxels == work);
+            ck_assert_mem_eq(plan.extent, largest, sizeof largest);
+        }
+    }
+}
+END_TEST
+
 /* What is asked of one grain of one latent: all of it is `cost` bytes. */
 static hy3d_schedule_desc one_grain(int64_t cost)
 {
@@ -213,6 +287,9 @@ TCase *hy3d_schedule_bound_cases(void)
     TCase *tests = tcase_create("schedule bounds");
     tcase_add_test(tests, test_plans_grains_and_windows_never_change);
     tcase_add_test(tests, test_levels_end_at_62_whatever_is_left_to_halve);
+    tcase_add_test(tests, test_fine_levels_reach_a_latent_however_long_the_axis_is);
+    tcase_add_test(tests, test_fine_levels_lie_between_those_of_halves);
+    tcase_add_test(tests, test_the_work_of_a_level_is_what_its_grains_decode);
     tcase_add_test(tests, test_a_budget_is_enough_at_the_byte);
     tcase_add_test(tests, test_a_plan_whose_grains_do_not_multiply_up_is_refused);
     tcase_add_test(tests, test_a_windows_ramps_fit_to_the_unit);

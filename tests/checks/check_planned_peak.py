@@ -97,10 +97,9 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.native.memory import room_bytes
     from hy3d_rocm.decode.planning import ways
-    from hy3d_rocm.decode.planning.planner import DoesNotFitError, choose
-    from hy3d_rocm.decode.planning.prices import Prices
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError
+    from hy3d_rocm.decode.planning.prices import Prices, plan_job
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
@@ -119,7 +118,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     began, refused = time.perf_counter(), False
     for _ in range(2):
         try:
-            plan = choose(ways.list_ways(task), budget, job["strategy"], prices)
+            plan = plan_job(task, budget, job["strategy"])
             break
         except DoesNotFitError as error:
             refused = True
@@ -129,12 +128,8 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
             return {"skipped": str(error)}
     seconds = time.perf_counter() - began
     z = torch.randn(shape, generator=torch.Generator().manual_seed(job["seed"])).to(dtype)
-    room = 0
-    if ways.is_native(task, plan.way) and on_cpu:
-        left = min(budget.device_bytes, 4 * whole.device_bytes) - plan.need.device_bytes
-        room = room_bytes(family, left)
-    record = measure(task, plan.way, z, room)
-    planned = plan.need.device_bytes + room if not on_cpu or plan.need.device_bytes else 0
+    record = measure(task, plan.way, z, plan.prepared_bytes)
+    planned = plan.peak.device_bytes
     if plan.way.strategy == "cpu" and not on_cpu:
         return {"skipped": "computes on the host"}
     return record | {

@@ -56,6 +56,7 @@ def random_desc(rng: random.Random) -> Desc:
         "budget_bytes": 0,
         "max_in_flight": rng.choice((1, 2, 1000)),
         "level": -1,
+        "shrink": rng.choice((0, 0, 2, 3, 8)),
     }
 
 
@@ -65,15 +66,16 @@ def decoded(desc: Desc, axis: int, extent: int) -> int:
     return (extent - 1) * factor + 1 if axis == 0 and desc["causal"] else extent * factor
 
 
-def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> int:
-    """Coverage, weights and ranges of one axis; returns the most latents a tile decodes."""
+def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> tuple[int, int]:
+    """Coverage, weights and ranges of one axis; returns the most latents a tile decodes, and the
+    output units that all tiles decode."""
     desc, count = plan["desc"], plan["count"]
     step = 1
     for n in count[axis + 1 :]:
         step *= n
     tiles = [core.schedule_grain(plan, i * step) for i in range(count[axis])]
     tail: list[float] = []
-    position = largest = 0
+    position = largest = work = 0
     for grain in tiles:
         if compare:
             require(grain == twin.schedule_grain(plan, tiles.index(grain) * step), "grains differ")
@@ -98,21 +100,25 @@ def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> int
         require(all(weight == 1.0 for weight in middle), f"axis {axis}: weights after {position}")
         require(all(0.0 <= w <= 1.0 for w in weights), f"axis {axis}: weights beyond 0..1")
         tail, position, largest = weights[len(weights) - after :], stop, max(largest, last - first)
+        work += decoded(desc, axis, last - first)
     require(position == plan["out"][axis] and not tail, f"axis {axis} ends at {position}")
     require(position == decoded(desc, axis, desc["latent"][axis]), f"axis {axis}: output length")
-    return largest
+    return largest, work
 
 
 def check_grains(core: Any, plan: dict[str, Any], compare: bool) -> None:
     """All axes of a plan and the cost of its largest grain."""
-    desc, tokens, voxels = plan["desc"], 1, 1
+    desc, tokens, voxels, work = plan["desc"], 1, 1, 1
     for axis in range(3):
-        extent = check_axis(core, plan, axis, compare)
+        extent, of_axis = check_axis(core, plan, axis, compare)
+        require(plan["extent"][axis] == extent, f"axis {axis}: the largest tile has {extent}")
+        work *= of_axis
         tokens *= extent
         voxels *= decoded(desc, axis, extent)
     cost = desc["fixed_bytes"] + desc["bytes_per_voxel"] * voxels
     cost += desc["bytes_per_token_pair"] * tokens * tokens
     require(plan["grain_bytes"] == cost, f"grain_bytes {plan['grain_bytes']}, tiles say {cost}")
+    require(plan["decoded_voxels"] == work, f"work {plan['decoded_voxels']}, tiles say {work}")
     require(plan["grains"] == plan["count"][0] * plan["count"][1] * plan["count"][2], "grains")
 
 

@@ -32,6 +32,9 @@ static hy3d_schedule_desc any_desc(fuzz_input *in)
         d.level = (int32_t)fuzz_number(in);
         d.max_in_flight = (int32_t)fuzz_number(in);
     }
+    if (fuzz_chance(in, 96)) {
+        d.shrink = (int32_t)fuzz_between(in, -1, HY3D_SCHEDULE_MAX_SHRINK + 1);
+    }
     return d;
 }
 
@@ -40,7 +43,10 @@ static bool is_in_range(const hy3d_schedule_desc *d)
     bool is_sane = d->causal >= 0 && d->causal <= 1 && d->fixed_bytes >= 0 &&
                    d->bytes_per_voxel >= 0 && d->bytes_per_token_pair >= 0 &&
                    d->resident_bytes >= 0 && d->budget_bytes >= 0 && d->max_in_flight >= 1 &&
-                   d->level >= -1 && d->level <= HY3D_SCHEDULE_MAX_LEVEL;
+                   d->shrink >= 0 && d->shrink != 1 && d->shrink <= HY3D_SCHEDULE_MAX_SHRINK &&
+                   d->level >= -1 &&
+                   d->level <= (d->shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL
+                                              : HY3D_SCHEDULE_MAX_LEVEL);
     for (int i = 0; i < 3; i++) {
         is_sane = is_sane && d->latent[i] >= 1 && d->factor[i] >= 1 && d->overlap[i] >= 0 &&
                   d->halo[i] >= 0 && d->min_tile[i] >= 1;

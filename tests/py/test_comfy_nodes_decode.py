@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -352,3 +354,100 @@ def test_ticks_are_few_round_and_within_the_axis(top: float, binary: bool) -> No
     assert 2 <= len(ticks) <= 8
     assert ticks[-1] <= top
     assert len({round((b - a) / ticks[1], 6) for a, b in pairwise(ticks)}) == 1
+
+
+# Prepared weights, which ComfyUI does not count
+
+
+class Patcher:
+    """ComfyUI's ModelPatcher, as far as callbacks go."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, dict[str, list[Any]]] = {}
+
+    def add_callback_with_key(self, when: str, key: str, callback: Any) -> None:
+        self.callbacks.setdefault(when, {}).setdefault(key, []).append(callback)
+
+    def detach(self) -> None:
+        for found in self.callbacks.get("on_detach_after", {}).values():
+            for callback in found:
+                callback(self, True)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The process's cache of prepared weights, with a weight in it that lives on."""
+    from hy3d_rocm.conv import prepared
+
+    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: id(weight))
+    monkeypatch.setattr(prepared, "_made", cache)
+    cache.weight = torch.zeros(4)
+    cache.fill = lambda: cache.get(cache.weight, 1, 300, object)
+    cache.fill()
+    assert cache.stats().bytes == 300
+    return cache
+
+
+def test_prepared_weights_go_when_comfyui_unloads_the_vae(
+    comfy: Comfy, kept: Any, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comfy_doubles import module
+
+    from hy3d_rocm.comfy import vae_memory
+
+    names = type("CallbacksMP", (), {"ON_DETACH": "on_detach_after"})
+    extension = module("comfy.patcher_extension", CallbacksMP=names)
+    monkeypatch.setitem(sys.modules, "comfy.patcher_extension", extension)
+    vae = video_vae()
+    vae.patcher = Patcher()
+    for _ in range(3):
+        vae_memory._load(vae, 0)
+    assert len(vae.patcher.callbacks["on_detach_after"]["hy3d_rocm"]) == 1, "asked for once"
+    assert kept.stats().bytes == 300, "loading is no reason"
+    vae.patcher.detach()
+    assert kept.stats().bytes == 0
+    vae.patcher = object()  # of a ComfyUI without callbacks
+    vae_memory._load(vae, 0)
+
+
+def test_prepared_weights_go_with_the_free_memory_node(execute: Execute, kept: Any) -> None:
+    execute("Hy3DRocmFreeMemory")
+    assert kept.stats().bytes == 0
+
+
+def test_prepared_weights_of_a_vae_that_comfyui_does_not_manage_go_with_the_decode(
+    comfy: Comfy, kept: Any
+) -> None:
+    from hy3d_rocm.comfy import vae_memory
+
+    with vae_memory.own_care(video_vae()):
+        pass
+    assert kept.stats().bytes == 300, "ComfyUI says when"
+    with pytest.raises(KeyError), vae_memory.own_care(torch.nn.Identity()):
+        raise KeyError
+    assert kept.stats().bytes == 0
+
+
+def test_the_report_and_the_log_have_one_figure_with_the_prepared_weights(
+    execute: Execute, loads: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    from hy3d_rocm.conv import prepared
+    from hy3d_rocm.units import size_text
+
+    monkeypatch.setattr(prepared, "_made", prepared.WeightCache(1 << 30))
+    from diffusers import AutoencoderKLWan
+
+    wide = {"base_dim": 32, "z_dim": 4, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1}
+    inner = AutoencoderKLWan(**wide).eval().requires_grad_(False)
+    vae, z = ManagedVae(wan_original(inner)), tiny_latents(inner, 2, 6, 6)
+    with caplog.at_level("INFO", logger="hy3d_rocm"):
+        _, report, _ = execute(
+            "Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **{**AUTO, "strategy": "streamed"}
+        ).values  # fmt: skip
+    held = prepared.cache().stats().bytes
+    assert held > 0
+    told = re.search(r"planned peak ([0-9.]+ .B) of", caplog.text)
+    assert told is not None
+    assert f"planned peak {told[1]}," in report
+    assert f"{size_text(held, 2)} of prepared weights come on top" in report
+    assert f": {told[1]} at the peak" in report

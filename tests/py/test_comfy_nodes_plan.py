@@ -218,6 +218,32 @@ def test_a_plan_is_cached_only_where_nothing_else_decides(
     assert math.isnan(nodes["Hy3DRocmTuneVAE"].fingerprint_inputs(vae=None))
 
 
+def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the C core a decode plans no "cpu", so no room is asked for by one either."""
+    from hy3d_rocm.comfy import vae_memory, vaes
+    from hy3d_rocm.comfy.running import Asked
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning import prices
+    from hy3d_rocm.decode.report import DecodeOptions
+
+    vae = wan()
+    family = vaes.family_of(vae)
+    shape = (1, family.latent_channels, 2, 4, 4)
+    everything = Budget(1 << 40, 1 << 40, True, "given")
+    monkeypatch.setattr(vae_memory, "largest", lambda *_: everything)
+
+    def room(strategy: str) -> int | None:
+        asked = Asked(1 << 40, strategy, "auto", DecodeOptions())
+        return vae_memory._planned_bytes(vae, family, shape, asked, None, False)
+
+    assert (room("cpu") or 0) > 0
+    monkeypatch.setattr(prices._native, "available", False)
+    assert room("cpu") is None
+    assert room("streamed") is not None
+
+
 # Tune VAE
 
 

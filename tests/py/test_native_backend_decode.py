@@ -227,11 +227,16 @@ def test_the_planned_peak_holds_with_the_weights_it_prepares(
             budget = str(caches[0][1] + (64 << 10)) + "B"
         got, report = decode_with_report(vae, z, budget, "streamed")
         held = fresh.stats().bytes
-        need = report.plan["device_bytes"]
+        need = report.plan["device_bytes"] - report.plan["prepared_bytes"]
+        assert report.predicted_peak_bytes == report.plan["device_bytes"]
         caches.append((held, need))
         frames.append(got)
         assert report.predicted_peak_bytes <= report.budget_bytes
         assert need + held <= report.predicted_peak_bytes
+        if held:
+            assert held == report.plan["prepared_bytes"], "those of the shapes, not a bound"
+            again = decode_with_report(vae, z, budget, "streamed")[1]
+            assert again.plan["prepared_bytes"] == 0, "they are there"
     assert caches[0][0] > 0
     assert caches[1][0] == 0
     assert torch.equal(frames[0], frames[1]), "prepared or not is never another result"

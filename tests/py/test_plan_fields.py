@@ -50,11 +50,13 @@ def test_every_option_reaches_the_scheduler() -> None:
     plan = plan_decode(
         (9, 40, 44), budget="1TB", factors=(2, 4, 5), causal=False, overlap=(1, 2, 3),
         halo=(3, 2, 1), min_tile=(2, 5, 6), cost=cost, resident=77, max_in_flight=2, level=3,
+        shrink=3,
     )  # fmt: skip
     wanted = _native.schedule_plan(
         latent=(9, 40, 44), factor=(2, 4, 5), causal=0, overlap=(1, 2, 3), halo=(3, 2, 1),
         min_tile=(2, 5, 6), fixed_bytes=11, bytes_per_voxel=4, bytes_per_token_pair=1,
         resident_bytes=77, budget_bytes=2**40, max_in_flight=2, level=3,
+        shrink=3,
     )  # fmt: skip
     assert plan.grains._plan == wanted
     assert plan.latent_size == (9, 40, 44)
@@ -77,7 +79,7 @@ def test_what_is_not_given_is_a_usual_video_vae() -> None:
         "latent": (9, 40, 40), "factor": (4, 8, 8), "causal": 1, "overlap": (1, 4, 4),
         "halo": (2, 2, 2), "min_tile": (2, 8, 8), "fixed_bytes": 0, "bytes_per_voxel": 1536,
         "bytes_per_token_pair": 0, "resident_bytes": 0, "budget_bytes": 0, "max_in_flight": 1,
-        "level": -1,
+        "level": -1, "shrink": 2,
     }  # fmt: skip
     assert plan.causal is True
     assert plan.budget is None

@@ -53,11 +53,12 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
     )  # fmt: skip
     refused = {
         "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
-        "device_bytes": 9 * GB, "host_bytes": 0, "fits": False, "note": "",
+        "device_bytes": 9 * GB, "host_bytes": 0, "gmacs": 0.0, "fits": False, "note": "",
     }  # fmt: skip
     taken = {
         "way": "tiled small", "strategy": "tiled", "parameters": {"level": 3},
-        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "fits": True, "note": "",
+        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "gmacs": 1.235,
+        "fits": True, "note": "",
     }  # fmt: skip
     reason = (
         "whole needs 9.00 GB; so it was planned once more; tiled small needs 2.00 GB and 1.00 GB on"
@@ -66,8 +67,9 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
     assert plan.reason == reason
     assert plan.describe() == {
         "strategy": "tiled", "way": "tiled small", "parameters": {"level": 3},
-        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "gmacs": 1.235,
-        "planned_again": True, "reason": reason, "candidates": [refused, taken],
+        "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "prepared_bytes": 0,
+        "gmacs": 1.235, "planned_again": True, "reason": reason, "cheaper": [],
+        "candidates": [refused, taken],
     }  # fmt: skip
     assert (plan.budget, plan.need, plan.strategy) == (
         CARD,
@@ -79,8 +81,50 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
 def test_a_candidate_without_a_price_says_so() -> None:
     assert Candidate(Way("whole"), None, False, "why").describe() == {
         "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
-        "device_bytes": None, "host_bytes": None, "fits": False, "note": "why",
+        "device_bytes": None, "host_bytes": None, "gmacs": None, "fits": False, "note": "why",
     }  # fmt: skip
+
+
+def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak() -> None:
+    streamed = Way("streamed", "in chunks")
+    for wants, room, kept in ((3 * GB, 8 * GB, 3 * GB), (7 * GB, 8 * GB, 6 * GB), (GB, 2 * GB, 0)):
+        budget = Budget(room, room, True, "given")
+        plan = choose(
+            [streamed], budget, "auto", costs(streamed=Need(2 * GB, prepared_bytes=wants))
+        )
+        assert plan.prepared_bytes == kept
+        assert plan.need.device_bytes == 2 * GB, "the way is chosen without them"
+        assert plan.peak.device_bytes == plan.describe()["device_bytes"] == 2 * GB + kept <= room
+        assert ("prepared weights" in plan.reason) is bool(kept)
+    assert plan.reason.endswith("fits the budget of 2.00 GB.")
+    on_host = costs(cpu=Need(0, 10 * GB, prepared_bytes=9 * GB))
+    plan = choose([Way("cpu")], CARD, "auto", on_host)
+    assert (plan.peak.device_bytes, plan.peak.host_bytes) == (0, 16 * GB)
+    assert plan.reason.endswith(
+        " 6.00 GB of prepared weights come on top, which make it faster and stay for the next "
+        "decode until memory is asked for: 0 B and 16.00 GB on the host at the peak."
+    )
+
+
+def test_what_a_larger_budget_saves_is_said() -> None:
+    row = [Way("tiled", f"in {n}", {"level": n}, row="tiles") for n in range(5)]
+    needs = {"whole": Need(20 * GB, macs=100)} | {
+        f"tiled in {n}": Need((12 - 2 * n) * GB, macs=macs)
+        for n, macs in enumerate((100, 110, 150, 300, 900))
+    }
+
+    def plan(gigabytes: int) -> Plan:
+        budget = Budget(gigabytes * GB, 0, False, "given")
+        return choose([Way("whole"), *row], budget, "auto", lambda way: needs[way.name])
+
+    assert plan(12).cheaper == (), "the same work"
+    assert plan(11).cheaper == ()
+    assert plan(8).cheaper == ("With 10240 MB: tiled in 1, estimated 1.4x less work.",)
+    assert plan(4).cheaper == (
+        "With 6144 MB: tiled in 3, estimated 3.0x less work.",
+        "With 12288 MB: tiled in 0, estimated 9.0x less work.",
+    )
+    assert plan(4).reason.endswith(" ".join(plan(4).cheaper))
 
 
 def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:

@@ -34,6 +34,7 @@ descriptions = st.fixed_dictionaries(
         "budget_bytes": odd,
         "max_in_flight": odd,
         "level": st.integers(-2, 70),
+        "shrink": st.integers(-1, 9),
     },
 )
 

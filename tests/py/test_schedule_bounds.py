@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("side", SIDES)
 DIGEST = 0x97EB83C3AF0BC357
 LOWEST = {
     "fixed_bytes": 0, "bytes_per_voxel": 0, "bytes_per_token_pair": 0, "resident_bytes": 0,
-    "budget_bytes": 0, "causal": 0, "max_in_flight": 1, "level": -1,
+    "budget_bytes": 0, "causal": 0, "max_in_flight": 1, "level": -1, "shrink": 0,
 }  # fmt: skip
 LOWEST_OF_THREE = {"latent": 1, "factor": 1, "overlap": 0, "halo": 0, "min_tile": 1}
 
@@ -73,6 +73,22 @@ def test_what_is_not_given_has_these_values(side: Any) -> None:
     assert side.schedule_plan(**USUAL)["desc"] == {
         **USUAL, "overlap": (0, 0, 0), "halo": (0, 0, 0), "min_tile": (1, 1, 1), **LOWEST,
     }  # fmt: skip
+
+
+@both
+def test_finer_levels_are_taken_to_an_eighth_and_there_may_be_more_of_them(side: Any) -> None:
+    for wrong in (1, 9):
+        with pytest.raises(ValueError):
+            side.schedule_plan(**USUAL, shrink=wrong)
+    long = {"latent": (1, 4096, 4096), "factor": (1, 1, 1)}
+    halves, fine = (side.schedule_plan(**long, shrink=shrink) for shrink in (2, 8))
+    assert halves["levels"] == 25
+    assert halves["levels"] < 63 < fine["levels"]
+    last = side.schedule_plan(**long, shrink=8, level=fine["levels"] - 1)
+    assert last["extent"] == (1, 1, 1), "the finest level is as fine as by halves"
+    assert side.schedule_grain(last, 4096 * 4096 - 1)["in_stop"] == (1, 4096, 4096)
+    with pytest.raises(ValueError):
+        side.schedule_plan(**long, shrink=2, level=63)
 
 
 @both

@@ -124,62 +124,83 @@ def test_a_tool_is_on_the_host_where_it_computes_there() -> None:
     assert not ways.Tools(Thing(), CARD).on_host
 
 
-#: Sides of the largest tile and number of tiles, level by level
-TILES = (((40, 60), 1), ((38, 58), 2), ((20, 60), 2), ((20, 30), 4), ((20, 29), 6))
+#: By halo: sides of the largest tile, number of tiles and positions that all decode, by level
+TILES = {
+    32: (((40, 60), 1, 2400), ((40, 59), 2, 2500), ((20, 60), 2, 2600), ((20, 30), 4, 3000)),
+    24: (((40, 60), 1, 2400), ((19, 30), 4, 2900), ((10, 30), 8, 3600)),
+    16: (((40, 60), 1, 2400), ((11, 30), 8, 3000), ((10, 20), 12, 4000), ((10, 19), 13, 4100)),
+}
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, scale: int = 2) -> list[dict[str, Any]]:
+def planned(
+    monkeypatch: pytest.MonkeyPatch, scale: int = 2, rows: Any = None
+) -> list[dict[str, Any]]:
     """Plans of TILES in the place of tile_plan; what was asked of it."""
     asked: list[dict[str, Any]] = []
 
     def plan(job: Any, parameters: Any) -> Any:
         asked.append(dict(parameters))
-        sides, count = TILES[parameters["level"]]
+        levels = (rows or TILES)[parameters["halo_pixels"]]
+        sides, count, work = levels[parameters["level"]]
         spatial = Thing(
-            levels=len(TILES), grains=[None] * count, decoded_size=lambda axis: sides[axis - 1]
-        )
+            levels=len(levels), grains=[None] * count, decoded_size=lambda axis: sides[axis - 1],
+            decoded_voxels=float(work),
+        )  # fmt: skip
         return Thing(spatial=spatial, cut=Thing(scale=scale))
 
     monkeypatch.setattr(ways, "tile_plan", plan)
     return asked
 
 
-def test_levels_whose_tiles_are_hardly_smaller_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = planned(monkeypatch)
-    assert ways._SMALLER < 38 * 58 / (40 * 60)
-    assert list(ways._levels(job(CARD), {"chunk": 3})) == [0, 2, 3, 4]
-    assert all(parameters["chunk"] == 3 for parameters in asked)
-    monkeypatch.setattr(ways, "_SMALLER", 0.5)  # a half is small enough
-    assert list(ways._levels(job(CARD), {})) == [0, 2, 3, 4]
-    monkeypatch.setattr(ways, "_SMALLER", 0.49)
-    assert list(ways._levels(job(CARD), {})) == [0, 3, 4]
+def levels_of(found: list[Way]) -> list[tuple[int, int]]:
+    return [(way.parameters["halo_pixels"], way.parameters["level"]) for way in found]
 
 
-def test_tiles_come_large_first_and_the_smallest_once_more(
+def test_tiles_come_large_first_and_then_those_of_less_halo_that_are_smaller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned(monkeypatch)
     made = job(CARD, family=family(has_global_norms=True))
     pixels = made.family.factor[1] // 2
-    options = WayOptions(chunk_size=5, statistic_passes=3, halo_pixels=7)
+    options = WayOptions(chunk_size=5, statistic_passes=3)
     found = list(ways._tiled("tiled", made, options))
-    assert [way.parameters["level"] for way in found] == [0, 2, 3, 4, 4]
+    # (40, 59) is hardly smaller than (40, 60), (11, 30) hardly than (19, 30) is not.
+    assert levels_of(found) == [(32, 0), (32, 2), (32, 3), (24, 1), (24, 2), (16, 2), (16, 3)]
     texts = [way.what for way in found]
     assert texts[0] == f"in 1 tile of up to {60 * pixels} x {40 * pixels} pixels"
     assert texts[1] == f"in 2 tiles of up to {60 * pixels} x {20 * pixels} pixels"
-    assert [way.again for way in found] == [False] * 4 + [True]
-    assert [way.row for way in found] == ["tiles"] * 4 + [""]
+    assert texts[3] == f"in 4 tiles of up to {30 * pixels} x {19 * pixels} pixels with a halo of 24"
+    assert [way.again for way in found] == [False] * 3 + [True] * 4
+    assert [way.row for way in found] == ["tiles 32"] * 3 + ["tiles 24"] * 2 + ["tiles 16"] * 2
     assert {way.strategy for way in found} == {"tiled"}
-    usual = {"engine": "tiles", "chunk": 5, "slice_bytes": options.slice_bytes, "halo_pixels": 7,
+    usual = {"engine": "tiles", "chunk": 5, "slice_bytes": options.slice_bytes, "halo_pixels": 32,
              "overlap_pixels": options.overlap_pixels, "min_tile_pixels": options.min_tile_pixels,
              "passes": 3, "level": 0}  # fmt: skip
     assert found[0].parameters == usual
     assert found[-1].parameters == usual | {
-        "chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16, "level": 4
+        "chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16, "level": 3
     }  # fmt: skip
     plain = list(ways._tiled("cpu", job(CARD), WayOptions(statistic_passes=3)))
     assert plain[0].parameters["passes"] == 0, "nothing is normalised over the whole video"
     assert plain[0].parameters["chunk"] == 1
     assert plain[-1].strategy == "cpu"
+
+
+def test_a_wide_halo_is_given_up_where_it_makes_more_than_twice_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wasteful = {**TILES, 32: (*TILES[32][:3], ((20, 30), 9, 5801), ((10, 30), 30, 9999))}
+    planned(monkeypatch, rows=wasteful)
+    found = levels_of(list(ways._tiled("tiled", job(CARD), WayOptions())))
+    assert found[:4] == [(32, 0), (32, 2), (24, 1), (24, 2)], "5801 are more than twice 2900"
+    wasteful[32] = (*TILES[32][:3], ((20, 30), 9, 5800))
+    assert levels_of(list(ways._tiled("tiled", job(CARD), WayOptions())))[2] == (32, 3)
+
+
+def test_less_halo_than_was_asked_for_is_never_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = planned(monkeypatch, rows=dict.fromkeys((20, 16), TILES[16]))
+    given = WayOptions(halo_pixels=20, overlap_pixels=4, min_tile_pixels=18)
+    found = list(ways._tiled("tiled", job(CARD), given))
+    sizes = {tuple(p[f"{n}_pixels"] for n in ("halo", "overlap", "min_tile")) for p in asked}
+    assert sizes == {(20, 4, 18), (16, 4, 16)}
+    assert all(way.parameters["halo_pixels"] == 20 for way in found), "no smaller tile is there"

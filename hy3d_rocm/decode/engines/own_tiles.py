@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.engines.tile_plan import SHRINK
 from hy3d_rocm.decode.faults import Grains
-from hy3d_rocm.decode.memory.live import modelled, on_host, several_shapes
+from hy3d_rocm.decode.memory.live import (
+    count_macs,
+    macs_counted,
+    modelled,
+    on_host,
+    several_shapes,
+)
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
 from hy3d_rocm.decode.planning.planner import Way
 from hy3d_rocm.decode.report import Step
@@ -35,7 +42,7 @@ __all__ = [
 
 ENGINE = "own tiles"
 # A level of tiles is offered if its latents are at most this share of those of the one before.
-_SMALLER = 0.6
+_SMALLER = 0.85
 
 Size = tuple[int, int, int]
 
@@ -91,7 +98,7 @@ def _own_parameters(options: WayOptions) -> dict[str, Any]:
 
 
 def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
-    """Whole, then tiles from large to small, then once more with the smallest that can be."""
+    """Whole, then tiles from large to small, then once more with less halo."""
     yield Way("whole")
     if job.encode or no_tiles(job.family, options.halo_pixels):
         return
@@ -102,9 +109,10 @@ def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
         yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
     smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     last = given | {name: min(given[name], size) for name, size in smaller.items()}
-    for level, plan in list(own_levels(job.family, job.shape, last))[-1:]:
+    for level, plan in own_levels(job.family, job.shape, last):
         if latents_of(plan) < least:
-            yield Way("tiled", tile_words(plan), last | {"level": level}, again=True)
+            what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
+            yield Way("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
 
 
 def plan_own_tiles(
@@ -131,6 +139,7 @@ def plan_own_tiles(
         halo=(warm_up, halo, halo),
         min_tile=(chunk, smallest, smallest),
         level=parameters["level"],
+        shrink=SHRINK,
     )
 
 
@@ -215,8 +224,11 @@ class OwnTiles:
         on_cpu = modelled(z.device).type == "cpu"
         deciding = [g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)]
         several_shapes(len(sizes) / len(deciding))
+        before, facts = macs_counted(), self.family.facts
         for grain in deciding:
             on_host(self._tile(z, grain))
+        seen = sum(facts.frames(t) * h * w for t, h, w in map(_size, deciding)) * facts.space**2
+        count_macs(round((macs_counted() - before) * (self.plan.decoded_voxels / seen - 1)))
 
     def _tile(self, z: Tensor, grain: Grain) -> Tensor:
         """What is kept of a tile, on the CPU."""

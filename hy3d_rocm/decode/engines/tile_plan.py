@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Family
 
 Size = tuple[int, int, int]
+# A level of tiles is by one part in so many smaller than the one before (schedule.h): so close that
+# a budget is filled, and that a little less of it does not cost several times the work.
+SHRINK = 8
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,16 @@ def plan_tiles(
         "overlap": (0, overlap, overlap),
         "halo": (0, halo, halo),
         "min_tile": (1, smallest, smallest),
+        "shrink": SHRINK,
     }
-    spatial = plan_decode((1, height, width), level=0, **common)
-    if not 0 <= level < spatial.levels:
+    try:
+        spatial = plan_decode((1, height, width), level=level, **common)
+    except ValueError:
+        levels = plan_decode((1, height, width), level=0, **common).levels
         raise ValueError(
             f"level is {level}; with this halo and overlap a latent of {latent[3]} x {latent[4]} "
-            f"has tiles of the levels 0 to {spatial.levels - 1}"
-        )
-    if level:
-        spatial = plan_decode((1, height, width), level=level, **common)
+            f"has tiles of the levels 0 to {levels - 1}"
+        ) from None
     part = None
     if cut.head_norms:
         positions = part_positions

@@ -48,6 +48,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
         self.macs = self.grains = 0
+        # Weights that would be prepared, bytes by what they are called (see prepares()).
+        self.prepared: dict[tuple[int, int], int] = {}
 
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
@@ -72,7 +74,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         size = storage.nbytes()
         self._seen[key] = (place, size)
-        weakref.finalize(storage, self._freed, key)
+        # By a weak reference: what finalize() holds, it holds until the storage dies, and a run's
+        # storages that lie in _known die with this object only.
+        weakref.finalize(storage, _freed, weakref.ref(self), key)
         self.live[place] += size
         self.note()
 
@@ -98,7 +102,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self._seen.get(tensor.untyped_storage()._cdata, ("device", 0))[0]
         return tensor.is_meta and place == "host"
 
-    def _freed(self, key: int) -> None:
+    def freed(self, key: int) -> None:
+        """The storage of this address is no more."""
         self._true.discard(key)
         place, size = self._seen.pop(key, ("given", 0))
         if place != "given":
@@ -165,6 +170,13 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.dtype == torch.bool:
             return tensor.untyped_storage()._cdata in self._true
         return 1.0 if tensor.is_floating_point() else 1
+
+
+def _freed(live: weakref.ref[Live], key: int) -> None:
+    """A storage that `live` followed has died."""
+    follower = live()
+    if follower is not None:
+        follower.freed(key)
 
 
 _aten = torch.ops.aten
@@ -294,6 +306,19 @@ def count_macs(macs: int) -> None:
     live = getattr(_running, "live", None)
     if live is not None:
         live.macs += macs
+
+
+def prepares(module: Any, layout: int, nbytes: int) -> None:
+    """Says that a convolution may keep its module's weight in this layout for later calls."""
+    live = getattr(_running, "live", None)
+    if live is not None:
+        live.prepared[id(module), layout] = nbytes
+
+
+def macs_counted() -> int:
+    """Multiply-accumulates counted so far; 0 outside of a prediction."""
+    live = getattr(_running, "live", None)
+    return 0 if live is None else int(live.macs)
 
 
 class GrainCount:

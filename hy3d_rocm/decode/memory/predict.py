@@ -61,13 +61,15 @@ CPU_ALLOWANCE_BYTES = 32 * MB
 class Prediction:
     """Peak bytes above what was there before: on the device, on the host, and of both together
     (which may be less than their sum); multiply-accumulates of the convolutions; grains, where the
-    run counted them."""
+    run counted them. prepared: (id of a module, layout, bytes) of weights that calls may keep
+    prepared, on the host, which the bytes before do not hold."""
 
     device_bytes: int
     host_bytes: int = 0
     both_bytes: int = 0
     macs: int = 0
     grains: int = 0
+    prepared: frozenset[tuple[int, int, int]] = frozenset()
 
     def planned(self, on_cpu: bool) -> Prediction:
         """With the allowance for what is not predicted."""
@@ -104,7 +106,8 @@ def predict(
             kept = run()  # the result lives until the peak is read
             del kept
         return Prediction(
-            live.device_peak, live.host_peak, live.both_peak, live.macs, live.grains
+            live.device_peak, live.host_peak, live.both_peak, live.macs, live.grains,
+            frozenset((*key, nbytes) for key, nbytes in live.prepared.items()),
         )  # fmt: skip
 
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:

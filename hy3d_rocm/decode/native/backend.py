@@ -113,6 +113,7 @@ class NativeBackend:
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
         inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
+        memory.note_prepared(layer, tuple(weight.shape), size, frames, x.dtype)
         return max(normed + max(inside, block), shuffled, block)
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,9 +12,8 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.decode.engines.geometry import padded_size
 from hy3d_rocm.decode.layers import Conv, Range, Triple, read_frames
+from hy3d_rocm.decode.memory.live import prepares
 
-# The same layer on more or fewer frames may take its weights in another layout.
-_LAYOUTS = 2
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
@@ -25,22 +25,26 @@ def inside_bytes(
     return max(_asked(_call(layer, weight, size, frames, dtype), torch.get_num_threads()))
 
 
-def room_bytes(family: Any, left_bytes: int) -> int:
-    """By how much prepared weights may grow in a decode whose budget has so much left: no further
-    than two layouts of each convolution of the decoder take, nor than the cache's limit."""
-    held = cache().stats()
-    tensors = [p for p in family.decoder.parameters() if p.dim() in (4, 5)]
-    most = _LAYOUTS * sum(_most_bytes(tuple(p.shape)) for p in tensors)
-    return max(min(left_bytes, most, held.limit_bytes - held.bytes), 0)
+def note_prepared(
+    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
+) -> None:
+    """In a prediction: says which layout of its weights the call may keep prepared."""
+    number, nbytes = _layout(_call(layer, weight, size, frames, dtype))
+    if number:
+        prepares(layer.module, number, nbytes)
 
 
-def _most_bytes(weight: tuple[int, ...]) -> int:
-    """In the largest layout: 7 x 7 points, four for each of three taps in time, channels in whole
-    vectors and panels."""
-    o, c, kt, kh, kw = weight[:2] + ((1,) * 3 + weight[2:])[-3:]
-    if (kh, kw) != (3, 3) or kt > 3:
-        return 0
-    return 49 * (4 if kt == 3 else kt) * -(-o // 32) * 32 * -(-c // 16) * 16 * 4
+def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:
+    """By how much the cache grows if all that is `wanted` (see Prediction.prepared) is kept: no
+    further than its limit."""
+    kept = cache()
+    held = kept.stats()
+    modules = {id(module): module for module in decoder.modules()}
+    missing = sum(
+        nbytes for name, layout, nbytes in wanted
+        if name not in modules or not kept.holds(getattr(modules[name], "weight", None), layout)
+    )  # fmt: skip
+    return max(min(missing, held.limit_bytes - held.bytes), 0)
 
 
 _Call = tuple[Triple, int, int, Triple, Triple, Triple, Triple, tuple[str, str, str], str, Triple]
@@ -61,6 +65,16 @@ def _call(
         inner, weight[1], weight[0], kernel, layer.stride, (0, top, left), (0, bottom, right),
         modes, NAMES[dtype], up,
     )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _layout(call: _Call) -> tuple[int, int]:
+    """Number (0: none of its own) and bytes of the layout that the weights are prepared in."""
+    inner, c, o, kernel, stride, before, after, modes, name, up = call
+    number, _, nbytes = _native.conv3d_format(
+        inner, c, o, kernel, stride, (1, 1, 1), before, after, modes, 1, name, "fast", up, 1
+    )
+    return number, nbytes
 
 
 @functools.lru_cache(maxsize=4096)

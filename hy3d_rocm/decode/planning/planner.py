@@ -27,18 +27,24 @@ STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 # Steps of what stays resident: prices are then found again, and a decode's plan is steady.
 _RESIDENT_STEP = 64 * MB
 _RESIDENT_TRIALS = 4
+# So many of a row are priced though its smallest does not fit.
+_BETWEEN = 4
+# A larger budget is told of where it saves so many times the work.
+_CLEARLY = 1.2
 
 
 @dataclass(frozen=True)
 class Need:
     """Bytes that a way takes at its peak, on the budget's device and on the host (0 where that is
     the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
-    predicted, "" where it was; the bytes are then the least that it can be."""
+    predicted, "" where it was; the bytes are then the least that it can be. prepared_bytes: more on
+    the host that makes it faster, as far as there is room, and stays for the next decode."""
 
     device_bytes: int
     host_bytes: int = 0
     macs: int = 0
     unknown: str = ""
+    prepared_bytes: int = 0
 
     def text(self) -> str:
         """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
@@ -92,6 +98,7 @@ class Candidate:
             "resident_bytes": self.way.resident_bytes,
             "device_bytes": None if need is None else need.device_bytes,
             "host_bytes": None if need is None else need.host_bytes,
+            "gmacs": None if need is None else round(need.macs / 1e9, 3),
             "fits": self.fits,
             "note": self.note,
         }
@@ -99,13 +106,34 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """The way that is taken. reason: a sentence. candidates: all that were looked at, in order."""
+    """The way that is taken. reason: a sentence. candidates: all that were looked at, in order.
+    need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
+    has room. cheaper: what a larger budget would save, as sentences."""
 
     way: Way
     need: Need
     budget: Budget
     reason: str
     candidates: tuple[Candidate, ...]
+    cheaper: tuple[str, ...] = ()
+    prepared_bytes: int = 0
+
+    @property
+    def host_room(self) -> int:
+        """Bytes of the budget on the host that the way leaves."""
+        return _host_room(self.need, self.budget)
+
+    @property
+    def peak(self) -> Need:
+        """All that is taken at the peak, prepared weights included: what is told everywhere."""
+        kept = self.prepared_bytes
+        on_host = bool(self.need.host_bytes)
+        return replace(
+            self.need,
+            device_bytes=self.need.device_bytes + (0 if on_host else kept),
+            host_bytes=self.need.host_bytes + (kept if on_host else 0),
+            prepared_bytes=kept,
+        )
 
     @property
     def strategy(self) -> str:
@@ -118,11 +146,13 @@ class Plan:
             "way": self.way.name,
             "parameters": dict(self.way.parameters),
             "resident_bytes": self.way.resident_bytes,
-            "device_bytes": self.need.device_bytes,
-            "host_bytes": self.need.host_bytes,
+            "device_bytes": self.peak.device_bytes,
+            "host_bytes": self.peak.host_bytes,
+            "prepared_bytes": self.prepared_bytes,
             "gmacs": round(self.need.macs / 1e9, 3),
             "planned_again": self.way.again,
             "reason": self.reason,
+            "cheaper": list(self.cheaper),
             "candidates": [c.describe() for c in self.candidates],
         }
 
@@ -156,7 +186,11 @@ def choose(
         if taken is not None:
             assert taken.need is not None
             reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
-            return Plan(taken.way, taken.need, budget, reason, tuple(looked))
+            cheaper = _cheaper(looked, taken, budget)
+            kept = min(taken.need.prepared_bytes, _host_room(taken.need, budget))
+            plan = Plan(taken.way, taken.need, budget, "", tuple(looked), cheaper, kept)
+            said = [reason, _prepared_words(plan), *cheaper]
+            return replace(plan, reason=" ".join(filter(None, said)))
     raise _nothing_fits(looked, budget, strategy, tuple(excluded))
 
 
@@ -167,9 +201,10 @@ def _row_of(way: Way) -> object:
 def _first_of(
     row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
 ) -> Candidate | None:
-    """The first of a row that fits, by halving; all of them are priced only if the last does not
-    fit. What was looked at is added to `looked`, in the row's order. The very first is looked at
-    before all others: it is the cheapest to price (the last one has the most tiles)."""
+    """The first of a row that fits, by halving; where the last does not fit, some between are
+    looked at, since a smaller one may take more (see prices._deciding). What was looked at is added
+    to `looked`, in the row's order. The very first is looked at before all others: it is the
+    cheapest to price (the last one has the most tiles)."""
     ways = list(row)
     found = {0: _look(ways[0], budget, price)}
     if found[0].fits:
@@ -184,7 +219,9 @@ def _first_of(
             found[middle] = _look(ways[middle], budget, price)
             low, high = (low, middle) if found[middle].fits else (middle + 1, high)
     else:
-        found |= {i: _look(way, budget, price) for i, way in enumerate(ways[1:-1], 1)}
+        step = max(-(-(len(ways) - 2) // _BETWEEN), 1)
+        for i in range(step, len(ways) - 1, step):
+            found[i] = _look(ways[i], budget, price)
     fitting = [i for i in sorted(found) if found[i].fits]
     # What is finer than the one taken was looked at by the way only.
     looked += [found[i] for i in sorted(found) if not fitting or i <= fitting[0]]
@@ -245,6 +282,43 @@ def _resident(way: Way, limit: int, price: Price) -> Candidate:
     words = f"with {size_text(limit)} resident" if limit else "with nothing resident"
     limited = replace(way, what=f"{what}{words}", resident_bytes=limit)
     return Candidate(limited, price(limited), False)
+
+
+def _host_room(need: Need, budget: Budget) -> int:
+    """What a need leaves of the budget on the host."""
+    room = budget.host_bytes - need.host_bytes
+    if budget.is_unified:
+        room = min(room, budget.device_bytes - need.device_bytes - need.host_bytes)
+    return max(room, 0)
+
+
+def _prepared_words(plan: Plan) -> str:
+    if not plan.prepared_bytes:
+        return ""
+    return (
+        f"{size_text(plan.prepared_bytes, 2)} of prepared weights come on top, which make it faster"
+        f" and stay for the next decode until memory is asked for: {plan.peak.text()} at the peak."
+    )
+
+
+def _cheaper(looked: list[Candidate], taken: Candidate, budget: Budget) -> tuple[str, ...]:
+    """What less of a budget costs: the least budget above this one with clearly less work, and the
+    least with the least work, where these are two."""
+    assert taken.need is not None
+    found: list[tuple[int, int, str]] = []  # budget, multiply-accumulates, way
+    for c in looked:
+        if c.fits or c.need is None or c.need.unknown or not c.need.macs:
+            continue
+        if taken.need.macs >= _CLEARLY * c.need.macs:
+            found.append((smallest_budget(c.need, budget), c.need.macs, c.way.name))
+    if not found:
+        return ()
+    nearest, least = min(found), min(macs for _, macs, _ in found)
+    best = min(entry for entry in found if entry[1] < least * _CLEARLY)
+    return tuple(
+        f"With {-(-size // MB)} MB: {name}, estimated {taken.need.macs / macs:.1f}x less work."
+        for size, macs, name in dict.fromkeys((nearest, best))
+    )
 
 
 def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> str:

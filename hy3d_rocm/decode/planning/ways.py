@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -60,7 +60,11 @@ _BUSY_POSITIONS = 16384
 _NATIVE_SLICE_BYTES = 512 * MB
 _NATIVE_LATENTS = (4, 2)
 # A level of tiles is offered if its area is at most this share of the one before.
-_SMALLER = 0.85
+_SMALLER = 0.95
+# Halo, overlap and smallest tile in pixels, where those that were asked for do not fit: a row each.
+_LESS_HALO = ((24, 12, 24), (16, 8, 16))
+# A tile with the wider halo is taken unless it decodes so many times what the smaller one would.
+_MOST_WORK = 2.0
 
 
 @dataclass
@@ -139,7 +143,7 @@ def _chunks(job: Job, on_cpu: bool, native: bool) -> list[int]:
 
 
 def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
-    """Tiles from large to small; at last once more with the smallest that can be."""
+    """Tiles from large to small; then once more with less halo, in a row for each."""
     given: dict[str, Any] = {
         "engine": "tiles",
         "chunk": options.chunk_size or 1,
@@ -149,21 +153,52 @@ def _tiled(strategy: str, job: Job, options: WayOptions) -> Iterator[Way]:
         "min_tile_pixels": options.min_tile_pixels,
         "passes": options.statistic_passes if job.family.has_global_norms else 0,
     }
-    yield from (_tile_way(strategy, job, given, level) for level in _levels(job, given))
-    last = given | {"chunk": 1, "halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
-    yield _tile_way(strategy, job, last, max(_levels(job, last)), again=True)
-
-
-def _levels(job: Job, parameters: dict[str, Any]) -> Iterator[int]:
-    """The levels whose largest tile is smaller than the one before by a good part."""
-    first = tile_plan(job, parameters | {"level": 0}).spatial
+    rows = [given]
+    for sizes in _LESS_HALO:
+        names = ("halo_pixels", "overlap_pixels", "min_tile_pixels")
+        less = {n: min(given[n] or size, size) for n, size in zip(names, sizes, strict=True)}
+        rows.append(given | {"chunk": 1} | less)
     area = math.inf
-    for level in range(first.levels):
-        spatial = tile_plan(job, parameters | {"level": level}).spatial
-        now = spatial.decoded_size(1) * spatial.decoded_size(2)
-        if now <= _SMALLER * area or level == first.levels - 1:
-            area = now
-            yield level
+    for number, level in _worthwhile([_levels(job, row) for row in rows]):
+        if level.area <= _SMALLER * area or (level.is_last and level.area < area):
+            area = level.area
+            yield _tile_way(strategy, job, rows[number], level.number, again=number > 0)
+
+
+class _Level(NamedTuple):
+    """Level `number` of tiles: positions of its largest tile, positions that all tiles decode."""
+
+    number: int
+    area: int
+    work: float
+    is_last: bool
+
+
+def _levels(job: Job, parameters: dict[str, Any]) -> list[_Level]:
+    found: list[_Level] = []
+    count = tile_plan(job, parameters | {"level": 0}).spatial.levels
+    for number in range(count):
+        spatial = tile_plan(job, parameters | {"level": number}).spatial
+        area = spatial.decoded_size(1) * spatial.decoded_size(2)
+        found.append(_Level(number, area, spatial.decoded_voxels, number == count - 1))
+    return found
+
+
+def _worthwhile(rows: list[list[_Level]]) -> Iterator[tuple[int, _Level]]:
+    """(row, level) of what is offered, the widest halo first: of each row the levels up to the one
+    that makes too much work, and of those after it what is smaller."""
+    area = math.inf
+    for number, row in enumerate(rows):
+        for level in row:
+            others = (
+                other.work for less in rows[number + 1 :] for other in less
+                if other.area <= level.area
+            )  # fmt: skip
+            if level.work > _MOST_WORK * min(others, default=math.inf):
+                break
+            if level.area < area:
+                area = level.area
+                yield number, level
 
 
 def tile_plan(job: Job, parameters: Mapping[str, Any]) -> TilePlan:
@@ -183,7 +218,10 @@ def _tile_way(
     rows, columns = (plan.spatial.decoded_size(axis) * scale for axis in (1, 2))
     count = len(plan.spatial.grains)
     what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
-    return Way(strategy, what, parameters, again=again, row="" if again else "tiles")
+    halo = parameters["halo_pixels"]
+    if again:
+        what += f" with a halo of {halo}"
+    return Way(strategy, what, parameters, again=again, row=f"tiles {halo}")
 
 
 def collect(job: Job, way: Way, z: Tensor, tools: Tools, out: Tensor | None = None) -> Tensor:

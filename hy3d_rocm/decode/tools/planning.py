@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning import planner
-from hy3d_rocm.decode.planning.prices import Prices
+from hy3d_rocm.decode.planning.prices import plan_job
 from hy3d_rocm.decode.planning.ways import (
     Job,
     best_backend,
     is_opaque,
-    list_ways,
     runs_first,
     torch_backend,
 )
@@ -33,4 +31,4 @@ def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "
         is_fused=runs_first(backend),
     )  # fmt: skip
     room = make_budget(budget, meter.machine_of(device))
-    return planner.choose(list_ways(job), room, strategy, Prices(job))
+    return plan_job(job, room, strategy)

@@ -1,0 +1,101 @@
+"""What each budget buys: way, planned peak, estimated work, and with --decode the seconds it takes.
+
+    python tests/bench/budget_table.py --kind wan --latents 5x16x16
+    python tests/bench/budget_table.py --kind hunyuan --latents 5x16x16 --budgets 400 300 250
+    python tests/bench/budget_table.py --kind wan --latents 5x16x16 --decode
+
+A VAE of real width with random weights; budgets in MB, by default those at which the plan changes.
+Work is in multiply-accumulates, as a multiple of the least. Planning needs no memory (weights on
+"meta"); with --decode each budget is decoded once, in this process, one after the other, without
+prepared weights of the one before. A line whose work jumps where the budget hardly fell is a cliff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+MB = 2**20
+KINDS = {
+    "wan": "AutoencoderKLWan", "hunyuan": "AutoencoderKLHunyuanVideo",
+    "hunyuan15": "AutoencoderKLHunyuanVideo15", "ltx": "AutoencoderKLLTXVideo",
+    "image": "AutoencoderKL",
+}  # fmt: skip
+
+
+def make_vae(kind: str, real: bool) -> Any:
+    import diffusers
+    import torch
+
+    torch.manual_seed(0)
+    with torch.device("cpu" if real else "meta"):
+        return getattr(diffusers, KINDS[kind])().eval().requires_grad_(False)
+
+
+def plans_of(budgets: list[int], plan: Any) -> list[Any]:
+    """A plan for each budget in bytes; without budgets, from all the memory down, each next one a
+    byte less than the plan before took."""
+    found = []
+    try:
+        for budget in budgets:
+            found.append(plan(budget))
+        while not budgets:
+            found.append(plan(found[-1].need.device_bytes - 1 if found else 1 << 50))
+    except ValueError as error:
+        print(error)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kind", choices=KINDS, default="wan")
+    parser.add_argument("--latents", default="5x16x16", help="frames x rows x columns")
+    parser.add_argument("--budgets", type=int, nargs="*", default=[], help="MB")
+    parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--threads", type=int, default=0)
+    args = parser.parse_args()
+    import torch
+
+    from hy3d_rocm.conv import prepared
+    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.prices import plan_job
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    meter.steady_malloc()
+    cpu, f32 = torch.device("cpu"), torch.float32
+    vae = make_vae(args.kind, args.decode)
+    family = family_for(vae)
+    size = [int(n) for n in args.latents.split("x")]
+    backend = ways.best_backend(cpu, f32)
+    job = ways.Job(
+        family, (1, family.latent_channels, *size), cpu, f32, f32, backend,
+        is_fused=ways.runs_first(backend),
+    )  # fmt: skip
+    budgets = [n * MB for n in args.budgets]
+    plans = plans_of(budgets, lambda n: plan_job(job, Budget(n, n, True, "given")))
+    least = min(plan.need.macs for plan in plans)
+    z = torch.randn(job.shape)
+    print("| budget | way | planned peak | work |" + " seconds | measured peak |" * args.decode)
+    print("|---|---|---|---|" + "---|---|" * args.decode)
+    for plan in plans:
+        need = -(-plan.need.device_bytes // MB)
+        line = f"| {need} MB | {plan.way.name} | {plan.need.device_bytes / MB:.0f} MB "
+        line += f"| {plan.need.macs / least:.1f}x |"
+        if args.decode:
+            prepared.give_back()
+            began = time.perf_counter()
+            with meter.PeakMeter(cpu, interval=0) as peak:
+                report = decode_with_report(vae, z, need * MB)[1]
+            assert report.plan["way"] == plan.way.name, report.plan["way"]
+            line += f" {time.perf_counter() - began:.1f} | {peak.peak_bytes / MB:.0f} MB |"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
