@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination
+from hy3d_rocm.env.shown import anonymous, printable
 
 WIDTH = 100
 FINE, FOUND, UNKNOWN = 0, 1, 3
@@ -26,7 +27,7 @@ def exit_code(found: Examination) -> int:
 
 
 def text_of(found: Examination, source: str) -> str:
-    head = f"{source}: {_count(found.lines, 'line')}. {_summary(found)}"
+    head = f"{_shown(source)}: {_count(found.lines, 'line')}. {_summary(found)}"
     blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
     for number, diagnosis in enumerate(found.causes, 1):
         blocks.append(_cause(diagnosis, number))
@@ -35,6 +36,11 @@ def text_of(found: Examination, source: str) -> str:
     if found.notices:
         blocks.append("Harmless:\n" + "\n".join(_notice(notice) for notice in found.notices))
     return "\n\n".join(blocks) + "\n"
+
+
+def _shown(text: str) -> str:
+    """A log's own words in a report that is shown to others: no home folders, no names."""
+    return printable(anonymous(text, keep_paths=True))
 
 
 def _count(number: int, what: str) -> str:
@@ -67,7 +73,7 @@ def _evidence(lines: tuple[Evidence, ...], count: int, indent: int = 3) -> list[
     for place, evidence in enumerate(lines):
         if place and place == len(lines) - 1 and count > len(lines):
             rows.append(" " * (indent + 9) + f"... {count - len(lines)} more ...")
-        shown = evidence.text[:_LINE_CHARS]
+        shown = _shown(evidence.text)[:_LINE_CHARS]
         rows.append(_wrapped("line", f"{evidence.line}: {shown}", indent))
     return rows
 
@@ -105,7 +111,9 @@ def _unknown(found: Examination) -> str:
     hidden = found.unknown_count - len(found.unknown)
     if hidden > 0:
         rows.append(f"   ({_count(hidden, 'line')} before these)")
-    rows += [_wrapped("line", f"{row.line}: {row.text[:_LINE_CHARS]}") for row in found.unknown]
+    rows += [
+        _wrapped("line", f"{row.line}: {_shown(row.text)[:_LINE_CHARS]}") for row in found.unknown
+    ]
     if not found.causes:
         rows.append(textwrap.fill(_WHAT_TO_SEND, WIDTH))
     return "\n".join(rows)
@@ -115,11 +123,11 @@ def as_dict(found: Examination, source: str) -> dict[str, Any]:
     """The same for JSON. `version` changes when a key changes its meaning or goes."""
     return {
         "version": 1,
-        "source": source,
+        "source": _shown(source),
         "lines": found.lines,
         "exit_code": exit_code(found),
         "diagnoses": [_diagnosis(diagnosis) for diagnosis in found.diagnoses],
-        "unknown": [{"line": row.line, "text": row.text} for row in found.unknown],
+        "unknown": [{"line": row.line, "text": _shown(row.text)} for row in found.unknown],
         "unknown_count": found.unknown_count,
     }
 
@@ -136,7 +144,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "here": diagnosis.here,
         "otherwise": diagnosis.otherwise,
         "remedy": diagnosis.remedy,
-        "evidence": [{"line": row.line, "text": row.text} for row in diagnosis.evidence],
+        "evidence": [{"line": row.line, "text": _shown(row.text)} for row in diagnosis.evidence],
         "count": diagnosis.count,
         "source": diagnosis.source,
         "follow_ups": [_diagnosis(other) for other in diagnosis.follow_ups],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from hy3d_rocm.doctor.miopen import contents
 from hy3d_rocm.doctor.page import as_html
 from hy3d_rocm.doctor.text import as_text
 from hy3d_rocm.env import doctor as env_doctor
-from hy3d_rocm.env import gpu, rules
+from hy3d_rocm.env import gpu, rules, variables
 from hy3d_rocm.env.machine import Machine, detect
-from hy3d_rocm.env.rule import printable
+from hy3d_rocm.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -85,7 +84,7 @@ def examine(
         facts["self_test"] = _guarded(
             lambda: selftest.run(facts["torch"], share, tell=tell, cancel=cancel)
         )
-    shown = without_home(facts, environ)
+    shown = anonymous(facts, environ, keep_paths=True)
     return Examination(shown, tuple(judge(shown)))
 
 
@@ -149,24 +148,6 @@ def table() -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
-def without_home(value: Any, environ: Mapping[str, str]) -> Any:
-    """The user's folder as "~" in all texts: reports are shown to others."""
-    home = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME", "").rstrip("/\\")
-    if len(home) < 4:  # none, or "/"
-        return value
-    return _replaced(value, home)
-
-
-def _replaced(value: Any, home: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(home, "~")
-    if isinstance(value, Mapping):
-        return {key: _replaced(one, home) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replaced(one, home) for one in value]
-    return value
-
-
 def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
     try:
         return detect(environ, topology=topology)
@@ -198,10 +179,10 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
         if machine.has_rocm_libraries or finding.name.startswith("HY3D_"):
             found.append({
                 "name": finding.name,
-                "value": printable(finding.value),
+                "value": variables.public_value(finding.value),
                 "verdict": str(finding.rule.verdict),
                 "rule": finding.rule.name,
-                "effect": finding.text.removesuffix(f"; {finding.rule.remedy}"),
+                "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
                 "remedy": finding.rule.remedy,
                 "source": finding.rule.source,
             })  # fmt: skip

@@ -7,7 +7,8 @@ from collections.abc import MutableMapping
 
 from hy3d_rocm.env import rules
 from hy3d_rocm.env.machine import Machine
-from hy3d_rocm.env.rule import Finding, Verdict, printable
+from hy3d_rocm.env.rule import SHOWN_CHARACTERS, Finding, Verdict
+from hy3d_rocm.env.shown import printable
 
 OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
 Line = tuple[int, str]  # level, text
@@ -25,12 +26,12 @@ def apply(lines: list[Line], environ: MutableMapping[str, str], machine: Machine
 
 
 def _leave_out(environ: MutableMapping[str, str], finding: Finding) -> Line:
-    shown = f"{finding.name}={printable(finding.value)}"
+    shown = f"{finding.name}={printable(finding.value, SHOWN_CHARACTERS)}"
     if finding.kept is None:
         del environ[finding.name]
         return logging.WARNING, f"{shown} is left out: {finding.text}"
     environ[finding.name] = finding.kept
-    kept = printable(finding.kept)
+    kept = printable(finding.kept, SHOWN_CHARACTERS)
     return logging.WARNING, f"{shown} is cut down to {kept}: {finding.text}"
 
 
@@ -41,7 +42,7 @@ def _name(lines: list[Line], findings: list[Finding]) -> None:
         if finding.rule.verdict in (Verdict.NOTHING, Verdict.HARMFUL):
             told.setdefault(finding.text, []).append(finding)
     for text, group in told.items():
-        names = ", ".join(f"{f.name}={printable(f.value)}" for f in group)
+        names = ", ".join(f"{f.name}={printable(f.value, SHOWN_CHARACTERS)}" for f in group)
         lines.append((logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hy3d_rocm.env.machine import Machine, Version, dotted
+from hy3d_rocm.env.shown import printable
 
 SHOWN_CHARACTERS = 120  # of a value, in a line
 
@@ -121,16 +122,13 @@ class Finding:
     @property
     def text(self) -> str:
         """What it does and what to do; without the variable's name."""
-        effect = self.rule.effect.format(found=self.found, value=printable(self.value))
+        return self.told(printable(self.value, SHOWN_CHARACTERS), self.found)
+
+    def told(self, value: str, found: str) -> str:
+        """`text` with these in place of the value and of what was found in it."""
+        effect = self.rule.effect.format(found=found, value=value)
         unsure = "" if self.rule.confirmed else " (not confirmed)"
         return "; ".join(filter(None, (effect + unsure, self.rule.remedy)))
-
-
-def printable(value: str) -> str:
-    """A value for a line of a log: one line, any bytes, not too long."""
-    text = value.encode("utf-8", "backslashreplace").decode()
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def one_of(*values: str) -> Check:

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
 
-from hy3d_rocm.env import rules
+from hy3d_rocm.env import allocator, rules
 from hy3d_rocm.env.machine import Machine
-from hy3d_rocm.env.rule import Finding, Verdict, printable
+from hy3d_rocm.env.rule import SHOWN_CHARACTERS, Finding, Verdict
+from hy3d_rocm.env.shown import MASK, printable
+
+# What a token of a variable's value may be: a number, a version, an architecture, a device.
+_HARMLESS = re.compile(
+    r"[+-]?\d{1,16}(?:\.\d{0,6}){0,3}%?(?:[kmgt]i?b?)?|0x[0-9a-f]{1,16}|gfx[0-9a-f]{3,5}"
+    r"|(?:cuda|hip|cpu|gpu)\d{0,3}|",
+    re.IGNORECASE,
+)
+_SEPARATORS = re.compile(r"[\s,;:=+|>\[\]()-]+")
+_SWITCHES = (
+    "true false yes no on off enable enabled disable disabled none auto all default protect fp16 "
+    "bf16 fp32 ref avx2 avx512 native"
+)
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """The words that the table of rules names as values, in lower case."""
+    words = set(_SWITCHES.split()) | {w.lower() for w in (*allocator.KEYS, *allocator.BACKENDS)}
+    for rule in rules.table():
+        # Values are in capitals or single words between commas; the rest is English.
+        parts = (part.strip() for part in re.split(r"[,:()]", f"{rule.values},{rule.proposes}"))
+        words |= {part.lower() for part in parts if re.fullmatch(r"[A-Za-z]\w+", part)}
+    return frozenset(words)
 
 
 def relevant(
@@ -15,14 +41,15 @@ def relevant(
     """Name -> {"value", "verdict", "note"} of every variable that is set and in the table.
 
     machine: whose versions and GPUs decide which rules hold; None: one of which nothing is known.
-    The note is "" where nothing is known against the value.
+    The note is "" where nothing is known against the value. Values that may tell more than a
+    setting (paths, tokens) are not shown, see public_value().
     """
     judged: dict[str, list[Finding]] = {}
     for finding in rules.judge(environ, machine or Machine()):
         judged.setdefault(finding.name, []).append(finding)
     return {
         name: {
-            "value": printable(environ[name]),
+            "value": public_value(environ[name]),
             "verdict": str(judged[name][0].rule.verdict) if name in judged else "",
             "note": "; ".join(map(_note, judged.get(name, []))),
         }
@@ -38,4 +65,28 @@ def note(name: str, value: str, machine: Machine | None = None) -> str:
 
 def _note(finding: Finding) -> str:
     silent = finding.rule.rest and finding.rule.verdict is Verdict.FINE
-    return "" if silent else f"{finding.rule.verdict}: {finding.text}"
+    return "" if silent else f"{finding.rule.verdict}: {public_text(finding)}"
+
+
+def public_value(value: str) -> str:
+    """A variable's value as others may see it: as it is where all of it is known to be harmless
+    (numbers, switches, the words that the rules know), else only how long it is."""
+    if not _private_tokens(value):
+        return printable(value, SHOWN_CHARACTERS)
+    is_path = re.match(r"\s*(?:[~/\\]|[A-Za-z]:[\\/]|file:)", value) is not None
+    return f"({'a path' if is_path else f'{len(value)} characters'}, not shown)"
+
+
+def public_text(finding: Finding) -> str:
+    """finding.text, with the variable's value, and what was found in it, as others may see them."""
+    found = finding.found
+    for token in _private_tokens(finding.value):
+        found = found.replace(token, MASK)
+    return finding.told(public_value(finding.value), found)
+
+
+def _private_tokens(value: str) -> list[str]:
+    """What of a value is not known to be harmless, the longest first."""
+    known = _known_words()
+    tokens = {token for token in _SEPARATORS.split(value) if not _HARMLESS.fullmatch(token)}
+    return sorted((t for t in tokens if t.lower() not in known), key=len, reverse=True)

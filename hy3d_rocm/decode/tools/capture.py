@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.tools.files import (
     DEBUG,
-    anonymous,
     machine_facts,
     plain,
     stamped,
     write_json,
 )
+from hy3d_rocm.env.shown import anonymous
 from hy3d_rocm.units import GB, size_text
 
 if TYPE_CHECKING:

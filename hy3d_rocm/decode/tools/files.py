@@ -4,21 +4,18 @@ that name neither it nor its user. Imports no torch at module level."""
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import math
 import os
 import platform
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.env.shown import anonymous
+
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
-
-# A path of two parts or more, not the rest of an address such as https://host/page.
-_PATH = re.compile(r"(?<![\w:/.\\])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@%\-]+){2,}")
 
 
 def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -> Path:
@@ -56,30 +53,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     return str(value)
-
-
-def anonymous(value: Any) -> Any:
-    """`value` (JSON-able) with paths cut to their last part, and without host and user name."""
-    if isinstance(value, dict):
-        return {key: anonymous(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [anonymous(one) for one in value]
-    if not isinstance(value, str):
-        return value
-    text = _PATH.sub(lambda found: re.split(r"[/\\]", found[0])[-1], value)
-    for name in _own_names():
-        text = re.sub(rf"\b{re.escape(name)}\b", "...", text)
-    return text
-
-
-def _own_names() -> list[str]:
-    """The host's and the user's name, where they are long enough to be no common word."""
-    names = [platform.node()]
-    try:
-        names.append(getpass.getuser())
-    except (OSError, KeyError, ImportError):  # no such user in the system's list
-        names.append("")
-    return [name for name in names if len(name) > 4]
 
 
 def machine_facts() -> dict[str, Any]:
