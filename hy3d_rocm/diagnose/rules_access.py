@@ -137,6 +137,7 @@ RULES: tuple[Rule, ...] = (
             r'"/dev/kfd".{0,40}= -1 ENOMEM',
             r"Unable to open /dev/kfd.{0,30}Cannot allocate memory",
         ),
+        follows=("kfd-unsupported-gpu",),
         confidence="likely",
     ),
     Rule(

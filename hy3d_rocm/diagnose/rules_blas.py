@@ -140,8 +140,8 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"must have the same (?:data type|dtype)",
             r"to have the same dtype",
-            r"Input type \((?:struct )?(?:c10::\w+|float|double|\w*Half\w*|\w*Float\w*)\) and"
-            r" (?:bias|weight) type \((?:struct )?(?:c10::\w+|float|double|\w*Half\w*|\w*Float\w*)\)",
+            r"Input type \((?:struct )?(?:c10::\w+|float|double|\w*(?:Half|Float)\w*)\) and"
+            r" (?:bias|weight) type \((?:struct )?(?:c10::\w+|float|double|\w*(?:Half|Float)\w*)\)",
             r"Input type \((?:torch\.cuda\.\w+)\) and (?:weight|bias) type \(torch\.cuda\.\w+\)",
             r"expected scalar type \w+ but found (?!NoneType)\w+",
         ),

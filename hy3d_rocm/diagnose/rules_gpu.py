@@ -228,7 +228,7 @@ RULES: tuple[Rule, ...] = (
             "amd_comgr",
         ),
         patterns=(
-            r"(?:\berror \d+ in|segfault at .{1,160} in|SIGSEGV.{0,160}|Segmentation fault.{0,160})"
+            r"(?:\berror \d+ in |(?:segfault at .|SIGSEGV|Segmentation fault).{0,160})"
             r"\S*lib(?:hsa-runtime64|amdhip64|rocblas|hipblas\w*|MIOpen|torch_hip|amdocl64"
             r"|amd_comgr)",
         ),
@@ -246,12 +246,11 @@ RULES: tuple[Rule, ...] = (
         otherwise="It names the place at the next crash. Without HSA_OVERRIDE_GFX_VERSION, and with"
         " current wheels, see whether it stays.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5387",
-        words=("segmentation fault", "segfault", "sigsegv", "status=11/segv", "bus error"),
+        words=("segmentation fault", "segfault", "sigsegv", "status=11/segv"),
         patterns=(
             r"Segmentation fault",
             r"\bSIGSEGV\b",
             r"status=11/SEGV",
-            r"\bBus error\b",
             r": segfault at ",
         ),
         follows=(ANY,),

@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
         cause="glibc 2.41 and newer no longer make the stack executable for a library that is"
         " loaded later; old PyTorch wheels' libraries are marked as wanting it, without need. The"
         " driver is not at fault.",
-        do='find "$(python -c "import sysconfig; print(sysconfig.get_paths()[\'purelib\'])")/torch/lib"'
+        do='find "$(python -c "import sysconfig as s; print(s.get_path(\'purelib\'))")/torch/lib"'
         " -name '*.so*' -exec patchelf --clear-execstack {} +",
         here=_DOCTOR,
         otherwise="A newer PyTorch for ROCm, whose libraries are not marked so. A library outside"
@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"operator torchvision::\w+ does not exist",
             r"Couldn't load custom C\+\+ ops",
-            r"(?:torchvision|torchaudio)[\\/]\S{0,120}(?:undefined symbol|Could not load this library)",
+            r"torch(?:vision|audio)[\\/]\S{0,120}(?:undefined symbol|not load this library)",
             r"partially initialized module 'torchvision' has no attribute 'extension'",
             r"No module named '?torch(?:vision|audio)\b",
         ),

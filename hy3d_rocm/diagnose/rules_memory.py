@@ -226,6 +226,7 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/ROCm/legacy-rocm-build/issues/5405",
         words=("ran out of memory when",),
         patterns=(r"Ran out of memory when regular VAE (?:de|en)coding",),
+        follows=_OUT,
         rank=2,
     ),
     Rule(
@@ -261,8 +262,8 @@ RULES: tuple[Rule, ...] = (
             r"^(?:\S+ )?MemoryError\b",
             r"numpy\S*MemoryError: Unable to allocate",
             r"unable to mmap \d+ bytes",
-            r"(?:Errno 12\]|os error 12).{0,20}Cannot allocate memory|Cannot allocate memory \((?:os"
-            r" error )?12\)",
+            r"Errno 12\] Cannot allocate memory",
+            r"Cannot allocate memory \((?:os error )?12\)",
             r"\bstd::bad_alloc\b|\bbad allocation\b",
         ),
         unless=(r"/dev/kfd",),
@@ -288,7 +289,8 @@ RULES: tuple[Rule, ...] = (
             r"systemd-oomd\S* Killed",
             r"exit(?:ed)?(?: with)? code:? ?137\b",
             r"status=9/KILL|Failed with result 'oom-kill'",
-            r"(?:killed by|received|signal) (?:signal 9|SIGKILL|9 \(SIGKILL\))|exit(?:ed with)?(?: code)?:? -9\b",
+            r"(?:killed by|received|signal) (?:signal 9|SIGKILL|9 \(SIGKILL\))",
+            r"exit(?:ed with)?(?: code)?:? -9\b",
         ),
         confidence="likely",
         rank=0,

@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = (
         symptom="MIOpen found no algorithm for a convolution.",
         cause="No solver of this MIOpen takes that convolution, mostly a 3D one of a video VAE:"
         " on RDNA cards few exist, and those that want more workspace than there is are left out.",
-        do="In ComfyUI unset COMFYUI_ENABLE_MIOPEN; in Python: torch.backends.cudnn.enabled = False",
+        do="torch.backends.cudnn.enabled = False",
         decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Without this package: a newer ROCm, or torch.backends.cudnn.enabled = False for"
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
         symptom="MIOpen ended a call with an error.",
         cause="The status that PyTorch shows only says that MIOpen failed; its reason is in the"
         " line 'MIOpen Error: ...', which some start scripts hide.",
-        do="In ComfyUI unset COMFYUI_ENABLE_MIOPEN; in Python: torch.backends.cudnn.enabled = False",
+        do="torch.backends.cudnn.enabled = False",
         decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Send the lines with 'MIOpen'; with MIOPEN_LOG_LEVEL=5 there are more of them.",

@@ -22,25 +22,27 @@ def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
 
 
 def _free_but_refused(text: str) -> bool:
-    """A quarter of the card was free, and more than was asked for."""
+    """A quarter of the card was free, and more than was asked for (some drivers say nonsense)."""
     asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
-    return None not in (asked, total, free) and free > total / 4 and asked < 0.8 * free  # type: ignore[operator]
+    if asked is None or total is None or free is None:
+        return False
+    return total / 4 < free <= total and asked < 0.8 * free
 
 
 def _held_elsewhere(text: str) -> bool:
-    """More than half of what is taken is not PyTorch's in this process."""
+    """Less than a third of what is taken is PyTorch's in this process."""
     asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
     held = _bytes(_HELD, text)
     if asked is None or total is None or free is None or held is None or free < 0:
         return False
     own = held + (_bytes(_RESERVED, text) or 0.0)
-    return asked > free and total - free > 2 * own and asked < total - own
+    return asked > free and total - free > 3 * own and asked < total - own
 
 
 def _most_of_the_card(text: str) -> bool:
-    """One request for more than half of the card."""
+    """One request for more than six tenths of the card."""
     asked, total = _bytes(_ASKED, text), _bytes(_TOTAL, text)
-    return asked is not None and total is not None and asked > max(total / 2, 4 * _GIB)
+    return asked is not None and total is not None and asked > max(0.6 * total, 4 * _GIB)
 
 
 FIGURES: dict[str, Callable[[str], bool]] = {
