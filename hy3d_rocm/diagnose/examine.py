@@ -185,7 +185,9 @@ class _Reader:
             self._add("decode-stopped", stages.begun, "")
             if stages.last is not None:
                 self._add("decode-stopped", stages.last, "")
-        found = grouped(list(self.hits.values()), ORDER, self.machine, stages.own_lines)
+        over = self.outcome.finished
+        hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
+        found = grouped(hits, ORDER, self.machine, stages.own_lines)
         unknown, count = tuple(self.unknown), self.unknown_count
         told = any(diagnosis.severity == "error" for diagnosis in found)
         if not count and not told:

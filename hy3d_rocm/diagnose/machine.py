@@ -70,6 +70,7 @@ class Machine:
         """`text` with {wheels} and {override} in place."""
         if "{wheels}" in text:
             text = text.replace("{wheels}", self._wheels())
+        text = text.replace("{card}", self.architecture or "gfx1100 (your card's)")
         return text.replace("{override}", self._override()).strip()
 
     def _wheels(self) -> str:

@@ -25,7 +25,7 @@ class Rule:
     answered with yes as well. `follows`: rules of which this is only a consequence where both are
     close together in a log; ANY: every other error. `needs`: rules without which this one says
     nothing; one of them has to be within `within` lines. `alone`: a line of this rule is evidence
-    for no other. A rule without patterns is decided by the order of events (`stages.py`), not by
+    for no other. `unfinished`: it counts only where the log shows no run that finished. A rule without patterns is decided by the order of events (`stages.py`), not by
     one line.
 
     `do`: one action, as it can be copied; `windows`: the one where the log shows Windows;
@@ -56,6 +56,7 @@ class Rule:
     severity: Severity = "error"
     rank: Rank = 1
     alone: bool = False
+    unfinished: bool = False
     compiled: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     refused: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 

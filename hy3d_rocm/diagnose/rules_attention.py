@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="triton-no-compiler",
-        symptom="Triton found no C compiler, or not its headers.",
+        symptom="Triton or torch.compile found no C compiler, or not its headers.",
         cause="Triton builds a small part in C when it first meets the card. A compiler, the"
         " headers of Python or of the system are missing; on Windows its own small compiler (tcc)"
         " failed.",
@@ -130,6 +130,11 @@ RULES: tuple[Rule, ...] = (
         " torch.compile and " + _PYTORCH[14:] + ".",
         source="https://github.com/unslothai/unsloth/pull/7704",
         words=(
+            "cl is not found",
+            "cl.exe",
+            "visual c++",
+            "'gcc' failed",
+            "vcvarsall",
             "c compiler",
             "tcc",
             "msvc",
@@ -140,6 +145,10 @@ RULES: tuple[Rule, ...] = (
             "hip_utils",
         ),
         patterns=(
+            r"Compiler: (?:cl|g\+\+|gcc|clang\S*) is not found",
+            r"command '\S*(?:cl\.exe|gcc|g\+\+)' failed",
+            r"Microsoft Visual C\+\+ 14\.\d+ (?:or greater )?is required",
+            r"Unable to find vcvarsall",
             r"Failed to find (?:a )?C compiler",
             r"\btcc(?:\.exe)?\W{1,3}(?:error|.{0,200}returned non-zero)",
             r"Failed to find (?:MSVC|Windows SDK|Python libs)",
@@ -160,6 +169,8 @@ RULES: tuple[Rule, ...] = (
         otherwise="A newer Triton; no torch.compile.",
         source="https://github.com/triton-lang/triton-windows/issues/24",
         words=(
+            "outofresources",
+            "out of resource",
             "passmanager",
             "tritonamdgpu",
             "destroyed but still",
@@ -171,6 +182,7 @@ RULES: tuple[Rule, ...] = (
             "triton",
         ),
         patterns=(
+            r"OutOfResources: out of resource: shared memory",
             r"PassManager::run failed",
             r"TritonAMDGPU\w*(?:Pipeline|Pass|AccelerateMatmul)",
             r"operation destroyed but still has uses",
@@ -180,6 +192,39 @@ RULES: tuple[Rule, ...] = (
             r"triton[\\/]runtime[\\/]driver\.py\", line \d+, in _initialize_obj",
         ),
         follows=("triton-no-compiler", "triton-link"),
+        confidence="likely",
+    ),
+    Rule(
+        id="triton-architecture",
+        symptom="Triton built a kernel for another card than this one.",
+        cause="HIP has no binary for the card in what Triton made (error 209 or 98): it took the"
+        " architecture of another one, from TRITON_OVERRIDE_ARCH, HSA_OVERRIDE_GFX_VERSION or a"
+        " guess.",
+        do="export TRITON_OVERRIDE_ARCH={card}",
+        windows="set TRITON_OVERRIDE_ARCH={card}",
+        here=_OPTIONAL,
+        otherwise="Without it ComfyUI runs, only without Triton's kernels.",
+        source="https://github.com/patientx/ComfyUI-Zluda/issues/263",
+        words=("triton error",),
+        patterns=(r"Triton Error \[HIP\]: *Code: (?:209|98|200)\b",),
+        confidence="likely",
+    ),
+    Rule(
+        id="triton-mismatch",
+        symptom="Triton does not fit this PyTorch.",
+        cause="Each PyTorch goes with one version of Triton; here a part that torch asks Triton for"
+        " has another name or is not there.",
+        do="{wheels}",
+        windows="python -m pip install --upgrade triton-windows",
+        here=_OPTIONAL,
+        otherwise="Or no torch.compile.",
+        source="https://github.com/woct0rdho/triton-windows/issues/120",
+        words=("triton", "_unsafe_update_src"),
+        patterns=(
+            r"No module named 'triton\.\w",
+            r"cannot import name '\w+' from 'triton[.']",
+            r"_unsafe_update_src",
+        ),
         confidence="likely",
     ),
     Rule(
@@ -228,12 +273,13 @@ RULES: tuple[Rule, ...] = (
         otherwise="From 0.49 on its wheels have ROCm parts; older ones have to be built with its"
         " HIP back end. BNB_ROCM_VERSION chooses one that is there.",
         source="https://github.com/ROCm/bitsandbytes/issues/82",
-        words=("bitsandbytes", "libcudart", "bnb_"),
+        words=("cextension", "bitsandbytes", "libcudart", "bnb_"),
         patterns=(
             r"libbitsandbytes_\w+",
             r"No libcudart\.so found",
             r"did not contain .{0,40}libcudart\.so",
             r"bitsandbytes.{0,80}(?:compiled without GPU support|library load error)",
+            r"Could not load bitsandbytes native library",
             r"(?:ROCm|CUDA|HIP) Setup failed despite GPU being available",
             r"No package metadata was found for bitsandbytes",
         ),

@@ -68,6 +68,23 @@ RULES: tuple[Rule, ...] = (
         rank=0,
     ),
     Rule(
+        id="dkms-build",
+        symptom="AMD's driver package (amdgpu-dkms) does not build for this kernel.",
+        cause="The package knows kernels up to its own release only, or the kernel's headers are"
+        " missing. The kernel's own amdgpu driver serves ROCm as well.",
+        do="sudo amdgpu-install --usecase=rocm --no-dkms",
+        otherwise="A newer amdgpu-dkms, or the kernel that it names; in a container no driver"
+        " belongs at all.",
+        source="https://github.com/invoke-ai/InvokeAI/issues/8518",
+        words=("module build", "amdgpu-dkms", "dkms"),
+        patterns=(
+            r"Bad return status for module build on kernel",
+            r"error processing package amdgpu-dkms",
+            r"dkms: .{0,60}amdgpu.{0,60}(?:failed|skipped)",
+        ),
+        confidence="likely",
+    ),
+    Rule(
         id="gpu-queues-exhausted",
         symptom="The driver has no queue of the GPU left to give.",
         cause="Queues of the copy engines (SDMA) or of compute are few, and earlier programs, also"
@@ -134,13 +151,25 @@ RULES: tuple[Rule, ...] = (
         otherwise="A newer kernel and linux-firmware; MIOPEN_FIND_MODE=FAST before torch is"
         " imported.",
         source=_ROCM + "2773",
-        words=("amdgpu", "gpu reset"),
+        words=(
+            "mes failed",
+            "scheduling ibs",
+            "fences timed out",
+            "command stream",
+            "gpu recovery",
+            "amdgpu",
+            "gpu reset",
+        ),
         patterns=(
+            r"\bMES failed to respon[ds]e?",
+            r"\[drm\] Skip scheduling IBs",
+            r"\*ERROR\* Waiting for fences timed out",
+            r"\*ERROR\* Illegal (?:opcode|register) in command stream",
             r"amdgpu.{0,60}ring \S+ timeout",
             r"amdgpu.{0,30}GPU reset begin",
             r"amdgpu.{0,40}(?:MODE[012]|BACO) reset\b",
             r"VRAM is lost due to GPU reset",
-            r"amdgpu.{0,60}MES (?:failed to respon[ds]e?|might be in unrecoverable state)",
+            r"amdgpu.{0,60}MES might be in unrecoverable state",
             r"\bamdgpu_job_timedout\b",
         ),
         follows=("gpu-page-fault", "hsa-queue-error", "gpu-lost-from-bus"),

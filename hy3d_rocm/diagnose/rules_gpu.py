@@ -17,6 +17,7 @@ _TOLD = (
     r"invalid device function|no kernel image|out of memory|an illegal memory|unspecified launch"
     r"|the launch timed out|device-side assert|invalid configuration|no ROCm-capable"
     r"|device kernel image is invalid|invalid device ordinal|invalid argument"
+    r"|operation not supported"
 )
 
 RULES: tuple[Rule, ...] = (
@@ -127,6 +128,26 @@ RULES: tuple[Rule, ...] = (
         confidence="likely",
     ),
     Rule(
+        id="windows-driver-reset",
+        symptom="Windows reset the display driver.",
+        cause="The card did not answer within the time that Windows gives it (TDR, about two"
+        " seconds): a kernel ran too long, or the driver failed.",
+        do="reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v TdrDelay /t"
+        " REG_DWORD /d 60 /f",
+        decode="set MIOPEN_FIND_MODE=FAST",
+        here=_LONG_KERNELS,
+        otherwise="Run it as administrator and restart. The current Adrenalin driver.",
+        source="https://learn.microsoft.com/windows-hardware/drivers/display/tdr-registry-keys",
+        words=("video_tdr", "amdkmdag", "amduw23g", "stopped responding", "livekernelevent"),
+        patterns=(
+            r"VIDEO_TDR_(?:FAILURE|TIMEOUT_DETECTED)",
+            r"(?:amdkmdag|amduw23g|amdwddmg).{0,40}stopped responding",
+            r"LiveKernelEvent.{0,20}\b1(?:41|17)\b",
+        ),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
         id="windows-gpu-crash",
         symptom="The process crashed inside AMD's run time (Windows).",
         cause="An access violation inside amdhip64: the program ended at once, so no error reaches"
@@ -136,11 +157,11 @@ RULES: tuple[Rule, ...] = (
         " it and does not try it in that way again.",
         otherwise="The current Adrenalin driver; no folder of another HIP SDK on PATH.",
         source=_THEROCK + "7691",
-        words=("amdhip64", "amdocl64"),
+        words=("faulting module", "amdhip64", "amdocl64"),
         patterns=(
             r"0xC0000005.{0,200}amdhip64",
             r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
-            r"Faulting module name: (?:amdhip64|amdocl64)",
+            r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen|(?:lib)?(?:hip|roc)blas\w*)",
         ),
         confidence="likely",
         rank=0,
@@ -189,7 +210,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="windows-access-violation",
-        symptom="The process crashed in native code (Windows access violation, 0xC0000005).",
+        symptom="The process crashed in native code (Windows: access violation, 0xC0000005 and the like).",
         cause="A DLL below Python accessed memory that it has not got; on AMD cards mostly ROCm's,"
         " of a build that does not fit the card or the driver. The log does not say more. It is no"
         " lack of memory, and mostly not the node's fault.",
@@ -197,12 +218,21 @@ RULES: tuple[Rule, ...] = (
         otherwise="`set HIP_VISIBLE_DEVICES=0` where the processor has a GPU, too;"
         " --disable-dynamic-vram; no folder of another HIP SDK on PATH.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/11931",
-        words=("access violation", "0xc0000005", "3221225477", "1073741819", "access_violation"),
+        words=(
+            "0xc0000",
+            "322122",
+            "-107374",
+            "access violation",
+            "0xc0000005",
+            "3221225477",
+            "1073741819",
+            "access_violation",
+        ),
         patterns=(
             r"(?:Windows fatal )?exception:? access violation",
-            r"\b0xC0000005\b",
-            r"\b3221225477\b",
-            r"-1073741819\b",
+            r"\b0xC0000(?:005|374|409|01D|0FD)\b",
+            r"\b322122(?:5477|6356|6505|5501)\b",
+            r"-107374(?:1819|0940|0791|1795)\b",
         ),
         follows=(ANY,),
         confidence="likely",
@@ -237,7 +267,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="native-crash",
-        symptom="The process crashed in native code (segmentation fault).",
+        symptom="The process crashed in native code (segmentation fault, damaged heap).",
         cause="Code below Python crashed. The log does not say whose: on AMD cards mostly a PyTorch"
         " that does not fit the card, the system's libraries or this Python, or"
         " HSA_OVERRIDE_GFX_VERSION with a card of another generation.",
@@ -246,8 +276,26 @@ RULES: tuple[Rule, ...] = (
         otherwise="It names the place at the next crash. Without HSA_OVERRIDE_GFX_VERSION, and with"
         " current wheels, see whether it stays.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5387",
-        words=("segmentation fault", "segfault", "sigsegv", "status=11/segv"),
+        words=(
+            "free()",
+            "double free",
+            "corrupt",
+            "malloc()",
+            "munmap_chunk",
+            "code 139",
+            "code: 139",
+            "code -11",
+            "stack smashing",
+            "segmentation fault",
+            "segfault",
+            "sigsegv",
+            "status=11/segv",
+        ),
         patterns=(
+            r"\bfree\(\): (?:invalid|double)",
+            r"double free or corruption|corrupted size vs\. prev_size",
+            r"\bmalloc\(\): |munmap_chunk\(\): |stack smashing detected",
+            r"\bexit(?:ed)?(?: with)?(?: code| status)?:? (?:code:? )?(?:139|-11)\b",
             r"Segmentation fault",
             r"\bSIGSEGV\b",
             r"status=11/SEGV",
@@ -256,6 +304,39 @@ RULES: tuple[Rule, ...] = (
         follows=(ANY,),
         confidence="possible",
         rank=0,
+    ),
+    Rule(
+        id="ended-silently",
+        symptom="The program ended without a word.",
+        cause="The window says that the program is over, and no error stands before it: it was"
+        " ended from below, by a crash of native code or since the computer's memory was full."
+        " The log can't say which.",
+        do="python_embeded\\python.exe -s -X faulthandler ComfyUI\\main.py"
+        " --windows-standalone-build",
+        otherwise="It names the place at the next crash. See in Windows' event viewer (Application)"
+        " for 'Faulting module name'; let Windows manage the page file.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/10140",
+        words=("press any key to continue", ">pause", "appuyez sur une touche"),
+        patterns=(r"Press any key to continue", r"^[A-Z]:\\.{0,200}>pause$"),
+        follows=(ANY,),
+        unfinished=True,
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="operation-not-supported",
+        symptom="The run time has no such operation.",
+        cause="Under ZLUDA: its DLLs are not those of the program's fork, or cuDNN is switched on"
+        " without its files. With ROCm: a feature that this card, driver or system lacks (virtual"
+        " memory of expandable_segments, access between cards).",
+        do="unset PYTORCH_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF",
+        windows="Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda).",
+        here=_COMPARES,
+        source="https://github.com/vladmandic/sdnext/issues/4647",
+        words=("operation not supported", "hiperrornotsupported"),
+        patterns=(_ERROR + r"operation not supported", r"\bhipErrorNotSupported\b"),
+        follows=("zluda-failed",),
+        confidence="possible",
     ),
     Rule(
         id="hip-error",
@@ -271,7 +352,7 @@ RULES: tuple[Rule, ...] = (
             rf"\bHIP error: (?!{_TOLD})\w",
             r"Search for .hipError(?!InvalidValue|OutOfMemory|IllegalAddress|Launch|InvalidImage"
             r"|NoBinaryForGpu|InvalidDevice|InvalidConfiguration|NoDevice|InvalidKernelFile"
-            r"|Assert)\w+",
+            r"|Assert|NotSupported)\w+",
         ),
         follows=(ANY,),
         confidence="possible",

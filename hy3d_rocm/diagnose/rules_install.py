@@ -11,7 +11,7 @@ _NEVER = "This package never installs or replaces torch. " + _DOCTOR
 _ROCM_LIBRARY = (
     r"lib(?:MIOpen|torch_hip|c10_hip|amd_smi|amd_comgr|rocm\w*|roc(?:blas|solver|rand|fft|sparse"
     r"|profiler[\w-]*|tracer64|tx64|thrust)|hip(?:blas(?:lt)?|blaslt|sparse(?:lt)?|fft|solver|rand"
-    r"|rtc|file|_hcc)|hsa-[\w-]+|amdhip64|rccl)"
+    r"|rtc|file|_hcc)|hsa-[\w-]+|hsakmt|hc_am|mcwamp\w*|amdhip64|amdocl64|aotriton\w*|rccl)"
 )
 _SHARED = _ROCM_LIBRARY + r"(?:[.-][\w-]+)?\.so[.\d]*"
 
@@ -151,6 +151,57 @@ RULES: tuple[Rule, ...] = (
         confidence="likely",
     ),
     Rule(
+        id="system-library-too-old",
+        symptom="The system's C or C++ library is too old for a wheel.",
+        cause="A wheel was built on a newer system than this one, or an environment (conda) brings"
+        " an older libstdc++ than the system's.",
+        do="conda install -c conda-forge libstdcxx-ng",
+        otherwise="That is for conda. Else a newer release of the distribution, or a container with"
+        " one.",
+        source="https://github.com/Tencent-Hunyuan/Hunyuan3D-2/issues/59",
+        words=("glibc", "cxxabi"),
+        patterns=(r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",),
+    ),
+    Rule(
+        id="torch-no-wheel",
+        symptom="There is no PyTorch wheel for this Python or system at that address.",
+        cause="Wheels are made for some versions of Python each, and those of pytorch.org with ROCm"
+        " for Linux only.",
+        do="{wheels}",
+        here=_NEVER,
+        otherwise="With Python 3.12, for which all of them are made.",
+        source="https://github.com/Nerogar/OneTrainer/issues/1381",
+        words=(
+            "distribution found for torch",
+            "requirement torch",
+            "matching platform",
+            "supported wheel",
+        ),
+        patterns=(
+            r"No matching distribution found for torch\b",
+            r"satisfies the requirement torch\b",
+            r"torch\S* has no wheels with a matching",
+            r"torch\S*\.whl is not a supported wheel",
+        ),
+    ),
+    Rule(
+        id="torch-broken",
+        symptom="PyTorch is installed in part, or is older than the code that uses it.",
+        cause="A module or name inside torch is missing: an installation that was interrupted or"
+        " overwritten, a folder of the name torch in the way, or code for a newer PyTorch.",
+        do="{wheels}",
+        here=_NEVER,
+        source="https://github.com/ROCm/legacy-rocm-build/issues/4161",
+        words=("no module named 'torch.", "from 'torch", "module 'torch"),
+        patterns=(
+            r"No module named 'torch\.\w+",
+            r"cannot import name '\w+' from (?:partially initialized module )?'torch[.']",
+            r"(?:partially initialized )?module 'torch(?:\._?\w+)*' has no attribute",
+        ),
+        follows=("mixed-torch-builds", "rocm-library-missing"),
+        confidence="likely",
+    ),
+    Rule(
         id="mixed-torch-builds",
         symptom="A package was built for another build of PyTorch (CUDA or ROCm).",
         cause="A CUDA PyTorch has libtorch_cuda.so, a ROCm PyTorch libtorch_hip.so: torchvision,"
@@ -183,8 +234,14 @@ RULES: tuple[Rule, ...] = (
         do="{wheels}",
         here=_NEVER,
         source="https://github.com/Comfy-Org/ComfyUI/issues/5122",
-        words=("no nvidia driver",),
-        patterns=(r"Found no NVIDIA driver on your system",),
+        words=(
+            "nvidia driver on your",
+            "no nvidia driver",
+        ),
+        patterns=(
+            r"The NVIDIA driver on your system is too old",
+            r"Found no NVIDIA driver on your system",
+        ),
     ),
     Rule(
         id="windows-hip-dll",
@@ -223,8 +280,14 @@ RULES: tuple[Rule, ...] = (
         otherwise="For fbgemm.dll also Visual Studio's C++ tools (libomp140.x86_64.dll); then torch"
         " anew.",
         source="https://github.com/ROCm/TheRock/issues/1167",
-        words=("error loading",),
-        patterns=(r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',),
+        words=(
+            "importing _c",
+            "error loading",
+        ),
+        patterns=(
+            r"DLL load failed while importing _C\b",
+            r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',
+        ),
         unless=(
             r"[\\/](?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*|nvcuda)\.dll",
             r"[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll",

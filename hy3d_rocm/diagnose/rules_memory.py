@@ -200,6 +200,7 @@ RULES: tuple[Rule, ...] = (
         otherwise="Smaller tiles or fewer frames, and other models unloaded.",
         source="https://github.com/BoyuanJiang/FitDiT-ComfyUI/issues/2",
         words=(
+            "exceed allowed",
             "outofmemory",
             "allocation on device",
             "cudamalloc failed",
@@ -207,7 +208,8 @@ RULES: tuple[Rule, ...] = (
             "failed to allocate rocm",
         ),
         patterns=(
-            r"OutOfMemoryError: Allocation on device",
+            r"\bOutOfMemoryError\b",
+            r"would exceed allowed memory",
             r"!!! Exception during processing ?!!! Allocation on device",
             r"cudaMalloc failed: out of memory",
             r"failed to allocate ROCm\d+ buffer",

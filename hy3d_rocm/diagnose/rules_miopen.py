@@ -156,6 +156,17 @@ RULES: tuple[Rule, ...] = (
         severity="notice",
     ),
     Rule(
+        id="miopen-ck-missing",
+        symptom="A library with more of MIOpen's convolutions is not there for this card.",
+        cause="MIOpen takes its other solvers; some convolutions are slower.",
+        do="Nothing has to be done.",
+        source=_ISSUES + "TheRock/issues/4681",
+        words=("ck grouped conv", ".tn.model"),
+        patterns=(r"CK grouped conv library not found", r"Unable to load file: \S+\.tn\.model"),
+        severity="notice",
+        alone=True,
+    ),
+    Rule(
         id="miopen-system-database",
         symptom="MIOpen has no database that came with it for this card.",
         cause="Kernels for this card and number of compute units were not installed, so they are"
@@ -163,11 +174,10 @@ RULES: tuple[Rule, ...] = (
         do="Nothing has to be done.",
         otherwise="The MIOpen kernels package of your ROCm version has them for some cards.",
         source=_ISSUES + "MIOpen/issues/2123",
-        words=("system database", "parseandloaddb", "ck grouped conv"),
+        words=("system database", "parseandloaddb"),
         patterns=(
             r"(?:Missing|Unable to read) system database",
             r"\[ParseAndLoadDb\] File is unreadable: ",
-            r"CK grouped conv library not found",
         ),
         severity="notice",
     ),

@@ -45,7 +45,7 @@ RULES: tuple[Rule, ...] = (
             r"custom_rasterizer\S*\.(?:so|pyd): undefined symbol",
             r"Building wheel for custom[_-]rasterizer .{0,40}\berror",
             r"Failed (?:building wheel for|to build) custom[_-]rasterizer",
-            r"Texture synthesis is disabled due to missing requirements",
+            r"Texture synthesis is disabled? due to missing requirements",
         ),
     ),
     Rule(
