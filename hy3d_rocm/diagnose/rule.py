@@ -25,8 +25,8 @@ class Rule:
     answered with yes as well. `follows`: rules of which this is only a consequence where both are
     close together in a log; ANY: every other error. `needs`: rules without which this one says
     nothing; one of them has to be within `within` lines. `alone`: a line of this rule is evidence
-    for no other. `unfinished`: it counts only where the log shows no run that finished. A rule without patterns is decided by the order of events (`stages.py`), not by
-    one line.
+    for no other. `unfinished`: it counts only where the log shows no run that finished. A rule
+    without patterns is decided by the order of events (`stages.py`), not by one line.
 
     `do`: one action, as it can be copied; `windows`: the one where the log shows Windows;
     `decode`: the one where it shows a VAE decode. {wheels} becomes the command that installs

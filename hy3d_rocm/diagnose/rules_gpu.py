@@ -161,7 +161,8 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"0xC0000005.{0,200}amdhip64",
             r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
-            r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen|(?:lib)?(?:hip|roc)blas\w*)",
+            r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
+            r"|(?:lib)?(?:hip|roc)blas\w*)",
         ),
         confidence="likely",
         rank=0,
@@ -210,7 +211,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="windows-access-violation",
-        symptom="The process crashed in native code (Windows: access violation, 0xC0000005 and the like).",
+        symptom="The process crashed in native code (Windows: 0xC0000005 and the like).",
         cause="A DLL below Python accessed memory that it has not got; on AMD cards mostly ROCm's,"
         " of a build that does not fit the card or the driver. The log does not say more. It is no"
         " lack of memory, and mostly not the node's fault.",
@@ -302,6 +303,22 @@ RULES: tuple[Rule, ...] = (
             r": segfault at ",
         ),
         follows=(ANY,),
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="native-allocation",
+        symptom="Native code could not allocate what it asked for (bad_alloc).",
+        cause="Either the computer's memory was full, or a library of another version asked for"
+        " nonsense, as torchaudio does beside a PyTorch that it was not made for. The log does not"
+        " tell which.",
+        do="python -X faulthandler main.py",
+        otherwise="It names the place at the next crash. Where it happens at the start, with memory"
+        " free, it is the library in the place that is named.",
+        source="https://github.com/ostris/ai-toolkit/pull/563",
+        words=("bad_alloc", "bad allocation"),
+        patterns=(r"\bstd::bad_alloc\b|\bbad allocation\b",),
+        follows=("host-out-of-memory", "process-killed"),
         confidence="possible",
         rank=0,
     ),

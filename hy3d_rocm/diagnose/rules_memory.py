@@ -253,8 +253,6 @@ RULES: tuple[Rule, ...] = (
             "memoryerror",
             "mmap",
             "cannot allocate memory",
-            "bad_alloc",
-            "bad allocation",
             "winerror 1455",
         ),
         patterns=(
@@ -266,7 +264,6 @@ RULES: tuple[Rule, ...] = (
             r"unable to mmap \d+ bytes",
             r"Errno 12\] Cannot allocate memory",
             r"Cannot allocate memory \((?:os error )?12\)",
-            r"\bstd::bad_alloc\b|\bbad allocation\b",
         ),
         unless=(r"/dev/kfd",),
     ),
@@ -282,14 +279,14 @@ RULES: tuple[Rule, ...] = (
         " memory limit; in WSL memory= and swap= in .wslconfig. `sudo dmesg | grep -i oom` shows"
         " whether it was that.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5177",
-        words=("killed", "oom", "signal 9", "code 137", "sigkill", "code -9"),
+        words=("killed", "oom", "signal 9", "137", "sigkill", "code -9"),
         patterns=(
             r"^(?:.{0,80}line \d+: +\d+ )?Killed\b(?! by user)",
             r"Out of memory: Kill(?:ed)? process",
             r"\boom-kill(?:er)?\b",
             r"earlyoom\S* .{0,80}(?:sending SIG|low memory)",
             r"systemd-oomd\S* Killed",
-            r"exit(?:ed)?(?: with)? code:? ?137\b",
+            r"(?:\bexit(?:ed)?(?: with)? code:?|\bError) ?137\b",
             r"status=9/KILL|Failed with result 'oom-kill'",
             r"(?:killed by|received|signal) (?:signal 9|SIGKILL|9 \(SIGKILL\))",
             r"exit(?:ed with)?(?: code)?:? -9\b",
