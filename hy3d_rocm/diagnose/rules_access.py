@@ -154,10 +154,7 @@ RULES: tuple[Rule, ...] = (
         otherwise="On the host, not in the container. In WSL: ROCm on Windows or on Linux itself.",
         source="https://github.com/l1na-forever/stable-diffusion-rocm-docker/issues/8",
         words=("/dev/kfd",),
-        patterns=(
-            r'custom device "/dev/kfd": no such file',
-            r"/dev/kfd\b.{0,40}No such file",
-        ),
+        patterns=(r"/dev/kfd\b.{0,40}No such file",),
         confidence="likely",
     ),
     Rule(

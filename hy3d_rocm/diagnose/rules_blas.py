@@ -53,7 +53,6 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"\bHIPBLAS_STATUS_(?!SUCCESS)\w+",
             r"hipblaslt (?:solution )?not (?:found|supported)",
-            r"hipblasLt\w* error",
         ),
         unless=(r"Attempting to use hipBLASLt on an unsupported architecture",),
         follows=("int8-matmul", "wrong-architecture", "hip-invalid-image"),
@@ -103,13 +102,12 @@ RULES: tuple[Rule, ...] = (
         here=_NOT_OURS,
         otherwise="bf16, fp16 or GGUF weights; on cards that have fp8 a PyTorch for ROCm 7.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/10388",
-        words=("_scaled_mm", "float8", "fnuz"),
+        words=("_scaled_mm", "float8", "fp8e"),
         patterns=(
             r"_scaled_mm.{0,40}(?:is )?(?:only|not) supported",
             r"Float8_\w+ is only supported for",
             r"Cannot convert ScalarType Float8_\w+ to hip",
-            r"float8_?e\w+(?:fnuz)?\W{1,4}(?:is|are) (?:not|only) supported",
-            r"(?:type|dtype) fp8e\w+ not supported in this architecture",
+            r"\bfp8e\w+ not supported in this architecture",
         ),
     ),
     Rule(

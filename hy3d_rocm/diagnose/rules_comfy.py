@@ -83,7 +83,6 @@ RULES: tuple[Rule, ...] = (
         words=("pynvml", "nvml", "no gpu with cuda", "no module named 'pynvml'"),
         patterns=(
             r"Could not init pynvml",
-            r"NVML Shared Library Not Found",
             r"No GPU with CUDA detected",
         ),
         severity="notice",

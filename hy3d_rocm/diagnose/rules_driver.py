@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
         otherwise="On servers a larger MMIO size; in a virtual machine a larger 64-bit window.",
         source=_ROCM + "3712",
         words=("failed with error -12",),
-        patterns=(r"amdgpu: probe of \S+ failed with error -12", r"amdgpu \S+ probe .{0,40}-12"),
+        patterns=(r"amdgpu: probe of \S+ failed with error -12",),
         rank=0,
     ),
     Rule(
@@ -93,13 +93,11 @@ RULES: tuple[Rule, ...] = (
         otherwise="End other programs on the card (`sudo fuser -v /dev/kfd` lists them); restart"
         " the machine.",
         source=_ROCM + "5151",
-        words=("queue", "runlist"),
+        words=("queue"),
         patterns=(
             r"No more SDMA queue to allocate",
             r"DQM create queue (?:type \d )?failed",
             r"Queue create failed at hsaKmtCreateQueue",
-            r"hsaKmtCreateQueue\w* .{0,40}fail",
-            r"Runlist is getting oversubscribed",
         ),
         follows=("gpu-reset",),
         confidence="likely",
@@ -126,7 +124,6 @@ RULES: tuple[Rule, ...] = (
             "unmapping queues",
         ),
         patterns=(
-            r"HW Exception by GPU node.{0,100}GPU Hang",
             r"\breason ?: ?GPU Hang",
             r"qcm fence wait loop timeout",
             r"\bcp might be in an? unrecoverable state",

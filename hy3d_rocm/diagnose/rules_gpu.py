@@ -203,7 +203,6 @@ RULES: tuple[Rule, ...] = (
             r"DynamicVRAM support detected and enabled",
             r"\bvbar_(?:allocate|fault)",
             r"HostBuffer\.\w+",
-            r"comfy[_-]aimdo[\\/]",
         ),
         needs=("windows-access-violation", "hip-invalid-value", "native-crash"),
         confidence="likely",

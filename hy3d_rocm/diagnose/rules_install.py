@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"operator torchvision::\w+ does not exist",
             r"Couldn't load custom C\+\+ ops",
-            r"torch(?:vision|audio)[\\/]\S{0,120}(?:undefined symbol|not load this library)",
+            r"torch(?:vision|audio)[\\/].{0,120}(?:undefined symbol|not load this library)",
             r"partially initialized module 'torchvision' has no attribute 'extension'",
             r"No module named '?torch(?:vision|audio)\b",
         ),
@@ -131,7 +131,6 @@ RULES: tuple[Rule, ...] = (
             r"rocm-sdk: (?:command )?not found",
             r"No module named '?_?rocm_sdk\w*",
             r"KeyError: 'lib[\w-]+\.so[.\d]*'",
-            r"rocm_sdk\S*.{0,160}(?:KeyError|ModuleNotFoundError|could not be found)",
         ),
     ),
     Rule(

@@ -279,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         " memory limit; in WSL memory= and swap= in .wslconfig. `sudo dmesg | grep -i oom` shows"
         " whether it was that.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5177",
-        words=("killed", "oom", "signal 9", "137", "sigkill", "code -9"),
+        words=("killed", "oom", "signal 9", "137", "sigkill", "-9"),
         patterns=(
             r"^(?:.{0,80}line \d+: +\d+ )?Killed\b(?! by user)",
             r"Out of memory: Kill(?:ed)? process",

@@ -90,7 +90,6 @@ RULES: tuple[Rule, ...] = (
             r"Device type privateuseone is not supported",
             r"DeviceType::PrivateUse1 INTERNAL ASSERT",
             r"(?:from|for|with) the '?(?:PrivateUse1|DML)'? (?:backend|device)",
-            r"unbox expects Dml at::Tensor",
             r"No module named '?torch_directml",
         ),
         follows=("directml-device-lost",),

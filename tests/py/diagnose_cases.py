@@ -249,7 +249,11 @@ LINES = (
         "Dao-AILab/flash-attention#1653",
     ),
     _case("triton-missing", "torch._inductor.exc.TritonMissing: ...", "torch/_inductor/exc.py"),
-    _case("", "ModuleNotFoundError: No module named 'triton.common'", "another version of Triton"),
+    _case(
+        "triton-mismatch",
+        "ModuleNotFoundError: No module named 'triton.common'",
+        "another version of Triton",
+    ),
     _case(
         "nan-vae",
         "modules.devices.NansException: A tensor with NaNs was produced in VAE.",
@@ -259,9 +263,19 @@ LINES = (
 )
 
 
+def families() -> list[Case]:
+    """The rows of tests/data/log_lines.txt."""
+    rows = [
+        row.split(": ", 1)
+        for row in (DATA.parent / "log_lines.txt").read_text(encoding="utf-8").splitlines()
+        if not row.startswith("#")
+    ]
+    return [_case(ids, text.replace("\\n", "\n"), text) for ids, text in rows]
+
+
 def all_cases() -> list[Case]:
     public = [
         Case("\n".join(found["lines"]), tuple(found["expected"]), found["link"])
         for found in excerpts()
     ]
-    return [*public, *TREE, *LINES]
+    return [*public, *TREE, *LINES, *families()]
