@@ -101,9 +101,12 @@ class _Reader:
         if not tried and not pending:
             return []
         found = []
+        bare = without_prefix(line.text)
         for name in [name for name in self.order if name in tried or name in pending]:
             rule = BY_ID[name]
-            if rule.search(line.text) or self._joined_match(rule, line.text):
+            if any(rule.search(text) for text in (line.text, bare)) or self._joined_match(
+                rule, line.text
+            ):
                 if rule.alone:
                     return [rule]
                 found.append(rule)

@@ -24,7 +24,9 @@ _ERROR_WORDS = re.compile(
     r"|\bhresult\b|\berrno\b|\bwinerror\b|^File \"[^\"]{1,300}\", line \d",
     re.IGNORECASE,
 )
-_NO_ERROR = re.compile(r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=(?:0|None|ignore)", re.IGNORECASE)
+_NO_ERROR = re.compile(
+    r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=['\"]?(?:0|None|ignore)", re.IGNORECASE
+)
 _WORDS = (
     "err", "xception", "traceback", "fault", "fail", "fatal", "abort", "kill", "hang", "hung",
     "time", "crash", "dumped", "!!!", "exit", "0xc0", "0x80", "hresult", "file \"",

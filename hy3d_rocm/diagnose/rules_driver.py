@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         otherwise="End other programs on the card (`sudo fuser -v /dev/kfd` lists them); restart"
         " the machine.",
         source=_ROCM + "5151",
-        words=("queue"),
+        words=("queue",),
         patterns=(
             r"No more SDMA queue to allocate",
             r"DQM create queue (?:type \d )?failed",

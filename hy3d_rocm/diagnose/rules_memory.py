@@ -259,7 +259,7 @@ RULES: tuple[Rule, ...] = (
             r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)",
             r"(?:os error|WinError) 1455",
             r"paging file is too small",
-            r"^(?:\S+ )?MemoryError\b",
+            r"^MemoryError\b",
             r"numpy\S*MemoryError: Unable to allocate",
             r"unable to mmap \d+ bytes",
             r"Errno 12\] Cannot allocate memory",
