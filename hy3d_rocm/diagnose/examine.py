@@ -23,6 +23,7 @@ from hy3d_rocm.diagnose.rule import Rule
 from hy3d_rocm.diagnose.rules import BY_ID, ORDER, RULES
 from hy3d_rocm.diagnose.sizes import memory_note
 from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
+from hy3d_rocm.diagnose.words import WordIndex
 
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
@@ -66,7 +67,7 @@ class Examination:
 
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self.by_word = [(word, rule) for rule in rules for word in rule.words]
+        self.words = WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
@@ -96,7 +97,7 @@ class _Reader:
         self.before.append(line.text)
 
     def _matched(self, line: Line, low: str) -> list[Rule]:
-        tried = {rule.id for word, rule in self.by_word if word in low}
+        tried = self.words.rules_in(low)
         pending, self.pending = self.pending, {}
         if not tried and not pending:
             return []

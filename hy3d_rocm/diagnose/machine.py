@@ -16,6 +16,9 @@ _LINUX = re.compile(
     r"(?:^|[\s\"'(=])/(?:home|usr|opt|root|mnt|workspace|var)/|\.so\b|\bamdgpu [\da-f]{4}:|/dev/kfd"
     r"|\bkernel: |core dumped|\[drm:",
 )
+_WINDOWS_PARTS = (":\\", "win", "0xc0000005", "3221225477", "msc v.")
+_LINUX_PARTS = ("/home/", "/usr/", "/opt/", "/root/", "/mnt/", "/workspace/", "/var/", ".so",
+                "amdgpu ", "/dev/kfd", "kernel: ", "core dumped", "[drm:")  # fmt: skip
 _WSL = re.compile(r"WSL environment detected|microsoft-standard-WSL|/usr/lib/wsl/", re.IGNORECASE)
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
 _CLAIMED = "hsa_override_gfx_version"
@@ -47,9 +50,9 @@ class Machine:
         if self.system in ("", "linux") and "wsl" in low and _WSL.search(text):
             self.system = "wsl"
         elif not self.system:
-            if _WINDOWS.search(text):
+            if any(part in low for part in _WINDOWS_PARTS) and _WINDOWS.search(text):
                 self.system = "windows"
-            elif _LINUX.search(text):
+            elif any(part in low for part in _LINUX_PARTS) and _LINUX.search(text):
                 self.system = "linux"
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
