@@ -28,6 +28,7 @@ from hy3d_rocm.diagnose.words import WordIndex
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
+_WORDS = WordIndex(RULES)
 _JOINED_CHARS = 300
 
 _ERROR = re.compile(
@@ -67,7 +68,7 @@ class Examination:
 
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self.words = WordIndex(rules)
+        self.words = _WORDS if rules is RULES else WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()

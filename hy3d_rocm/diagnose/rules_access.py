@@ -50,8 +50,14 @@ RULES: tuple[Rule, ...] = (
         otherwise="Then log in again. If `rocminfo` works for your user, end the programs that use"
         " the card or restart the machine.",
         source=_ROCM + "4382",
-        words=("hsa_status_error_out_of_resources",),
-        patterns=(r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",),
+        words=(
+            "hsa_status_error",
+            "hsa_status_error_out_of_resources",
+        ),
+        patterns=(
+            r"\bHSA_STATUS_ERROR\b",
+            r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        ),
         unless=(r"aborting with error ?: HSA_STATUS",),
         follows=(
             "wsl-unsupported-gpu",
@@ -129,6 +135,35 @@ RULES: tuple[Rule, ...] = (
         confidence="likely",
     ),
     Rule(
+        id="hsa-kernel-mismatch",
+        symptom="ROCm and the kernel's driver do not fit each other.",
+        cause="The runtime is newer than the kernel's amdgpu driver knows, so it leaves the GPU"
+        " out.",
+        do="sudo apt install linux-generic-hwe-24.04",
+        otherwise="That is for Ubuntu 24.04. Any newer kernel, or AMD's amdgpu-dkms; or an older"
+        " ROCm.",
+        source=_ROCM + "1583",
+        words=("kernel and userspace",),
+        patterns=(r"Incompatible kernel and userspace",),
+    ),
+    Rule(
+        id="container-for-nvidia",
+        symptom="Docker was asked for NVIDIA's run time.",
+        cause="'--gpus' and 'driver: nvidia' are for NVIDIA cards; an AMD card is given to a"
+        " container by its devices.",
+        do="docker run --device /dev/kfd --device /dev/dri --group-add video --security-opt"
+        " seccomp=unconfined IMAGE",
+        otherwise="In docker-compose.yml: devices /dev/kfd and /dev/dri in place of"
+        " deploy.resources; and an image with ROCm.",
+        source="https://github.com/av/harbor/issues/173",
+        words=("device driver", "nvidia-container", "unknown or invalid runtime"),
+        patterns=(
+            r"could not select device driver .{0,40}gpu",
+            r"nvidia-container-cli: ",
+            r"unknown or invalid runtime name: nvidia",
+        ),
+    ),
+    Rule(
         id="kfd-no-memory",
         symptom="The compute driver gave the process no resources (/dev/kfd: ENOMEM).",
         cause="The driver itself failed while it was opened: it is no matter of groups.",
@@ -167,13 +202,23 @@ RULES: tuple[Rule, ...] = (
         otherwise="Then log in again; in Docker --device /dev/kfd --device /dev/dri. If you are in"
         " the groups, look for 'kfd' in `dmesg`.",
         source=_ROCM + "1211",
-        words=("/dev/kfd",),
+        words=(
+            "not member of",
+            "/dev/dri/",
+            "/dev/kfd",
+        ),
         patterns=(
+            r"is not (?:a )?member of \W?(?:render|video|nogroup)\W? group",
+            r"/dev/dri/\S+.{0,40}(?:Permission|permission) denied",
             r"Unable to open /dev/kfd(?!.{0,30}Cannot allocate)",
             r"/dev/kfd\b.{0,40}(?:Permission denied|Operation not permitted)",
             r'openat?\(.{0,20}"/dev/kfd".{0,40}= -1 (?!ENOMEM)',
         ),
-        follows=("kfd-unsupported-gpu",),
+        follows=(
+            "kfd-missing",
+            "kfd-no-memory",
+            "kfd-unsupported-gpu",
+        ),
         confidence="likely",
     ),
     Rule(

@@ -286,6 +286,17 @@ RULES: tuple[Rule, ...] = (
         confidence="likely",
     ),
     Rule(
+        id="xformers-extensions-warning",
+        symptom="xformers has no kernels here.",
+        cause="It was built for another PyTorch; programs go on with PyTorch's attention.",
+        do="Nothing has to be done.",
+        otherwise="`python -m pip uninstall -y xformers` keeps it quiet.",
+        source="https://github.com/ROCm/xformers/issues/57",
+        words=("xformers can't load",),
+        patterns=(r"xFormers can't load C\+\+/CUDA extensions",),
+        severity="notice",
+    ),
+    Rule(
         id="attention-left-out-warning",
         symptom="This PyTorch has no flash or memory-efficient attention.",
         cause="A warning: attention takes the plain way, with right results, more memory and less"

@@ -66,12 +66,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="aimdo-for-nvidia",
-        symptom="comfy-aimdo did not load: libcuda is missing.",
+        symptom="comfy-aimdo (DynamicVRAM) did not load.",
         cause="That part of ComfyUI is for NVIDIA cards there; ComfyUI runs without it.",
         do=_NOTHING,
         source="https://github.com/Comfy-Org/ComfyUI/issues/13241",
-        words=("comfy-aimdo", "aimdo"),
-        patterns=(r"comfy-aimdo failed to load: (?:libcuda|nvcuda)",),
+        words=("autodetect aimdo", "comfy-aimdo", "aimdo"),
+        patterns=(
+            r"Could not autodetect AIMDO implementation",
+            r"comfy-aimdo failed to load: ",
+        ),
         severity="notice",
     ),
     Rule(

@@ -277,6 +277,7 @@ RULES: tuple[Rule, ...] = (
         " current wheels, see whether it stays.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5387",
         words=(
+            "illegal instruction",
             "free()",
             "double free",
             "corrupt",
@@ -292,6 +293,7 @@ RULES: tuple[Rule, ...] = (
             "status=11/segv",
         ),
         patterns=(
+            r"^(?:.{0,80}line \d+: +\d+ )?Illegal instruction\b",
             r"\bfree\(\): (?:invalid|double)",
             r"double free or corruption|corrupted size vs\. prev_size",
             r"\bmalloc\(\): |munmap_chunk\(\): |stack smashing detected",

@@ -243,6 +243,25 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        id="extension-mismatch",
+        symptom="A package's native part does not fit this PyTorch.",
+        cause="It was compiled for another PyTorch, Python or ROCm than the installed one, so a"
+        " function or a DLL that it asks for is not there. PyTorch itself is not at fault.",
+        do="python -m pip install --force-reinstall --no-deps --no-binary :all: PACKAGE",
+        here=_DOCTOR,
+        otherwise="That builds it here; or a wheel of it for exactly this PyTorch and ROCm; or"
+        " without that package.",
+        source="https://github.com/pytorch/pytorch/issues/136664",
+        words=("dll load failed", "undefined symbol"),
+        patterns=(
+            r"DLL load failed while importing (?!_C\b|custom_raster|mesh_proc)\w+",
+            r"\.(?:so|pyd)[.\d]*: undefined symbol: _ZN?K?\w*(?:c10|at|torch)",
+        ),
+        unless=(r"custom_rasterizer|torchvision|torchaudio|xformers",),
+        follows=("rocm-library-mismatch", "zluda-dll", "windows-hip-dll"),
+        confidence="likely",
+    ),
+    Rule(
         id="windows-hip-dll",
         symptom="PyTorch's ROCm part can't be loaded (Windows).",
         cause="A library of ROCm that torch_hip.dll or c10_hip.dll needs is missing or does not"

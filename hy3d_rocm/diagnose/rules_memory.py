@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
         words=("hip", "rocm"),
         patterns=(
             r"\bHIP out of memory\b",
-            r"\bHIP error: out of memory\b",
+            r"\b(?:HIP|ROCm) error: out of memory\b",
             r"\bhipErrorOutOfMemory\b",
             r"CUDA error: out of memory.{0,250}\bhipMalloc",  # ggml names both
             r"Triton Error \[HIP\]:.{0,40}out of memory",
@@ -200,6 +200,7 @@ RULES: tuple[Rule, ...] = (
         otherwise="Smaller tiles or fewer frames, and other models unloaded.",
         source="https://github.com/BoyuanJiang/FitDiT-ComfyUI/issues/2",
         words=(
+            "got an oom",
             "exceed allowed",
             "outofmemory",
             "allocation on device",
@@ -208,6 +209,7 @@ RULES: tuple[Rule, ...] = (
             "failed to allocate rocm",
         ),
         patterns=(
+            r"Got an OOM, unloading",
             r"\bOutOfMemoryError\b",
             r"would exceed allowed memory",
             r"!!! Exception during processing ?!!! Allocation on device",

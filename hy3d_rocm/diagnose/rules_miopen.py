@@ -85,7 +85,8 @@ RULES: tuple[Rule, ...] = (
         windows="set MIOPEN_FIND_MODE=FAST",
         here=_ROUTED + " `hy3d-rocm tune` measures ahead what is fastest on this card.",
         otherwise="MIOPEN_FIND_MODE=FAST, set before torch is imported, keeps the find step from"
-        " timing the naive kernel.",
+        " timing the naive kernel. With PyTorch of ROCm 7.0 also PYTORCH_MIOPEN_SUGGEST_NHWC=0:"
+        " channels-last is the default there, and slow.",
         source=_ISSUES + "TheRock/issues/1899",
         words=("naive",),
         patterns=(
@@ -123,8 +124,12 @@ RULES: tuple[Rule, ...] = (
         here=_ROUTED,
         otherwise="Send the lines with 'MIOpen'; with MIOPEN_LOG_LEVEL=5 there are more of them.",
         source=_ISSUES + "MIOpen/issues/3726",
-        words=("miopenstatus", "miopen error"),
-        patterns=(r"\bmiopenStatus(?!Success|_t)\w+", r"MIOpen Error: "),
+        words=("miopen(hip): error", "miopenstatus", "miopen error"),
+        patterns=(
+            r"MIOpen\(HIP\): Error \[",
+            r"\bmiopenStatus(?!Success|_t)\w+",
+            r"MIOpen Error: ",
+        ),
         unless=(r"status == miopenStatusSuccess \(0",),
         follows=("miopen-no-algorithm", "miopen-naive-kernel", *_ANY_MIOPEN_CAUSE),
         confidence="likely",
@@ -140,8 +145,14 @@ RULES: tuple[Rule, ...] = (
         otherwise="Without this package: torch.backends.cudnn.enabled = False for the decode, or"
         " the VAE in its own type (bf16 is what is most often refused).",
         source="https://github.com/Comfy-Org/ComfyUI/issues/10075",
-        words=("unable to find an engine",),
-        patterns=(r"(?:GET|FIND) was unable to find an engine to execute this computation",),
+        words=(
+            "cudnn_status_",
+            "unable to find an engine",
+        ),
+        patterns=(
+            r"\bCUDNN_STATUS_(?!SUCCESS)\w+",
+            r"(?:GET|FIND) was unable to find an engine to execute this computation",
+        ),
         follows=("miopen-compile", "miopen-no-algorithm", "miopen-database"),
     ),
     Rule(
