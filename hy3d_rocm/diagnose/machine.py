@@ -43,6 +43,7 @@ class Machine:
     system: System = ""
     architectures: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
+    nvidia: bool = False  # an NVIDIA card is named
     claimed: bool = False  # by HSA_OVERRIDE_GFX_VERSION, so the architecture may not be the card's
 
     def feed(self, text: str, low: str) -> None:
@@ -58,6 +59,8 @@ class Machine:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
             self.named.update(name for pattern, name in _NAMES if pattern.search(text))
+        if "geforce" in low or "nvidia rtx" in low:
+            self.nvidia = True
         if _CLAIMED in low:
             self.claimed = True
 
@@ -78,6 +81,10 @@ class Machine:
 
     def _wheels(self) -> str:
         """ROCm/TheRock#5954: the multi-arch index took the place of one index a family in 2026."""
+        if self.nvidia and not self.named:
+            return (
+                "the commands of https://pytorch.org/get-started for torch, torchvision, torchaudio"
+            )
         device = f"device-{self.architecture or 'all'}"
         return (
             f"python -m pip install --force-reinstall --index-url {_INDEX}"

@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         cause="This process has only a part of what is taken: another one (an older Python, a"
         " second program, the desktop), or memory that was lost in a crash.",
         do="sudo fuser -v /dev/kfd",
-        windows="Get-Process python* | Stop-Process",
+        windows="Get-Process python*",
         here="`hy3d-rocm doctor` shows who holds the memory.",
         otherwise="End what it lists and is not needed; else restart the machine.",
         source=_ROCM + "4358",

@@ -202,6 +202,14 @@ def test_what_to_do_fits_the_card_and_system_that_the_log_shows(
         assert left_out not in told
 
 
+def test_an_nvidia_card_gets_no_wheels_for_amd() -> None:
+    wrong = "RuntimeError: operator torchvision::nms does not exist\n"
+    (found,) = diagnose("Device: cuda:0 NVIDIA GeForce RTX 4090 : native\n" + wrong)
+    assert "rocm" not in found.do
+    (found,) = diagnose("Device: cuda:0 AMD Radeon RX 9070 XT : native\n" + wrong)
+    assert "torch[device-gfx1201]" in found.do
+
+
 def test_the_override_of_the_card_is_never_named_where_the_log_shows_windows() -> None:
     for case in CASES:
         windows = "Windows fatal exception: C:\\x\n" + case.text
