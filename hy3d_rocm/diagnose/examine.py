@@ -5,19 +5,31 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from hy3d_rocm.diagnose.found import (
+    EVIDENCE_LINES,
+    NEAR_AFTER,
+    NEAR_BEFORE,
+    Diagnosis,
+    Evidence,
+    Hits,
+    grouped,
+)
+from hy3d_rocm.diagnose.machine import Machine
+from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
-from hy3d_rocm.diagnose.rule import Confidence, Rule, Severity
-from hy3d_rocm.diagnose.rules import BY_ID, RULES
+from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rules import BY_ID, ORDER, RULES
 from hy3d_rocm.diagnose.sizes import memory_note
 from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
+from hy3d_rocm.diagnose.words import WordIndex
 
-EVIDENCE_LINES = 3  # the first ones; the last one comes on top
+__all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
+           "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
-NEAR_BEFORE, NEAR_AFTER = 400, 40  # lines within which one thing may follow from another
+_WORDS = WordIndex(RULES)
 _JOINED_CHARS = 300
-_EVIDENCE_CHARS = 400
 
 _ERROR = re.compile(
     r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
@@ -33,50 +45,17 @@ _WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "termina
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A line of the log, counted from 1, shortened to 400 characters."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """One cause (severity "error") or harmless line ("notice") and what to do.
-
-    `evidence`: the first lines and the last one; `count`: how many there are. `where`: "in the VAE
-    decode" and the like, or "". `note`: what the figures in the line say. `follow_ups`: what only
-    follows from it. `here`: what this package does about it, `otherwise`: what else helps.
-    """
-
-    rule: str
-    symptom: str
-    cause: str
-    evidence: tuple[Evidence, ...]
-    here: str
-    otherwise: str
-    confidence: Confidence
-    severity: Severity = "error"
-    where: str = ""
-    note: str = ""
-    count: int = 1
-    source: str = ""
-    follow_ups: tuple[Diagnosis, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        return f"{self.here} {self.otherwise}"
-
-
-@dataclass(frozen=True)
 class Examination:
-    """`diagnoses`: errors, first cause first, then notices. `unknown`: error lines that no rule
-    knows, the last five, and how many there are."""
+    """`diagnoses`: errors, the worst first, then notices. `unknown`: error lines that no rule
+    knows, the last five, and how many there are; where there is none, lines with a word of an
+    error. `origin`: where the last traceback ends. `finished`: the log shows the end of a run."""
 
     diagnoses: tuple[Diagnosis, ...]
     unknown: tuple[Evidence, ...]
     unknown_count: int
     lines: int
+    origin: str = ""
+    finished: bool = False
 
     @property
     def causes(self) -> tuple[Diagnosis, ...]:
@@ -87,42 +66,15 @@ class Examination:
         return tuple(found for found in self.diagnoses if found.severity == "notice")
 
 
-@dataclass
-class _Hits:
-    rule: Rule
-    where: str
-    note: str
-    first: list[Evidence] = field(default_factory=list)
-    last: Evidence | None = None
-    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=64))
-    count: int = 0
-
-    def add(self, line: Line) -> None:
-        if self.last is not None and self.last.line == line.number:
-            return  # a piece or a progress state of the same line
-        self.count += 1
-        self.last = Evidence(line.number, line.text[:_EVIDENCE_CHARS])
-        if len(self.first) < EVIDENCE_LINES:
-            self.first.append(self.last)
-        if len(self.numbers) < 32 or self.count % 2:
-            self.numbers.append(line.number)
-
-    @property
-    def begins(self) -> int:
-        return self.first[0].line
-
-    def evidence(self) -> tuple[Evidence, ...]:
-        more = [self.last] if self.last is not None and self.last not in self.first else []
-        return (*self.first, *more)
-
-
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self.by_word = [(word, rule) for rule in rules for word in rule.words]
+        self.words = _WORDS if rules is RULES else WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
-        self.hits: dict[str, _Hits] = {}
+        self.machine = Machine()
+        self.outcome = Outcome()
+        self.hits: dict[str, Hits] = {}
         self.before: deque[str] = deque(maxlen=2)
         self.pending: dict[str, int] = {}
         self.last_error: tuple[int, str] | None = None
@@ -135,23 +87,28 @@ class _Reader:
         self.lines = line.number
         low = line.text.lower()
         self.stages.feed(line, low)
+        self.machine.feed(line.text, low)
+        self.outcome.feed(line, low)
         matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
         self._look_for_place(line)
-        if not matched:
+        if not any(not rule.needs for rule in matched):
             self._look_for_unknown(line, low)
         self.before.append(line.text)
 
     def _matched(self, line: Line, low: str) -> list[Rule]:
-        tried = {rule.id for word, rule in self.by_word if word in low}
+        tried = self.words.rules_in(low)
         pending, self.pending = self.pending, {}
         if not tried and not pending:
             return []
         found = []
+        bare = without_prefix(line.text)
         for name in [name for name in self.order if name in tried or name in pending]:
             rule = BY_ID[name]
-            if rule.search(line.text) or self._joined_match(rule, line.text):
+            if any(rule.search(text) for text in (line.text, bare)) or self._joined_match(
+                rule, line.text
+            ):
                 if rule.alone:
                     return [rule]
                 found.append(rule)
@@ -173,9 +130,9 @@ class _Reader:
         hits = self.hits.get(rule.id)
         if hits is None:
             where = STAGE_WORDS[self.stages.stage] if rule.severity == "error" else ""
-            hits = self.hits[rule.id] = _Hits(rule, where, memory_note(rule.id, line.text))
+            hits = self.hits[rule.id] = Hits(rule, where, memory_note(rule.id, line.text))
         hits.add(line)
-        if rule.severity == "error":
+        if rule.severity == "error" and not rule.needs:
             self.last_error = (line.number, rule.id)
             self._failed()
             self._explain_ends(line)
@@ -196,7 +153,7 @@ class _Reader:
 
     def _add(self, name: str, line: Line, stage: str) -> None:
         where = STAGE_WORDS["decode"] if stage == "decode" else ""
-        self.hits.setdefault(name, _Hits(BY_ID[name], where, "")).add(line)
+        self.hits.setdefault(name, Hits(BY_ID[name], where, "")).add(line)
 
     def _look_for_place(self, line: Line) -> None:
         """The traceback below an exception's text says whether it was a decode."""
@@ -209,6 +166,7 @@ class _Reader:
     def _look_for_unknown(self, line: Line, low: str) -> None:
         if "traceback (most recent call last)" in low:
             self._failed()
+        self.outcome.error_word(line, low)
         if not any(word in low for word in _WORDS_OF_ERRORS):
             return
         bare = without_prefix(line.text)
@@ -219,7 +177,7 @@ class _Reader:
         self._failed()
         if not self.unknown or self.unknown[-1].line != line.number:
             self.unknown_count += 1
-            self.unknown.append(Evidence(line.number, line.text[:_EVIDENCE_CHARS]))
+            self.unknown.append(Evidence.of(line))
             self.ends.intersection_update(row.line for row in self.unknown)
 
     def _was_told(self, line: Line) -> bool:
@@ -232,74 +190,16 @@ class _Reader:
             self._add("decode-stopped", stages.begun, "")
             if stages.last is not None:
                 self._add("decode-stopped", stages.last, "")
-        found = grouped(list(self.hits.values()), likely_stop=stages.own_lines)
-        return Examination(found, tuple(self.unknown), self.unknown_count, self.lines)
-
-
-def _near(cause: _Hits, effect: _Hits) -> bool:
-    """Whether `cause` was seen shortly before the first line of `effect`, or just after it."""
-    low, high = effect.begins - NEAR_BEFORE, effect.begins + NEAR_AFTER
-    return any(low <= number <= high for number in (*cause.numbers, cause.begins))
-
-
-def _follows(effect: _Hits, all_hits: list[_Hits]) -> _Hits | None:
-    """What `effect` follows from. Where two follow from each other, the first line is the cause."""
-    for cause in all_hits:
-        if cause is effect or cause.rule.id not in effect.rule.follows or not _near(cause, effect):
-            continue
-        mutual = effect.rule.id in cause.rule.follows
-        if not mutual or cause.begins <= effect.begins:
-            return cause
-    return None
-
-
-def grouped(all_hits: list[_Hits], likely_stop: bool = False) -> tuple[Diagnosis, ...]:
-    """Errors by their first line, what follows from another one under it; then notices."""
-    order = {rule.id: place for place, rule in enumerate(RULES)}
-    all_hits = sorted(all_hits, key=lambda hits: (hits.begins, order[hits.rule.id]))
-    parents = {hits.rule.id: _root(hits, all_hits) for hits in all_hits}
-    result = []
-    for severity in ("error", "notice"):
-        for hits in all_hits:
-            if hits.rule.severity != severity or parents[hits.rule.id] is not hits:
-                continue
-            below = [
-                other
-                for other in all_hits
-                if other is not hits
-                and parents[other.rule.id] is hits
-                and set(other.numbers) - set(hits.numbers)  # it says more than the same line
-            ]
-            result.append(_diagnosis(hits, below, likely_stop))
-    return tuple(result)
-
-
-def _root(hits: _Hits, all_hits: list[_Hits]) -> _Hits:
-    seen = {hits.rule.id}
-    while (cause := _follows(hits, all_hits)) is not None and cause.rule.id not in seen:
-        hits = cause
-        seen.add(hits.rule.id)
-    return hits
-
-
-def _diagnosis(hits: _Hits, below: list[_Hits], likely_stop: bool) -> Diagnosis:
-    rule = hits.rule
-    surer = likely_stop and rule.id == "decode-stopped"
-    return Diagnosis(
-        rule=rule.id,
-        symptom=rule.symptom,
-        cause=rule.cause,
-        evidence=hits.evidence(),
-        here=rule.here,
-        otherwise=rule.otherwise,
-        confidence="likely" if surer else rule.confidence,
-        severity=rule.severity,
-        where=hits.where,
-        note=hits.note,
-        count=hits.count,
-        source=rule.source,
-        follow_ups=tuple(_diagnosis(other, [], False) for other in below),
-    )
+        over = self.outcome.finished
+        hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
+        found = grouped(hits, ORDER, self.machine, stages.own_lines)
+        unknown, count = tuple(self.unknown), self.unknown_count
+        told = any(diagnosis.severity == "error" for diagnosis in found)
+        if not count and not told:
+            unknown = tuple(Evidence.of(line) for line in self.outcome.suspicious)
+            count = self.outcome.suspicious_count
+        origin = self.outcome.origin if count else ""
+        return Examination(found, unknown, count, self.lines, origin, self.outcome.finished)
 
 
 def examine(lines: Iterable[Line], rules: tuple[Rule, ...] = RULES) -> Examination:
@@ -311,5 +211,5 @@ def examine(lines: Iterable[Line], rules: tuple[Rule, ...] = RULES) -> Examinati
 
 
 def diagnose(text: str) -> list[Diagnosis]:
-    """The causes and notices that `text` tells, first cause first; empty where nothing is known."""
+    """The causes and notices that `text` tells, the worst first; empty where nothing is known."""
     return list(examine(lines_of_text(text)).diagnoses)

@@ -9,7 +9,7 @@ from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination
 from hy3d_rocm.env.shown import anonymous, printable
 
 WIDTH = 100
-FINE, FOUND, UNKNOWN = 0, 1, 3
+FINE, FOUND, UNKNOWN, EMPTY = 0, 1, 3, 4
 _LINE_CHARS = 2 * WIDTH
 _WHAT_TO_SEND = (
     "No rule knows what went wrong here. To have it looked at, send the whole log from the start of"
@@ -19,11 +19,14 @@ _WHAT_TO_SEND = (
 
 
 def exit_code(found: Examination) -> int:
-    """0: nothing wrong is known (harmless notices count as that); 1: a cause was found; 3: there
-    are errors and no rule knows one of them."""
+    """0: a run finished and nothing wrong was seen (harmless notices count as that); 1: a cause
+    was found; 3: it can't be told, since no rule knows the errors or no run is shown to its end;
+    4: the log is empty."""
     if found.causes:
         return FOUND
-    return UNKNOWN if found.unknown_count else FINE
+    if not found.lines:
+        return EMPTY
+    return FINE if found.finished and not found.unknown_count else UNKNOWN
 
 
 def text_of(found: Examination, source: str) -> str:
@@ -50,10 +53,17 @@ def _count(number: int, what: str) -> str:
 def _summary(found: Examination) -> str:
     causes = len(found.causes)
     if causes:
-        return "1 cause found." if causes == 1 else f"{causes} causes found, the first one first."
+        return "1 cause found." if causes == 1 else f"{causes} causes found, the worst first."
+    if not found.lines:
+        return "The log is empty: nothing can be told from it."
     if found.unknown_count:
         return "Errors, but none that is known."
-    return "Nothing wrong that is known."
+    if found.finished:
+        return "A run finished, and nothing wrong was seen."
+    return (
+        "Not told: no error was seen, but the log does not show a run that finished. If it stands"
+        " still or ended there, give the whole log from the start of the program, and `dmesg`."
+    )
 
 
 def _wrapped(label: str, text: str, indent: int = 3) -> str:
@@ -86,8 +96,10 @@ def _cause(diagnosis: Diagnosis, number: int) -> str:
     rows.append(_wrapped("cause", f"{diagnosis.cause} ({diagnosis.confidence})"))
     if diagnosis.note:
         rows.append(_wrapped("figures", diagnosis.note))
-    rows.append(_wrapped("do", diagnosis.here))
-    rows.append(_wrapped("else", diagnosis.otherwise))
+    rows.append(_wrapped("do", diagnosis.do))
+    for label, text in (("here", diagnosis.here), ("else", diagnosis.otherwise)):
+        if text:
+            rows.append(_wrapped(label, text))
     for other in diagnosis.follow_ups:
         first = other.evidence[0]
         text = f"{other.symptom} [{other.rule}] line {first.line}"
@@ -114,6 +126,8 @@ def _unknown(found: Examination) -> str:
     rows += [
         _wrapped("line", f"{row.line}: {_shown(row.text)[:_LINE_CHARS]}") for row in found.unknown
     ]
+    if found.origin:
+        rows.append(_wrapped("where", f"The last traceback ends {_shown(found.origin)}."))
     if not found.causes:
         rows.append(textwrap.fill(_WHAT_TO_SEND, WIDTH))
     return "\n".join(rows)
@@ -122,13 +136,15 @@ def _unknown(found: Examination) -> str:
 def as_dict(found: Examination, source: str) -> dict[str, Any]:
     """The same for JSON. `version` changes when a key changes its meaning or goes."""
     return {
-        "version": 1,
+        "version": 2,
         "source": _shown(source),
         "lines": found.lines,
         "exit_code": exit_code(found),
         "diagnoses": [_diagnosis(diagnosis) for diagnosis in found.diagnoses],
         "unknown": [{"line": row.line, "text": _shown(row.text)} for row in found.unknown],
         "unknown_count": found.unknown_count,
+        "origin": _shown(found.origin),
+        "finished": found.finished,
     }
 
 
@@ -141,6 +157,8 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "cause": diagnosis.cause,
         "note": diagnosis.note,
         "confidence": diagnosis.confidence,
+        "do": diagnosis.do,
+        "rank": diagnosis.rank,
         "here": diagnosis.here,
         "otherwise": diagnosis.otherwise,
         "remedy": diagnosis.remedy,

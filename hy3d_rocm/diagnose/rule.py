@@ -6,8 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hy3d_rocm.diagnose.sizes import FIGURES
+
 Confidence = Literal["certain", "likely", "possible"]
 Severity = Literal["error", "notice"]
+Rank = Literal[0, 1, 2]  # the process or the GPU died; a run failed; the program went on
+ANY = "*"
 
 
 @dataclass(frozen=True)
@@ -17,25 +21,42 @@ class Rule:
     `words`: lower-case texts; the patterns are only tried on a line that has one of them, or on the
     two lines after it, joined with it, since loggers break sentences. `patterns`: any one of them
     is enough; case is ignored. `unless`: a line where one of these matches is none of this rule's.
-    `follows`: rules of which this is only a consequence where both are close together in a log.
-    `alone`: a line of this rule is evidence for no other. A rule without patterns is decided by the
-    order of events (`stages.py`), not by one line. `here`: what this package does about it;
-    `otherwise`: what else helps. `source`: where the text and its meaning were read.
+    `figures`: the name of a question about the sizes in the text (sizes.FIGURES) that has to be
+    answered with yes as well. `follows`: rules of which this is only a consequence where both are
+    close together in a log; ANY: every other error. `needs`: rules without which this one says
+    nothing; one of them has to be within `within` lines. `alone`: a line of this rule is evidence
+    for no other. `unfinished`: it counts only where the log shows no run that finished. A rule
+    without patterns is decided by the order of events (`stages.py`), not by one line.
+
+    `do`: one action, as it can be copied; `windows`: the one where the log shows Windows;
+    `decode`: the one where it shows a VAE decode. {wheels} becomes the command that installs
+    PyTorch for the card in the log. `here`: what this package does about it. `otherwise`: what
+    else helps; `linux`: more of that, left out where the log shows Windows. `source`: where the
+    text and its meaning were read.
     """
 
     id: str
     symptom: str
     cause: str
-    here: str
-    otherwise: str
+    do: str
     source: str
+    here: str = ""
+    otherwise: str = ""
+    windows: str = ""
+    decode: str = ""
+    linux: str = ""
     words: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    figures: str = ""
     follows: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    within: int = 60
     confidence: Confidence = "certain"
     severity: Severity = "error"
+    rank: Rank = 1
     alone: bool = False
+    unfinished: bool = False
     compiled: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     refused: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -49,4 +70,7 @@ class Rule:
         """The match in a line without colours, its white space collapsed."""
         if self.compiled is None or (self.refused is not None and self.refused.search(text)):
             return None
-        return self.compiled.search(text)
+        found = self.compiled.search(text)
+        if found is not None and self.figures and not FIGURES[self.figures](text):
+            return None
+        return found

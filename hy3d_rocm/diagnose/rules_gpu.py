@@ -1,87 +1,59 @@
-"""The card, its driver and its run time."""
+"""HIP's error texts, and crashes that no error text explains."""
 
 from __future__ import annotations
 
-from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rule import ANY, Rule
 
 _THEROCK = "https://github.com/ROCm/TheRock/issues/"
-_ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
-_LOST = ("gpu-page-fault", "gpu-launch-failure", "gpu-reset", "hsa-queue-error")
+_LOST = ("gpu-page-fault", "gpu-launch-failure", "gpu-reset", "hsa-queue-error", "gpu-hang")
 _LONG_KERNELS = (
     "Under protect() no convolution of MIOpen is started that was not proven for its shape, and the"
     " decode of this package goes in parts: both avoid kernels that run for seconds."
 )
-
-
+_COMPARES = "`hy3d-rocm doctor` compares the card with what PyTorch was built for."
+_ERROR = r"(?:HIP|CUDA|ROCm) error: "
 # The text of every HIP error that a rule of its own tells.
 _TOLD = (
     r"invalid device function|no kernel image|out of memory|an illegal memory|unspecified launch"
     r"|the launch timed out|device-side assert|invalid configuration|no ROCm-capable"
+    r"|device kernel image is invalid|invalid device ordinal|invalid argument"
+    r"|operation not supported"
 )
 
-
-def _others(own: str) -> tuple[str, ...]:
-    return tuple(name for name in _LOST if name != own)
-
-
 RULES: tuple[Rule, ...] = (
-    Rule(
-        id="gpu-page-fault",
-        symptom="A kernel on the GPU accessed memory that is not its own.",
-        cause="A fault of a kernel, of the driver or of its firmware, or a card that claims to be"
-        " another one (HSA_OVERRIDE_GFX_VERSION). The process can't use the GPU any more.",
-        here="protect() says so in one sentence instead of going on with a lost device; where the"
-        " process does not survive, the shape is remembered as one that hangs.",
-        otherwise="Restart the program. If it comes again at the same place, run once with"
-        " AMD_SERIALIZE_KERNEL=3; then try another kernel or firmware version of the driver.",
-        source=_ROCM + "5051",
-        words=(
-            "access fault",
-            "illegal memory",
-            "illegaladdress",
-            "page fault",
-            "protection_fault",
-        ),
-        patterns=(
-            r"Memory access fault by GPU node",
-            r"HIP error: an illegal memory access was encountered",
-            r"\bhipErrorIllegalAddress\b",
-            r"VM_L2_PROTECTION_FAULT_STATUS: ?0x(?!0{8})",
-            r"amdgpu.{0,40}\[(?:gfxhub|mmhub)\w*\] (?:retry |no-retry )?page fault",
-        ),
-        follows=("gpu-reset", "hsa-queue-error"),
-    ),
     Rule(
         id="gpu-launch-failure",
         symptom="A kernel on the GPU crashed or was ended.",
         cause="The run time only says that a kernel did not end well. On Windows the driver ends"
         " kernels that run longer than about two seconds (TDR); on Linux it is mostly the driver"
         " or its firmware.",
+        do="On Linux add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        windows="Install the current Adrenalin driver, then: {wheels}",
         here=_LONG_KERNELS,
-        otherwise="Restart the program. On Linux look for 'amdgpu' in `dmesg`;"
-        " amdgpu.cwsr_enable=0 helped on some cards.",
+        otherwise="Restart the program after it. On Linux look for 'amdgpu' in `dmesg`.",
         source=_THEROCK + "2846",
         words=("launch failure", "launchfailure", "launchtimeout", "launch timed out"),
         patterns=(
-            r"HIP (?:error|warning): unspecified launch failure",
+            r"(?:HIP|CUDA|ROCm) (?:error|warning): unspecified launch failure",
             r"\bhipErrorLaunch(?:Failure|TimeOut)\b",
-            r"HIP error: the launch timed out",
+            _ERROR + r"the launch timed out",
         ),
-        follows=_others("gpu-launch-failure"),
+        follows=tuple(name for name in _LOST if name != "gpu-launch-failure"),
         confidence="likely",
+        rank=0,
     ),
     Rule(
         id="gpu-assert",
         symptom="An assertion failed in a kernel on the GPU.",
         cause="A kernel was given an index or value out of range: mostly a text encoder with"
         " tokens that its table has not got, or data that do not fit the model.",
+        do="Run once with AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
         here="This package does not cause or mend it.",
-        otherwise="Run once with AMD_SERIALIZE_KERNEL=3, which makes the traceback name the place.",
         source=""
         "https://github.com/pytorch/pytorch/blob/v2.9.0/c10/cuda/CUDADeviceAssertionHost.cpp",
         words=("device-side assert",),
         patterns=(
-            r"HIP error: device-side assert triggered",
+            _ERROR + r"device-side assert triggered",
             r"\.hip:\d+: .{0,100}Device-side assertion .{0,200}failed",
         ),
     ),
@@ -90,86 +62,317 @@ RULES: tuple[Rule, ...] = (
         symptom="The run time refused the size of a kernel's grid.",
         cause="A tensor is too large for one launch, as seen beyond 2^31 elements. The device is"
         " as it was.",
+        do="Fewer frames or smaller pictures at a time.",
+        decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here="The decode in parts stays far below that size; protect() takes another tier.",
-        otherwise="Fewer frames or smaller pictures at a time.",
         source="https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html",
         words=("invalid configuration argument", "hiperrorinvalidconfiguration"),
         patterns=(
-            r"HIP error: invalid configuration argument",
+            _ERROR + r"invalid configuration argument",
             r"\bhipErrorInvalidConfiguration\b",
         ),
         confidence="likely",
     ),
     Rule(
-        id="gpu-reset",
-        symptom="The driver lost the GPU and reset it.",
-        cause="The card did not answer in time. A kernel that runs too long does that (MIOpen's"
-        " find step with its naive kernel at a new resolution is the usual one), and so do faults"
-        " of driver and firmware. The program that the driver names is often only a victim.",
-        here=_LONG_KERNELS,
-        otherwise="MIOPEN_FIND_MODE=FAST before torch is imported; a newer kernel and"
-        " linux-firmware.",
-        source=_ROCM + "2773",
-        words=("amdgpu", "gpu reset"),
-        patterns=(
-            r"amdgpu.{0,60}ring \S+ timeout",
-            r"amdgpu.{0,30}GPU reset begin",
-            r"amdgpu.{0,40}(?:MODE[012]|BACO) reset\b",
-            r"VRAM is lost due to GPU reset",
-            r"amdgpu.{0,60}MES (?:failed to respond|might be in unrecoverable state)",
-            r"amdgpu.{0,30}device lost from bus",
-            r"\bamdgpu_job_timedout\b",
+        id="hip-invalid-image",
+        symptom="The code for the GPU that was loaded is not valid for it.",
+        cause="The kernels in a library do not fit the card or the installed run time: wheels for"
+        " another architecture, or parts of several ROCm versions side by side.",
+        do="{wheels}",
+        here=_COMPARES,
+        otherwise="A virtual environment of its own for it; no LD_LIBRARY_PATH or PATH entries to"
+        " another ROCm or HIP SDK; a current driver.",
+        source=_THEROCK + "6241",
+        words=(
+            "image is invalid",
+            "invalidimage",
+            "error: file not found",
+            "invalidkernelfile",
+            "addfatbinary",
         ),
-        follows=("gpu-page-fault", "hsa-queue-error"),
+        patterns=(
+            r"device kernel image is invalid",
+            r"\bhipErrorInvalid(?:Image|KernelFile)\b",
+            r"(?:HIP|CUDA) error: file not found",
+            r"hip_code_object\.cpp:\d+: .{0,120}addFatBinary",
+        ),
         confidence="likely",
     ),
     Rule(
-        id="hsa-queue-error",
-        symptom="The HSA runtime stopped a queue of the GPU.",
-        cause="The hardware raised an exception in a kernel: one that was built for another card"
-        " (also through HSA_OVERRIDE_GFX_VERSION), or a fault of kernel or driver.",
-        here="`hy3d-rocm doctor` compares the card with what PyTorch was built for.",
-        otherwise="Remove HSA_OVERRIDE_GFX_VERSION if your card is supported without it; update"
-        " ROCm.",
-        source="https://github.com/cubiq/ComfyUI_InstantID/issues/71",
-        words=("hsa_status_error_",),
-        patterns=(
-            r"HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION"
-            r"|OUT_OF_REGISTERS|INVALID_ISA|MEMORY_FAULT)",
-        ),
-        follows=("gpu-page-fault", "gpu-reset"),
+        id="hip-invalid-device",
+        symptom="A GPU was asked for that is not there.",
+        cause="The number of a device is one that HIP has not got here: HIP_VISIBLE_DEVICES,"
+        " ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides it, or a program counts more cards"
+        " than there are.",
+        do="unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES",
+        windows="set HIP_VISIBLE_DEVICES=",
+        here="`hy3d-rocm doctor` shows which cards PyTorch sees.",
+        source="https://github.com/vllm-project/vllm/issues/12572",
+        words=("invaliddevice", "device ordinal"),
+        patterns=(r"\bhipErrorInvalidDevice\b", r"invalid device ordinal"),
+        unless=(r"hipGetDeviceCount",),
         confidence="likely",
+    ),
+    Rule(
+        id="hip-invalid-value",
+        symptom="HIP refused a copy or a launch: invalid argument.",
+        cause="In ComfyUI on AMD cards it is mostly a copy of weights between the computer's pinned"
+        " memory and the card; HIP may report it in a later call than the one that failed.",
+        do="Start ComfyUI with --disable-pinned-memory",
+        otherwise="--disable-async-offload, then --disable-dynamic-vram; newer ROCm wheels and"
+        " driver.",
+        source=_THEROCK + "2707",
+        words=("invalid argument", "hiperrorinvalidvalue"),
+        patterns=(_ERROR + r"invalid argument", r"\bhipErrorInvalidValue\b"),
+        follows=(*_LOST, "dynamic-vram-crash"),
+        confidence="likely",
+    ),
+    Rule(
+        id="windows-driver-reset",
+        symptom="Windows reset the display driver.",
+        cause="The card did not answer within the time that Windows gives it (TDR, about two"
+        " seconds): a kernel ran too long, or the driver failed.",
+        do="reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v TdrDelay /t"
+        " REG_DWORD /d 60 /f",
+        decode="set MIOPEN_FIND_MODE=FAST",
+        here=_LONG_KERNELS,
+        otherwise="Run it as administrator and restart. The current Adrenalin driver.",
+        source="https://learn.microsoft.com/windows-hardware/drivers/display/tdr-registry-keys",
+        words=("video_tdr", "amdkmdag", "amduw23g", "stopped responding", "livekernelevent"),
+        patterns=(
+            r"VIDEO_TDR_(?:FAILURE|TIMEOUT_DETECTED)",
+            r"(?:amdkmdag|amduw23g|amdwddmg).{0,40}stopped responding",
+            r"LiveKernelEvent.{0,20}\b1(?:41|17)\b",
+        ),
+        confidence="likely",
+        rank=0,
     ),
     Rule(
         id="windows-gpu-crash",
         symptom="The process crashed inside AMD's run time (Windows).",
         cause="An access violation inside amdhip64: the program ended at once, so no error reaches"
-        " Python.",
+        " Python. The ROCm wheels do not fit the card or its driver.",
+        do="{wheels}",
         here="Where that happens in the first call of a convolution's shape, this package remembers"
         " it and does not try it in that way again.",
-        otherwise="Another version of the ROCm wheels or of the driver; a smaller tile may take"
-        " another kernel.",
+        otherwise="The current Adrenalin driver; no folder of another HIP SDK on PATH.",
         source=_THEROCK + "7691",
-        words=("amdhip64", "amdocl64"),
+        words=("faulting module", "amdhip64", "amdocl64"),
         patterns=(
             r"0xC0000005.{0,200}amdhip64",
             r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
-            r"Faulting module name: (?:amdhip64|amdocl64)",
+            r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
+            r"|(?:lib)?(?:hip|roc)blas\w*)",
         ),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="windows-init-crash",
+        symptom="The process crashed when PyTorch first asked for the GPU (Windows).",
+        cause="HIP could not start on this machine: the wheels have nothing for the card (AMD's own"
+        " Windows wheels leave out the RX 6000 series), the driver does not fit them, or a second"
+        " GPU (the processor's) is tried as well. No node and no model is to blame.",
+        do="{wheels}",
+        otherwise="The current Adrenalin driver; `set HIP_VISIBLE_DEVICES=0` hides the processor's"
+        " GPU.",
+        source="https://github.com/Comfy-Org/ComfyUI-Manager/issues/2724",
+        words=("is_available", "_cuda_init", "_lazy_init", "_cuda_getdevicecount"),
+        patterns=(
+            r"torch[\\/]cuda[\\/]__init__\.py.{0,40}is_available",
+            r"torch\.cuda\.is_available\(\)",
+            r"\b_cuda_(?:init|getDeviceCount)\b",
+            r"\bin _lazy_init\b",
+        ),
+        needs=("windows-access-violation",),
+        within=15,
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="dynamic-vram-crash",
+        symptom="The process crashed with ComfyUI's DynamicVRAM switched on.",
+        cause="DynamicVRAM (comfy-aimdo) hooks the allocator and stages weights in pinned memory;"
+        " on AMD cards that is behind a class of crashes.",
+        do="Start ComfyUI with --disable-dynamic-vram",
+        otherwise="--disable-pinned-memory with DynamicVRAM left on; a newer comfy-aimdo.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/16102",
+        words=("dynamic vram", "dynamicvram", "vbar_", "hostbuffer", "aimdo"),
+        patterns=(
+            r"prepared for dynamic VRAM loading",
+            r"DynamicVRAM support detected and enabled",
+            r"\bvbar_(?:allocate|fault)",
+            r"HostBuffer\.\w+",
+        ),
+        needs=("windows-access-violation", "hip-invalid-value", "native-crash"),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="windows-access-violation",
+        symptom="The process crashed in native code (Windows: 0xC0000005 and the like).",
+        cause="A DLL below Python accessed memory that it has not got; on AMD cards mostly ROCm's,"
+        " of a build that does not fit the card or the driver. The log does not say more. It is no"
+        " lack of memory, and mostly not the node's fault.",
+        do="Install the current Adrenalin driver, then: {wheels}",
+        otherwise="`set HIP_VISIBLE_DEVICES=0` where the processor has a GPU, too;"
+        " --disable-dynamic-vram; no folder of another HIP SDK on PATH.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/11931",
+        words=(
+            "0xc0000",
+            "322122",
+            "-107374",
+            "access violation",
+            "0xc0000005",
+            "3221225477",
+            "1073741819",
+            "access_violation",
+        ),
+        patterns=(
+            r"(?:Windows fatal )?exception:? access violation",
+            r"\b0xC0000(?:005|374|409|01D|0FD)\b",
+            r"\b322122(?:5477|6356|6505|5501)\b",
+            r"-107374(?:1819|0940|0791|1795)\b",
+        ),
+        follows=(ANY,),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="rocm-segfault",
+        symptom="The process crashed inside a library of ROCm.",
+        cause="A segmentation fault in ROCm's run time: its version does not fit the kernel's"
+        " driver or the card, or a bug of that version.",
+        do="{wheels}",
+        here=_COMPARES,
+        otherwise="On Linux another kernel; in a container the ROCm that the host's driver knows.",
+        source="https://github.com/ROCm/ROCR-Runtime/issues/68",
+        words=(
+            "libhsa",
+            "libamdhip",
+            "librocblas",
+            "libhipblas",
+            "libmiopen",
+            "libtorch_hip",
+            "libamdocl",
+            "amd_comgr",
+        ),
+        patterns=(
+            r"(?:\berror \d+ in |(?:segfault at .|SIGSEGV|Segmentation fault).{0,160})"
+            r"\S*lib(?:hsa-runtime64|amdhip64|rocblas|hipblas\w*|MIOpen|torch_hip|amdocl64"
+            r"|amd_comgr)",
+        ),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="native-crash",
+        symptom="The process crashed in native code (segmentation fault, damaged heap).",
+        cause="Code below Python crashed. The log does not say whose: on AMD cards mostly a PyTorch"
+        " that does not fit the card, the system's libraries or this Python, or"
+        " HSA_OVERRIDE_GFX_VERSION with a card of another generation.",
+        do="python -X faulthandler main.py",
+        windows="python -X faulthandler main.py",
+        otherwise="It names the place at the next crash. Without HSA_OVERRIDE_GFX_VERSION, and with"
+        " current wheels, see whether it stays.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/5387",
+        words=(
+            "illegal instruction",
+            "free()",
+            "double free",
+            "corrupt",
+            "malloc()",
+            "munmap_chunk",
+            "code 139",
+            "code: 139",
+            "code -11",
+            "stack smashing",
+            "segmentation fault",
+            "segfault",
+            "sigsegv",
+            "status=11/segv",
+        ),
+        patterns=(
+            r"^(?:.{0,80}line \d+: +\d+ )?Illegal instruction\b",
+            r"\bfree\(\): (?:invalid|double)",
+            r"double free or corruption|corrupted size vs\. prev_size",
+            r"\bmalloc\(\): |munmap_chunk\(\): |stack smashing detected",
+            r"\bexit(?:ed)?(?: with)?(?: code| status)?:? (?:code:? )?(?:139|-11)\b",
+            r"Segmentation fault",
+            r"\bSIGSEGV\b",
+            r"status=11/SEGV",
+            r": segfault at ",
+        ),
+        follows=(ANY,),
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="native-allocation",
+        symptom="Native code could not allocate what it asked for (bad_alloc).",
+        cause="Either the computer's memory was full, or a library of another version asked for"
+        " nonsense, as torchaudio does beside a PyTorch that it was not made for. The log does not"
+        " tell which.",
+        do="python -X faulthandler main.py",
+        otherwise="It names the place at the next crash. Where it happens at the start, with memory"
+        " free, it is the library in the place that is named.",
+        source="https://github.com/ostris/ai-toolkit/pull/563",
+        words=("bad_alloc", "bad allocation"),
+        patterns=(r"\bstd::bad_alloc\b|\bbad allocation\b",),
+        follows=("host-out-of-memory", "process-killed"),
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="ended-silently",
+        symptom="The program ended without a word.",
+        cause="The window says that the program is over, and no error stands before it: it was"
+        " ended from below, by a crash of native code or since the computer's memory was full."
+        " The log can't say which.",
+        do="python_embeded\\python.exe -s -X faulthandler ComfyUI\\main.py"
+        " --windows-standalone-build",
+        otherwise="It names the place at the next crash. See in Windows' event viewer (Application)"
+        " for 'Faulting module name'; let Windows manage the page file.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/10140",
+        words=("press any key to continue", ">pause", "appuyez sur une touche"),
+        patterns=(r"Press any key to continue", r"^[A-Z]:\\.{0,200}>pause$"),
+        follows=(ANY,),
+        unfinished=True,
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="operation-not-supported",
+        symptom="The run time has no such operation.",
+        cause="Under ZLUDA: its DLLs are not those of the program's fork, or cuDNN is switched on"
+        " without its files. With ROCm: a feature that this card, driver or system lacks (virtual"
+        " memory of expandable_segments, access between cards).",
+        do="unset PYTORCH_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF",
+        windows="Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda).",
+        here=_COMPARES,
+        source="https://github.com/vladmandic/sdnext/issues/4647",
+        words=("operation not supported", "hiperrornotsupported"),
+        patterns=(_ERROR + r"operation not supported", r"\bhipErrorNotSupported\b"),
+        follows=("zluda-failed",),
+        confidence="possible",
     ),
     Rule(
         id="hip-error",
         symptom="A call of the HIP run time failed.",
         cause="HIP reports some errors in a later call than the one that failed, so the text and"
-        " the place may mislead. A PyTorch that was built for another ROCm than the installed one"
-        " or than the card needs is one cause.",
-        here="`hy3d-rocm doctor` compares the card with what PyTorch was built for.",
-        otherwise="Run once with AMD_SERIALIZE_KERNEL=3, which makes the traceback name the place;"
-        " install the PyTorch wheels that fit your ROCm and card.",
+        " the place may mislead.",
+        do="Run once with AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
+        here=_COMPARES,
+        otherwise="Restart the program after it: the device may be lost.",
         source="https://github.com/invoke-ai/InvokeAI/issues/5738",
-        words=("hip error",),
-        patterns=(rf"\bHIP error: (?!{_TOLD})\w",),
-        follows=(*_LOST, "wrong-architecture", "hip-out-of-memory", "no-gpu-found"),
+        words=("hip error", "hiperror"),
+        patterns=(
+            rf"\bHIP error: (?!{_TOLD})\w",
+            r"Search for .hipError(?!InvalidValue|OutOfMemory|IllegalAddress|Launch|InvalidImage"
+            r"|NoBinaryForGpu|InvalidDevice|InvalidConfiguration|NoDevice|InvalidKernelFile"
+            r"|Assert|NotSupported)\w+",
+        ),
+        follows=(ANY,),
         confidence="possible",
     ),
 )

@@ -1,17 +1,19 @@
-"""What is installed: PyTorch, ROCm, ZLUDA, permissions."""
+"""What is installed: PyTorch, ROCm's libraries, and whether they fit each other and the card."""
 
 from __future__ import annotations
 
 from hy3d_rocm.diagnose.rule import Rule
 
-_ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
-_ZLUDA = "https://github.com/patientx/ComfyUI-Zluda/issues/"
 _DOCTOR = (
     "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
 )
-_ROCM_LIBRARY = r"lib(?:MIOpen|torch_hip|amd_smi|rocm_smi64|rocblas|hipblas(?:lt)?|hipsparse"
-_ROCM_LIBRARY += r"|hsa-runtime64|amdhip64|rccl|hipfft"
-_ROCM_LIBRARY += r"|rocsolver|rocrand|hiprand|amd_comgr|roctx64|hiprtc)\.so[.\d]*"
+_NEVER = "This package never installs or replaces torch. " + _DOCTOR
+_ROCM_LIBRARY = (
+    r"lib(?:MIOpen|torch_hip|c10_hip|amd_smi|amd_comgr|rocm\w*|roc(?:blas|solver|rand|fft|sparse"
+    r"|profiler[\w-]*|tracer64|tx64|thrust)|hip(?:blas(?:lt)?|blaslt|sparse(?:lt)?|fft|solver|rand"
+    r"|rtc|file|_hcc)|hsa-[\w-]+|hsakmt|hc_am|mcwamp\w*|amdhip64|amdocl64|aotriton\w*|rccl)"
+)
+_SHARED = _ROCM_LIBRARY + r"(?:[.-][\w-]+)?\.so[.\d]*"
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -19,10 +21,10 @@ RULES: tuple[Rule, ...] = (
         symptom="The program has no code for this AMD card.",
         cause="PyTorch, or a library in it, was built for other architectures than the card's, or"
         " HSA_OVERRIDE_GFX_VERSION names one that it does not have.",
+        do="{wheels}",
         here=_DOCTOR,
-        otherwise="Install PyTorch for your architecture (AMD's wheels by gfx number), or where"
-        " only a relative is supported, set HSA_OVERRIDE_GFX_VERSION to it (10.3.0 for RDNA2,"
-        " 11.0.0 for RDNA3).",
+        otherwise="With a second GPU (the processor's) hide it: HIP_VISIBLE_DEVICES=0.",
+        linux="{override}",
         source="https://github.com/pytorch/pytorch/issues/164346",
         words=(
             "invalid device function",
@@ -38,62 +40,174 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        id="rocblas-architecture",
-        symptom="rocBLAS has no kernels for this card.",
-        cause="rocBLAS reads its matrix kernels from files, one set an architecture, and there is"
-        " none for this card in this ROCm or HIP SDK.",
-        here=_DOCTOR + " Convolutions can go by Triton instead, matrix products of the model"
-        " can't.",
-        otherwise="A ROCm (or HIP SDK) that supports the card; on Windows also the rocBLAS files"
-        " that the community builds for it.",
-        source="https://github.com/ROCm/rocBLAS/issues/1339",
-        words=("tensilelibrary", "tensile host"),
-        patterns=(
-            r"(?:Cannot read|Could not load) \S.{0,160}TensileLibrary",
-            r"Could not initialize Tensile host",
-        ),
-    ),
-    Rule(
         id="cuda-wrong-architecture",
-        symptom="PyTorch has no code for this NVIDIA card.",
-        cause="Its wheel was built for other compute capabilities than the card's.",
-        here="Nothing of this package is at fault.",
-        otherwise="Install the PyTorch wheel for a CUDA version that knows the card.",
+        symptom="A CUDA wheel has no code for this card.",
+        cause="The wheel of PyTorch, or of the extension that ran here (custom_rasterizer,"
+        " SageAttention, bitsandbytes), was built for other compute capabilities than the card's."
+        " Where other work of PyTorch ran on the card before, it is the extension.",
+        do="Build the extension that ran here from its source for this card, or install the"
+        " PyTorch wheel of a CUDA version that knows the card.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/7677",
         words=("no kernel image",),
         patterns=(r"CUDA error: no kernel image is available",),
+        follows=("wrong-architecture",),
+        confidence="likely",
+    ),
+    Rule(
+        id="executable-stack",
+        symptom="The system refuses a library of ROCm that asks for an executable stack.",
+        cause="glibc 2.41 and newer no longer make the stack executable for a library that is"
+        " loaded later; old PyTorch wheels' libraries are marked as wanting it, without need. The"
+        " driver is not at fault.",
+        do='find "$(python -c "import sysconfig as s; print(s.get_path(\'purelib\'))")/torch/lib"'
+        " -name '*.so*' -exec patchelf --clear-execstack {} +",
+        here=_DOCTOR,
+        otherwise="A newer PyTorch for ROCm, whose libraries are not marked so. A library outside"
+        " PyTorch: the same patchelf on that file.",
+        source="https://github.com/easydiffusion/easydiffusion/issues/1921",
+        words=("executable stack",),
+        patterns=(r"cannot enable executable stack",),
+    ),
+    Rule(
+        id="torchvision-mismatch",
+        symptom="torchvision or torchaudio does not fit the installed torch.",
+        cause="They were built for another torch, so their operators are not there: they came from"
+        " another index, or one of them was updated alone. Neither the card nor xformers is at"
+        " fault.",
+        do="{wheels}",
+        here=_NEVER,
+        source="https://github.com/utensils/comfyui-nix/issues/46",
+        words=("torchvision", "torchaudio"),
+        patterns=(
+            r"operator torchvision::\w+ does not exist",
+            r"Couldn't load custom C\+\+ ops",
+            r"torch(?:vision|audio)[\\/].{0,120}(?:undefined symbol|not load this library)",
+            r"partially initialized module 'torchvision' has no attribute 'extension'",
+            r"No module named '?torch(?:vision|audio)\b",
+        ),
     ),
     Rule(
         id="rocm-library-missing",
         symptom="A library of ROCm is not found.",
-        cause="PyTorch is linked to a ROCm library that is not installed, or lies where the"
-        " loader does not look.",
+        cause="PyTorch is linked to a ROCm library that is not installed (another version, or a"
+        " wheel that leaves it out), or lies where the loader does not look. No package of the"
+        " system with a like name helps.",
+        do="{wheels}",
         here=_DOCTOR,
-        otherwise="Install PyTorch and ROCm of one version, or add the folder of the library to"
-        " LD_LIBRARY_PATH.",
-        source="https://github.com/pccr10001/comfyui-gfx1151-fa/issues/1",
+        otherwise="Or add the folder that has the file to LD_LIBRARY_PATH (wheels:"
+        " site-packages/_rocm_sdk_core/lib and its lib/rocm_sysdeps/lib); a nightly of another day"
+        " where one leaves a file out.",
+        source="https://github.com/ROCm/TheRock/issues/4150",
         words=("cannot open shared object", "could not load dynamic library"),
-        patterns=(_ROCM_LIBRARY + r"\W{1,4}(?:.{0,20}: )?cannot open shared object file",),
+        patterns=(_SHARED + r"\W{1,4}(?:.{0,20}: )?cannot open shared object file",),
+        unless=(r"libtorch_hip|libc10_hip",),
     ),
     Rule(
         id="rocm-library-mismatch",
         symptom="Libraries of ROCm do not fit each other.",
         cause="A symbol that one library expects is not in the other: they come from different"
         " versions or builds.",
+        do="unset LD_LIBRARY_PATH",
         here=_DOCTOR,
-        otherwise="Remove LD_LIBRARY_PATH entries to other ROCm versions; install all parts from"
-        " one place.",
+        otherwise="If it stays, all parts from one place: {wheels}",
         source="https://github.com/ROCm/pytorch/issues/2893",
         words=("undefined symbol", "version `"),
-        patterns=(_ROCM_LIBRARY + r": (?:undefined symbol|version `)",),
+        patterns=(_SHARED + r": (?:undefined symbol|version `)",),
+    ),
+    Rule(
+        id="rocm-sdk-incomplete",
+        symptom="ROCm's Python packages are incomplete or of several versions.",
+        cause="rocm, rocm-sdk-core, rocm-sdk-libraries and torch have to be of one build; here one"
+        " is missing, or does not know a library that another one asks for.",
+        do="{wheels}",
+        here=_DOCTOR,
+        otherwise='For tools as rocm-sdk also: the same command with "rocm[libraries,devel]",'
+        " then `rocm-sdk init`.",
+        source="https://github.com/pytorch/pytorch/pull/188724",
+        words=("rocm_sdk", "rocm-sdk", "keyerror: 'lib", "_rocm_init"),
+        patterns=(
+            r"rocm-sdk init failed",
+            r"'rocm-sdk' is not recognized",
+            r"rocm-sdk: (?:command )?not found",
+            r"No module named '?_?rocm_sdk\w*",
+            r"KeyError: 'lib[\w-]+\.so[.\d]*'",
+        ),
+    ),
+    Rule(
+        id="hip-runtime-missing",
+        symptom="AMD's HIP run time can't be loaded (Windows).",
+        cause="amdhip64 comes with the card's driver or with the ROCm wheels; here neither has it,"
+        " or it does not start.",
+        do="Install the current Adrenalin driver.",
+        here=_DOCTOR,
+        otherwise="Then: {wheels}",
+        source="https://github.com/ROCm/TheRock/issues/1552",
+        words=("amdhip64",),
+        patterns=(
+            r"Failed to load amdhip64",
+            r"amdhip64\w*\.dll.{0,60}(?:not found|could not be found|Can't open|was not found)",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="system-library-too-old",
+        symptom="The system's C or C++ library is too old for a wheel.",
+        cause="A wheel was built on a newer system than this one, or an environment (conda) brings"
+        " an older libstdc++ than the system's.",
+        do="conda install -c conda-forge libstdcxx-ng",
+        otherwise="That is for conda. Else a newer release of the distribution, or a container with"
+        " one.",
+        source="https://github.com/Tencent-Hunyuan/Hunyuan3D-2/issues/59",
+        words=("glibc", "cxxabi"),
+        patterns=(r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",),
+    ),
+    Rule(
+        id="torch-no-wheel",
+        symptom="There is no PyTorch wheel for this Python or system at that address.",
+        cause="Wheels are made for some versions of Python each, and those of pytorch.org with ROCm"
+        " for Linux only.",
+        do="{wheels}",
+        here=_NEVER,
+        otherwise="With Python 3.12, for which all of them are made.",
+        source="https://github.com/Nerogar/OneTrainer/issues/1381",
+        words=(
+            "distribution found for torch",
+            "requirement torch",
+            "matching platform",
+            "supported wheel",
+        ),
+        patterns=(
+            r"No matching distribution found for torch\b",
+            r"satisfies the requirement torch\b",
+            r"torch\S* has no wheels with a matching",
+            r"torch\S*\.whl is not a supported wheel",
+        ),
+    ),
+    Rule(
+        id="torch-broken",
+        symptom="PyTorch is installed in part, or is older than the code that uses it.",
+        cause="A module or name inside torch is missing: an installation that was interrupted or"
+        " overwritten, a folder of the name torch in the way, or code for a newer PyTorch.",
+        do="{wheels}",
+        here=_NEVER,
+        source="https://github.com/ROCm/legacy-rocm-build/issues/4161",
+        words=("no module named 'torch.", "from 'torch", "module 'torch"),
+        patterns=(
+            r"No module named 'torch\.\w+",
+            r"cannot import name '\w+' from (?:partially initialized module )?'torch[.']",
+            r"(?:partially initialized )?module 'torch(?:\._?\w+)*' has no attribute",
+        ),
+        follows=("mixed-torch-builds", "rocm-library-missing"),
+        confidence="likely",
     ),
     Rule(
         id="mixed-torch-builds",
-        symptom="A package was built for the CUDA build of PyTorch.",
-        cause="It looks for libtorch_cuda.so, and a ROCm PyTorch has libtorch_hip.so: torchvision,"
-        " torchaudio or an extension came from another index than torch.",
-        here=_DOCTOR,
-        otherwise="Install torch, torchvision and torchaudio together from the ROCm index.",
+        symptom="A package was built for another build of PyTorch (CUDA or ROCm).",
+        cause="A CUDA PyTorch has libtorch_cuda.so, a ROCm PyTorch libtorch_hip.so: torchvision,"
+        " torchaudio or an extension came from another index than torch. Installing CUDA does not"
+        " help.",
+        do="{wheels}",
+        here=_NEVER,
         source="https://github.com/pytorch/pytorch/issues/139410",
         words=("libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip"),
         patterns=(r"lib(?:torch|c10)_(?:cuda|hip)\.so: cannot open shared object file",),
@@ -103,141 +217,108 @@ RULES: tuple[Rule, ...] = (
         symptom="This PyTorch was built without GPU support.",
         cause="The CPU wheel is installed, mostly because a later `pip install` replaced the one"
         " that was there; or a node asks for CUDA on a machine that has none, as on a Mac.",
-        here="This package never installs or replaces torch. " + _DOCTOR,
-        otherwise="Uninstall torch, torchvision and torchaudio and install them from the ROCm"
-        " index.",
+        do="{wheels}",
+        here=_NEVER,
+        otherwise="With DirectML start ComfyUI with --directml.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/2807",
-        words=("torch not compiled with cuda",),
-        patterns=(r"Torch not compiled with CUDA enabled",),
+        words=("torch not compiled with cuda", "cpu-only torch"),
+        patterns=(r"Torch not compiled with CUDA enabled", r"Using CPU-only torch"),
+        follows=("zluda-failed",),
     ),
     Rule(
         id="torch-cuda-build",
         symptom="This PyTorch is the one for NVIDIA cards.",
         cause="It looks for NVIDIA's driver. On an AMD machine a later `pip install` has replaced"
         " the ROCm build by PyPI's.",
-        here="This package never installs or replaces torch. " + _DOCTOR,
-        otherwise="Uninstall torch, torchvision and torchaudio and install them from the ROCm"
-        " index.",
+        do="{wheels}",
+        here=_NEVER,
         source="https://github.com/Comfy-Org/ComfyUI/issues/5122",
-        words=("no nvidia driver",),
-        patterns=(r"Found no NVIDIA driver on your system",),
+        words=(
+            "nvidia driver on your",
+            "no nvidia driver",
+        ),
+        patterns=(
+            r"The NVIDIA driver on your system is too old",
+            r"Found no NVIDIA driver on your system",
+        ),
     ),
     Rule(
-        id="no-gpu-found",
-        symptom="PyTorch sees no GPU.",
-        cause="The driver is not loaded, this user or container may not use it, or"
-        " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides the card.",
+        id="extension-mismatch",
+        symptom="A package's native part does not fit this PyTorch.",
+        cause="It was compiled for another PyTorch, Python or ROCm than the installed one, so a"
+        " function or a DLL that it asks for is not there. PyTorch itself is not at fault.",
+        do="python -m pip install --force-reinstall --no-deps --no-binary :all: PACKAGE",
         here=_DOCTOR,
-        otherwise="Unset these variables, or set them to a number that exists; on Linux see whether"
-        " `rocminfo` lists the card and whether you are in the groups render and video.",
-        source="https://github.com/ROCm/hip/issues/3799",
-        words=("gpus are available", "hiperrornodevice", "no rocm-capable", "no agent was"),
+        otherwise="That builds it here; or a wheel of it for exactly this PyTorch and ROCm; or"
+        " without that package.",
+        source="https://github.com/pytorch/pytorch/issues/136664",
+        words=("dll load failed", "undefined symbol"),
         patterns=(
-            r"No (?:HIP|CUDA) GPUs are available",
-            r"\bhipErrorNoDevice\b",
-            r"no ROCm-capable device is detected",
-            r"ROCm: no agent was found",
+            r"DLL load failed while importing (?!_C\b|custom_raster|mesh_proc)\w+",
+            r"\.(?:so|pyd)[.\d]*: undefined symbol: _ZN?K?\w*(?:c10|at|torch)",
         ),
-        follows=("kfd-access", "kfd-unsupported-gpu", "torch-cuda-build", "rocm-library-missing"),
+        unless=(r"custom_rasterizer|torchvision|torchaudio|xformers",),
+        follows=("rocm-library-mismatch", "zluda-dll", "windows-hip-dll"),
         confidence="likely",
     ),
     Rule(
-        id="kfd-access",
-        symptom="The compute driver's device /dev/kfd can't be opened.",
-        cause="The user is not in its group, the container was not given it, or the driver"
-        " refuses.",
-        here=_DOCTOR,
-        otherwise="`sudo usermod -aG render,video $USER` and log in again; in Docker --device"
-        " /dev/kfd --device /dev/dri. If you are in the groups, look for 'kfd' in `dmesg`.",
-        source=_ROCM + "1211",
-        words=("/dev/kfd",),
-        patterns=(
-            r"Unable to open /dev/kfd",
-            r"/dev/kfd\b.{0,40}(?:Permission denied|Operation not permitted|No such file)",
-            r'openat?\(.{0,20}"/dev/kfd".{0,40}= -1 ',
-        ),
-        follows=("kfd-unsupported-gpu",),
-        confidence="likely",
-    ),
-    Rule(
-        id="kfd-unsupported-gpu",
-        symptom="The compute driver does not support this card.",
-        cause="The kernel's compute driver (kfd) says so itself: the card, or the way it is"
-        " connected, is not one that ROCm can use.",
-        here=_DOCTOR,
-        otherwise="A newer kernel, another card, or another back end (Vulkan, DirectML).",
-        source=_ROCM + "2232",
-        words=("in kfd", "kfd:"),
-        patterns=(
-            r"not supported in kfd",
-            r"kfd: .{0,60}skipped device .{0,60}PCI rejects atomics",
-        ),
-    ),
-    Rule(
-        id="zluda-dll",
-        symptom="PyTorch can't load a DLL behind which ZLUDA stands.",
-        cause="cublas, cusparse, nvrtc and cudnn are ZLUDA's there; they need the HIP SDK and its"
-        " PATH, and the files in torch\\lib have to be ZLUDA's.",
+        id="windows-hip-dll",
+        symptom="PyTorch's ROCm part can't be loaded (Windows).",
+        cause="A library of ROCm that torch_hip.dll or c10_hip.dll needs is missing or does not"
+        " start: wheels of several builds, a wheel that leaves one out, or an old driver.",
+        do="{wheels}",
         here="This package works above PyTorch and can't mend it.",
-        otherwise="Install the HIP SDK that your ZLUDA asks for, put its bin folder on PATH, run"
-        " the patching script again, remove an old NVIDIA driver.",
-        source=_ZLUDA + "224",
-        words=("cublas", "cusparse", "caffe2_nvrtc", "nvrtc", "cudnn64", "nvcuda", "zluda"),
+        otherwise="The current Adrenalin driver; no folder of another HIP SDK on PATH.",
+        source="https://github.com/ROCm/TheRock/issues/1155",
+        words=("error loading",),
         patterns=(
-            r"Error loading \S.{0,200}\b(?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*"
-            r"|nvcuda)\.dll",
+            r'Error loading "?\S.{0,200}[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll',
         ),
+        confidence="likely",
+    ),
+    Rule(
+        id="windows-dll-mismatch",
+        symptom="DLLs of PyTorch are of several versions (WinError 127).",
+        cause="A DLL was found and lacks a function that another one asks for: torch was changed"
+        " while files of another version (also ZLUDA's) lie in its folder.",
+        do="Delete the program's folder venv and let it install itself again.",
+        here="This package works above PyTorch and can't mend it.",
+        source="https://github.com/dmMaze/BallonsTranslator/issues/14",
+        words=("winerror 127",),
+        patterns=(r"WinError 127\b.{0,200}torch[\\/]lib",),
         confidence="likely",
     ),
     Rule(
         id="windows-torch-dll",
         symptom="PyTorch can't load one of its own DLLs (Windows).",
-        cause="A DLL that it needs is missing: the Visual C++ run time, a part of ROCm, or the"
-        " card's driver is too old for this build.",
+        cause="The file that is named is there; one that it needs is missing, mostly the Visual C++"
+        " run time with its OpenMP library (libomp140).",
+        do="winget install Microsoft.VCRedist.2015+.x64",
         here="This package works above PyTorch and can't mend it.",
-        otherwise="Install the current Visual C++ redistributable and the current Adrenalin"
-        " driver, then torch and rocm of one version anew.",
-        source="https://github.com/ROCm/TheRock/issues/1309",
-        words=("error loading",),
-        patterns=(r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',),
-        unless=(r"[\\/](?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*|nvcuda)\.dll",),
-        confidence="likely",
-    ),
-    Rule(
-        id="zluda-failed",
-        symptom="ZLUDA could not start.",
-        cause="ZLUDA stands on AMD's HIP SDK and driver: the SDK is missing or of another version"
-        " than this ZLUDA was made for, or it lists no card.",
-        here="This package works above PyTorch and can't mend it.",
-        otherwise="Install the HIP SDK that your ZLUDA asks for (only one of them), put its bin"
-        " folder on PATH, see whether hipInfo lists the card, and delete the .zluda folder.",
-        source="https://github.com/CS1o/Stable-Diffusion-Info/issues/5",
-        words=("zluda",),
-        patterns=(
-            r"Failed to load ZLUDA",
-            r"ZLUDA failed to initialize",
-            r"ERROR\W{1,20}Load ZLUDA: ",
-            r"ZLUDA device failed to pass basic operation test",
+        otherwise="For fbgemm.dll also Visual Studio's C++ tools (libomp140.x86_64.dll); then torch"
+        " anew.",
+        source="https://github.com/ROCm/TheRock/issues/1167",
+        words=(
+            "importing _c",
+            "error loading",
         ),
-    ),
-    Rule(
-        id="zluda-attention",
-        symptom="Kernels of NVIDIA's attention run under ZLUDA.",
-        cause="PyTorch's memory-efficient attention is compiled for NVIDIA cards; ZLUDA can't"
-        " translate these kernels.",
-        here="This package leaves attention alone.",
-        otherwise="torch.backends.cuda.enable_mem_efficient_sdp(False) and"
-        " enable_flash_sdp(False).",
-        source="https://github.com/lllyasviel/FramePack/issues/58",
-        words=("fmha_cutlass",),
-        patterns=(r"FATAL: kernel `fmha_cutlass\w+` is for sm\d+",),
+        patterns=(
+            r"DLL load failed while importing _C\b",
+            r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',
+        ),
+        unless=(
+            r"[\\/](?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*|nvcuda)\.dll",
+            r"[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll",
+            r"WinError 127\b",
+        ),
+        confidence="likely",
     ),
     Rule(
         id="amdgpu-ids",
         symptom="amdgpu.ids is not found.",
         cause="A list with the names of cards; without it the card has a general name and all"
         " else works.",
-        here="Nothing has to be done.",
+        do="Nothing has to be done.",
         otherwise="The package libdrm-amdgpu-common has the file.",
         source="https://github.com/ROCm/pytorch/issues/984",
         words=("amdgpu.ids",),

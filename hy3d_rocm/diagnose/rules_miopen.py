@@ -17,6 +17,8 @@ RULES: tuple[Rule, ...] = (
         symptom="MIOpen found no algorithm for a convolution.",
         cause="No solver of this MIOpen takes that convolution, mostly a 3D one of a video VAE:"
         " on RDNA cards few exist, and those that want more workspace than there is are left out.",
+        do="torch.backends.cudnn.enabled = False",
+        decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Without this package: a newer ROCm, or torch.backends.cudnn.enabled = False for"
         " the decode; PyTorch's own operators then want more memory.",
@@ -34,6 +36,8 @@ RULES: tuple[Rule, ...] = (
         cause="MIOpen compiles kernels on the machine when they are first used. The compiler"
         " failed: it or its headers are missing, this card is not known to it, or it can't write"
         " its temporary files.",
+        do="hy3d-rocm miopen clear",
+        decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Look at the first compiler message below that line. Check that the temporary"
         " folder has room and may run programs, that the ROCm libraries are all of one version,"
@@ -55,6 +59,8 @@ RULES: tuple[Rule, ...] = (
         cause="MIOpen keeps kernels in ~/.cache/miopen and find results in ~/.config/miopen"
         " (Windows: %USERPROFILE%\\.miopen). One of them can't be written, is broken or locked, or"
         " lies on a network file system.",
+        do="export MIOPEN_USER_DB_PATH=/tmp/miopen MIOPEN_CUSTOM_CACHE_DIR=/tmp/miopen",
+        windows="hy3d-rocm miopen clear",
         here="`hy3d-rocm miopen info` shows both folders and `hy3d-rocm miopen clear` clears them"
         " after a backup. " + _ROUTED,
         otherwise="Set MIOPEN_USER_DB_PATH and MIOPEN_CUSTOM_CACHE_DIR to folders on a local disk"
@@ -75,9 +81,12 @@ RULES: tuple[Rule, ...] = (
         cause="Nothing faster takes this shape here, or the find step did not try it. The naive"
         " kernel is 10 to 100 times slower than it should be, minutes a layer for a video VAE,"
         " and on Windows long enough for the driver to be reset.",
+        do="export MIOPEN_FIND_MODE=FAST",
+        windows="set MIOPEN_FIND_MODE=FAST",
         here=_ROUTED + " `hy3d-rocm tune` measures ahead what is fastest on this card.",
         otherwise="MIOPEN_FIND_MODE=FAST, set before torch is imported, keeps the find step from"
-        " timing the naive kernel.",
+        " timing the naive kernel. With PyTorch of ROCm 7.0 also PYTORCH_MIOPEN_SUGGEST_NHWC=0:"
+        " channels-last is the default there, and slow.",
         source=_ISSUES + "TheRock/issues/1899",
         words=("naive",),
         patterns=(
@@ -92,6 +101,8 @@ RULES: tuple[Rule, ...] = (
         cause="DYNAMIC is no find mode and DB_ONLY no way of enforcing one, although guides name"
         " them. MIOpen throws at the first convolution, which PyTorch shows as"
         " miopenStatusUnknownError.",
+        do="unset MIOPEN_FIND_ENFORCE; export MIOPEN_FIND_MODE=FAST",
+        windows="set MIOPEN_FIND_ENFORCE=& set MIOPEN_FIND_MODE=FAST",
         here="In ComfyUI this package leaves such a value out before torch is imported.",
         otherwise="MIOPEN_FIND_MODE is one of NORMAL, FAST, HYBRID, DYNAMIC_HYBRID; leave"
         " MIOPEN_FIND_ENFORCE unset.",
@@ -108,11 +119,17 @@ RULES: tuple[Rule, ...] = (
         symptom="MIOpen ended a call with an error.",
         cause="The status that PyTorch shows only says that MIOpen failed; its reason is in the"
         " line 'MIOpen Error: ...', which some start scripts hide.",
+        do="torch.backends.cudnn.enabled = False",
+        decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Send the lines with 'MIOpen'; with MIOPEN_LOG_LEVEL=5 there are more of them.",
         source=_ISSUES + "MIOpen/issues/3726",
-        words=("miopenstatus", "miopen error"),
-        patterns=(r"\bmiopenStatus(?!Success|_t)\w+", r"MIOpen Error: "),
+        words=("miopen(hip): error", "miopenstatus", "miopen error"),
+        patterns=(
+            r"MIOpen\(HIP\): Error \[",
+            r"\bmiopenStatus(?!Success|_t)\w+",
+            r"MIOpen Error: ",
+        ),
         unless=(r"status == miopenStatusSuccess \(0",),
         follows=("miopen-no-algorithm", "miopen-naive-kernel", *_ANY_MIOPEN_CAUSE),
         confidence="likely",
@@ -122,18 +139,27 @@ RULES: tuple[Rule, ...] = (
         symptom="The convolution library found no engine for a convolution.",
         cause="PyTorch's cuDNN front end asked for a way to compute it and got none. Under ZLUDA"
         " MIOpen stands behind that, with the card's missing solvers.",
+        do="torch.backends.cudnn.enabled = False",
+        decode='Take the node "VAE Decode (ROCm, bounded memory)" in place of "VAE Decode".',
         here=_ROUTED,
         otherwise="Without this package: torch.backends.cudnn.enabled = False for the decode, or"
         " the VAE in its own type (bf16 is what is most often refused).",
         source="https://github.com/Comfy-Org/ComfyUI/issues/10075",
-        words=("unable to find an engine",),
-        patterns=(r"(?:GET|FIND) was unable to find an engine to execute this computation",),
+        words=(
+            "cudnn_status_",
+            "unable to find an engine",
+        ),
+        patterns=(
+            r"\bCUDNN_STATUS_(?!SUCCESS)\w+",
+            r"(?:GET|FIND) was unable to find an engine to execute this computation",
+        ),
+        follows=("miopen-compile", "miopen-no-algorithm", "miopen-database"),
     ),
     Rule(
         id="miopen-workspace-warning",
         symptom="[IsEnoughWorkspace] warnings of MIOpen.",
         cause="MIOpen's way of asking which solvers fit into the workspace; it takes another one.",
-        here="Nothing has to be done.",
+        do="Nothing has to be done.",
         otherwise="MIOPEN_LOG_LEVEL=3 hides them.",
         source=_ISSUES + "rocm-libraries/pull/4100",
         words=("isenoughworkspace",),
@@ -141,17 +167,28 @@ RULES: tuple[Rule, ...] = (
         severity="notice",
     ),
     Rule(
+        id="miopen-ck-missing",
+        symptom="A library with more of MIOpen's convolutions is not there for this card.",
+        cause="MIOpen takes its other solvers; some convolutions are slower.",
+        do="Nothing has to be done.",
+        source=_ISSUES + "TheRock/issues/4681",
+        words=("ck grouped conv", ".tn.model"),
+        patterns=(r"CK grouped conv library not found", r"Unable to load file: \S+\.tn\.model"),
+        severity="notice",
+        alone=True,
+    ),
+    Rule(
         id="miopen-system-database",
         symptom="MIOpen has no database that came with it for this card.",
         cause="Kernels for this card and number of compute units were not installed, so they are"
         " compiled at first use: slower once, then kept.",
-        here="Nothing has to be done.",
+        do="Nothing has to be done.",
         otherwise="The MIOpen kernels package of your ROCm version has them for some cards.",
         source=_ISSUES + "MIOpen/issues/2123",
         words=("system database", "parseandloaddb"),
         patterns=(
             r"(?:Missing|Unable to read) system database",
-            r"\[ParseAndLoadDb\] File is unreadable: .{0,300}miopen/db/",
+            r"\[ParseAndLoadDb\] File is unreadable: ",
         ),
         severity="notice",
     ),
@@ -160,9 +197,9 @@ RULES: tuple[Rule, ...] = (
         symptom="A variable is set that MIOpen does not know.",
         cause="MIOPEN_FIND_TIME_LIMIT and MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES do nothing"
         " in today's MIOpen: no variable bounds its find step.",
+        do="unset MIOPEN_FIND_TIME_LIMIT MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES",
         here="Where MIOpen has to be tried, this package tries it in a child process with a time"
         " limit.",
-        otherwise="Remove them.",
         source=""
         "https://rocm.docs.amd.com/projects/MIOpen/en/docs-10.1.0/reference/env_variables.html",
         words=("miopen_find_time_limit", "miopen_debug_amd_rocm_precompiled"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hy3d_rocm.diagnose.rule import Rule
 
 _WRAPPER = "https://github.com/kijai/ComfyUI-Hunyuan3DWrapper/issues/"
-_OPTIONAL = "This package does not need it."
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -13,12 +12,23 @@ RULES: tuple[Rule, ...] = (
         symptom="A model and its input are on different devices.",
         cause="Under CPU offload a model comes to the card for its call, and its input does not:"
         " a node has put the input where the model was resting.",
+        do="Update the node pack that the traceback names.",
         here="For Hunyuan3DWrapper's nodes this pack puts inputs on the device that runs (no"
         " change of the workflow); for other pipelines PipelineProxy and resolve_device do.",
         otherwise="Switch the offload of that node off, or report it to its author.",
         source="https://github.com/visualbruno/ComfyUI-Hunyuan3d-2-1/issues/37",
-        words=("same device", "should be the same", "input type"),
+        words=(
+            "but expected",
+            "meta tensor",
+            "either on cpu",
+            "same device",
+            "should be the same",
+            "input type",
+        ),
         patterns=(
+            r"is on (?:cpu|cuda:?\d*),? but expected",
+            r"Cannot copy out of meta tensor",
+            r"should be either on cpu or on the same device",
             r"Expected all tensors to be on the same device",
             r"Input type \([^)]{0,40}cuda[^)]{0,40}\) and (?:weight|bias) type \((?![^)]*cuda)",
             r"Input type \((?![^)]*cuda)[^)]{0,40}\) and (?:weight|bias) type \([^)]{0,40}cuda",
@@ -27,20 +37,25 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="custom-rasterizer",
         symptom="Hunyuan3D's rasteriser is missing or broken.",
-        cause="custom_rasterizer comes as a CUDA extension: its wheels are for one PyTorch with"
-        " CUDA each, and building it wants CUDA's tools. On AMD there is none.",
-        here="This package has no rasteriser yet. Meshes without texture work.",
-        otherwise="Leave the texture nodes out, or make the texture on another machine or in"
-        " another program.",
+        cause="custom_rasterizer and mesh_processor come as CUDA extensions: their wheels are for"
+        " one PyTorch with CUDA each, and building them wants CUDA's tools. On AMD there is none.",
+        do="Install this pack (hy3d_rocm) into ComfyUI/custom_nodes and restart ComfyUI.",
+        here="It serves modules of its own under both names where upstream's are missing; in Python"
+        " that is hy3d_rocm.raster.install().",
+        otherwise="Uninstall a custom_rasterizer that is installed and does not load. Meshes"
+        " without texture work either way.",
         source=_WRAPPER + "84",
-        words=("custom_rasterizer", "custom-rasterizer"),
+        words=("custom_rasterizer", "custom-rasterizer", "mesh_processor", "texture synthesis"),
         patterns=(
-            r"No module named '?custom_rasterizer",
+            r"No module named '?(?:custom_rasterizer|mesh_processor|mesh_inpaint_processor)",
             r"module 'custom_rasterizer\w*' has no attribute",
             r"No matching distribution found for custom[_-]rasterizer",
             r"custom_rasterizer[\\/]setup\.py",
-            r"DLL load failed while importing custom_rasterizer",
+            r"DLL load failed while importing (?:custom_rasterizer|mesh_processor)",
             r"custom_rasterizer\S*\.(?:so|pyd): undefined symbol",
+            r"Building wheel for custom[_-]rasterizer .{0,40}\berror",
+            r"Failed (?:building wheel for|to build) custom[_-]rasterizer",
+            r"Texture synthesis is disabled? due to missing requirements",
         ),
     ),
     Rule(
@@ -48,78 +63,65 @@ RULES: tuple[Rule, ...] = (
         symptom="A CUDA extension is to be built where it can't be.",
         cause="Its setup wants CUDA's tools (CUDA_HOME), which an AMD machine has not got, or"
         " PyTorch can't build extensions for ROCm on Windows.",
+        do="Leave that package out, or look for its ROCm or Triton version.",
         here="This package needs no such extension.",
-        otherwise="Look for a ROCm version of that package; on Linux PyTorch can build some with"
-        " hipcc.",
+        otherwise="Installing CUDA does not help; on Linux PyTorch can build some with hipcc.",
         source="https://github.com/ROCm/DeepEP/issues/1",
         words=("cuda_home", "building pytorch extensions"),
         patterns=(
             r"CUDA_HOME environment variable is not set",
+            r"Cannot find CUDA_HOME",
             r"Building PyTorch extensions using ROCm and Windows is not supported",
         ),
         follows=("custom-rasterizer",),
     ),
     Rule(
-        id="xformers-operator",
-        symptom="xformers has no attention for this card or type.",
-        cause="xformers was built without the kernels that this call needs (on AMD: composable"
-        " kernels, for some cards, in 16 bits).",
-        here=_OPTIONAL,
-        otherwise="Start ComfyUI with --use-pytorch-cross-attention, or uninstall xformers.",
-        source="https://github.com/utensils/comfyui-nix/issues/57",
-        words=("memory_efficient_attention",),
-        patterns=(r"No operator found for `?memory_efficient_attention",),
+        id="nan-latents",
+        symptom="The sampler's result is NaN: the picture comes out black.",
+        cause="The latent has no numbers before the VAE sees it: attention or the model in too"
+        " narrow a type computed nonsense. Another VAE does not help.",
+        do="Start ComfyUI with --use-split-cross-attention",
+        here="This package's decode says so in place of making black frames of it.",
+        otherwise="--force-upcast-attention; the model in bf16; no SageAttention.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/9046",
+        words=("nan", "samples"),
+        patterns=(r"samples'?: tensor\(\[+ ?nan",),
+        confidence="likely",
     ),
     Rule(
-        id="attention-package-missing",
-        symptom="An optional attention package is not there or not usable.",
-        cause="SageAttention or FlashAttention was asked for and is not installed for this"
-        " Python, or its CUDA part is missing, which does not exist for AMD.",
-        here=_OPTIONAL,
-        otherwise="Start without --use-sage-attention or --use-flash-attention. On AMD"
-        " SageAttention 1 and FlashAttention's Triton back end can work where Triton does.",
-        source="https://github.com/thu-ml/SageAttention/issues/126",
-        words=("sageatt", "flash_attn", "sage-attention"),
-        patterns=(
-            r"No module named '?(?:sageattention|flash_attn)\b",
-            r"No module named '?flash_attn_(?:2_cuda|interface)",
-            r"name 'sageattn\w*' is not defined",
-            r"the `?(?:sageattention|flash-attn)`? package must be installed",
-        ),
-    ),
-    Rule(
-        id="triton-missing",
-        symptom="Triton is missing.",
-        cause="torch.compile, or a node, needs Triton, and there is none for this PyTorch, or not"
-        " the one that fits it.",
-        here=_OPTIONAL + " With it, convolutions on the GPU are faster.",
-        otherwise="Switch torch.compile off in that node. Linux: the Triton that comes with the"
-        " ROCm wheels of torch. Windows: one that is built for AMD.",
-        source="https://github.com/kijai/ComfyUI-WanVideoWrapper/issues/92",
-        words=("triton",),
-        patterns=(
-            r"Cannot find a working triton installation",
-            r"No module named '?triton'?(?![\w.])",
-            r"\bTritonMissing\b",
-        ),
+        id="nan-vae",
+        symptom="The VAE's result is NaN: pictures come out black.",
+        cause="In fp16 a VAE overflows; on AMD a wrong convolution kernel does it as well."
+        " Switching the check off only hides it.",
+        do="Start with --no-half-vae (ComfyUI: --fp32-vae)",
+        here='The node "VAE Decode (ROCm, bounded memory)" checks the result and decodes once'
+        " more in a wider type, if the latent itself is finite.",
+        otherwise="Another VAE; another attention.",
+        source="https://github.com/vladmandic/sdnext/issues/149",
+        words=("nan",),
+        patterns=(r"A tensor with (?:all )?NaNs was produced in VAE",),
+        confidence="likely",
     ),
     Rule(
         id="nan-frames",
         symptom="Pictures or frames are NaN: they come out black.",
-        cause="The numbers were not finite before they became pixels. In fp16 a VAE or a model"
-        " overflows; on AMD a wrong convolution or attention kernel does it as well.",
-        here='The node "VAE Decode (ROCm, bounded memory)" checks the result and decodes once'
-        " more in a wider type, if the latent itself is finite.",
-        otherwise="--fp32-vae or --bf16-vae for the VAE; if the latents are NaN already, another"
-        " attention (--use-pytorch-cross-attention) or --force-upcast-attention.",
-        source="https://github.com/Comfy-Org/ComfyUI/issues/9046",
-        words=("invalid value encountered", "nansexception", "nan"),
+        cause="The numbers were not finite before they became pixels: attention (SageAttention,"
+        " AMD's AOTriton), or a model or VAE that overflows in fp16.",
+        do="Start ComfyUI with --use-split-cross-attention and without --use-sage-attention",
+        here='The node "VAE Decode (ROCm, bounded memory)" checks the result, says whether the'
+        " latent was NaN already, and decodes once more in a wider type where it was not.",
+        otherwise="If the latent is finite it is the VAE: --fp32-vae. --force-upcast-attention;"
+        " restart if it began after many runs.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/14379",
+        words=("invalid value encountered", "nansexception"),
         patterns=(
             r"RuntimeWarning: invalid value encountered in (?:cast|multiply)",
             r"NansException",
-            r"A tensor with all NaNs was produced",
         ),
+        unless=(r"produced in VAE",),
+        follows=("nan-latents", "nan-vae"),
         confidence="likely",
+        rank=2,
     ),
     Rule(
         id="decode-stopped",
@@ -127,18 +129,21 @@ RULES: tuple[Rule, ...] = (
         cause="Nothing came after the decode began: no error, no result. If it stood there for"
         " minutes, MIOpen's find step hangs or times its naive kernel; the GPU then shows 0 to 2"
         " % or 100 %.",
+        do="export MIOPEN_FIND_MODE=FAST",
+        windows="set MIOPEN_FIND_MODE=FAST",
         here="Under protect() MIOpen is only called for shapes that were proven, and is tried in"
         " a child process with a time limit. `hy3d-rocm tune` proves them ahead.",
-        otherwise="MIOPEN_FIND_MODE=FAST before torch is imported. Wait once: the first decode at a"
+        otherwise="It has to be set before torch is imported. Wait once: the first decode at a"
         " resolution is the slow one. `hy3d-rocm miopen clear` starts MIOpen's cache anew.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/5759",
         confidence="possible",
+        rank=0,
     ),
     Rule(
         id="decode-recovered",
         symptom="A decode of this package failed in one way and went on in another.",
         cause="The line says why, and which way came next.",
-        here="Nothing has to be done: the frames are complete.",
+        do="Nothing has to be done: the frames are complete.",
         otherwise="The report of the decode has the details.",
         source="hy3d_rocm/decode/execution.py",
         words=("starting again",),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = r"(\d{1,12}(?:\.\d{1,4})?) (bytes|[KMG]iB)"
 _ASKED = re.compile(rf"Tried to allocate {_SIZE}", re.IGNORECASE)
 _TOTAL = re.compile(rf"total capac\w+ of {_SIZE}", re.IGNORECASE)
 _FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
+_HELD = re.compile(rf"{_SIZE} is allocated by PyTorch", re.IGNORECASE)
 _RESERVED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
 _MEMORY_RULES = ("hip-out-of-memory", "cuda-out-of-memory", "gpu-out-of-memory")
+_GIB = 2.0**30
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
@@ -18,25 +21,46 @@ def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
     return float(found[1]) * _UNITS[found[2].lower()] if found else None
 
 
+def _free_but_refused(text: str) -> bool:
+    """A quarter of the card was free, and more than was asked for (some drivers say nonsense)."""
+    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
+    if asked is None or total is None or free is None:
+        return False
+    return total / 4 < free <= total and asked < 0.8 * free
+
+
+def _held_elsewhere(text: str) -> bool:
+    """Less than a third of what is taken is PyTorch's in this process."""
+    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
+    held = _bytes(_HELD, text)
+    if asked is None or total is None or free is None or held is None or free < 0:
+        return False
+    own = held + (_bytes(_RESERVED, text) or 0.0)
+    return asked > free and total - free > 3 * own and asked < total - own
+
+
+def _most_of_the_card(text: str) -> bool:
+    """One request for more than six tenths of the card."""
+    asked, total = _bytes(_ASKED, text), _bytes(_TOTAL, text)
+    return asked is not None and total is not None and asked > max(0.6 * total, 4 * _GIB)
+
+
+FIGURES: dict[str, Callable[[str], bool]] = {
+    "free but refused": _free_but_refused,
+    "held elsewhere": _held_elsewhere,
+    "most of the card": _most_of_the_card,
+}
+
+
 def memory_note(rule: str, text: str) -> str:
     """A sentence, or "" where the line has no figures or they say nothing special."""
     if rule not in _MEMORY_RULES:
         return ""
-    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
-    if asked is None or total is None:
+    asked, free = _bytes(_ASKED, text), _bytes(_FREE, text)
+    reserved = _bytes(_RESERVED, text)
+    if asked is None or free is None or reserved is None or asked <= free:
         return ""
-    if asked > total:
-        return (
-            "One request was larger than the whole card: it is one operation (a convolution's"
-            " im2col, attention without tiles) and not the sum of the models."
-        )
-    reserved = _bytes(_RESERVED, text) or 0.0
-    if free is not None and free < total and asked < 0.8 * free:
-        return (
-            "More was free than was asked for, so the card's size is not the limit: another process"
-            " took it in that moment, or the driver or the host's memory had none left."
-        )
-    if free is not None and reserved + free > asked:
+    if reserved + free > asked:
         return (
             "PyTorch holds as much as was asked for, in pieces: emptying its allocator once between"
             " the sampler and the decode helps."

@@ -12,11 +12,12 @@ from typing import Literal
 
 from hy3d_rocm.diagnose.read import Line
 
-Stage = Literal["", "load", "sampling", "decode", "after"]
+Stage = Literal["", "load", "sampling", "sampled", "decode", "after"]
 STAGE_WORDS: dict[Stage, str] = {
     "": "",
     "load": "while a model was loaded",
     "sampling": "while sampling",
+    "sampled": "after sampling",
     "decode": "in the VAE decode",
     "after": "after the VAE decode",
 }
@@ -30,6 +31,7 @@ _WORDS = (
     "%|",
     "dynamicswap",
     "requested to load",
+    "loaded ",
     "interrupt",
 )
 _OWN_START = re.compile(r"\[VAE (?:De|En)code\] (?:Starting|Attempting)")
@@ -43,6 +45,7 @@ _VAE_LOADED = re.compile(
     r"|Requested to load (?:\w*VAE\w*|AutoencoderKL\w*|AutoencodingEngine)"
 )
 _MODEL_LOADED = re.compile(r"Moving DynamicSwap_|Loaded \w+ to |Requested to load \w+")
+_LOADED = re.compile(r"\bloaded (?:completely|partially)|full load: True", re.IGNORECASE)
 _FRAMES = re.compile(
     r"\bvae_decode\(|\bvae\.decode(?:_tiled)?\(|first_stage_model\.decode|\bdecode_tiled_?\("
     r"|Node Type:\W{0,4}\s?VAEDecode|executing VAEDecode|\bin decode_first_stage"
@@ -81,13 +84,15 @@ class Stages:
                 self.stage = "load"
         elif _MODEL_LOADED.search(line.text):
             self._ended("load")
+        elif _LOADED.search(line.text) and self.stage == "load":
+            self.stage = ""  # what it is used for is not shown
         else:
             self._progress(line)
 
     def _progress(self, line: Line) -> None:
         bar = _BAR.search(line.text)
         if bar is not None and self.begun is None:
-            self.stage = "sampling"
+            self.stage = "sampled" if bar[1] == "100" else "sampling"
             self.sampled = self.sampled or bar[1] == "100"
         elif line.text.endswith("got prompt"):
             self.sampled = False

@@ -133,7 +133,7 @@ LINES = (
     ),
     _case("gpu-out-of-memory", "llama: failed to allocate ROCm0 buffer of size 13", "ggml-cuda.cu"),
     _case(
-        "gpu-out-of-memory",
+        "decode-retried-tiled",
         "Warning: Ran out of memory when regular VAE encoding, retrying with tiled VAE encoding.",
         "comfy/sd.py",
     ),
@@ -197,7 +197,9 @@ LINES = (
     ),
     _case("no-gpu-found", "hipErrorNoDevice", _HIP),
     _case("no-gpu-found", "RuntimeError: HIP error: no ROCm-capable device is detected", _HIP),
-    _case("kfd-access", "Unable to open /dev/kfd read-write: Cannot allocate memory", "rocminfo"),
+    _case(
+        "kfd-no-memory", "Unable to open /dev/kfd read-write: Cannot allocate memory", "rocminfo"
+    ),
     _case("kfd-access", "/dev/kfd: Permission denied", "robertrosenbusch/gfx803_rocm#15"),
     _case(
         "kfd-unsupported-gpu",
@@ -216,7 +218,7 @@ LINES = (
         "specification 001",
     ),
     _case(
-        "",
+        "dtype-mismatch",
         "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be"
         " the same",
         "dtypes, one device",
@@ -247,16 +249,28 @@ LINES = (
         "Dao-AILab/flash-attention#1653",
     ),
     _case("triton-missing", "torch._inductor.exc.TritonMissing: ...", "torch/_inductor/exc.py"),
-    _case("", "ModuleNotFoundError: No module named 'triton.common'", "another version of Triton"),
     _case(
-        "nan-frames",
+        "triton-mismatch",
+        "ModuleNotFoundError: No module named 'triton.common'",
+        "another version of Triton",
+    ),
+    _case(
+        "nan-vae",
         "modules.devices.NansException: A tensor with NaNs was produced in VAE.",
         "AUTOMATIC1111's devices.py",
     ),
-    _case(
-        "nan-frames", "A tensor with all NaNs was produced in VAE.", "AUTOMATIC1111's devices.py"
-    ),
+    _case("nan-vae", "A tensor with all NaNs was produced in VAE.", "AUTOMATIC1111's devices.py"),
 )
+
+
+def families() -> list[Case]:
+    """The rows of tests/data/log_lines.txt."""
+    rows = [
+        row.split(": ", 1)
+        for row in (DATA.parent / "log_lines.txt").read_text(encoding="utf-8").splitlines()
+        if not row.startswith("#")
+    ]
+    return [_case(ids, text.replace("\\n", "\n"), text) for ids, text in rows]
 
 
 def all_cases() -> list[Case]:
@@ -264,4 +278,4 @@ def all_cases() -> list[Case]:
         Case("\n".join(found["lines"]), tuple(found["expected"]), found["link"])
         for found in excerpts()
     ]
-    return [*public, *TREE, *LINES]
+    return [*public, *TREE, *LINES, *families()]

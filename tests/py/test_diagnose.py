@@ -15,7 +15,7 @@ from diagnose_cases import excerpts as read_excerpts
 from hy3d_rocm.diagnose import diagnose, examine
 from hy3d_rocm.diagnose.examine import Examination
 from hy3d_rocm.diagnose.read import lines_of_text
-from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rule import ANY, Rule
 from hy3d_rocm.diagnose.rules import BY_ID, RULES
 
 CASES = all_cases()
@@ -76,10 +76,13 @@ def test_each_pattern_is_needed_by_a_line_that_it_alone_matches(rule: Rule) -> N
 def test_the_table_is_complete_and_its_words_are_in_its_patterns_lines() -> None:
     assert len(BY_ID) == len(RULES)
     for rule in RULES:
-        assert all((rule.symptom, rule.cause, rule.here, rule.otherwise, rule.source)), rule.id
-        assert all(text.endswith(".") for text in (rule.cause, rule.here, rule.otherwise)), rule.id
+        assert all((rule.symptom, rule.cause, rule.do, rule.source)), rule.id
+        assert isinstance(rule.patterns, tuple), rule.id
+        for text in (rule.symptom, rule.cause, rule.here, rule.otherwise, rule.linux):
+            assert text == "" or text.endswith((".", "}")), rule.id
         assert all(word == word.lower() for word in rule.words), rule.id
-        assert set(rule.follows) <= set(BY_ID) - {rule.id}, rule.id
+        assert set(rule.follows) <= {*BY_ID, ANY} - {rule.id}, rule.id
+        assert set(rule.needs) <= set(BY_ID) - {rule.id}, rule.id
         assert bool(rule.words) == bool(rule.patterns), rule.id
 
 
@@ -107,6 +110,11 @@ def test_an_encode_that_stops_is_a_hang_too() -> None:
     [
         ("", ""),
         ("got prompt\nRequested to load WAN21\n", "while a model was loaded"),
+        (
+            "got prompt\nRequested to load WAN21\nloaded completely; full load: True\n",
+            "",
+        ),
+        ("100%|###  | 20/20 [00:30]\n", "after sampling"),
         ("got prompt\nRequested to load WAN21\n 50%|###  | 10/20 [00:30]\n", "while sampling"),
         (FRAMEPACK_START + VAE_LOADED + OURS, "in the VAE decode"),
         (
@@ -134,12 +142,22 @@ def test_figures_are_read_out_of_the_sentence() -> None:
     text = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 20.00 GiB"
     text += " of which {} GiB is free. Of the allocated memory 5 GiB is allocated by PyTorch, and"
     text += " {} GiB is reserved by PyTorch but unallocated."
-    notes = [
-        diagnose(text.format(*figures))[0].note
-        for figures in ((35, 13, 1), (1, 13, 1), (4, 1, 9), (4, 1, 1))
+    told = [
+        diagnose(text.format(*figures))[0]
+        for figures in ((35, 13, 1), (1, 13, 1), (4, 1, 9), (4, 1, 2))
     ]
-    assert [note.split()[:3] for note in notes] == [
-        ["One", "request", "was"], ["More", "was", "free"], ["PyTorch", "holds", "as"], [],
+    assert [found.rule for found in told] == [
+        "memory-one-request", "memory-refused", "hip-out-of-memory", "hip-out-of-memory",
+    ]  # fmt: skip
+    assert told[2].note.startswith("PyTorch holds as much as was asked for")
+    assert told[3].note == ""
+
+
+def test_memory_that_other_programs_hold_is_told_from_a_full_card() -> None:
+    text = "HIP out of memory. Tried to allocate 4 GiB. GPU 0 has a total capacity of 16 GiB of"
+    text += " which 1 GiB is free. Of the allocated memory {} GiB is allocated by PyTorch"
+    assert [diagnose(text.format(own))[0].rule for own in (2, 14)] == [
+        "memory-held-elsewhere", "hip-out-of-memory",
     ]  # fmt: skip
 
 
@@ -162,3 +180,107 @@ def test_the_package_reads_logs_without_torch_or_numpy() -> None:
         cwd=Path(__file__).resolve().parents[2],
     )  # fmt: skip
     assert done.stdout.strip() == "set()"
+
+
+WRONG = "RuntimeError: HIP error: invalid device function\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "left_out"),
+    [
+        ("AMD arch: gfx1100\n", "torch[device-gfx1100]", "HSA_OVERRIDE"),
+        ("Device: cuda:0 AMD Radeon RX 6700 XT : native\n", "torch[device-gfx1031]", "=11.0.0"),
+        ("/home/me/x: Device: AMD Radeon RX 6700 XT\n", "HSA_OVERRIDE_GFX_VERSION=10.3.0", "="),
+        ("C:\\ComfyUI\\x: AMD Radeon RX 6700 XT\n", "torch[device-gfx1031]", "HSA_OVERRIDE"),
+        ("/home/me/x: gfx803\n", "torch[device-gfx803]", "HSA_OVERRIDE"),
+        ("gfx1034\nGPU arch: gfx1033\n", "torch[device-all]", "device-gfx103"),
+        ("HSA_OVERRIDE_GFX_VERSION=10.3.0 main.py\nAMD arch: gfx1030\n", "device-all", "gfx1030]"),
+    ],
+)
+def test_what_to_do_fits_the_card_and_system_that_the_log_shows(
+    shown: str, said: str, left_out: str
+) -> None:
+    (found,) = diagnose(shown + WRONG)
+    told = f"{found.do} {found.otherwise}"
+    assert said in told
+    if left_out != "=":
+        assert left_out not in told
+
+
+def test_an_nvidia_card_gets_no_wheels_for_amd() -> None:
+    wrong = "RuntimeError: operator torchvision::nms does not exist\n"
+    (found,) = diagnose("Device: cuda:0 NVIDIA GeForce RTX 4090 : native\n" + wrong)
+    assert "rocm" not in found.do
+    (found,) = diagnose("Device: cuda:0 AMD Radeon RX 9070 XT : native\n" + wrong)
+    assert "torch[device-gfx1201]" in found.do
+
+
+def test_the_override_of_the_card_is_never_named_where_the_log_shows_windows() -> None:
+    for case in CASES:
+        windows = "Windows fatal exception: C:\\x\n" + case.text
+        for found in examined(windows).causes:
+            assert "HSA_OVERRIDE_GFX_VERSION=" not in found.remedy, found.rule
+
+
+def test_a_variable_is_set_as_the_system_in_the_log_sets_it() -> None:
+    failed = "MIOpen(HIP): Selected: ConvDirectNaiveConvFwd\n"
+    assert diagnose("File C:\\ComfyUI\\main.py\n" + failed)[0].do.startswith("set ")
+    assert diagnose("File /home/me/main.py\n" + failed)[0].do.startswith("export ")
+
+
+def test_the_worst_is_told_first_and_what_the_program_survived_last() -> None:
+    text = (
+        "   0.0 seconds (IMPORT FAILED): /c/custom_nodes/a\n"
+        "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16\n"
+        + "\n" * 500
+        + "HW Exception by GPU node-1 (Agent handle: 0x3) reason :GPU Hang\n"
+    )
+    assert [(found.rule, found.rank) for found in diagnose(text)] == [
+        ("gpu-hang", 0), ("dtype-mismatch", 1), ("node-import-failed", 2),
+    ]  # fmt: skip
+
+
+def test_an_unknown_traceback_is_said_to_end_in_the_node_pack_that_raised_it() -> None:
+    text = (
+        "- **Node Type:** MyNode\nTraceback (most recent call last):\n"
+        '  File "/home/me/ComfyUI/custom_nodes/Some-Pack/nodes.py", line 3, in run\n'
+        '  File "/home/me/v/site-packages/torch/nn/linear.py", line 9, in forward\n'
+        "ValueError: something new\n"
+    )
+    found = examined(text)
+    assert not found.diagnoses
+    assert found.origin == "in the custom node pack Some-Pack (nodes.py), node MyNode"
+    plain = text.replace("custom_nodes/Some-Pack/", "").replace("- **Node Type:** MyNode\n", "")
+    assert examined(plain).origin == "in PyTorch (linear.py)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error: x", "worker failed", "exited with code 3", "returned 0xC0000142", "!!! x",
+        "the task hung", "Connection timed out", "child killed", "HRESULT 0x80004005",
+        '  File "/a/b.py", line 3, in x', "core dumped",
+    ],
+)  # fmt: skip
+def test_a_finished_run_with_a_word_of_an_error_is_no_all_clear(line: str) -> None:
+    found = examined(f"got prompt\nPrompt executed in 3.0 seconds\n{line}\n")
+    assert found.finished
+    assert not found.causes
+    assert found.unknown_count == 1
+
+
+@pytest.mark.parametrize("line", ["0 errors", "exited with code 0", "errors='ignore'", "default"])
+def test_words_that_only_look_like_errors_are_none(line: str) -> None:
+    assert examined(f"Prompt executed in 3.0 seconds\n{line}\n").unknown_count == 0
+
+
+def test_only_a_run_that_is_shown_to_its_end_has_finished() -> None:
+    done = "got prompt\nPrompt executed in 3.0 seconds\n"
+    logs = ("", "got prompt\n", done, done + "got prompt\n")
+    assert [examined(text).finished for text in logs] == [False, False, True, False]
+
+
+def test_no_rule_says_what_is_not_true_of_this_package() -> None:
+    told = " ".join(f"{rule.here} {rule.otherwise}" for rule in RULES)
+    assert "no rasteriser" not in told
+    assert "hy3d_rocm.raster.install()" in BY_ID["custom-rasterizer"].here

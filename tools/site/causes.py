@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 
 from hy3d_rocm.diagnose import (
+    rules_access,
+    rules_attention,
+    rules_blas,
+    rules_comfy,
+    rules_driver,
     rules_gpu,
     rules_install,
     rules_memory,
     rules_miopen,
     rules_nodes,
+    rules_zluda,
 )
+from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.rule import Rule
 
 HEAD = """# Every cause it knows
@@ -19,12 +26,19 @@ What `hy3d-rocm diagnose LOG` can tell, made from its rules when this page was b
 log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Certain" is what the
 text itself says, "likely" and "possible" are told as that.
 """
+MACHINE = Machine()  # no card and no system: commands in their general form
 GROUPS = {
     "MIOpen and cuDNN": rules_miopen.RULES,
     "Memory": rules_memory.RULES,
-    "GPU and driver": rules_gpu.RULES,
+    "Driver and firmware": rules_driver.RULES,
+    "HIP's errors and crashes": rules_gpu.RULES,
+    "Reaching the card": rules_access.RULES,
+    "Matrix products and number types": rules_blas.RULES,
+    "Attention, Triton, optional packages": rules_attention.RULES,
     "Nodes and pictures": rules_nodes.RULES,
+    "ComfyUI": rules_comfy.RULES,
     "Installation": rules_install.RULES,
+    "ZLUDA and DirectML": rules_zluda.RULES,
 }
 
 
@@ -37,10 +51,13 @@ def plain(text: str) -> str:
 
 def entry(rule: Rule) -> str:
     lines = [f"### {plain(rule.symptom.rstrip('.'))} {{ #{rule.id} }}", plain(rule.cause)]
+    do = [("Do", rule.do), ("On Windows", rule.windows), ("In a VAE decode", rule.decode)]
+    lines += [f"**{title}.** {plain(MACHINE.filled(text))}" for title, text in do if text]
     if rule.here:
         lines.append(f"**With this package.** {plain(rule.here)}")
-    if rule.otherwise:
-        lines.append(f"**Otherwise.** {plain(rule.otherwise)}")
+    otherwise = MACHINE.filled(f"{rule.otherwise} {rule.linux}")
+    if otherwise:
+        lines.append(f"**Otherwise.** {plain(otherwise)}")
     lines.append(f"`{rule.id}`, {rule.confidence}. Read in <{rule.source}>.")
     return "\n\n".join(lines)
 

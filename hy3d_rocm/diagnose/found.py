@@ -1,0 +1,195 @@
+"""What was found: evidence, causes, what only follows from another one, the worst first."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hy3d_rocm.diagnose.machine import Machine
+from hy3d_rocm.diagnose.read import Line
+from hy3d_rocm.diagnose.rule import ANY, Confidence, Rule, Severity
+from hy3d_rocm.diagnose.stages import STAGE_WORDS
+
+EVIDENCE_LINES = 3  # the first ones; the last one comes on top
+NEAR_BEFORE, NEAR_AFTER = 400, 40  # lines within which one thing may follow from another
+_EVIDENCE_CHARS = 400
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A line of the log, counted from 1, shortened to 400 characters."""
+
+    line: int
+    text: str
+
+    @classmethod
+    def of(cls, line: Line) -> Evidence:
+        return cls(line.number, line.text[:_EVIDENCE_CHARS])
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One cause (severity "error") or harmless line ("notice") and what to do.
+
+    `evidence`: the first lines and the last one; `count`: how many there are. `where`: "in the VAE
+    decode" and the like, or "". `note`: what the figures in the line say. `follow_ups`: what only
+    follows from it. `do`: one action for the system in the log; `here`: what this package does
+    about it, `otherwise`: what else helps. `rank`: 0 the process or the GPU died, 1 a run failed,
+    2 the program went on.
+    """
+
+    rule: str
+    symptom: str
+    cause: str
+    evidence: tuple[Evidence, ...]
+    do: str
+    here: str
+    otherwise: str
+    confidence: Confidence
+    severity: Severity = "error"
+    rank: int = 1
+    where: str = ""
+    note: str = ""
+    count: int = 1
+    source: str = ""
+    follow_ups: tuple[Diagnosis, ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        return " ".join(part for part in (self.do, self.here, self.otherwise) if part)
+
+
+@dataclass
+class Hits:
+    """The lines of one rule."""
+
+    rule: Rule
+    where: str
+    note: str
+    first: list[Evidence] = field(default_factory=list)
+    last: Evidence | None = None
+    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=64))
+    count: int = 0
+
+    def add(self, line: Line) -> None:
+        if self.last is not None and self.last.line == line.number:
+            return  # a piece or a progress state of the same line
+        self.count += 1
+        self.last = Evidence.of(line)
+        if len(self.first) < EVIDENCE_LINES:
+            self.first.append(self.last)
+        if len(self.numbers) < 32 or self.count % 2:
+            self.numbers.append(line.number)
+
+    @property
+    def begins(self) -> int:
+        return self.first[0].line
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        more = [self.last] if self.last is not None and self.last not in self.first else []
+        return (*self.first, *more)
+
+
+def _near(cause: Hits, effect: Hits) -> bool:
+    """Whether `cause` was seen shortly before the first line of `effect`, or just after it."""
+    low, high = effect.begins - NEAR_BEFORE, effect.begins + NEAR_AFTER
+    return any(low <= number <= high for number in (*cause.numbers, cause.begins))
+
+
+def _supported(hits: Hits, all_hits: list[Hits]) -> bool:
+    """Whether what a rule needs beside it is there."""
+    if not hits.rule.needs:
+        return True
+    own = (*hits.numbers, hits.begins)
+    return any(
+        abs(number - mine) <= hits.rule.within
+        for other in all_hits
+        if other.rule.id in hits.rule.needs
+        for number in (*other.numbers, other.begins)
+        for mine in own
+    )
+
+
+def _may_follow(effect: Hits, cause: Hits) -> bool:
+    if cause.rule.id in effect.rule.follows:
+        return True
+    return (
+        ANY in effect.rule.follows
+        and cause.rule.severity == "error"
+        and cause.rule.rank < 2
+        and ANY not in cause.rule.follows
+    )
+
+
+def _follows(effect: Hits, all_hits: list[Hits]) -> Hits | None:
+    """What `effect` follows from. Where two follow from each other, the first line is the cause."""
+    for cause in all_hits:
+        if cause is effect or not _may_follow(effect, cause) or not _near(cause, effect):
+            continue
+        mutual = _may_follow(cause, effect)
+        if not mutual or cause.begins <= effect.begins:
+            return cause
+    return None
+
+
+def _root(hits: Hits, all_hits: list[Hits]) -> Hits:
+    seen = {hits.rule.id}
+    while (cause := _follows(hits, all_hits)) is not None and cause.rule.id not in seen:
+        hits = cause
+        seen.add(hits.rule.id)
+    return hits
+
+
+def grouped(
+    all_hits: list[Hits], order: dict[str, int], machine: Machine, likely_stop: bool = False
+) -> tuple[Diagnosis, ...]:
+    """Errors, the worst first and among equals by their first line, what follows from another one
+    under it; then notices. `order`: the places of the rules, for causes at one line."""
+    all_hits = sorted(all_hits, key=lambda hits: (hits.begins, order[hits.rule.id]))
+    all_hits = [hits for hits in all_hits if _supported(hits, all_hits)]
+    parents = {hits.rule.id: _root(hits, all_hits) for hits in all_hits}
+    result = []
+    for severity in ("error", "notice"):
+        roots = [
+            hits
+            for hits in all_hits
+            if hits.rule.severity == severity and parents[hits.rule.id] is hits
+        ]
+        for hits in sorted(roots, key=lambda root: root.rule.rank):
+            below = [
+                other
+                for other in all_hits
+                if other is not hits
+                and parents[other.rule.id] is hits
+                and set(other.numbers) - set(hits.numbers)  # it says more than the same line
+            ]
+            result.append(_diagnosis(hits, below, machine, likely_stop))
+    return tuple(result)
+
+
+def _diagnosis(hits: Hits, below: list[Hits], machine: Machine, likely_stop: bool) -> Diagnosis:
+    rule = hits.rule
+    surer = likely_stop and rule.id == "decode-stopped"
+    do = rule.do
+    if rule.decode and hits.where == STAGE_WORDS["decode"]:
+        do = rule.decode
+    elif rule.windows and machine.system == "windows":
+        do = rule.windows
+    more = "" if machine.system == "windows" else rule.linux
+    return Diagnosis(
+        rule=rule.id,
+        symptom=rule.symptom,
+        cause=rule.cause,
+        evidence=hits.evidence(),
+        do=machine.filled(do),
+        here=rule.here,
+        otherwise=machine.filled(f"{rule.otherwise} {more}".strip()),
+        confidence="likely" if surer else rule.confidence,
+        severity=rule.severity,
+        rank=rule.rank,
+        where=hits.where,
+        note=hits.note,
+        count=hits.count,
+        source=rule.source,
+        follow_ups=tuple(_diagnosis(other, [], machine, False) for other in below),
+    )

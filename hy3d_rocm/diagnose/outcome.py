@@ -1,0 +1,95 @@
+"""How a log ends as far as no rule tells it: a run that finished, words of errors, tracebacks."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from hy3d_rocm.diagnose.read import Line
+
+_FINISHED = re.compile(
+    r"Prompt executed in \d|\[VAE Decode\] .{0,200}\bSUCCESS\b"
+    r"|\b(?:saved|written|wrote)\b.{0,200}\.(?:png|jpe?g|webp|mp4|webm|gif|glb|obj|safetensors)\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b",
+    re.IGNORECASE,
+)
+_BEGUN = re.compile(r"\bgot prompt\b")
+_FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit")
+_ERROR_WORDS = re.compile(
+    r"\berrors?\b|error:|(?<![a-z])\w{0,60}(?:Error|Exception)\b|\bexception\b|\btraceback\b"
+    r"|(?:\b|seg)fault|\bfail(?:ed|ure|s)\b|\bfatal\b|\babort(?:ed|ing)?\b|\bkill(?:ed|ing)\b"
+    r"|\b(?:hang|hung|hangs)\b|\btime(?:d )?-?out\b|\bcrash(?:ed)?\b|core dumped|!!!"
+    r"|\bexit(?:ed)?(?: with)?(?: code| status)[ :=]{1,3}(?!0\b)-?\d|\b0x[c8]0[\da-f]{6}\b"
+    r"|\bhresult\b|\berrno\b|\bwinerror\b|^File \"[^\"]{1,300}\", line \d",
+    re.IGNORECASE,
+)
+_NO_ERROR = re.compile(
+    r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=['\"]?(?:0|None|ignore)", re.IGNORECASE
+)
+_WORDS = (
+    "err", "xception", "traceback", "fault", "fail", "fatal", "abort", "kill", "hang", "hung",
+    "time", "crash", "dumped", "!!!", "exit", "0xc0", "0x80", "hresult", "file \"",
+)  # fmt: skip
+_FRAME = re.compile(r'^(?:\S{0,40} )?File "([^"]{1,300})", line \d{1,7}')
+_PACK = re.compile(r"custom_nodes[\\/]{1,2}([^\\/]{1,80})[\\/]")
+_PACKAGE = re.compile(r"(?:site|dist)-packages[\\/]{1,2}([^\\/]{1,80})[\\/]")
+_NODE = re.compile(
+    r"\*{0,2}Node Type:\*{0,2} (\S.{0,80})|^Error occurred when executing (\S.{0,80}?):$"
+)
+_LIBRARIES = {"torch": "PyTorch", "triton": "Triton", "_rocm_sdk_core": "ROCm"}
+SUSPICIOUS_LINES = 5
+
+
+def _named(path: str) -> str:
+    """Whose file that is, and its name without the folders above it."""
+    name = re.split(r"[\\/]+", path)[-1]
+    if found := _PACK.search(path):
+        return f"in the custom node pack {found[1]} ({name})"
+    if found := _PACKAGE.search(path):
+        whose = _LIBRARIES.get(found[1], f"the Python package {found[1]}")
+        return f"in {whose} ({name})"
+    return f"in {name}"
+
+
+@dataclass
+class Outcome:
+    """Feed it every line; `error_word` only those that no rule knows."""
+
+    finished: bool = False  # the last run that began was shown to its end
+    suspicious: deque[Line] = field(default_factory=lambda: deque(maxlen=SUSPICIOUS_LINES))
+    suspicious_count: int = 0
+    node: str = ""
+    last_frame: str = ""
+    last_pack: str = ""
+
+    def feed(self, line: Line, low: str) -> None:
+        if any(word in low for word in _FINISH_WORDS):
+            if _FINISHED.search(line.text):
+                self.finished = True
+            elif _BEGUN.search(line.text):
+                self.finished = False
+        if 'file "' in low and (found := _FRAME.search(line.text)):
+            self.last_frame = found[1]
+            if _PACK.search(found[1]):
+                self.last_pack = found[1]
+        elif "traceback (most recent" in low:
+            self.last_frame = self.last_pack = ""
+        elif ("node type" in low or "when executing" in low) and (found := _NODE.search(line.text)):
+            self.node = found[1] or found[2]
+
+    def error_word(self, line: Line, low: str) -> None:
+        """A line that no rule knows."""
+        if not any(word in low for word in _WORDS):
+            return
+        if _ERROR_WORDS.search(_NO_ERROR.sub("", line.text)):
+            self.suspicious_count += 1
+            self.suspicious.append(line)
+
+    @property
+    def origin(self) -> str:
+        """Where the last traceback ends: a custom node pack before a library; "" without one."""
+        parts = [_named(self.last_pack or self.last_frame)] if self.last_frame else []
+        if self.node:
+            parts.append(f"node {self.node}")
+        return ", ".join(parts)

@@ -1,0 +1,239 @@
+"""Whether a program can reach the card: driver, permissions, containers, WSL."""
+
+from __future__ import annotations
+
+from hy3d_rocm.diagnose.rule import Rule
+
+_ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
+_DOCTOR = (
+    "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="wsl-unsupported-gpu",
+        symptom="ROCm in WSL does not support this card.",
+        cause="Under WSL ROCm knows few cards only, and says so itself. It is neither memory nor"
+        " permissions.",
+        do="Use ROCm on Windows itself, outside WSL: {wheels}",
+        here=_DOCTOR,
+        otherwise="Linux on the machine itself.",
+        source=_ROCM + "4435",
+        words=("unsupported gpu",),
+        patterns=(r"ROCR: unsupported GPU",),
+    ),
+    Rule(
+        id="wsl-rocm-start",
+        symptom="ROCm could not start in WSL.",
+        cause="This ROCm, the Windows driver and WSL's kernel do not fit each other, or the card is"
+        " not one that ROCm supports there. The words about resources mean neither memory nor"
+        " permissions here.",
+        do="wsl --update",
+        here=_DOCTOR,
+        otherwise="That is run in PowerShell. Then: Windows 11, the Adrenalin driver that AMD lists"
+        " for WSL and exactly the ROCm version of that list; or ROCm's wheels on Windows itself.",
+        source=_ROCM + "5106",
+        words=("wsl environment",),
+        patterns=(r"WSL environment detected",),
+        needs=("hsa-out-of-resources", "no-gpu-found", "kfd-access", "kfd-missing"),
+        within=12,
+        follows=("wsl-unsupported-gpu",),
+        confidence="likely",
+    ),
+    Rule(
+        id="hsa-out-of-resources",
+        symptom="The HSA runtime could not start or allocate what it needs.",
+        cause="At start: this user may not use /dev/kfd, or the driver is in a bad state. In the"
+        " middle of work: GPU memory, queues or signals are used up.",
+        do="sudo usermod -aG render,video $USER",
+        here="`hy3d-rocm doctor` shows whether the card answers and who holds its memory.",
+        otherwise="Then log in again. If `rocminfo` works for your user, end the programs that use"
+        " the card or restart the machine.",
+        source=_ROCM + "4382",
+        words=(
+            "hsa_status_error",
+            "hsa_status_error_out_of_resources",
+        ),
+        patterns=(
+            r"\bHSA_STATUS_ERROR\b",
+            r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        ),
+        unless=(r"aborting with error ?: HSA_STATUS",),
+        follows=(
+            "wsl-unsupported-gpu",
+            "wsl-rocm-start",
+            "kfd-access",
+            "kfd-missing",
+            "kfd-no-memory",
+            "kfd-unsupported-gpu",
+            "block-allocator",
+            "hip-out-of-memory",
+            "gpu-queues-exhausted",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="no-gpu-found",
+        symptom="PyTorch sees no GPU.",
+        cause="The driver is not loaded, this user or container may not use it, or"
+        " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides the card.",
+        do="sudo usermod -aG render,video $USER",
+        windows="Install the current Adrenalin driver.",
+        here=_DOCTOR,
+        otherwise="Unset HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, or set"
+        " them to a number that exists.",
+        linux="After the command log in again; see whether `rocminfo` lists the card; in Docker"
+        " --device /dev/kfd --device /dev/dri.",
+        source="https://github.com/ROCm/hip/issues/3799",
+        words=(
+            "gpus are available",
+            "hiperrornodevice",
+            "no rocm-capable",
+            "no agent was",
+            "getdevicecount",
+            "no cuda-capable",
+            "rock module",
+        ),
+        patterns=(
+            r"No (?:HIP|CUDA) GPUs are available",
+            r"\bhipErrorNoDevice\b",
+            r"no ROCm-capable device is detected",
+            r"ROCm: no agent was found",
+            r"Unexpected error from (?:hip|cuda)GetDeviceCount",
+            r"no CUDA-capable device is detected",
+            r"ROCk module is NOT loaded",
+        ),
+        follows=(
+            "kfd-access",
+            "kfd-missing",
+            "kfd-unsupported-gpu",
+            "torch-cuda-build",
+            "rocm-library-missing",
+            "gpu-init-failed",
+            "gpu-init-memory",
+            "hip-runtime-missing",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="torch-refuses-gpu",
+        symptom="The program's start says that PyTorch can't use a GPU.",
+        cause="The web UI was not told to use an AMD back end, or its PyTorch is the build for"
+        " NVIDIA or for the CPU. Skipping the test only moves the error.",
+        do="{wheels}",
+        windows="Add --use-zluda to COMMANDLINE_ARGS in webui-user.bat (AMD's forks of the web UIs)"
+        " and delete the folder venv.",
+        here=_DOCTOR,
+        otherwise="Run it in the program's own environment. --skip-torch-cuda-test does not help.",
+        source="https://github.com/lshqqytiger/stable-diffusion-webui-amdgpu/issues/480",
+        words=("not able to use gpu", "does not support the current version of torch"),
+        patterns=(
+            r"Torch is not able to use GPU",
+            r"does not support the current version of Torch/CUDA",
+        ),
+        follows=("zluda-failed", "torch-cuda-build", "no-gpu-found"),
+        confidence="likely",
+    ),
+    Rule(
+        id="hsa-kernel-mismatch",
+        symptom="ROCm and the kernel's driver do not fit each other.",
+        cause="The runtime is newer than the kernel's amdgpu driver knows, so it leaves the GPU"
+        " out.",
+        do="sudo apt install linux-generic-hwe-24.04",
+        otherwise="That is for Ubuntu 24.04. Any newer kernel, or AMD's amdgpu-dkms; or an older"
+        " ROCm.",
+        source=_ROCM + "1583",
+        words=("kernel and userspace",),
+        patterns=(r"Incompatible kernel and userspace",),
+    ),
+    Rule(
+        id="container-for-nvidia",
+        symptom="Docker was asked for NVIDIA's run time.",
+        cause="'--gpus' and 'driver: nvidia' are for NVIDIA cards; an AMD card is given to a"
+        " container by its devices.",
+        do="docker run --device /dev/kfd --device /dev/dri --group-add video --security-opt"
+        " seccomp=unconfined IMAGE",
+        otherwise="In docker-compose.yml: devices /dev/kfd and /dev/dri in place of"
+        " deploy.resources; and an image with ROCm.",
+        source="https://github.com/av/harbor/issues/173",
+        words=("device driver", "nvidia-container", "unknown or invalid runtime"),
+        patterns=(
+            r"could not select device driver .{0,40}gpu",
+            r"nvidia-container-cli: ",
+            r"unknown or invalid runtime name: nvidia",
+        ),
+    ),
+    Rule(
+        id="kfd-no-memory",
+        symptom="The compute driver gave the process no resources (/dev/kfd: ENOMEM).",
+        cause="The driver itself failed while it was opened: it is no matter of groups.",
+        do="sudo dmesg | grep -i -e kfd -e amdgpu",
+        here=_DOCTOR,
+        otherwise="Restart the machine; another kernel.",
+        source=_ROCM + "1088",
+        words=("/dev/kfd",),
+        patterns=(
+            r'"/dev/kfd".{0,40}= -1 ENOMEM',
+            r"Unable to open /dev/kfd.{0,30}Cannot allocate memory",
+        ),
+        follows=("kfd-unsupported-gpu",),
+        confidence="likely",
+    ),
+    Rule(
+        id="kfd-missing",
+        symptom="The host has no /dev/kfd.",
+        cause="The amdgpu driver is not loaded on the machine below the container (or the machine"
+        " is a WSL, which has no such device).",
+        do="sudo modprobe amdgpu",
+        here=_DOCTOR,
+        otherwise="On the host, not in the container. In WSL: ROCm on Windows or on Linux itself.",
+        source="https://github.com/l1na-forever/stable-diffusion-rocm-docker/issues/8",
+        words=("/dev/kfd",),
+        patterns=(r"/dev/kfd\b.{0,40}No such file",),
+        confidence="likely",
+    ),
+    Rule(
+        id="kfd-access",
+        symptom="The compute driver's device /dev/kfd can't be opened.",
+        cause="The user is not in its group, the container was not given it, or the driver"
+        " refuses.",
+        do="sudo usermod -aG render,video $USER",
+        here=_DOCTOR,
+        otherwise="Then log in again; in Docker --device /dev/kfd --device /dev/dri. If you are in"
+        " the groups, look for 'kfd' in `dmesg`.",
+        source=_ROCM + "1211",
+        words=(
+            "not member of",
+            "/dev/dri/",
+            "/dev/kfd",
+        ),
+        patterns=(
+            r"is not (?:a )?member of \W?(?:render|video|nogroup)\W? group",
+            r"/dev/dri/\S+.{0,40}(?:Permission|permission) denied",
+            r"Unable to open /dev/kfd(?!.{0,30}Cannot allocate)",
+            r"/dev/kfd\b.{0,40}(?:Permission denied|Operation not permitted)",
+            r'openat?\(.{0,20}"/dev/kfd".{0,40}= -1 (?!ENOMEM)',
+        ),
+        follows=(
+            "kfd-missing",
+            "kfd-no-memory",
+            "kfd-unsupported-gpu",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="kfd-unsupported-gpu",
+        symptom="The compute driver does not support this card.",
+        cause="The kernel's compute driver (kfd) says so itself: the card, or the way it is"
+        " connected, is not one that ROCm can use.",
+        do="Put the card into a slot that the processor drives itself (PCIe atomics).",
+        here=_DOCTOR,
+        otherwise="A newer kernel, another card, or another back end (Vulkan, DirectML).",
+        source=_ROCM + "2232",
+        words=("in kfd", "kfd:"),
+        patterns=(
+            r"not supported in kfd",
+            r"kfd: .{0,60}skipped device .{0,60}PCI rejects atomics",
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""ZLUDA and DirectML: the other ways to an AMD card on Windows."""
+
+from __future__ import annotations
+
+from hy3d_rocm.diagnose.rule import Rule
+
+_ZLUDA = "https://github.com/patientx/ComfyUI-Zluda/issues/"
+_ABOVE = "This package works above PyTorch and can't mend it."
+_SDK = "https://www.amd.com/en/developer/resources/rocm-hub/hip-sdk.html"
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="zluda-dll",
+        symptom="PyTorch can't load a DLL behind which ZLUDA stands.",
+        cause="cublas, cusparse, nvrtc and cudnn are ZLUDA's there; they need the HIP SDK and its"
+        " PATH, and the files in torch\\lib have to be ZLUDA's. The file that is named is there: it"
+        " is one of those that it needs.",
+        do="Install the HIP SDK that your ZLUDA asks for from " + _SDK + " and add %HIP_PATH%bin to"
+        " PATH.",
+        here=_ABOVE,
+        otherwise="Run the patching script again, remove an old NVIDIA driver.",
+        source=_ZLUDA + "224",
+        words=("cublas", "cusparse", "caffe2_nvrtc", "nvrtc", "cudnn64", "nvcuda", "zluda"),
+        patterns=(
+            r"Error loading \S.{0,200}\b(?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*"
+            r"|nvcuda)\.dll",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="zluda-failed",
+        symptom="ZLUDA could not start.",
+        cause="ZLUDA stands on AMD's HIP SDK and driver: the SDK is missing or of another version"
+        " than this ZLUDA was made for, there are two of them, or it lists no card.",
+        do="Leave exactly one HIP SDK installed, the one that your ZLUDA asks for (" + _SDK + "),"
+        " and delete the folder .zluda.",
+        here=_ABOVE,
+        otherwise="Its bin folder on PATH; see whether hipInfo lists the card; the current"
+        " Adrenalin driver.",
+        source="https://github.com/CS1o/Stable-Diffusion-Info/issues/5",
+        words=("zluda",),
+        patterns=(
+            r"Failed to load ZLUDA",
+            r"ZLUDA failed to initialize",
+            r"ERROR\W{1,20}Load ZLUDA: ",
+            r"ZLUDA device failed to pass basic operation test",
+        ),
+    ),
+    Rule(
+        id="zluda-attention",
+        symptom="Kernels of NVIDIA's attention run under ZLUDA.",
+        cause="PyTorch's memory-efficient attention is compiled for NVIDIA cards; ZLUDA can't"
+        " translate these kernels.",
+        do="torch.backends.cuda.enable_mem_efficient_sdp(False)",
+        here="This package leaves attention alone.",
+        otherwise="enable_flash_sdp(False) as well; ComfyUI: --use-quad-cross-attention.",
+        source="https://github.com/lllyasviel/FramePack/issues/58",
+        words=("fmha_cutlass",),
+        patterns=(r"FATAL: kernel `fmha_cutlass\w+` is for sm\d+",),
+    ),
+    Rule(
+        id="directml-device-lost",
+        symptom="DirectML lost the GPU.",
+        cause="The driver took the device away: a kernel ran too long, or memory was used up.",
+        do="{wheels}",
+        here="This package works with ROCm and ZLUDA; DirectML gets PyTorch's plain operators.",
+        otherwise="That is PyTorch for ROCm in place of DirectML. Else: smaller pictures, the"
+        " current Adrenalin driver.",
+        source="https://github.com/microsoft/DirectML/issues/550",
+        words=("device instance has been suspended", "getdeviceremovedreason", "887a000"),
+        patterns=(
+            r"GPU device instance has been suspended",
+            r"\b0?x?887A000[567]\b",
+        ),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="directml-unsupported",
+        symptom="DirectML can't do what the node asks for.",
+        cause="torch-directml lacks that operator, or the node takes every GPU for CUDA. It is not"
+        " PyTorch's bug, although the text says so.",
+        do="{wheels}",
+        here="This package works with ROCm and ZLUDA; DirectML gets PyTorch's plain operators.",
+        otherwise="That is PyTorch for ROCm in place of DirectML. Else: samplers without _gpu in"
+        " their name, or without that node.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/6683",
+        words=("privateuseone", "privateuse1", "directml", "'dml'"),
+        patterns=(
+            r"Device type privateuseone is not supported",
+            r"DeviceType::PrivateUse1 INTERNAL ASSERT",
+            r"(?:from|for|with) the '?(?:PrivateUse1|DML)'? (?:backend|device)",
+            r"No module named '?torch_directml",
+        ),
+        follows=("directml-device-lost",),
+        confidence="likely",
+    ),
+    Rule(
+        id="zluda-compiles",
+        symptom="ZLUDA compiles kernels.",
+        cause="It does so at the first use of each; it is slow once.",
+        do="Nothing has to be done.",
+        source=_ZLUDA + "415",
+        words=("compilation is in progress",),
+        patterns=(r"Compilation is in progress\. Please wait",),
+        severity="notice",
+    ),
+)
