@@ -173,7 +173,7 @@ STATE = """(() => {
         type: n.type, title: n.title, known: n.type in LiteGraph.registered_node_types,
         errors: !!n.has_errors, box: [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0],
                                       n.pos[1] + n.size[1]],
-        id: n.id, size: [...n.size],
+        id: Number(n.id), size: [...n.size],
         advanced: (n.widgets || []).filter(w => w.options?.advanced && n.isWidgetVisible(w))
             .map(w => w.name),
         pictures: (n.imgs || []).map(i => [i.naturalWidth, i.naturalHeight])}));
@@ -235,7 +235,7 @@ async def thumbnail(page: Page, name: str, out: Path) -> None:
     margin = 12
     await page.run(f"""(() => {{
         const ids = {json.dumps(THUMBNAILS[name])}, side = {THUMBNAIL} - 2 * {margin};
-        const boxes = app.graph._nodes.filter(n => ids.includes(n.id))
+        const boxes = app.graph._nodes.filter(n => ids.includes(Number(n.id)))
             .map(n => [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0], n.pos[1] + n.size[1]]);
         const low = i => Math.min(...boxes.map(b => b[i]));
         const high = i => Math.max(...boxes.map(b => b[i]));
