@@ -50,7 +50,9 @@ def switched_off(facts: Facts) -> Iterator[Said]:
     ]
     text = str(facts.get(f"variables.{PATCH_VARIABLE}.value", ""))
     choice = read_patch_choice({PATCH_VARIABLE: text})
-    if choice.mode == "off":
+    if text.startswith("("):  # it holds more than known words, so facts don't have it
+        off.append(f"{PATCH_VARIABLE} is not understood, so nothing is corrected in place")
+    elif choice.mode == "off":
         off.append(choice.problem or f"{PATCH_VARIABLE}={text.strip()}")
     off += [f"the setting {name} is off" for name in facts.get("comfyui.switched_off", [])]
     if off:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from hy3d_rocm.env import allocator, rules
+from hy3d_rocm.env import allocator, choices, rules
 from hy3d_rocm.env.machine import Machine
 from hy3d_rocm.env.rule import SHOWN_CHARACTERS, Finding, Verdict
 from hy3d_rocm.env.shown import MASK, printable
@@ -20,7 +20,7 @@ _HARMLESS = re.compile(
 _SEPARATORS = re.compile(r"[\s,;:=+|>\[\]()-]+")
 _SWITCHES = (
     "true false yes no on off enable enabled disable disabled none auto all default protect fp16 "
-    "bf16 fp32 ref avx2 avx512 native"
+    "bf16 fp32 ref avx2 avx512 native stream per_image legacy"
 )
 
 
@@ -28,6 +28,7 @@ _SWITCHES = (
 def _known_words() -> frozenset[str]:
     """The words that the table of rules names as values, in lower case."""
     words = set(_SWITCHES.split()) | {w.lower() for w in (*allocator.KEYS, *allocator.BACKENDS)}
+    words |= {*choices.VAE_MODES, *(part for name in choices.NAMES for part in name.split("-"))}
     for rule in rules.table():
         # Values are in capitals or single words between commas; the rest is English.
         parts = (part.strip() for part in re.split(r"[,:()]", f"{rule.values},{rule.proposes}"))

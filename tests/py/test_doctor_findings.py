@@ -23,6 +23,7 @@ from doctor_machines import (
 from hy3d_rocm.doctor import examination
 from hy3d_rocm.doctor.examination import Examination, judge, table
 from hy3d_rocm.doctor.finding import Finding, Rule, Severity
+from hy3d_rocm.env.variables import public_value
 
 E, W, A = Severity.ERROR, Severity.WARNING, Severity.ADVICE
 Row = tuple[str, Severity, list[Change], list[Change]]
@@ -183,6 +184,8 @@ ROWS: list[Row] = [
     ("variable-r3", A, [judged("r3", "does nothing")], [judged("r3", "")]),
     ("switched-off", A, [set_variable("HY3D_ROCM_PATCH", "off")],
      [set_variable("HY3D_ROCM_PATCH", "on")]),
+    ("switched-off", A, [set_variable("HY3D_ROCM_PATCH", public_value("on,-delihgt"))],
+     [set_variable("HY3D_ROCM_PATCH", public_value("on,-vae-decode,-framepack-memory"))]),
     ("core-missing", A, [put("core", {"available": False, "missing": "no module"})],
      [put("core", {"error": "?"})]),
     ("blas-missing", W, [put("core.blas", {"available": False, "error": "no OpenBLAS"})],
