@@ -262,6 +262,7 @@ RULES: tuple[Rule, ...] = (
             r"No module named '?triton'?(?![\w.])",
             r"\bTritonMissing\b",
         ),
+        unless=(r"Error caught was:",),
     ),
     Rule(
         id="bitsandbytes",
@@ -284,16 +285,21 @@ RULES: tuple[Rule, ...] = (
             r"No package metadata was found for bitsandbytes",
         ),
         confidence="likely",
+        rank=2,
     ),
     Rule(
         id="xformers-extensions-warning",
-        symptom="xformers has no kernels here.",
+        symptom="xformers has no kernels or no Triton here.",
         cause="It was built for another PyTorch; programs go on with PyTorch's attention.",
         do="Nothing has to be done.",
         otherwise="`python -m pip uninstall -y xformers` keeps it quiet.",
         source="https://github.com/ROCm/xformers/issues/57",
-        words=("xformers can't load",),
-        patterns=(r"xFormers can't load C\+\+/CUDA extensions",),
+        words=("xformers can't load", "matching triton", "error caught was"),
+        patterns=(
+            r"xFormers can't load C\+\+/CUDA extensions",
+            r"A matching Triton is not available",
+            r"Error caught was: No module named '?triton",
+        ),
         severity="notice",
     ),
     Rule(

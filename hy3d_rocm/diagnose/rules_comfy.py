@@ -65,6 +65,17 @@ RULES: tuple[Rule, ...] = (
         rank=2,
     ),
     Rule(
+        id="backend-left-out",
+        symptom="ComfyUI lists which of its back ends it can use.",
+        cause="comfy_kitchen takes another one for what is not there.",
+        do=_NOTHING,
+        source="https://github.com/Comfy-Org/ComfyUI/issues/11085",
+        words=("comfy_kitchen backend", "unavailable_reason"),
+        patterns=(r"Found comfy_kitchen backend \w+:",),
+        severity="notice",
+        alone=True,
+    ),
+    Rule(
         id="aimdo-for-nvidia",
         symptom="comfy-aimdo (DynamicVRAM) did not load.",
         cause="That part of ComfyUI is for NVIDIA cards there; ComfyUI runs without it.",
