@@ -48,7 +48,7 @@ LEAST_SCALE = 0.6  # of our pictures in a node at 100 %: letters of 13 pixels
 # What a thumbnail shows: nodes by id. The template browser shows squares.
 THUMBNAILS = {
     "ask_the_doctor": (1,),
-    "capture_a_latent_for_an_issue": (3, 6),
+    "capture_a_latent_for_an_issue": (3,),
     "decode_within_a_budget": (6,),
     "delight_and_multiview": (8, 9, 10),
     "encode_and_decode_within_a_budget": (5,),
@@ -128,8 +128,9 @@ async def open_front_end(page: Page, port: int) -> None:
     await asyncio.sleep(3)
 
 
-async def show(page: Page, name: str) -> tuple[float, float, float, float]:
-    """Opens a workflow from the templates' list; where it lies in the window."""
+async def show(page: Page, name: str) -> tuple[tuple[float, float, float, float], list[float]]:
+    """Opens a workflow from the templates' list; where it lies in the window, and its corner in the
+    canvas's own pixels."""
     await page.run(f"""(async () => {{
         const answer = await fetch('/api/workflow_templates/{OURS}/{name}.json');
         await app.loadGraphData(await answer.json());
@@ -148,10 +149,10 @@ async def show(page: Page, name: str) -> tuple[float, float, float, float]:
         view.offset[0] = ({ORIGIN[0]} - place.left) / {SCALE} - left;
         view.offset[1] = ({ORIGIN[1]} - place.top) / {SCALE} - top;
         app.canvas.setDirty(true, true);
-        return [right - left, bottom - top];
+        return [right - left, bottom - top, left, top];
     }})()""")
-    width, height = (side * SCALE + 2 * MARGIN for side in box)
-    return ORIGIN[0] - MARGIN, ORIGIN[1] - MARGIN, width, height
+    width, height = (side * SCALE + 2 * MARGIN for side in box[:2])
+    return (ORIGIN[0] - MARGIN, ORIGIN[1] - MARGIN, width, height), box[2:]
 
 
 async def execute(page: Page, server: Server) -> str:
@@ -228,31 +229,20 @@ def smaller(png: bytes) -> bytes:
     return made.getvalue()
 
 
-async def thumbnail(page: Page, name: str, out: Path) -> None:
-    """The nodes of THUMBNAILS in a square."""
+def thumbnail(png: bytes, nodes: list[dict[str, Any]], corner: list[float], name: str) -> Any:
+    """The nodes of THUMBNAILS in a square, out of a workflow's picture. nodes: id and box (left,
+    top, right, bottom) each; corner: the workflow's, in the canvas's own pixels."""
     from PIL import Image
 
-    margin = 12
-    await page.run(f"""(() => {{
-        const ids = {json.dumps(THUMBNAILS[name])}, side = {THUMBNAIL} - 2 * {margin};
-        const boxes = app.graph._nodes.filter(n => ids.includes(Number(n.id)))
-            .map(n => [n.pos[0], n.pos[1] - 30, n.pos[0] + n.size[0], n.pos[1] + n.size[1]]);
-        const low = i => Math.min(...boxes.map(b => b[i]));
-        const high = i => Math.max(...boxes.map(b => b[i]));
-        const left = low(0), top = low(1), wide = high(2) - left, tall = high(3) - top;
-        const view = app.canvas.ds, scale = side / Math.max(wide, tall);
-        const place = app.canvas.canvas.getBoundingClientRect();
-        view.scale = scale;
-        view.offset[0] = ({ORIGIN[0]} + {margin} + (side - wide * scale) / 2 - place.left) / scale
-            - left;
-        view.offset[1] = ({ORIGIN[1]} + {margin} + (side - tall * scale) / 2 - place.top) / scale
-            - top;
-        app.canvas.setDirty(true, true);
-    }})()""")
-    await asyncio.sleep(1)
-    png = await page.picture((*ORIGIN, THUMBNAIL, THUMBNAIL))
+    boxes = [node["box"] for node in nodes if node["id"] in THUMBNAILS[name]]
+    low = [min(box[i] for box in boxes) for i in (0, 1)]
+    high = [max(box[i] for box in boxes) for i in (2, 3)]
+    half = max(high[0] - low[0], high[1] - low[1]) / 2 + 12
+    middle = [(low[i] + high[i]) / 2 - corner[i] for i in (0, 1)]
+    square = [round((m + side * half) * SCALE + MARGIN) for side in (-1, 1) for m in middle]
     with Image.open(io.BytesIO(png)) as image:
-        image.convert("RGB").save(out / f"{name}.jpg", quality=85, optimize=True)
+        part = image.convert("RGB").crop((square[0], square[1], square[2], square[3]))
+        return part.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
 
 
 async def offers_a_missing_model(page: Page, report: Report) -> None:
@@ -277,7 +267,7 @@ async def photograph(
     page: Page, server: Server, name: str, given: argparse.Namespace, report: Report
 ) -> None:
     out = given.out
-    box = await show(page, name)
+    box, corner = await show(page, name)
     if name not in NOT_RUN:
         result = await execute(page, server)
         report.check(f"{name} runs", result == "success", result)
@@ -301,12 +291,14 @@ async def photograph(
     report.check(f"{name}: pictures can be read", not small, small)
     wrapped = await page.run(WRAPPED)
     report.check(f"{name}: no line of a table is wrapped", not wrapped, wrapped)
-    png = smaller(await page.picture(box))
+    whole = await page.picture(box)
+    png = smaller(whole)
     report.check(f"{name}: small enough", len(png) < LARGEST_BYTES, len(png))
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.png").write_bytes(png)
     if given.thumbnails:
-        await thumbnail(page, name, given.thumbnails)
+        made = thumbnail(whole, state["nodes"], corner, name)
+        made.save(given.thumbnails / f"{name}.jpg", quality=85, optimize=True)
 
 
 async def help_pages(page: Page, server: Server, out: Path, report: Report) -> None:
