@@ -33,7 +33,13 @@ def one_thread() -> Iterator[None]:
 
 def to(vae: Any, dtype: Any) -> Any:
     """torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are
-    none."""
+    none. What is beyond the type's range, as LTX's multiplier of 1000, is made its largest first:
+    of that torch before 2.13 makes NaN in float8."""
+    most = torch.finfo(dtype).max
+    with torch.no_grad():
+        for tensor in (*vae.parameters(), *vae.buffers()):
+            if tensor.is_floating_point() and tensor.dtype != dtype:
+                tensor.copy_(tensor.float().clamp(-most, most))
     return nn.Module.to(vae, dtype)
 
 
