@@ -60,6 +60,7 @@ class Job:
         return [
             "decode", str(self.folder / "latents.safetensors"), "--vae", str(self.folder / "vae"),
             "--out", str(self.out), "--strategy", strategy(), "--device", "cpu", "--resume",
+            "--overwrite",
         ]  # fmt: skip
 
 

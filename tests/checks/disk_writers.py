@@ -25,6 +25,7 @@ from hy3d_rocm.conv.knowledge.command import DatabaseError  # noqa: E402
 from hy3d_rocm.conv.knowledge.command import _write_whole as write_export  # noqa: E402
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
 from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
+from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
@@ -87,11 +88,12 @@ def old_array(folder: Path) -> None:
 
 
 def array(folder: Path) -> None:
-    put_frames(MemmapSink(folder / "frames.npy"))
+    path = folder / "frames.npy"
+    put_frames(MemmapSink(path, Claim(path, overwrite=True)))
 
 
 def resumable_array(folder: Path) -> None:
-    with Parts(folder / "frames.npy", {"job": 1}) as parts:
+    with Parts(folder / "frames.npy", {"job": 1}, overwrite=True) as parts:
         put_frames(MemmapSink(folder / "frames.npy", parts))
 
 

@@ -182,12 +182,17 @@ def test_what_somebody_else_made_meanwhile_stays_and_so_do_the_frames(
     assert sorted(f.name for f in tmp_path.iterdir()) == sorted([path.name, other.name])
 
 
-def test_a_file_that_was_there_is_replaced_unless_it_changes_meanwhile(tmp_path: Path) -> None:
+def test_a_file_that_was_there_is_replaced_where_that_is_asked_for_and_not_if_it_changes(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "clip.npy"
     path.write_bytes(b"old")
-    assert write(path) == path
+    with pytest.raises(OutputError, match="is there already: give --overwrite"):
+        write(path)
+    assert path.read_bytes() == b"old"
+    assert write(path, overwrite=True) == path
     assert greys(path) == {120}
-    sink, made = sink_for(path, fps=Fraction(24)), frames()
+    sink, made = sink_for(path, fps=Fraction(24), overwrite=True), frames()
     sink.begin(tuple(made.shape), made.dtype, {})
     sink.put(0, 0, made)
     path.unlink()

@@ -104,12 +104,14 @@ def test_a_tensor_that_does_not_fit_is_refused_in_a_sentence(
     out: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        check_result(out, (1, 3, 4, 6, 8))
+        check_result(out, (1, 3, 4, 6, 8), (), ())
     assert words in str(caught.value)
 
 
 def test_a_tensor_that_fits_may_be_a_view_of_another_float_type() -> None:
-    check_result(torch.zeros(1, 3, 4, 8, 6, dtype=torch.float16).transpose(3, 4), (1, 3, 4, 6, 8))
+    check_result(
+        torch.zeros(1, 3, 4, 8, 6, dtype=torch.float16).transpose(3, 4), (1, 3, 4, 6, 8), (), ()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bfloat16])
@@ -291,7 +293,7 @@ def test_a_stopped_video_leaves_nothing(tmp_path: Path) -> None:
     frames = smooth_frames(8, 32, 48)
     path = tmp_path / "a.mp4"
     path.write_bytes(b"what was there before")
-    sink = sink_for(path, fps=FPS)
+    sink = sink_for(path, fps=FPS, overwrite=True)
     sink.begin(tuple(frames.shape), frames.dtype)
     sink.put(0, 0, frames[:, :, :5])
     sink.abort()

@@ -177,6 +177,7 @@ def test_a_segment_that_a_disk_has_broken_is_made_again(
     frames, path = make_frames(), tmp_path / "clip.mp4"
     expected = whole(path, frames)
     for damage in (b"", b"no video"):
+        path.unlink(missing_ok=True)
         with Parts(path, JOB) as parts:
             put(begin(path, parts, frames), frames, 0, 12)
             (parts.folder / "segment_000001.mp4").write_bytes(damage)

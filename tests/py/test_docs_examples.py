@@ -4,6 +4,7 @@ runs, where it needs neither a GPU, nor another checkout, nor minutes. What is n
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import torch
 from decode_doubles import tiny_latents, tiny_vae
 from doc_commands import ROOT, Block, Command, blocks, commands
+from test_bench_compare import RESULTS
 
 from hy3d_rocm import cli
 
@@ -25,7 +27,7 @@ PYTHON = [block for block in blocks() if block.is_python]
 
 # Why a command is not run here; the first that matches counts.
 NOT_RUN = {
-    r"hy3d-rocm( (capture|decode|diagnose|tune|validate|db|db forget|miopen))?$": (
+    r"hy3d-rocm( (capture|compare|decode|diagnose|tune|validate|db|db forget|miopen))?$": (
         "names the command; with what it needs it is run"
     ),
     r"hy3d-rocm .*(\[|\.\.\.)": "a synopsis",
@@ -138,6 +140,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = "Traceback (most recent call last):\nRuntimeError: miopenStatusUnknownError\n"
     for name in ("LOG", "comfyui.log"):
         (tmp_path / name).write_text("got prompt\n" + log)
+    for name in ("A.json", "B.json"):
+        (tmp_path / name).write_text(json.dumps(RESULTS["optimize"]))
     (tmp_path / "main.py").write_text("print('a program')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -29,9 +29,9 @@ class Claim:
     """Of `path`, a file or (no suffix) a folder of pictures. take() and release(), or a context;
     who has it may take it again, and then releases it as often; the end of a context ends it.
 
-    A file that has the name when the claim is taken is replaced at the end, a folder only with
-    overwrite, and where it holds nothing but frame_000000.png and so on. OutputError from take():
-    the name cannot be had, or somebody else is writing it.
+    What has the name when the claim is taken is replaced at the end only with overwrite (an empty
+    file or folder in any case), a folder only where it holds nothing but frame_000000.png and so
+    on. OutputError from take(): the name cannot be had, is taken, or somebody else is writing it.
     """
 
     PICTURES = "pictures"
@@ -119,6 +119,10 @@ class Claim:
             )
         elif self.path.suffix == "":
             raise OutputError(f"{self.path} is a file; name a folder for the pictures, or a .mp4")
+        elif self.path.stat().st_size and not self.overwrite:
+            raise OutputError(
+                f"{self.path} is there already: give --overwrite to replace it, or another name"
+            )
         self._replaced = found
 
     def _check_folder(self) -> None:

@@ -70,7 +70,7 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add("--resume", action="store_true", help="keep what is done, and go on from it")
     add("--restart", action="store_true", help="as --resume, but throw away what is there")
     add("--overwrite", action="store_true",
-        help="replace a folder of pictures that is OUT already, as files are anyway")  # fmt: skip
+        help="replace the file or the folder of pictures that is OUT already")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write the report to FILE, too")
 
 
