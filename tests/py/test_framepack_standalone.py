@@ -242,7 +242,7 @@ def test_the_first_lines_verify_the_installation_and_tell_four_problems_apart(
         ("set_per_process_memory_fraction", None), ("memory_allocated", 0),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(standalone_memory, "free_bytes", lambda device: 22 * GB)
+    monkeypatch.setattr(standalone_memory, "gpu_bytes", lambda device: (22 * GB, 24 * GB))
     monkeypatch.setattr(standalone_memory, "host_free_bytes", lambda: 64 * GB)
     standalone_memory.Memory().begin(torch.device("cuda", 0))
     (text,) = caplog.messages
