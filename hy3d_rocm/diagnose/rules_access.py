@@ -9,7 +9,75 @@ _DOCTOR = (
     "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
 )
 
+_WSL_DRIVER = (
+    "In Windows install the Adrenalin driver that AMD lists for ROCm on WSL, in WSL the ROCm of that"
+    " list, then in PowerShell: wsl --update"
+)
+_NO_GROUPS = "WSL has neither /dev/kfd nor its groups: usermod and modprobe do nothing there."
+_GROUP_ADD = (
+    'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)"'
+    ' --group-add "$(stat -c %g /dev/dri/renderD128)" IMAGE'
+)
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        id="wsl-no-adapter",
+        symptom="ROCm in WSL finds no card that Windows would lend it.",
+        cause="The Windows driver offers WSL no adapter that this ROCm knows: the driver and ROCm are"
+        " no pair, or AMD does not support the card under WSL. " + _NO_GROUPS,
+        do=_WSL_DRIVER,
+        here=_DOCTOR,
+        otherwise="Where the card is not on that list: ROCm's wheels on Windows itself.",
+        source=_ROCM + "5900",
+        words=("wddm adapters",),
+        patterns=(r"No WDDM adapters found",),
+    ),
+    Rule(
+        id="wsl-thunk",
+        symptom="ROCm's part for WSL failed an assertion.",
+        cause="ROCm's library for WSL asked the Windows driver about the card and got an answer that"
+        " it does not know: a fault of that release, or a driver that does not belong to it.",
+        do=_WSL_DRIVER,
+        here=_DOCTOR,
+        otherwise="A newer release of both, or the earlier one that worked.",
+        source=_ROCM + "4460",
+        words=("libhsakmt", "thunk_proxy"),
+        patterns=(r"(?:wsl/libhsakmt|thunk_proxy)\S*:\d+: .{1,300}Assertion .{1,200} failed",),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="wsl-rocdxg",
+        symptom="librocdxg does not fit the installed ROCm (WSL).",
+        cause="librocdxg stands between ROCm and the Windows driver under WSL, and comes by itself:"
+        " this one lacks a function that this ROCm asks for, so the program crashes. The card is not"
+        " at fault.",
+        do="Install the librocdxg that belongs to your ROCm from"
+        " https://github.com/ROCm/librocdxg/releases",
+        here=_DOCTOR,
+        source="https://github.com/ROCm/librocdxg/issues/4",
+        words=("librocdxg",),
+        patterns=(r"librocdxg\.so[.\d]*: undefined symbol",),
+        rank=0,
+    ),
+    Rule(
+        id="wsl-torch-runtime",
+        symptom="PyTorch sees no GPU in WSL.",
+        cause="Mostly the wheel's own HSA run time (torch/lib/libhsa-runtime64.so), which does not"
+        " know WSL's way to the card and hides the system's, which does. " + _NO_GROUPS,
+        do='Where `rocminfo` lists the card: rm "$(python -c "import sysconfig as s; print(s.get_path(\'purelib\'))")"'
+        "/torch/lib/libhsa-runtime64.so*",
+        here=_DOCTOR,
+        otherwise="The program then takes the system's. Where `rocminfo` does not list the card: "
+        + _WSL_DRIVER
+        + ".",
+        source=_ROCM + "3571",
+        words=("microsoft-standard-wsl",),
+        patterns=(r"microsoft-standard-WSL",),
+        needs=("no-gpu-found",),
+        follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
+        confidence="likely",
+    ),
     Rule(
         id="wsl-unsupported-gpu",
         symptom="ROCm in WSL does not support this card.",
@@ -37,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(r"WSL environment detected",),
         needs=("hsa-out-of-resources", "no-gpu-found", "kfd-access", "kfd-missing"),
         within=12,
-        follows=("wsl-unsupported-gpu",),
+        follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
         confidence="likely",
     ),
     Rule(
@@ -46,6 +114,8 @@ RULES: tuple[Rule, ...] = (
         cause="At start: this user may not use /dev/kfd, or the driver is in a bad state. In the"
         " middle of work: GPU memory, queues or signals are used up.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         here="`hy3d-rocm doctor` shows whether the card answers and who holds its memory.",
         otherwise="Then log in again. If `rocminfo` works for your user, end the programs that use"
         " the card or restart the machine.",
@@ -62,6 +132,7 @@ RULES: tuple[Rule, ...] = (
         follows=(
             "wsl-unsupported-gpu",
             "wsl-rocm-start",
+            "wsl-no-adapter",
             "kfd-access",
             "kfd-missing",
             "kfd-no-memory",
@@ -78,6 +149,8 @@ RULES: tuple[Rule, ...] = (
         cause="The driver is not loaded, this user or container may not use it, or"
         " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides the card.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         windows="Install the current Adrenalin driver.",
         here=_DOCTOR,
         otherwise="Unset HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, or set"
@@ -104,6 +177,8 @@ RULES: tuple[Rule, ...] = (
             r"ROCk module is NOT loaded",
         ),
         follows=(
+            "wsl-torch-runtime",
+            "wsl-no-adapter",
             "kfd-access",
             "kfd-missing",
             "kfd-unsupported-gpu",
@@ -153,6 +228,8 @@ RULES: tuple[Rule, ...] = (
         " container by its devices.",
         do="docker run --device /dev/kfd --device /dev/dri --group-add video --security-opt"
         " seccomp=unconfined IMAGE",
+        wsl="Start the container as AMD's guide for WSL does (with /dev/dxg):"
+        " https://rocm.docs.amd.com/projects/radeon/en/latest/docs/install/wsl/install-pytorch.html",
         otherwise="In docker-compose.yml: devices /dev/kfd and /dev/dri in place of"
         " deploy.resources; and an image with ROCm.",
         source="https://github.com/av/harbor/issues/173",
@@ -185,6 +262,7 @@ RULES: tuple[Rule, ...] = (
         cause="The amdgpu driver is not loaded on the machine below the container (or the machine"
         " is a WSL, which has no such device).",
         do="sudo modprobe amdgpu",
+        wsl=_WSL_DRIVER,
         here=_DOCTOR,
         otherwise="On the host, not in the container. In WSL: ROCm on Windows or on Linux itself.",
         source="https://github.com/l1na-forever/stable-diffusion-rocm-docker/issues/8",
@@ -198,6 +276,8 @@ RULES: tuple[Rule, ...] = (
         cause="The user is not in its group, the container was not given it, or the driver"
         " refuses.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         here=_DOCTOR,
         otherwise="Then log in again; in Docker --device /dev/kfd --device /dev/dri. If you are in"
         " the groups, look for 'kfd' in `dmesg`.",

@@ -27,7 +27,8 @@ RULES: tuple[Rule, ...] = (
         cause="The run time only says that a kernel did not end well. On Windows the driver ends"
         " kernels that run longer than about two seconds (TDR); on Linux it is mostly the driver"
         " or its firmware.",
-        do="On Linux add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        do="On Linux install the newest kernel and your distribution's firmware, then: {wheels}",
+        wsl="{wheels}",
         windows="Install the current Adrenalin driver, then: {wheels}",
         here=_LONG_KERNELS,
         otherwise="Restart the program after it. On Linux look for 'amdgpu' in `dmesg`.",
