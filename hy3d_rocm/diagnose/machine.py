@@ -39,7 +39,8 @@ _CLAIMED = "hsa_override_gfx_version"
 _CARDS = (  # of one name: what ComfyUI's "Device:" line shows
     (r"RX 7900", "gfx1100"), (r"RX 7[78]00", "gfx1101"), (r"RX 7600", "gfx1102"),
     (r"RX 6[89][05]0", "gfx1030"), (r"RX 67[05]0", "gfx1031"), (r"RX 66[05]0", "gfx1032"),
-    (r"RX 5[67]00", "gfx1010"), (r"RX (?:4[678]|5[4-9])0\b", "gfx803"), (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
+    (r"RX 5[67]00", "gfx1010"),
+    (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
     (r"8060S|Strix Halo", "gfx1151"), (r"\b780M", "gfx1103"), (r"\b8[89]0M", "gfx1150"),
 )  # fmt: skip
 _PROCESSORS = {"gfx1150", "gfx1151"}

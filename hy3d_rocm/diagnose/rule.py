@@ -30,10 +30,10 @@ class Rule:
 
     `do`: one action, as it can be copied; `windows`, `wsl`, `container`: the one where the log
     shows that; `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on
-    Linux; `beside`: where it shows the processor's GPU beside a card. {wheels} becomes the command that installs
-    PyTorch for the card in the log. `here`: what this package does about it. `otherwise`: what
-    else helps; `linux`: more of that, left out where the log shows Windows or WSL. `source`: where the
-    text and its meaning were read.
+    Linux; `beside`: where it shows the processor's GPU beside a card. {wheels} becomes the command
+    that installs PyTorch for the card in the log. `here`: what this package does about it.
+    `otherwise`: what else helps; `linux`: more of that, left out where the log shows Windows or
+    WSL. `source`: where the text and its meaning were read.
     """
 
     id: str

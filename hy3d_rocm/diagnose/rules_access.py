@@ -9,8 +9,11 @@ _DOCTOR = (
     "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
 )
 
+HIDE_IT = "export HIP_VISIBLE_DEVICES=1"
+HIDE_IT_WINDOWS = "set HIP_VISIBLE_DEVICES=1"
 _WSL_DRIVER = (
-    "In Windows install the Adrenalin driver that AMD lists for ROCm on WSL, in WSL the ROCm of that"
+    "In Windows install the Adrenalin driver that AMD lists for ROCm on WSL, in WSL the ROCm of"
+    " that"
     " list, then in PowerShell: wsl --update"
 )
 _NO_GROUPS = "WSL has neither /dev/kfd nor its groups: usermod and modprobe do nothing there."
@@ -23,7 +26,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="wsl-no-adapter",
         symptom="ROCm in WSL finds no card that Windows would lend it.",
-        cause="The Windows driver offers WSL no adapter that this ROCm knows: the driver and ROCm are"
+        cause="The Windows driver offers WSL no adapter that this ROCm knows: the driver and ROCm"
+        " are"
         " no pair, or AMD does not support the card under WSL. " + _NO_GROUPS,
         do=_WSL_DRIVER,
         here=_DOCTOR,
@@ -35,7 +39,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="wsl-thunk",
         symptom="ROCm's part for WSL failed an assertion.",
-        cause="ROCm's library for WSL asked the Windows driver about the card and got an answer that"
+        cause="ROCm's library for WSL asked the Windows driver about the card and got an answer"
+        " that"
         " it does not know: a fault of that release, or a driver that does not belong to it.",
         do=_WSL_DRIVER,
         here=_DOCTOR,
@@ -50,7 +55,8 @@ RULES: tuple[Rule, ...] = (
         id="wsl-rocdxg",
         symptom="librocdxg does not fit the installed ROCm (WSL).",
         cause="librocdxg stands between ROCm and the Windows driver under WSL, and comes by itself:"
-        " this one lacks a function that this ROCm asks for, so the program crashes. The card is not"
+        " this one lacks a function that this ROCm asks for, so the program crashes. The card is"
+        " not"
         " at fault.",
         do="Install the librocdxg that belongs to your ROCm from"
         " https://github.com/ROCm/librocdxg/releases",
@@ -65,7 +71,8 @@ RULES: tuple[Rule, ...] = (
         symptom="PyTorch sees no GPU in WSL.",
         cause="Mostly the wheel's own HSA run time (torch/lib/libhsa-runtime64.so), which does not"
         " know WSL's way to the card and hides the system's, which does. " + _NO_GROUPS,
-        do='Where `rocminfo` lists the card: rm "$(python -c "import sysconfig as s; print(s.get_path(\'purelib\'))")"'
+        do='Where `rocminfo` lists the card: rm "$(python -c "import sysconfig as s;'
+        " print(s.get_path('purelib'))\")\""
         "/torch/lib/libhsa-runtime64.so*",
         here=_DOCTOR,
         otherwise="The program then takes the system's. Where `rocminfo` does not list the card: "
@@ -162,7 +169,6 @@ RULES: tuple[Rule, ...] = (
             "gpus are available",
             "hiperrornodevice",
             "no rocm-capable",
-            "no agent was",
             "getdevicecount",
             "no cuda-capable",
             "rock module",
@@ -171,7 +177,6 @@ RULES: tuple[Rule, ...] = (
             r"No (?:HIP|CUDA) GPUs are available",
             r"\bhipErrorNoDevice\b",
             r"no ROCm-capable device is detected",
-            r"ROCm: no agent was found",
             r"Unexpected error from (?:hip|cuda)GetDeviceCount",
             r"no CUDA-capable device is detected",
             r"ROCk module is NOT loaded",
@@ -179,6 +184,7 @@ RULES: tuple[Rule, ...] = (
         follows=(
             "wsl-torch-runtime",
             "wsl-no-adapter",
+            "hip-sdk-no-device",
             "kfd-access",
             "kfd-missing",
             "kfd-unsupported-gpu",
@@ -188,6 +194,45 @@ RULES: tuple[Rule, ...] = (
             "gpu-init-memory",
             "hip-runtime-missing",
         ),
+        confidence="likely",
+    ),
+    Rule(
+        id="integrated-gpu",
+        symptom="The program took the processor's GPU in place of the card.",
+        cause="The GPU in the processor is listed first or beside the card, and no library has code"
+        " for it. The card itself, its driver and PyTorch are not at fault.",
+        do=HIDE_IT,
+        windows=HIDE_IT_WINDOWS,
+        here=_DOCTOR,
+        otherwise="The number is that of the card: 1 where the processor's GPU is listed first,"
+        " else"
+        " 0. Or switch that GPU off in the BIOS, in Windows in the Device Manager. No files for"
+        " rocBLAS are needed for it.",
+        source="https://github.com/CS1o/Stable-Diffusion-Info/issues/6",
+        words=("gfx1036", "igpu"),
+        patterns=(
+            r"(?<!lazy_)\bgfx1036\b",
+            r"\biGPU at device \d.{0,20}\bdGPU at device \d",
+        ),
+        unless=(r"gfx\w+\W{1,6}gfx\w+\W{1,6}gfx",),
+        needs=("rocblas-architecture", "wrong-architecture", "hip-invalid-image"),
+        within=5,
+        confidence="likely",
+    ),
+    Rule(
+        id="card-too-old",
+        symptom="The card is too old for ROCm and ZLUDA.",
+        cause="The RX 400 and 500 cards (Polaris, gfx803) are left out of today's ROCm, HIP SDK and"
+        " ZLUDA, which begin with RDNA. No patch, driver or setting mends that.",
+        do="Take a program that computes with Vulkan.",
+        windows="Start ComfyUI with --directml",
+        here="This package works with ROCm and ZLUDA.",
+        linux="On Linux there are old ROCm versions that were built again for gfx803:"
+        " https://github.com/robertrosenbusch/gfx803_rocm.",
+        source="https://github.com/vosen/ZLUDA/issues/371",
+        words=("rx 4", "rx 5", "rx4", "rx5"),
+        patterns=(r"\bRX ?(?:4[678]0|5[4-9]0)\b",),
+        needs=("zluda-cublas", "zluda-failed", "zluda-dll"),
         confidence="likely",
     ),
     Rule(

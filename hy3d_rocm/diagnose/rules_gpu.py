@@ -80,6 +80,7 @@ RULES: tuple[Rule, ...] = (
         cause="The kernels in a library do not fit the card or the installed run time: wheels for"
         " another architecture, or parts of several ROCm versions side by side.",
         do="{wheels}",
+        beside="Hide the processor's GPU: set HIP_VISIBLE_DEVICES to the number of the card",
         here=_COMPARES,
         otherwise="A virtual environment of its own for it; no LD_LIBRARY_PATH or PATH entries to"
         " another ROCm or HIP SDK; a current driver.",
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = (
             r"(?:HIP|CUDA) error: file not found",
             r"hip_code_object\.cpp:\d+: .{0,120}addFatBinary",
         ),
+        follows=("integrated-gpu",),
         confidence="likely",
     ),
     Rule(
@@ -165,6 +167,7 @@ RULES: tuple[Rule, ...] = (
             r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
             r"|(?:lib)?(?:hip|roc)blas\w*)",
         ),
+        follows=("integrated-gpu",),
         confidence="likely",
         rank=0,
     ),

@@ -62,7 +62,8 @@ WINDOWS = (
 )
 # Rules whose lines only Linux writes.
 LINUX_ONLY = re.compile(
-    r"amdgpu|kfd|/dev/|\.so\b|HSA|hsa_|kernel|ROCk|dkms|BlockAllocator|Killed\b|systemd|GLIBC|GPU node|member of"
+    r"amdgpu|kfd|/dev/|\.so\b|HSA|hsa_|kernel|ROCk|dkms|BlockAllocator|Killed\b|systemd"
+    r"|GLIBC|GPU node|member of"
 )
 
 
