@@ -167,21 +167,30 @@ def grouped(
     return tuple(result)
 
 
+def _action(hits: Hits, machine: Machine) -> str:
+    """What to do where the log shows this system and this card."""
+    rule, system = hits.rule, machine.system
+    fitting = (
+        rule.decode if hits.where == STAGE_WORDS["decode"] else "",
+        rule.beside if machine.beside else "",
+        rule.windows if system == "windows" else "",
+        rule.wsl if system == "wsl" else "",
+        rule.container if machine.container and system != "windows" else "",
+        rule.gfx1151 if machine.architecture == "gfx1151" and system != "wsl" else "",
+    )
+    return next((action for action in fitting if action), rule.do)
+
+
 def _diagnosis(hits: Hits, below: list[Hits], machine: Machine, likely_stop: bool) -> Diagnosis:
     rule = hits.rule
     surer = likely_stop and rule.id == "decode-stopped"
-    do = rule.do
-    if rule.decode and hits.where == STAGE_WORDS["decode"]:
-        do = rule.decode
-    elif rule.windows and machine.system == "windows":
-        do = rule.windows
-    more = "" if machine.system == "windows" else rule.linux
+    more = "" if machine.system in ("windows", "wsl") else rule.linux
     return Diagnosis(
         rule=rule.id,
         symptom=rule.symptom,
         cause=rule.cause,
         evidence=hits.evidence(),
-        do=machine.filled(do),
+        do=machine.filled(_action(hits, machine)),
         here=rule.here,
         otherwise=machine.filled(f"{rule.otherwise} {more}".strip()),
         confidence="likely" if surer else rule.confidence,

@@ -9,25 +9,41 @@ from typing import Literal
 System = Literal["", "linux", "windows", "wsl"]
 _WINDOWS = re.compile(
     r"\b[A-Za-z]:\\\\?\w|\bWinError\b|Windows fatal exception|\b0xC0000005\b|win_amd64|3221225477"
-    r"|\bwin32\b|Platform: Windows|MSC v\.\d+",
+    r"|\bwin32\b|Platform: Windows|MSC v\.\d+|\bamdhip64\w*\.dll|\b(?:torch|c10)_hip\.dll"
+    r"|\btorch_directml\b|\bDirectML\b|Press any key to continue|\bHIP SDK\b",
     re.IGNORECASE,
 )
 _LINUX = re.compile(
     r"(?:^|[\s\"'(=])/(?:home|usr|opt|root|mnt|workspace|var)/|\.so\b|\bamdgpu [\da-f]{4}:|/dev/kfd"
     r"|\bkernel: |core dumped|\[drm:",
 )
-_WINDOWS_PARTS = (":\\", "win", "0xc0000005", "3221225477", "msc v.")
+_WINDOWS_PARTS = (":\\", "win", "0xc0000005", "3221225477", "msc v.", ".dll", "directml",
+                  "press any key", "hip sdk")  # fmt: skip
 _LINUX_PARTS = ("/home/", "/usr/", "/opt/", "/root/", "/mnt/", "/workspace/", "/var/", ".so",
                 "amdgpu ", "/dev/kfd", "kernel: ", "core dumped", "[drm:")  # fmt: skip
-_WSL = re.compile(r"WSL environment detected|microsoft-standard-WSL|/usr/lib/wsl/", re.IGNORECASE)
+_WSL = re.compile(
+    r"WSL environment detected|microsoft-standard-WSL|/usr/lib/wsl/|/wsl/libhsakmt|/dev/dxg\b"
+    r"|\blibrocdxg\b|\blibdxcore\b|\bmisc dxg: |No WDDM adapters",
+    re.IGNORECASE,
+)
+_WSL_PARTS = ("wsl", "dxg", "dxcore", "wddm")
+_CONTAINER = re.compile(
+    r"--device[= ]/dev/(?:kfd|dri)|--group-add\b|\b(?:docker|podman)[ -](?:run|exec|compose)\b"
+    r"|/\.dockerenv\b|\broot@[\da-f]{12}:",
+    re.IGNORECASE,
+)
+_CONTAINER_PARTS = ("/dev/", "--group-add", "docker", "podman", "root@")
+_INTEGRATED = {"gfx1035", "gfx1036", "gfx1103"}
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
 _CLAIMED = "hsa_override_gfx_version"
 _CARDS = (  # of one name: what ComfyUI's "Device:" line shows
     (r"RX 7900", "gfx1100"), (r"RX 7[78]00", "gfx1101"), (r"RX 7600", "gfx1102"),
     (r"RX 6[89][05]0", "gfx1030"), (r"RX 67[05]0", "gfx1031"), (r"RX 66[05]0", "gfx1032"),
-    (r"RX 5[67]00", "gfx1010"), (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
+    (r"RX 5[67]00", "gfx1010"),
+    (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
     (r"8060S|Strix Halo", "gfx1151"), (r"\b780M", "gfx1103"), (r"\b8[89]0M", "gfx1150"),
 )  # fmt: skip
+_PROCESSORS = {"gfx1150", "gfx1151"}
 _NAMES = [(re.compile(pattern, re.IGNORECASE), name) for pattern, name in _CARDS]
 _RELATIVES = (  # the override that AMD's own builds of one generation take
     (re.compile(r"gfx103[1-6]$"), "10.3.0"),
@@ -44,11 +60,16 @@ class Machine:
     architectures: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     nvidia: bool = False  # an NVIDIA card is named
+    container: bool = False  # it was run in one
     claimed: bool = False  # by HSA_OVERRIDE_GFX_VERSION, so the architecture may not be the card's
 
     def feed(self, text: str, low: str) -> None:
         """`low`: the text in lower case."""
-        if self.system in ("", "linux") and "wsl" in low and _WSL.search(text):
+        if (
+            self.system in ("", "linux")
+            and any(part in low for part in _WSL_PARTS)
+            and _WSL.search(text)
+        ):
             self.system = "wsl"
         elif not self.system:
             if any(part in low for part in _WINDOWS_PARTS) and _WINDOWS.search(text):
@@ -63,6 +84,14 @@ class Machine:
             self.nvidia = True
         if _CLAIMED in low:
             self.claimed = True
+        if any(part in low for part in _CONTAINER_PARTS) and _CONTAINER.search(text):
+            self.container = True
+
+    @property
+    def beside(self) -> bool:
+        """Whether the log shows a GPU of a processor, and by its name a card beside it."""
+        shown = self.architectures | self.named
+        return bool(shown & _INTEGRATED and self.named - _INTEGRATED - _PROCESSORS)
 
     @property
     def architecture(self) -> str:

@@ -28,11 +28,12 @@ class Rule:
     for no other. `unfinished`: it counts only where the log shows no run that finished. A rule
     without patterns is decided by the order of events (`stages.py`), not by one line.
 
-    `do`: one action, as it can be copied; `windows`: the one where the log shows Windows;
-    `decode`: the one where it shows a VAE decode. {wheels} becomes the command that installs
-    PyTorch for the card in the log. `here`: what this package does about it. `otherwise`: what
-    else helps; `linux`: more of that, left out where the log shows Windows. `source`: where the
-    text and its meaning were read.
+    `do`: one action, as it can be copied; `windows`, `wsl`, `container`: the one where the log
+    shows that; `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on
+    Linux; `beside`: where it shows the processor's GPU beside a card. {wheels} becomes the command
+    that installs PyTorch for the card in the log. `here`: what this package does about it.
+    `otherwise`: what else helps; `linux`: more of that, left out where the log shows Windows or
+    WSL. `source`: where the text and its meaning were read.
     """
 
     id: str
@@ -43,7 +44,11 @@ class Rule:
     here: str = ""
     otherwise: str = ""
     windows: str = ""
+    wsl: str = ""
+    container: str = ""
     decode: str = ""
+    gfx1151: str = ""
+    beside: str = ""
     linux: str = ""
     words: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()

@@ -9,7 +9,82 @@ _DOCTOR = (
     "`hy3d-rocm doctor` shows which PyTorch this is, what it was built for and which card it sees."
 )
 
+HIDE_IT = "export HIP_VISIBLE_DEVICES=1"
+HIDE_IT_WINDOWS = "set HIP_VISIBLE_DEVICES=1"
+_WSL_DRIVER = (
+    "In Windows install the Adrenalin driver that AMD lists for ROCm on WSL, in WSL the ROCm of"
+    " that"
+    " list, then in PowerShell: wsl --update"
+)
+_NO_GROUPS = "WSL has neither /dev/kfd nor its groups: usermod and modprobe do nothing there."
+_GROUP_ADD = (
+    'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)"'
+    ' --group-add "$(stat -c %g /dev/dri/renderD128)" IMAGE'
+)
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        id="wsl-no-adapter",
+        symptom="ROCm in WSL finds no card that Windows would lend it.",
+        cause="The Windows driver offers WSL no adapter that this ROCm knows: the driver and ROCm"
+        " are"
+        " no pair, or AMD does not support the card under WSL. " + _NO_GROUPS,
+        do=_WSL_DRIVER,
+        here=_DOCTOR,
+        otherwise="Where the card is not on that list: ROCm's wheels on Windows itself.",
+        source=_ROCM + "5900",
+        words=("wddm adapters",),
+        patterns=(r"No WDDM adapters found",),
+    ),
+    Rule(
+        id="wsl-thunk",
+        symptom="ROCm's part for WSL failed an assertion.",
+        cause="ROCm's library for WSL asked the Windows driver about the card and got an answer"
+        " that"
+        " it does not know: a fault of that release, or a driver that does not belong to it.",
+        do=_WSL_DRIVER,
+        here=_DOCTOR,
+        otherwise="A newer release of both, or the earlier one that worked.",
+        source=_ROCM + "4460",
+        words=("libhsakmt", "thunk_proxy"),
+        patterns=(r"(?:wsl/libhsakmt|thunk_proxy)\S*:\d+: .{1,300}Assertion .{1,200} failed",),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="wsl-rocdxg",
+        symptom="librocdxg does not fit the installed ROCm (WSL).",
+        cause="librocdxg stands between ROCm and the Windows driver under WSL, and comes by itself:"
+        " this one lacks a function that this ROCm asks for, so the program crashes. The card is"
+        " not"
+        " at fault.",
+        do="Install the librocdxg that belongs to your ROCm from"
+        " https://github.com/ROCm/librocdxg/releases",
+        here=_DOCTOR,
+        source="https://github.com/ROCm/librocdxg/issues/4",
+        words=("librocdxg",),
+        patterns=(r"librocdxg\.so[.\d]*: undefined symbol",),
+        rank=0,
+    ),
+    Rule(
+        id="wsl-torch-runtime",
+        symptom="PyTorch sees no GPU in WSL.",
+        cause="Mostly the wheel's own HSA run time (torch/lib/libhsa-runtime64.so), which does not"
+        " know WSL's way to the card and hides the system's, which does. " + _NO_GROUPS,
+        do='Where `rocminfo` lists the card: rm "$(python -c "import sysconfig as s;'
+        " print(s.get_path('purelib'))\")\""
+        "/torch/lib/libhsa-runtime64.so*",
+        here=_DOCTOR,
+        otherwise="The program then takes the system's. Where `rocminfo` does not list the card: "
+        + _WSL_DRIVER
+        + ".",
+        source=_ROCM + "3571",
+        words=("microsoft-standard-wsl",),
+        patterns=(r"microsoft-standard-WSL",),
+        needs=("no-gpu-found",),
+        follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
+        confidence="likely",
+    ),
     Rule(
         id="wsl-unsupported-gpu",
         symptom="ROCm in WSL does not support this card.",
@@ -37,7 +112,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(r"WSL environment detected",),
         needs=("hsa-out-of-resources", "no-gpu-found", "kfd-access", "kfd-missing"),
         within=12,
-        follows=("wsl-unsupported-gpu",),
+        follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
         confidence="likely",
     ),
     Rule(
@@ -46,6 +121,8 @@ RULES: tuple[Rule, ...] = (
         cause="At start: this user may not use /dev/kfd, or the driver is in a bad state. In the"
         " middle of work: GPU memory, queues or signals are used up.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         here="`hy3d-rocm doctor` shows whether the card answers and who holds its memory.",
         otherwise="Then log in again. If `rocminfo` works for your user, end the programs that use"
         " the card or restart the machine.",
@@ -62,6 +139,7 @@ RULES: tuple[Rule, ...] = (
         follows=(
             "wsl-unsupported-gpu",
             "wsl-rocm-start",
+            "wsl-no-adapter",
             "kfd-access",
             "kfd-missing",
             "kfd-no-memory",
@@ -78,6 +156,8 @@ RULES: tuple[Rule, ...] = (
         cause="The driver is not loaded, this user or container may not use it, or"
         " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides the card.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         windows="Install the current Adrenalin driver.",
         here=_DOCTOR,
         otherwise="Unset HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, or set"
@@ -89,7 +169,6 @@ RULES: tuple[Rule, ...] = (
             "gpus are available",
             "hiperrornodevice",
             "no rocm-capable",
-            "no agent was",
             "getdevicecount",
             "no cuda-capable",
             "rock module",
@@ -98,12 +177,14 @@ RULES: tuple[Rule, ...] = (
             r"No (?:HIP|CUDA) GPUs are available",
             r"\bhipErrorNoDevice\b",
             r"no ROCm-capable device is detected",
-            r"ROCm: no agent was found",
             r"Unexpected error from (?:hip|cuda)GetDeviceCount",
             r"no CUDA-capable device is detected",
             r"ROCk module is NOT loaded",
         ),
         follows=(
+            "wsl-torch-runtime",
+            "wsl-no-adapter",
+            "hip-sdk-no-device",
             "kfd-access",
             "kfd-missing",
             "kfd-unsupported-gpu",
@@ -113,6 +194,45 @@ RULES: tuple[Rule, ...] = (
             "gpu-init-memory",
             "hip-runtime-missing",
         ),
+        confidence="likely",
+    ),
+    Rule(
+        id="integrated-gpu",
+        symptom="The program took the processor's GPU in place of the card.",
+        cause="The GPU in the processor is listed first or beside the card, and no library has code"
+        " for it. The card itself, its driver and PyTorch are not at fault.",
+        do=HIDE_IT,
+        windows=HIDE_IT_WINDOWS,
+        here=_DOCTOR,
+        otherwise="The number is that of the card: 1 where the processor's GPU is listed first,"
+        " else"
+        " 0. Or switch that GPU off in the BIOS, in Windows in the Device Manager. No files for"
+        " rocBLAS are needed for it.",
+        source="https://github.com/CS1o/Stable-Diffusion-Info/issues/6",
+        words=("gfx1036", "igpu"),
+        patterns=(
+            r"(?<!lazy_)\bgfx1036\b",
+            r"\biGPU at device \d.{0,20}\bdGPU at device \d",
+        ),
+        unless=(r"gfx\w+\W{1,6}gfx\w+\W{1,6}gfx",),
+        needs=("rocblas-architecture", "wrong-architecture", "hip-invalid-image"),
+        within=5,
+        confidence="likely",
+    ),
+    Rule(
+        id="card-too-old",
+        symptom="The card is too old for ROCm and ZLUDA.",
+        cause="The RX 400 and 500 cards (Polaris, gfx803) are left out of today's ROCm, HIP SDK and"
+        " ZLUDA, which begin with RDNA. No patch, driver or setting mends that.",
+        do="Take a program that computes with Vulkan.",
+        windows="Start ComfyUI with --directml",
+        here="This package works with ROCm and ZLUDA.",
+        linux="On Linux there are old ROCm versions that were built again for gfx803:"
+        " https://github.com/robertrosenbusch/gfx803_rocm.",
+        source="https://github.com/vosen/ZLUDA/issues/371",
+        words=("rx 4", "rx 5", "rx4", "rx5"),
+        patterns=(r"\bRX ?(?:4[678]0|5[4-9]0)\b",),
+        needs=("zluda-cublas", "zluda-failed", "zluda-dll"),
         confidence="likely",
     ),
     Rule(
@@ -153,6 +273,8 @@ RULES: tuple[Rule, ...] = (
         " container by its devices.",
         do="docker run --device /dev/kfd --device /dev/dri --group-add video --security-opt"
         " seccomp=unconfined IMAGE",
+        wsl="Start the container as AMD's guide for WSL does (with /dev/dxg):"
+        " https://rocm.docs.amd.com/projects/radeon/en/latest/docs/install/wsl/install-pytorch.html",
         otherwise="In docker-compose.yml: devices /dev/kfd and /dev/dri in place of"
         " deploy.resources; and an image with ROCm.",
         source="https://github.com/av/harbor/issues/173",
@@ -185,6 +307,7 @@ RULES: tuple[Rule, ...] = (
         cause="The amdgpu driver is not loaded on the machine below the container (or the machine"
         " is a WSL, which has no such device).",
         do="sudo modprobe amdgpu",
+        wsl=_WSL_DRIVER,
         here=_DOCTOR,
         otherwise="On the host, not in the container. In WSL: ROCm on Windows or on Linux itself.",
         source="https://github.com/l1na-forever/stable-diffusion-rocm-docker/issues/8",
@@ -198,6 +321,8 @@ RULES: tuple[Rule, ...] = (
         cause="The user is not in its group, the container was not given it, or the driver"
         " refuses.",
         do="sudo usermod -aG render,video $USER",
+        wsl=_WSL_DRIVER,
+        container=_GROUP_ADD,
         here=_DOCTOR,
         otherwise="Then log in again; in Docker --device /dev/kfd --device /dev/dri. If you are in"
         " the groups, look for 'kfd' in `dmesg`.",

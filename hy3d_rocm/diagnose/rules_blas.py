@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hy3d_rocm.diagnose.rule import Rule
 
+_HIDE_IT = "Hide the processor's GPU: set HIP_VISIBLE_DEVICES to the number of the card"
 _NOT_OURS = "This package computes convolutions; the model's matrix products are PyTorch's."
 
 RULES: tuple[Rule, ...] = (
@@ -15,6 +16,7 @@ RULES: tuple[Rule, ...] = (
         do="{wheels}",
         windows="Put the rocBLAS files for your card and exactly your HIP SDK's version into its"
         " bin\\rocblas\\library: https://github.com/likelovewant/ROCmLibs-for-gfx1103-AMD780M-APU",
+        beside=_HIDE_IT,
         here="Convolutions can go by Triton instead, matrix products of the model can't.",
         otherwise="A ROCm or HIP SDK that supports the card.",
         linux="{override}",
@@ -24,6 +26,7 @@ RULES: tuple[Rule, ...] = (
             r"(?:Cannot read|Could not load) \S.{0,160}TensileLibrary",
             r"Could not initialize Tensile host",
         ),
+        follows=("integrated-gpu",),
     ),
     Rule(
         id="int8-matmul",
@@ -96,6 +99,7 @@ RULES: tuple[Rule, ...] = (
             r"|ALLOC_FAILED|INVALID_VALUE|EXECUTION_FAILED) when calling `?cublas(?!Lt)\w+",
             r"requires an architectural feature absent from the device",
         ),
+        follows=("card-too-old",),
         confidence="possible",
     ),
     Rule(

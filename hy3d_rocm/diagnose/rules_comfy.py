@@ -37,6 +37,7 @@ RULES: tuple[Rule, ...] = (
         words=("import failed", "module for custom nodes"),
         patterns=(r"\(IMPORT FAILED\)", r"Cannot import .{1,300} module for custom nodes"),
         follows=(
+            "hip-sdk-path",
             "torchvision-mismatch",
             "mixed-torch-builds",
             "bitsandbytes",

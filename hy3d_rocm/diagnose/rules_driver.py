@@ -7,6 +7,14 @@ from hy3d_rocm.diagnose.rule import Rule
 _THEROCK = "https://github.com/ROCm/TheRock/issues/"
 _ROCM = "https://github.com/ROCm/legacy-rocm-build/issues/"
 _DOCTOR = "`hy3d-rocm doctor` names kernels and firmware with known faults."
+_NEWER = "Install the newest kernel and linux-firmware of your distribution and reboot."
+# TheRock#2991: the room for saved waves was too small for this card's registers; mended since
+# ROCm 7.2 and in newer kernels. AMD advises against the switch elsewhere.
+_CWSR = (
+    "Update ROCm to 7.2 or newer and the kernel to 6.18 or newer; until then add"
+    " amdgpu.cwsr_enable=0 to the kernel's command line and reboot."
+)
+_WSL = "In Windows install the Adrenalin driver that AMD lists for ROCm on WSL, then: wsl --update"
 _LONG_KERNELS = (
     "Under protect() no convolution of MIOpen is started that was not proven for its shape, and the"
     " decode of this package goes in parts: both avoid kernels that run for seconds."
@@ -107,13 +115,15 @@ RULES: tuple[Rule, ...] = (
         id="gpu-hang",
         symptom="The GPU hung.",
         cause="A kernel or the scheduler's firmware did not answer, so the runtime ended the"
-        " process; what Python shows is only where it waited. Known causes are the driver's saving"
-        " of waves (CWSR) on RDNA, old firmware, and kernels that run for seconds.",
-        do="Add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        " process; what Python shows is only where it waited. Known causes are old firmware, on"
+        " gfx1151 the driver's saving of waves (CWSR), and kernels that run for seconds.",
+        do=_NEWER,
+        gfx1151=_CWSR,
+        wsl=_WSL,
         windows="Install the current Adrenalin driver.",
         here=_LONG_KERNELS + " " + _DOCTOR,
-        otherwise="A newer kernel and linux-firmware; HSA_ENABLE_SDMA=0 helped on APUs; the lines"
-        " with 'amdgpu' in `dmesg` name the ring or engine.",
+        otherwise="Another ROCm; HSA_ENABLE_SDMA=0 helped on APUs.",
+        linux="The lines with 'amdgpu' in `dmesg` name the ring or engine.",
         source=_ROCM + "4557",
         words=(
             "gpu hang",
@@ -141,12 +151,13 @@ RULES: tuple[Rule, ...] = (
         cause="The card did not answer in time. A kernel that runs too long does that (MIOpen's"
         " find step with its naive kernel at a new resolution is the usual one), and so do faults"
         " of driver and firmware. The program that the driver names is often only a victim.",
-        do="Add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        do=_NEWER,
+        gfx1151=_CWSR,
+        wsl=_WSL,
         windows="Install the current Adrenalin driver.",
         decode="export MIOPEN_FIND_MODE=FAST",
         here=_LONG_KERNELS + " " + _DOCTOR,
-        otherwise="A newer kernel and linux-firmware; MIOPEN_FIND_MODE=FAST before torch is"
-        " imported.",
+        otherwise="Another ROCm; MIOPEN_FIND_MODE=FAST before torch is imported.",
         source=_ROCM + "2773",
         words=(
             "flip_done",
@@ -185,12 +196,15 @@ RULES: tuple[Rule, ...] = (
         cause="A fault of a kernel, of the driver or of its firmware, or a card that claims to be"
         " another one (HSA_OVERRIDE_GFX_VERSION). It is no lack of memory. The process can't use"
         " the GPU any more.",
-        do="Add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        do="{wheels}",
+        gfx1151=_CWSR,
+        wsl=_WSL,
         windows="Install the current Adrenalin driver, then: {wheels}",
         here="protect() says so in one sentence instead of going on with a lost device; where the"
         " process does not survive, the shape is remembered as one that hangs. " + _DOCTOR,
-        otherwise="If it comes again at the same place, run once with AMD_SERIALIZE_KERNEL=3; then"
-        " try another ROCm, and on Linux another kernel and linux-firmware.",
+        otherwise="That is another ROCm. If it comes again at the same place, run once with"
+        " AMD_SERIALIZE_KERNEL=3; unset HSA_OVERRIDE_GFX_VERSION.",
+        linux="Then another kernel and linux-firmware.",
         source=_ROCM + "5051",
         words=(
             "access fault",

@@ -27,7 +27,8 @@ RULES: tuple[Rule, ...] = (
         cause="The run time only says that a kernel did not end well. On Windows the driver ends"
         " kernels that run longer than about two seconds (TDR); on Linux it is mostly the driver"
         " or its firmware.",
-        do="On Linux add amdgpu.cwsr_enable=0 to the kernel's command line and reboot.",
+        do="On Linux install the newest kernel and your distribution's firmware, then: {wheels}",
+        wsl="{wheels}",
         windows="Install the current Adrenalin driver, then: {wheels}",
         here=_LONG_KERNELS,
         otherwise="Restart the program after it. On Linux look for 'amdgpu' in `dmesg`.",
@@ -79,6 +80,7 @@ RULES: tuple[Rule, ...] = (
         cause="The kernels in a library do not fit the card or the installed run time: wheels for"
         " another architecture, or parts of several ROCm versions side by side.",
         do="{wheels}",
+        beside="Hide the processor's GPU: set HIP_VISIBLE_DEVICES to the number of the card",
         here=_COMPARES,
         otherwise="A virtual environment of its own for it; no LD_LIBRARY_PATH or PATH entries to"
         " another ROCm or HIP SDK; a current driver.",
@@ -96,6 +98,7 @@ RULES: tuple[Rule, ...] = (
             r"(?:HIP|CUDA) error: file not found",
             r"hip_code_object\.cpp:\d+: .{0,120}addFatBinary",
         ),
+        follows=("integrated-gpu",),
         confidence="likely",
     ),
     Rule(
@@ -164,6 +167,7 @@ RULES: tuple[Rule, ...] = (
             r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
             r"|(?:lib)?(?:hip|roc)blas\w*)",
         ),
+        follows=("integrated-gpu",),
         confidence="likely",
         rank=0,
     ),

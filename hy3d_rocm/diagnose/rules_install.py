@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
         cause="PyTorch, or a library in it, was built for other architectures than the card's, or"
         " HSA_OVERRIDE_GFX_VERSION names one that it does not have.",
         do="{wheels}",
+        beside="Hide the processor's GPU: set HIP_VISIBLE_DEVICES to the number of the card",
         here=_DOCTOR,
         otherwise="With a second GPU (the processor's) hide it: HIP_VISIBLE_DEVICES=0.",
         linux="{override}",
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
             r"\bhipErrorNoBinaryForGpu\b",
             r"\bhipErrorInvalidDeviceFunction\b",
         ),
+        follows=("integrated-gpu",),
     ),
     Rule(
         id="cuda-wrong-architecture",

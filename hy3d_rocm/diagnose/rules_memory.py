@@ -277,6 +277,8 @@ RULES: tuple[Rule, ...] = (
         " matter.",
         do="sudo fallocate -l 32G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile"
         " && sudo swapon /swapfile",
+        windows="SystemPropertiesPerformance.exe (Advanced, Virtual memory: let Windows manage the"
+        " size)",
         otherwise="Start ComfyUI with --cache-none; models in fp8 or GGUF; in a container a larger"
         " memory limit; in WSL memory= and swap= in .wslconfig. `sudo dmesg | grep -i oom` shows"
         " whether it was that.",

@@ -198,6 +198,7 @@ RULES: tuple[Rule, ...] = (
         cause="MIOPEN_FIND_TIME_LIMIT and MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES do nothing"
         " in today's MIOpen: no variable bounds its find step.",
         do="unset MIOPEN_FIND_TIME_LIMIT MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES",
+        windows="set MIOPEN_FIND_TIME_LIMIT=& set MIOPEN_DEBUG_AMD_ROCM_PRECOMPILED_BINARIES=",
         here="Where MIOpen has to be tried, this package tries it in a child process with a time"
         " limit.",
         source=""

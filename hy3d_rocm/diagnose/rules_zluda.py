@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
             r"Error loading \S.{0,200}\b(?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*"
             r"|nvcuda)\.dll",
         ),
+        follows=("hip-sdk-path", "hip-sdk-elsewhere", "card-too-old"),
         confidence="likely",
     ),
     Rule(
@@ -39,12 +40,61 @@ RULES: tuple[Rule, ...] = (
         " Adrenalin driver.",
         source="https://github.com/CS1o/Stable-Diffusion-Info/issues/5",
         words=("zluda",),
+        follows=("hip-sdk-path", "hip-sdk-elsewhere", "hip-sdk-no-device", "card-too-old"),
         patterns=(
             r"Failed to load ZLUDA",
             r"ZLUDA failed to initialize",
             r"ERROR\W{1,20}Load ZLUDA: ",
             r"ZLUDA device failed to pass basic operation test",
         ),
+    ),
+    Rule(
+        id="hip-sdk-path",
+        symptom="HIP_PATH names the HIP SDK's bin folder in place of the SDK's.",
+        cause="Programs put \\bin behind HIP_PATH, so they look in ...\\bin\\bin, which is not"
+        " there.",
+        do='setx HIP_PATH "C:\\Program Files\\AMD\\ROCm\\VERSION" (VERSION: the line\'s number)',
+        here=_ABOVE,
+        otherwise="Then open a new window.",
+        source=_ZLUDA + "27",
+        words=("bin\\bin", "bin\\\\bin"),
+        patterns=(r"ROCm\\{1,2}[\d.]+\\{1,2}bin\\{1,2}bin\b",),
+    ),
+    Rule(
+        id="hip-sdk-elsewhere",
+        symptom="The HIP SDK is looked for in Python's folder.",
+        cause="A folder of Python is taken for the HIP SDK's, since the SDK's own is not on PATH or"
+        " stands behind it: its libraries (rocblas.dll) are not there.",
+        do="set PATH=%HIP_PATH%bin;%PATH%",
+        here=_ABOVE,
+        otherwise="With the HIP SDK installed, and HIP_PATH its folder. Copying DLLs into Python's"
+        " folder does not help.",
+        source="https://github.com/lshqqytiger/stable-diffusion-webui-amdgpu/issues/656",
+        words=("version=python", "find module"),
+        patterns=(
+            r"ROCm: version=Python\d+",
+            r"Could not find module '[^']{1,200}\\Python\d*\\bin\\(?:roc|hip|amd)\w+\.dll",
+        ),
+    ),
+    Rule(
+        id="hip-sdk-no-device",
+        symptom="ROCm or the HIP SDK lists no card.",
+        cause="The HIP SDK (on Linux ROCm) started and found no card that it may use: the driver"
+        " and the SDK are no pair, or this SDK does not know the card (7.1 did not list RX 6000"
+        " cards that 6.4 does).",
+        do="See whether `rocminfo` lists the card for your user.",
+        windows="Install the current Adrenalin driver and a HIP SDK whose hipInfo lists the card"
+        " (6.4"
+        " where 7.1 does not): " + _SDK,
+        here=_ABOVE,
+        otherwise="Unset HIP_VISIBLE_DEVICES, if it is set.",
+        source="https://github.com/ROCm/hip/issues/3899",
+        words=("no agent was", "hip api error"),
+        patterns=(
+            r"ROCm: no agent was found",
+            r"checkHipErrors\(\) HIP API error = 0100",
+        ),
+        confidence="likely",
     ),
     Rule(
         id="zluda-attention",
