@@ -103,7 +103,8 @@ def find_results(environ: Mapping[str, str]) -> int:
     from hy3d_rocm.doctor.miopen import contents, places
 
     by_version: dict[Version, int] = {}
-    for place in places.places(environ):
+    # Compiled kernels, of which there may be thousands, are elsewhere: this runs at each start.
+    for place in (p for p in places.places(environ) if p.kind == places.DATABASES):
         with contextlib.suppress(OSError):
             for path in places.files_of(place):
                 if contents.kind_of(path.name) == contents.FIND:

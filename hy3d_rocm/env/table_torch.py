@@ -59,8 +59,8 @@ def has(key: str, value: str = "") -> Check:
     def check(case: Case) -> str:
         words = allocator.tokens(case.value)
         settings = zip(words, words[2:], strict=False)
-        found = (f"{key}:{given}" for name, given in settings if name == key)
-        return next((one for one in found if one.endswith(f":{value}" if value else "")), "")
+        found = (given for name, given in settings if name == key and value in ("", given))
+        return next((f"{key}:{given}" for given in found), "")
 
     return check
 
