@@ -17,18 +17,20 @@ from hy3d_rocm.diagnose import (
 )
 from hy3d_rocm.diagnose.rule import Rule
 
-RULES: tuple[Rule, ...] = (
-    *rules_install.RULES,
-    *rules_access.RULES,
-    *rules_zluda.RULES,
-    *rules_memory.RULES,
-    *rules_miopen.RULES,
-    *rules_driver.RULES,
-    *rules_blas.RULES,
-    *rules_attention.RULES,
-    *rules_gpu.RULES,
-    *rules_nodes.RULES,
-    *rules_comfy.RULES,
-)
+# Heading on the page of causes -> its rules.
+FAMILIES: dict[str, tuple[Rule, ...]] = {
+    "Installation": rules_install.RULES,
+    "Reaching the card": rules_access.RULES,
+    "ZLUDA and DirectML": rules_zluda.RULES,
+    "Memory": rules_memory.RULES,
+    "MIOpen and cuDNN": rules_miopen.RULES,
+    "Driver and firmware": rules_driver.RULES,
+    "Matrix products and number types": rules_blas.RULES,
+    "Attention, Triton, optional packages": rules_attention.RULES,
+    "HIP's errors and crashes": rules_gpu.RULES,
+    "Nodes and pictures": rules_nodes.RULES,
+    "ComfyUI": rules_comfy.RULES,
+}
+RULES = tuple(rule for family in FAMILIES.values() for rule in family)
 BY_ID = {rule.id: rule for rule in RULES}
 ORDER = {rule.id: place for place, rule in enumerate(RULES)}

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import re
 
-from hy3d_rocm.diagnose import (
-    rules_access,
-    rules_attention,
-    rules_blas,
-    rules_comfy,
-    rules_driver,
-    rules_gpu,
-    rules_install,
-    rules_memory,
-    rules_miopen,
-    rules_nodes,
-    rules_zluda,
-)
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rules import FAMILIES
 
 HEAD = """# Every cause it knows
 
@@ -27,19 +15,6 @@ log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Cer
 text itself says, "likely" and "possible" are told as that.
 """
 MACHINE = Machine()  # no card and no system: commands in their general form
-GROUPS = {
-    "MIOpen and cuDNN": rules_miopen.RULES,
-    "Memory": rules_memory.RULES,
-    "Driver and firmware": rules_driver.RULES,
-    "HIP's errors and crashes": rules_gpu.RULES,
-    "Reaching the card": rules_access.RULES,
-    "Matrix products and number types": rules_blas.RULES,
-    "Attention, Triton, optional packages": rules_attention.RULES,
-    "Nodes and pictures": rules_nodes.RULES,
-    "ComfyUI": rules_comfy.RULES,
-    "Installation": rules_install.RULES,
-    "ZLUDA and DirectML": rules_zluda.RULES,
-}
 
 
 def plain(text: str) -> str:
@@ -64,7 +39,7 @@ def entry(rule: Rule) -> str:
 
 def page() -> str:
     parts = [HEAD]
-    for title, rules in GROUPS.items():
+    for title, rules in FAMILIES.items():
         parts.append(f"## {title}")
         parts += [entry(rule) for rule in rules]
     return "\n\n".join(parts) + "\n"
