@@ -3,7 +3,7 @@
  * A plan's dictionary carries its description, and a grain is computed from a plan made anew out
  * of that: pure integers, microseconds, and nothing a caller writes into the dictionary can lead
  * the C core outside what it checked. */
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 
 #include "python/core.h"
 
@@ -20,7 +20,7 @@ typedef struct field {
 
 #define FIELD(name, minimum, count, small, required)                                               \
     {                                                                                              \
-        #name, (Py_ssize_t)offsetof(hy3d_schedule_desc, name), minimum, count, small, required     \
+        #name, (Py_ssize_t)offsetof(hy3d_tiles_desc, name), minimum, count, small, required     \
     }
 
 static const field fields[] = {
@@ -42,16 +42,16 @@ static const field fields[] = {
 enum { FIELD_COUNT = (int)(sizeof fields / sizeof fields[0]) };
 
 /* What a caller may leave out. */
-static hy3d_schedule_desc default_desc(void)
+static hy3d_tiles_desc default_desc(void)
 {
-    hy3d_schedule_desc desc = {0};
+    hy3d_tiles_desc desc = {0};
     desc.min_tile[0] = desc.min_tile[1] = desc.min_tile[2] = 1;
     desc.max_in_flight = 1;
     desc.level = -1;
     return desc;
 }
 
-static bool read_field(const field *f, PyObject *value, hy3d_schedule_desc *desc)
+static bool read_field(const field *f, PyObject *value, hy3d_tiles_desc *desc)
 {
     void *const place = (char *)desc + f->offset;
     int64_t wide[3];
@@ -85,7 +85,7 @@ static const field *find_field(PyObject *key)
 }
 
 /* The dictionary is copied first: an __index__ may change the caller's. */
-static bool read_desc(PyObject *source, hy3d_schedule_desc *desc)
+static bool read_desc(PyObject *source, hy3d_tiles_desc *desc)
 {
     PyObject *const dict = PyDict_Copy(source);
     if (dict == NULL) {
@@ -115,7 +115,7 @@ static bool read_desc(PyObject *source, hy3d_schedule_desc *desc)
     return good;
 }
 
-static PyObject *desc_to_dict(const hy3d_schedule_desc *desc)
+static PyObject *desc_to_dict(const hy3d_tiles_desc *desc)
 {
     PyObject *const dict = PyDict_New();
     for (int i = 0; dict != NULL && i < FIELD_COUNT; i++) {
@@ -132,7 +132,7 @@ static PyObject *desc_to_dict(const hy3d_schedule_desc *desc)
     return dict;
 }
 
-static PyObject *plan_to_dict(const hy3d_schedule_plan *plan)
+static PyObject *plan_to_dict(const hy3d_tiles_plan *plan)
 {
     PyObject *const dict = PyDict_New();
     if (dict == NULL) {
@@ -161,8 +161,8 @@ static PyObject *plan_to_dict(const hy3d_schedule_plan *plan)
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_schedule_desc desc;
-    hy3d_schedule_plan plan;
+    hy3d_tiles_desc desc;
+    hy3d_tiles_plan plan;
     int64_t smallest = 0;
     if (PyTuple_Size(args) != 0 || kwargs == NULL) {
         hy3d_py_type_error("schedule_plan takes keyword arguments only, latent and factor at least.");
@@ -171,7 +171,7 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
     if (!read_desc(kwargs, &desc)) {
         return NULL;
     }
-    const hy3d_status status = hy3d_schedule_make(&desc, &smallest, &plan);
+    const hy3d_status status = hy3d_tiles_make(&desc, &smallest, &plan);
     if (status == HY3D_ERR_BUDGET_TOO_SMALL) {
         return hy3d_py_raise(state, status,
                              "The budget is %lld bytes, but the smallest tiles need %lld: raise it "
@@ -200,7 +200,7 @@ static PyObject *item_of(PyObject *dict, const char *name)
 }
 
 /* From a copy, which holds what is read: an __index__ or another thread may change the caller's. */
-static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level_out)
+static bool read_plan(PyObject *source, hy3d_tiles_desc *desc, int64_t *level_out)
 {
     PyObject *const dict = PyDict_Copy(source);
     if (dict == NULL) {
@@ -221,25 +221,25 @@ static bool read_plan(PyObject *source, hy3d_schedule_desc *desc, int64_t *level
 }
 
 /* The plan that the dictionary was made from: same description, level fixed, budget out of play. */
-static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_schedule_plan *plan)
+static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_tiles_plan *plan)
 {
     if (!PyDict_Check(dict)) {
         return hy3d_py_type_error("plan must be the dictionary that schedule_plan gave, not %R.",
                                   (PyObject *)Py_TYPE(dict));
     }
-    hy3d_schedule_desc desc;
+    hy3d_tiles_desc desc;
     int64_t number = -1;
     if (!read_plan(dict, &desc, &number)) {
         return false;
     }
-    const int most = desc.shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL : HY3D_SCHEDULE_MAX_LEVEL;
+    const int most = desc.shrink > 2 ? HY3D_TILES_MAX_FINE_LEVEL : HY3D_TILES_MAX_LEVEL;
     if (number < 0 || number > most) {
         return hy3d_py_value_error("level is %lld: it must be from 0 to %d.", (long long)number,
                                    most);
     }
     desc.level = (int32_t)number;
     desc.budget_bytes = 0;
-    const hy3d_status status = hy3d_schedule_make(&desc, NULL, plan);
+    const hy3d_status status = hy3d_tiles_make(&desc, NULL, plan);
     if (status != HY3D_OK) {
         hy3d_py_raise(state, status, "The plan's description is not valid any more: %s.",
                       hy3d_status_text(status));
@@ -254,14 +254,14 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
     int64_t index = 0;
-    hy3d_schedule_plan plan = {.grains = 0};
-    hy3d_schedule_grain grain;
+    hy3d_tiles_plan plan = {.grains = 0};
+    hy3d_tile grain;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_grain", keywords, &dict,
                                      &index_object) ||
         !hy3d_py_int64(index_object, "index", &index) || !plan_again(state, dict, &plan)) {
         return NULL;
     }
-    const hy3d_status status = hy3d_schedule_grain_at(&plan, index, &grain);
+    const hy3d_status status = hy3d_tiles_at(&plan, index, &grain);
     if (status != HY3D_OK) {
         return hy3d_py_raise(state, status, "There is no grain %lld: the plan has %lld.",
                              (long long)index, (long long)plan.grains);
@@ -307,7 +307,7 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
                             (long long)values[0], (long long)values[1], (long long)values[2]);
         return NULL;
     }
-    hy3d_schedule_grain grain = {{0}, {0}, {0}, {0}, {1, 1, 1}, {0}, {0}};
+    hy3d_tile grain = {{0}, {0}, {0}, {0}, {1, 1, 1}, {0}, {0}};
     grain.out_stop[0] = values[0];
     grain.ramp_before[0] = values[1];
     grain.ramp_after[0] = values[2];
@@ -317,7 +317,7 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
         return NULL;
     }
     float *const window = (float *)(void *)PyBytes_AsString(bytes);
-    const hy3d_status status = hy3d_schedule_window(&grain, 0, window);
+    const hy3d_status status = hy3d_tile_window(&grain, 0, window);
     PyObject *const result =
         status == HY3D_OK ? as_floats(bytes)
                           : hy3d_py_raise(state, status,

@@ -27,12 +27,12 @@ static int64_t add_up_to(int64_t a, int64_t b, int64_t limit)
     return first + min_i64(b, limit - first);
 }
 
-int32_t hy3d__schedule_max_level(const hy3d_schedule_desc *desc)
+int32_t hy3d__tiles_max_level(const hy3d_tiles_desc *desc)
 {
-    return desc->shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL : HY3D_SCHEDULE_MAX_LEVEL;
+    return desc->shrink > 2 ? HY3D_TILES_MAX_FINE_LEVEL : HY3D_TILES_MAX_LEVEL;
 }
 
-hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
+hy3d_status hy3d__tiles_check(const hy3d_tiles_desc *desc)
 {
     for (int i = 0; i < 3; i++) {
         if (desc->latent[i] < 1 || desc->factor[i] < 1 || desc->min_tile[i] < 1 ||
@@ -42,14 +42,14 @@ hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc)
     }
     if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
         desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
-        desc->level < -1 || desc->level > hy3d__schedule_max_level(desc) || desc->shrink < 0 ||
-        desc->shrink == 1 || desc->shrink > HY3D_SCHEDULE_MAX_SHRINK) {
+        desc->level < -1 || desc->level > hy3d__tiles_max_level(desc) || desc->shrink < 0 ||
+        desc->shrink == 1 || desc->shrink > HY3D_TILES_MAX_SHRINK) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return HY3D_OK;
 }
 
-hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d__axis *axis_out)
+hy3d_status hy3d__tiles_axis(const hy3d_tiles_desc *desc, int index, hy3d__axis *axis_out)
 {
     const int64_t latent = desc->latent[index], factor = desc->factor[index];
     const int64_t overlap = desc->overlap[index];

@@ -1,14 +1,14 @@
 /* One axis of a decode: where its tiles start, what they decode and which output they make.
  *
- * Every function here is total and cannot overflow once hy3d__schedule_axis has succeeded: all
+ * Every function here is total and cannot overflow once hy3d__tiles_axis has succeeded: all
  * positions lie between 0 and the axis' length, and that length in output units was checked. */
-#ifndef HY3D_SCHEDULE_AXIS_H
-#define HY3D_SCHEDULE_AXIS_H
+#ifndef HY3D_TILES_AXIS_H
+#define HY3D_TILES_AXIS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 #include "hy3d/status.h"
 
 typedef struct hy3d__axis {
@@ -24,11 +24,11 @@ typedef struct hy3d__axis {
 } hy3d__axis;
 
 /* The highest level that may be asked for. */
-int32_t hy3d__schedule_max_level(const hy3d_schedule_desc *desc);
+int32_t hy3d__tiles_max_level(const hy3d_tiles_desc *desc);
 /* HY3D_ERR_INVALID_ARGUMENT for any field out of its range, checked before anything is used. */
-hy3d_status hy3d__schedule_check(const hy3d_schedule_desc *desc);
+hy3d_status hy3d__tiles_check(const hy3d_tiles_desc *desc);
 /* desc has been checked. HY3D_ERR_OVERFLOW when the output's length does not fit. */
-hy3d_status hy3d__schedule_axis(const hy3d_schedule_desc *desc, int index, hy3d__axis *axis_out);
+hy3d_status hy3d__tiles_axis(const hy3d_tiles_desc *desc, int index, hy3d__axis *axis_out);
 
 /* First latent of tile `tile`, 0 <= tile <= count: cores differ by at most one, long ones first. */
 int64_t hy3d__axis_start(const hy3d__axis *axis, int64_t count, int64_t tile);

@@ -1,7 +1,7 @@
 """Pure-Python twin of csrc/schedule: the same plans, grains, windows and blends, in plain integers.
 
 Serves where the compiled core cannot be imported, and is the oracle of its tests. The contract is
-include/hy3d/schedule.h; arrays of three are (T, H, W).
+include/hy3d/tiles.h; arrays of three are (T, H, W).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_LEVEL, _MAX_FINE_LEVEL, _MAX_SHRINK = 62, 511, 8
 _WEIGHT_STEPS = 256
 _OVERFLOW, _BUDGET_TOO_SMALL = 4, 7
 
-# Name, default (None: must be given), lowest value. Order and names as in hy3d_schedule_desc.
+# Name, default (None: must be given), lowest value. Order and names as in hy3d_tiles_desc.
 _TRIPLES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
     "latent": (None, 1),
     "factor": (None, 1),
@@ -162,7 +162,7 @@ class _Axis:
 
 
 def schedule_plan(**fields: Any) -> dict[str, Any]:
-    """Plans a decode; the fields are those of hy3d_schedule_desc, `latent` and `factor` at least.
+    """Plans a decode; the fields are those of hy3d_tiles_desc, `latent` and `factor` at least.
 
     Returns desc, out, tile, count, extent, grains, grain_bytes, peak_bytes, smallest_budget_bytes,
     level, levels, in_flight and decoded_voxels. Raises ValueError for a field out of its range and

@@ -1,6 +1,6 @@
 """Plans a video VAE decode under a memory budget: temporal chunks x spatial tiles.
 
-The arithmetic is the schedule core's (include/hy3d/schedule.h); this module gives it names,
+The arithmetic is the schedule core's (include/hy3d/tiles.h); this module gives it names,
 units and sentences. Arrays of three are (T, H, W); sizes in latent units unless said.
 """
 

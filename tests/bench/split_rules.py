@@ -1,4 +1,4 @@
-"""How much is decoded twice, by the rule that picks the axis to halve (csrc/schedule/plan.c).
+"""How much is decoded twice, by the rule that picks the axis to halve (csrc/schedule/tiles.c).
 
     python tests/bench/split_rules.py [--count 400] [--seed 1]
 

@@ -59,8 +59,8 @@ Suite *hy3d_winograd_kernels_suite(void);
 #ifdef HAVE_TEST_RASTER_KERNELS
 Suite *hy3d_raster_kernels_suite(void);
 #endif
-#ifdef HAVE_TEST_SCHEDULE
-Suite *hy3d_schedule_suite(void);
+#ifdef HAVE_TEST_TILES
+Suite *hy3d_tiles_suite(void);
 #endif
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
@@ -138,8 +138,8 @@ static const named_suite suites[] = {
 #ifdef HAVE_TEST_RASTER_KERNELS
     {"raster_kernels", hy3d_raster_kernels_suite},
 #endif
-#ifdef HAVE_TEST_SCHEDULE
-    {"schedule", hy3d_schedule_suite},
+#ifdef HAVE_TEST_TILES
+    {"schedule", hy3d_tiles_suite},
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},

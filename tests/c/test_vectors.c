@@ -48,7 +48,7 @@ Suite *hy3d_vectors_suite(void)
     Suite *const suite = suite_create("vectors");
     int count = vectors_conv3d_desc(suite);
     count += vectors_conv3d_run(suite);
-    count += vectors_schedule(suite);
+    count += vectors_tiles(suite);
     count += vectors_base(suite);
     count += vectors_tensors(suite);
     count += vectors_raster(suite);

@@ -34,7 +34,7 @@ void vectors_check(const vector *table, size_t count, vector_call call);
 /* Adds the test cases of a part to the suite; the number of their vectors. */
 int vectors_conv3d_desc(Suite *suite);
 int vectors_conv3d_run(Suite *suite);
-int vectors_schedule(Suite *suite);
+int vectors_tiles(Suite *suite);
 int vectors_base(Suite *suite);
 int vectors_tensors(Suite *suite);
 int vectors_raster(Suite *suite);

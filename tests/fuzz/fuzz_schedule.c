@@ -11,10 +11,10 @@ __extension__ typedef __int128 wide;
 #define MOST_GRAINS 600
 #define MOST_OUT 4000
 
-static hy3d_schedule_desc any_desc(fuzz_input *in)
+static hy3d_tiles_desc any_desc(fuzz_input *in)
 {
     const bool is_wild = fuzz_chance(in, 80);
-    hy3d_schedule_desc d = {.max_in_flight = (int32_t)fuzz_between(in, 1, 9), .level = -1};
+    hy3d_tiles_desc d = {.max_in_flight = (int32_t)fuzz_between(in, 1, 9), .level = -1};
     for (int i = 0; i < 3; i++) {
         d.latent[i] = is_wild ? fuzz_number(in) : fuzz_between(in, 1, 60);
         d.factor[i] = is_wild ? fuzz_number(in) : fuzz_between(in, 1, 9);
@@ -33,20 +33,20 @@ static hy3d_schedule_desc any_desc(fuzz_input *in)
         d.max_in_flight = (int32_t)fuzz_number(in);
     }
     if (fuzz_chance(in, 96)) {
-        d.shrink = (int32_t)fuzz_between(in, -1, HY3D_SCHEDULE_MAX_SHRINK + 1);
+        d.shrink = (int32_t)fuzz_between(in, -1, HY3D_TILES_MAX_SHRINK + 1);
     }
     return d;
 }
 
-static bool is_in_range(const hy3d_schedule_desc *d)
+static bool is_in_range(const hy3d_tiles_desc *d)
 {
     bool is_sane = d->causal >= 0 && d->causal <= 1 && d->fixed_bytes >= 0 &&
                    d->bytes_per_voxel >= 0 && d->bytes_per_token_pair >= 0 &&
                    d->resident_bytes >= 0 && d->budget_bytes >= 0 && d->max_in_flight >= 1 &&
-                   d->shrink >= 0 && d->shrink != 1 && d->shrink <= HY3D_SCHEDULE_MAX_SHRINK &&
+                   d->shrink >= 0 && d->shrink != 1 && d->shrink <= HY3D_TILES_MAX_SHRINK &&
                    d->level >= -1 &&
-                   d->level <= (d->shrink > 2 ? HY3D_SCHEDULE_MAX_FINE_LEVEL
-                                              : HY3D_SCHEDULE_MAX_LEVEL);
+                   d->level <= (d->shrink > 2 ? HY3D_TILES_MAX_FINE_LEVEL
+                                              : HY3D_TILES_MAX_LEVEL);
     for (int i = 0; i < 3; i++) {
         is_sane = is_sane && d->latent[i] >= 1 && d->factor[i] >= 1 && d->overlap[i] >= 0 &&
                   d->halo[i] >= 0 && d->min_tile[i] >= 1;
@@ -54,14 +54,14 @@ static bool is_in_range(const hy3d_schedule_desc *d)
     return is_sane;
 }
 
-static wide decoded(const hy3d_schedule_desc *d, int axis, wide latents)
+static wide decoded(const hy3d_tiles_desc *d, int axis, wide latents)
 {
     return axis == 0 && d->causal ? (latents - 1) * d->factor[axis] + 1
                                   : latents * d->factor[axis];
 }
 
 /* Cost of decoding so many latents; -1 beyond 63 bits. */
-static wide cost_of(const hy3d_schedule_desc *d, const int64_t latents[3])
+static wide cost_of(const hy3d_tiles_desc *d, const int64_t latents[3])
 {
     wide tokens = 1, voxels = 1;
     for (int i = 0; i < 3; i++) {
@@ -85,19 +85,19 @@ static wide cost_of(const hy3d_schedule_desc *d, const int64_t latents[3])
 }
 
 /* One axis: grains in a row cover its output, at most two meet, and their weights are 1 together. */
-static void check_axis(const hy3d_schedule_plan *plan, int axis, int64_t stride)
+static void check_axis(const hy3d_tiles_plan *plan, int axis, int64_t stride)
 {
     const int64_t out = plan->out[axis];
     float *const sums = fuzz_room((size_t)out * sizeof(float), 0);
     unsigned char *const meets = fuzz_room((size_t)out, 0);
     for (int64_t i = 0; i < plan->count[axis]; i++) {
-        hy3d_schedule_grain g;
-        FUZZ_CHECK(hy3d_schedule_grain_at(plan, i * stride, &g) == HY3D_OK, "grain %lld",
+        hy3d_tile g;
+        FUZZ_CHECK(hy3d_tiles_at(plan, i * stride, &g) == HY3D_OK, "grain %lld",
                    (long long)(i * stride));
         const int64_t n = g.out_stop[axis] - g.out_start[axis];
         FUZZ_CHECK(n >= 1 && g.out_start[axis] >= 0 && g.out_stop[axis] <= out, "axis %d", axis);
         float *const window = fuzz_room((size_t)n * sizeof(float), 0xff);
-        FUZZ_CHECK(hy3d_schedule_window(&g, axis, window) == HY3D_OK, "axis %d", axis);
+        FUZZ_CHECK(hy3d_tile_window(&g, axis, window) == HY3D_OK, "axis %d", axis);
         for (int64_t k = 0; k < n; k++) {
             sums[g.out_start[axis] + k] += window[k];
             meets[g.out_start[axis] + k]++;
@@ -114,7 +114,7 @@ static void check_axis(const hy3d_schedule_plan *plan, int axis, int64_t stride)
 }
 
 /* What a single grain must be; its cost, and its latents' range inside of the clip. */
-static wide check_grain(const hy3d_schedule_plan *plan, const hy3d_schedule_grain *g)
+static wide check_grain(const hy3d_tiles_plan *plan, const hy3d_tile *g)
 {
     int64_t latents[3];
     for (int i = 0; i < 3; i++) {
@@ -139,23 +139,23 @@ static wide check_grain(const hy3d_schedule_plan *plan, const hy3d_schedule_grai
     return cost;
 }
 
-static void check_grains(fuzz_input *in, const hy3d_schedule_plan *plan)
+static void check_grains(fuzz_input *in, const hy3d_tiles_plan *plan)
 {
-    hy3d_schedule_grain g;
+    hy3d_tile g;
     wide largest = 0;
     const bool all = plan->grains <= MOST_GRAINS;
     for (int64_t i = 0; i < (all ? plan->grains : 24); i++) {
         const int64_t index = all ? i : fuzz_between(in, 0, plan->grains - 1);
-        FUZZ_CHECK(hy3d_schedule_grain_at(plan, index, &g) == HY3D_OK, "grain %lld",
+        FUZZ_CHECK(hy3d_tiles_at(plan, index, &g) == HY3D_OK, "grain %lld",
                    (long long)index);
         const wide cost = check_grain(plan, &g);
         largest = cost > largest ? cost : largest;
     }
     FUZZ_CHECK(!all || largest == plan->grain_bytes, "no grain costs grain_bytes");
     memset(&g, 0x5a, sizeof g);
-    const hy3d_schedule_grain before = g;
-    FUZZ_CHECK(hy3d_schedule_grain_at(plan, -1, &g) == HY3D_ERR_INVALID_ARGUMENT &&
-                   hy3d_schedule_grain_at(plan, plan->grains, &g) == HY3D_ERR_INVALID_ARGUMENT &&
+    const hy3d_tile before = g;
+    FUZZ_CHECK(hy3d_tiles_at(plan, -1, &g) == HY3D_ERR_INVALID_ARGUMENT &&
+                   hy3d_tiles_at(plan, plan->grains, &g) == HY3D_ERR_INVALID_ARGUMENT &&
                    memcmp(&g, &before, sizeof g) == 0,
                "a grain that is not there");
     int64_t stride = 1;
@@ -168,10 +168,10 @@ static void check_grains(fuzz_input *in, const hy3d_schedule_plan *plan)
 }
 
 /* The level is the lowest that fits, and as many grains are in flight as can be. */
-static void check_choice(const hy3d_schedule_plan *plan)
+static void check_choice(const hy3d_tiles_plan *plan)
 {
-    hy3d_schedule_desc d = plan->desc;
-    hy3d_schedule_plan other;
+    hy3d_tiles_desc d = plan->desc;
+    hy3d_tiles_plan other;
     const wide budget = d.budget_bytes == 0 ? INT64_MAX : d.budget_bytes;
     FUZZ_CHECK((wide)d.resident_bytes + (wide)plan->in_flight * plan->grain_bytes ==
                        plan->peak_bytes &&
@@ -188,22 +188,22 @@ static void check_choice(const hy3d_schedule_plan *plan)
                "level %d of %d, asked for %d", plan->level, plan->levels, d.level);
     if (d.level < 0 && plan->level > 0) {
         d.level = plan->level - 1;
-        const hy3d_status coarser = hy3d_schedule_make(&d, NULL, &other);
+        const hy3d_status coarser = hy3d_tiles_make(&d, NULL, &other);
         /* No budget holds what is beyond 63 bits together with the resident bytes. */
         FUZZ_CHECK(coarser == HY3D_ERR_BUDGET_TOO_SMALL || coarser == HY3D_ERR_OVERFLOW,
                    "level %d fits as well", d.level);
     }
     if (plan->level + 1 < plan->levels) {
         d.level = plan->level + 1;
-        FUZZ_CHECK(hy3d_schedule_make(&d, NULL, &other) == HY3D_OK &&
+        FUZZ_CHECK(hy3d_tiles_make(&d, NULL, &other) == HY3D_OK &&
                        other.grain_bytes <= plan->grain_bytes,
                    "level %d does not fit or is dearer", d.level);
     }
 }
 
-static void check_plan(fuzz_input *in, const hy3d_schedule_plan *plan)
+static void check_plan(fuzz_input *in, const hy3d_tiles_plan *plan)
 {
-    const hy3d_schedule_desc *const d = &plan->desc;
+    const hy3d_tiles_desc *const d = &plan->desc;
     wide grains = 1;
     for (int i = 0; i < 3; i++) {
         FUZZ_CHECK(plan->out[i] == decoded(d, i, d->latent[i]), "output %lld",
@@ -223,22 +223,22 @@ static void check_plan(fuzz_input *in, const hy3d_schedule_plan *plan)
 }
 
 /* A budget of exactly what was named does; one byte less does not. */
-static void check_refusal(const hy3d_schedule_desc *desc, int64_t named)
+static void check_refusal(const hy3d_tiles_desc *desc, int64_t named)
 {
-    hy3d_schedule_desc d = *desc;
-    hy3d_schedule_plan plan;
+    hy3d_tiles_desc d = *desc;
+    hy3d_tiles_plan plan;
     FUZZ_CHECK(named > d.budget_bytes && d.budget_bytes > 0, "%lld named, %lld there",
                (long long)named, (long long)d.budget_bytes);
     d.budget_bytes = named;
-    FUZZ_CHECK(hy3d_schedule_make(&d, NULL, &plan) == HY3D_OK && plan.peak_bytes == named,
+    FUZZ_CHECK(hy3d_tiles_make(&d, NULL, &plan) == HY3D_OK && plan.peak_bytes == named,
                "%lld does not do", (long long)named);
     d.budget_bytes = named - 1;
-    FUZZ_CHECK(named == 1 || hy3d_schedule_make(&d, NULL, &plan) == HY3D_ERR_BUDGET_TOO_SMALL,
+    FUZZ_CHECK(named == 1 || hy3d_tiles_make(&d, NULL, &plan) == HY3D_ERR_BUDGET_TOO_SMALL,
                "less than %lld does", (long long)named);
 }
 
 /* Plans that somebody has filled in by hand; grains that come out of them are sane. */
-static void check_forged(fuzz_input *in, hy3d_schedule_plan *plan)
+static void check_forged(fuzz_input *in, hy3d_tiles_plan *plan)
 {
     int64_t *const fields[] = {plan->out,        plan->count,        &plan->grains,
                                plan->desc.latent, plan->desc.factor, plan->desc.overlap,
@@ -247,8 +247,8 @@ static void check_forged(fuzz_input *in, hy3d_schedule_plan *plan)
         const size_t which = (size_t)fuzz_between(in, 0, (int64_t)COUNT_OF(fields) - 1);
         fields[which][which == 2 ? 0 : fuzz_between(in, 0, 2)] = fuzz_number(in);
     }
-    hy3d_schedule_grain g;
-    const hy3d_status status = hy3d_schedule_grain_at(plan, fuzz_number(in), &g);
+    hy3d_tile g;
+    const hy3d_status status = hy3d_tiles_at(plan, fuzz_number(in), &g);
     FUZZ_CHECK(status == HY3D_OK || status == HY3D_ERR_INVALID_ARGUMENT ||
                    status == HY3D_ERR_OVERFLOW,
                "%s", hy3d_status_name(status));
@@ -262,12 +262,12 @@ static void check_forged(fuzz_input *in, hy3d_schedule_plan *plan)
 
 static void fuzz_plan(fuzz_input *in)
 {
-    const hy3d_schedule_desc d = any_desc(in);
-    hy3d_schedule_plan plan;
+    const hy3d_tiles_desc d = any_desc(in);
+    hy3d_tiles_plan plan;
     int64_t named = -7;
     memset(&plan, 0x5a, sizeof plan);
-    const hy3d_schedule_plan before = plan;
-    const hy3d_status status = hy3d_schedule_make(&d, &named, &plan);
+    const hy3d_tiles_plan before = plan;
+    const hy3d_status status = hy3d_tiles_make(&d, &named, &plan);
     if (status != HY3D_OK) {
         FUZZ_CHECK(memcmp(&plan, &before, sizeof plan) == 0, "a plan after %s",
                    hy3d_status_name(status));
@@ -293,7 +293,7 @@ static void fuzz_plan(fuzz_input *in)
 /* Any grain at all: a window of its length, or a refusal that writes nothing. */
 static void fuzz_window(fuzz_input *in)
 {
-    hy3d_schedule_grain g = {0};
+    hy3d_tile g = {0};
     const int axis = (int)fuzz_between(in, -1, 3);
     for (int i = 0; i < 3; i++) {
         g.out_start[i] = fuzz_chance(in, 64) ? fuzz_number(in) : 0;
@@ -311,7 +311,7 @@ static void fuzz_window(fuzz_input *in)
         return; /* would be written, all of it */
     }
     float *const window = fuzz_room(n > (1 << 16) ? 4 : (size_t)n * sizeof(float), 0xa5);
-    const hy3d_status status = hy3d_schedule_window(&g, axis, window);
+    const hy3d_status status = hy3d_tile_window(&g, axis, window);
     const hy3d_status wanted = !is_sane          ? HY3D_ERR_INVALID_ARGUMENT
                                : n > (1 << 16) ? HY3D_ERR_OVERFLOW
                                                : HY3D_OK;

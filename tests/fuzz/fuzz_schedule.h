@@ -3,7 +3,7 @@
 #define HY3D_TESTS_FUZZ_SCHEDULE_H
 
 #include "hy3d/blend.h"
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 
 #include "fuzz.h"
 

@@ -23,9 +23,9 @@ from mutation_workplace import ROOT
 
 _FLAGS = "-std=c11 -O2 -w -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc"
 # Cases that take milliseconds and notice the most, asked before the whole suite is.
-_FIRST = {"schedule": ("schedule bounds", "schedule refusals", "blend")}
+_FIRST = {"tiles": ("schedule bounds", "schedule refusals", "blend")}
 _SUPPORT = ("support.c", "main.c")
-_PARTS = {"schedule": ("schedule_blend.c", "schedule_bounds.c", "schedule_refusals.c")}
+_PARTS = {"tiles": ("tiles_blend.c", "tiles_bounds.c", "tiles_refusals.c")}
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ GROUPS = (
             "hy3d_rocm/_fallback/__init__.py": _SCHEDULE,
         },
         {
-            "csrc/schedule/axis.c": ("schedule",),
-            "csrc/schedule/blend.c": ("schedule",),
-            "csrc/schedule/grain.c": ("schedule",),
-            "csrc/schedule/plan.c": ("schedule",),
+            "csrc/schedule/axis.c": ("tiles",),
+            "csrc/schedule/blend.c": ("tiles",),
+            "csrc/schedule/tile_at.c": ("tiles",),
+            "csrc/schedule/tiles.c": ("tiles",),
         },
     ),
     Group(

@@ -22,7 +22,7 @@ SIDES = [
     ),
 ]
 both = pytest.mark.parametrize("side", SIDES)
-# Also in tests/c/schedule_bounds.c.
+# Also in tests/c/tiles_bounds.c.
 DIGEST = 0x97EB83C3AF0BC357
 LOWEST = {
     "fixed_bytes": 0, "bytes_per_voxel": 0, "bytes_per_token_pair": 0, "resident_bytes": 0,
@@ -265,7 +265,7 @@ def test_windows_that_do_not_exist_are_refused(side: Any, sizes: tuple[int, int,
 
 
 class Pinned:
-    """The random descriptions and the digest of tests/c/schedule_bounds.c."""
+    """The random descriptions and the digest of tests/c/tiles_bounds.c."""
 
     def __init__(self) -> None:
         self.state = 20267

@@ -8,7 +8,7 @@
 #include "hy3d/conv3d.h"
 #include "hy3d/moments.h"
 #include "hy3d/raster.h"
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 #include "hy3d/seed.h"
 
 static uint64_t state = 1;
@@ -215,7 +215,7 @@ static void pictures(hy3d_context *context, int level)
 
 static void seeds_and_plans(int level)
 {
-    const hy3d_schedule_desc desc = {.latent = {21, 60, 104},
+    const hy3d_tiles_desc desc = {.latent = {21, 60, 104},
                                      .factor = {4, 8, 8},
                                      .causal = 1,
                                      .overlap = {1, 2, 2},
@@ -226,11 +226,11 @@ static void seeds_and_plans(int level)
                                      .max_in_flight = 2,
                                      .level = -1};
     uint64_t seeds = 0, plans = 0;
-    hy3d_schedule_plan plan;
-    need(hy3d_schedule_make(&desc, NULL, &plan), "schedule");
+    hy3d_tiles_plan plan;
+    need(hy3d_tiles_make(&desc, NULL, &plan), "schedule");
     for (int64_t i = 0; i < plan.grains; i++) {
-        hy3d_schedule_grain grain;
-        need(hy3d_schedule_grain_at(&plan, i, &grain), "grain");
+        hy3d_tile grain;
+        need(hy3d_tiles_at(&plan, i, &grain), "grain");
         plans = digest(plans, &grain, sizeof grain);
         const uint64_t seed[2] = {hy3d_seed_image(next(), (uint64_t)i),
                                   hy3d_seed_stream(next(), (uint64_t)i)};

@@ -12,12 +12,12 @@
 
 /* A plan may have been built by someone else. Everything the arithmetic below relies on is
  * checked: field ranges, and counts that keep a core as long as the overlap. */
-static hy3d_status check_plan(const hy3d_schedule_plan *plan, hy3d__axis axes_out[3])
+static hy3d_status check_plan(const hy3d_tiles_plan *plan, hy3d__axis axes_out[3])
 {
-    hy3d_status status = hy3d__schedule_check(&plan->desc);
+    hy3d_status status = hy3d__tiles_check(&plan->desc);
     int64_t grains = plan->grains;
     for (int i = 0; i < 3 && status == HY3D_OK; i++) {
-        status = hy3d__schedule_axis(&plan->desc, i, &axes_out[i]);
+        status = hy3d__tiles_axis(&plan->desc, i, &axes_out[i]);
         if (status != HY3D_OK) {
             break;
         }
@@ -35,7 +35,7 @@ static hy3d_status check_plan(const hy3d_schedule_plan *plan, hy3d__axis axes_ou
 }
 
 static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i,
-                      hy3d_schedule_grain *grain)
+                      hy3d_tile *grain)
 {
     const int64_t start = hy3d__axis_start(axis, count, tile);
     const int64_t stop = hy3d__axis_start(axis, count, tile + 1);
@@ -53,8 +53,8 @@ static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i
         last ? 0 : out_stop - hy3d__axis_output(axis, stop - axis->shared_before);
 }
 
-hy3d_status hy3d_schedule_grain_at(const hy3d_schedule_plan *plan, int64_t index,
-                                   hy3d_schedule_grain *grain_out)
+hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index,
+                                   hy3d_tile *grain_out)
 {
     if (plan == NULL || grain_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
@@ -67,7 +67,7 @@ hy3d_status hy3d_schedule_grain_at(const hy3d_schedule_plan *plan, int64_t index
     if (index < 0 || index >= plan->grains) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    hy3d_schedule_grain grain;
+    hy3d_tile grain;
     for (int i = 2; i >= 0; i--) {
         fill_axis(&axes[i], plan->count[i], index % plan->count[i], i, &grain);
         index /= plan->count[i];
@@ -84,7 +84,7 @@ static float ramp(int64_t at, int64_t length)
     return (float)steps / (float)WEIGHT_STEPS;
 }
 
-hy3d_status hy3d_schedule_window(const hy3d_schedule_grain *grain, int axis, float *window_out)
+hy3d_status hy3d_tile_window(const hy3d_tile *grain, int axis, float *window_out)
 {
     if (grain == NULL || window_out == NULL || axis < 0 || axis > 2) {
         return HY3D_ERR_INVALID_ARGUMENT;

@@ -3,27 +3,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule_support.h"
+#include "tiles_support.h"
 
-Suite *hy3d_schedule_suite(void);
-/* In schedule_bounds.c, schedule_refusals.c and schedule_blend.c. */
-TCase *hy3d_schedule_bound_cases(void);
-TCase *hy3d_schedule_refusal_cases(void);
-TCase *hy3d_schedule_blend_cases(void);
+Suite *hy3d_tiles_suite(void);
+/* In tiles_bounds.c, tiles_refusals.c and tiles_blend.c. */
+TCase *hy3d_tiles_bound_cases(void);
+TCase *hy3d_tiles_refusal_cases(void);
+TCase *hy3d_tiles_blend_cases(void);
 
 /* The grain that is tile `tile` along `axis` and the first along the others. */
-static hy3d_schedule_grain grain_along(const hy3d_schedule_plan *plan, int axis, int64_t tile)
+static hy3d_tile grain_along(const hy3d_tiles_plan *plan, int axis, int64_t tile)
 {
     int64_t index = tile;
     for (int i = axis + 1; i < 3; i++) {
         index *= plan->count[i];
     }
-    hy3d_schedule_grain grain;
-    ck_assert_ok(hy3d_schedule_grain_at(plan, index, &grain));
+    hy3d_tile grain;
+    ck_assert_ok(hy3d_tiles_at(plan, index, &grain));
     return grain;
 }
 
-static int64_t decoded_length(const hy3d_schedule_plan *plan, int axis, int64_t extent)
+static int64_t decoded_length(const hy3d_tiles_plan *plan, int axis, int64_t extent)
 {
     const int64_t factor = plan->desc.factor[axis];
     return axis == 0 && plan->desc.causal ? (extent - 1) * factor + 1 : extent * factor;
@@ -31,14 +31,14 @@ static int64_t decoded_length(const hy3d_schedule_plan *plan, int axis, int64_t 
 
 /* Every output unit of the axis is covered by one or two tiles whose weights sum to 1 exactly,
  * and what a tile keeps lies inside what it decodes. Returns the longest decoded extent. */
-static int64_t check_axis(const hy3d_schedule_plan *plan, int axis)
+static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
 {
     float sums[MAX_OUT] = {0}, window[MAX_OUT];
     int covered[MAX_OUT] = {0};
     int64_t previous_stop = 0, largest = 0;
     ck_assert_int_le(plan->out[axis], MAX_OUT);
     for (int64_t tile = 0; tile < plan->count[axis]; tile++) {
-        const hy3d_schedule_grain grain = grain_along(plan, axis, tile);
+        const hy3d_tile grain = grain_along(plan, axis, tile);
         const int64_t start = grain.out_start[axis], stop = grain.out_stop[axis];
         const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
         const int64_t trim = grain.trim_start[axis];
@@ -47,7 +47,7 @@ static int64_t check_axis(const hy3d_schedule_plan *plan, int axis)
         ck_assert(trim >= 0 && trim + stop - start <= decoded_length(plan, axis, extent));
         ck_assert_int_eq(start, grain.in_start[axis] * plan->desc.factor[axis] + trim);
         ck_assert_int_eq(grain.ramp_before[axis], tile == 0 ? 0 : previous_stop - start);
-        ck_assert_ok(hy3d_schedule_window(&grain, axis, window));
+        ck_assert_ok(hy3d_tile_window(&grain, axis, window));
         for (int64_t i = start; i < stop; i++) {
             sums[i] += window[i - start];
             covered[i]++;
@@ -64,11 +64,11 @@ static int64_t check_axis(const hy3d_schedule_plan *plan, int axis)
 }
 
 /* All levels of a description: axes, costs, and that levels only shrink grains. */
-static void check_levels(hy3d_schedule_desc desc)
+static void check_levels(hy3d_tiles_desc desc)
 {
     int64_t previous = INT64_MAX;
     desc.level = 0;
-    hy3d_schedule_plan plan = make_ok(&desc);
+    hy3d_tiles_plan plan = make_ok(&desc);
     for (int32_t level = 0; level < plan.levels; level++) {
         int64_t voxels = 1, tokens = 1;
         desc.level = level;
@@ -104,7 +104,7 @@ END_TEST
 /* Overlap, halo and smallest tile of one axis, exhaustively; _i is the latent length. */
 START_TEST(test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis)
 {
-    hy3d_schedule_desc desc = basic_desc(_i, 1, 1);
+    hy3d_tiles_desc desc = basic_desc(_i, 1, 1);
     for (desc.overlap[0] = 0; desc.overlap[0] <= 5; desc.overlap[0]++) {
         for (desc.halo[0] = 0; desc.halo[0] <= 9; desc.halo[0] += 3) {
             for (desc.min_tile[0] = 1; desc.min_tile[0] <= 4; desc.min_tile[0] += 3) {
@@ -122,11 +122,11 @@ END_TEST
 /* _i is the ramp's length; two tiles that share nothing else. */
 START_TEST(test_ramps_of_every_length_rise_evenly_and_sum_to_one)
 {
-    hy3d_schedule_grain left = {.out_stop = {_i}, .ramp_after = {_i}};
-    hy3d_schedule_grain right = {.out_stop = {_i}, .ramp_before = {_i}};
+    hy3d_tile left = {.out_stop = {_i}, .ramp_after = {_i}};
+    hy3d_tile right = {.out_stop = {_i}, .ramp_before = {_i}};
     float falling[2 * MAX_OUT], rising[2 * MAX_OUT];
-    ck_assert_ok(hy3d_schedule_window(&left, 0, falling));
-    ck_assert_ok(hy3d_schedule_window(&right, 0, rising));
+    ck_assert_ok(hy3d_tile_window(&left, 0, falling));
+    ck_assert_ok(hy3d_tile_window(&right, 0, rising));
     for (int at = 0; at < _i; at++) {
         const float even = (float)(2 * at + 1) / (float)(2 * _i);
         ck_assert(falling[at] + rising[at] == 1.0f);
@@ -138,32 +138,32 @@ END_TEST
 
 START_TEST(test_weights_never_change)
 {
-    const hy3d_schedule_grain grain = {.out_stop = {8}, .ramp_before = {3}, .ramp_after = {4}};
+    const hy3d_tile grain = {.out_stop = {8}, .ramp_before = {3}, .ramp_after = {4}};
     static const float weights[8] = {43 / 256.0f, 0.5f, 213 / 256.0f, 1, 0.875f, 0.625f, 0.375f,
                                      0.125f};
     float window[8];
-    ck_assert_ok(hy3d_schedule_window(&grain, 0, window));
+    ck_assert_ok(hy3d_tile_window(&grain, 0, window));
     ck_assert_int_eq(memcmp(window, weights, sizeof window), 0);
 }
 END_TEST
 
 START_TEST(test_products_of_windows_sum_to_one_in_the_whole_volume)
 {
-    hy3d_schedule_desc desc = basic_desc(7, 13, 11);
+    hy3d_tiles_desc desc = basic_desc(7, 13, 11);
     desc.factor[1] = desc.factor[2] = 2;
     desc.overlap[1] = desc.overlap[2] = 3;
     desc.min_tile[1] = desc.min_tile[2] = 1;
     desc.level = 4;
-    const hy3d_schedule_plan plan = make_ok(&desc);
+    const hy3d_tiles_plan plan = make_ok(&desc);
     const int64_t height = plan.out[1], width = plan.out[2];
     float *const sums = calloc((size_t)(plan.out[0] * height * width), sizeof *sums);
     ck_assert_ptr_nonnull(sums);
     for (int64_t index = 0; index < plan.grains; index++) {
-        hy3d_schedule_grain grain;
+        hy3d_tile grain;
         float window[3][MAX_OUT];
-        ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+        ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
         for (int axis = 0; axis < 3; axis++) {
-            ck_assert_ok(hy3d_schedule_window(&grain, axis, window[axis]));
+            ck_assert_ok(hy3d_tile_window(&grain, axis, window[axis]));
         }
         for (int64_t t = grain.out_start[0]; t < grain.out_stop[0]; t++) {
             for (int64_t h = grain.out_start[1]; h < grain.out_stop[1]; h++) {
@@ -186,7 +186,7 @@ END_TEST
 START_TEST(test_frame_counts_follow_the_causal_rule_for_every_length)
 {
     for (int64_t t = 1; t <= 64; t++) {
-        hy3d_schedule_desc desc = basic_desc(t, 1, 1);
+        hy3d_tiles_desc desc = basic_desc(t, 1, 1);
         ck_assert_int_eq(make_ok(&desc).out[0], (t - 1) * 4 + 1);
         desc.causal = 0;
         ck_assert_int_eq(make_ok(&desc).out[0], t * 4);
@@ -197,10 +197,10 @@ END_TEST
 
 START_TEST(test_a_known_plan_has_the_ranges_worked_out_by_hand)
 {
-    hy3d_schedule_desc desc = basic_desc(9, 1, 1);
+    hy3d_tiles_desc desc = basic_desc(9, 1, 1);
     desc.level = 1;
-    const hy3d_schedule_plan plan = make_ok(&desc);
-    const hy3d_schedule_grain first = grain_along(&plan, 0, 0), second = grain_along(&plan, 0, 1);
+    const hy3d_tiles_plan plan = make_ok(&desc);
+    const hy3d_tile first = grain_along(&plan, 0, 0), second = grain_along(&plan, 0, 1);
     /* Cores 0..5 and 5..9; one shared latent, 4, whose frames are 13..16; warm-up latent 3, whose
      * one frame, number 12, is dropped. */
     ck_assert_int_eq(plan.count[0], 2);
@@ -217,12 +217,12 @@ END_TEST
  * long, less than the 8 of H and of W; and so on. */
 START_TEST(test_levels_halve_the_axis_with_the_smallest_share_of_boundary)
 {
-    hy3d_schedule_desc desc = basic_desc(24, 32, 32);
+    hy3d_tiles_desc desc = basic_desc(24, 32, 32);
     static const int64_t counts[][3] = {{1, 1, 1}, {2, 1, 1}, {2, 2, 1}, {2, 2, 2}, {4, 2, 2},
                                         {4, 4, 2}, {4, 4, 4}};
     for (int32_t level = 0; level < (int32_t)COUNT_OF(counts); level++) {
         desc.level = level;
-        const hy3d_schedule_plan plan = make_ok(&desc);
+        const hy3d_tiles_plan plan = make_ok(&desc);
         ck_assert_int_eq(memcmp(plan.count, counts[level], sizeof plan.count), 0);
     }
 }
@@ -230,7 +230,7 @@ END_TEST
 
 START_TEST(test_without_boundaries_the_longest_axis_is_halved_height_before_width_before_time)
 {
-    hy3d_schedule_desc desc = basic_desc(32, 32, 32);
+    hy3d_tiles_desc desc = basic_desc(32, 32, 32);
     desc.causal = 0;
     memset(desc.overlap, 0, sizeof desc.overlap);
     memset(desc.halo, 0, sizeof desc.halo);
@@ -238,7 +238,7 @@ START_TEST(test_without_boundaries_the_longest_axis_is_halved_height_before_widt
                                         {2, 4, 4}, {4, 4, 4}};
     for (int32_t level = 0; level < (int32_t)COUNT_OF(counts); level++) {
         desc.level = level;
-        const hy3d_schedule_plan plan = make_ok(&desc);
+        const hy3d_tiles_plan plan = make_ok(&desc);
         ck_assert_int_eq(memcmp(plan.count, counts[level], sizeof plan.count), 0);
     }
 }
@@ -246,7 +246,7 @@ END_TEST
 
 START_TEST(test_an_axis_too_short_for_two_tiles_is_never_split)
 {
-    hy3d_schedule_desc desc = basic_desc(1, 7, 7);
+    hy3d_tiles_desc desc = basic_desc(1, 7, 7);
     ck_assert_int_eq(make_ok(&desc).levels, 1);
     desc.min_tile[1] = desc.min_tile[2] = 1;
     desc.overlap[1] = desc.overlap[2] = INT64_MAX;
@@ -257,17 +257,17 @@ END_TEST
 
 START_TEST(test_peak_never_exceeds_budget_and_more_budget_never_refines)
 {
-    hy3d_schedule_desc desc = basic_desc(33, 60, 104);
+    hy3d_tiles_desc desc = basic_desc(33, 60, 104);
     desc.resident_bytes = 12345;
     desc.bytes_per_token_pair = 3;
     desc.max_in_flight = 5;
-    const hy3d_schedule_plan whole = make_ok(&desc);
+    const hy3d_tiles_plan whole = make_ok(&desc);
     int32_t previous = whole.levels;
     ck_assert_int_eq(whole.level, 0);
     for (desc.budget_bytes = whole.smallest_budget_bytes;
          desc.budget_bytes < 2 * whole.peak_bytes;
          desc.budget_bytes += desc.budget_bytes / 50) {
-        const hy3d_schedule_plan plan = make_ok(&desc);
+        const hy3d_tiles_plan plan = make_ok(&desc);
         ck_assert_int_le(plan.peak_bytes, desc.budget_bytes);
         ck_assert_int_eq(plan.peak_bytes, desc.resident_bytes + plan.in_flight * plan.grain_bytes);
         ck_assert(plan.in_flight == (plan.grains < 5 ? plan.grains : 5) ||
@@ -281,18 +281,18 @@ END_TEST
 
 START_TEST(test_a_refusal_names_the_smallest_budget_that_works)
 {
-    hy3d_schedule_desc desc = basic_desc(33, 60, 104);
-    hy3d_schedule_plan plan;
+    hy3d_tiles_desc desc = basic_desc(33, 60, 104);
+    hy3d_tiles_plan plan;
     desc.resident_bytes = 777;
     const int32_t levels = make_ok(&desc).levels;
     for (desc.level = -1; desc.level < levels; desc.level++) {
         int64_t smallest = 0;
         desc.budget_bytes = 1;
-        ck_assert_status(hy3d_schedule_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+        ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
         desc.budget_bytes = smallest - 1;
-        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+        ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
         desc.budget_bytes = smallest;
-        ck_assert_ok(hy3d_schedule_make(&desc, NULL, &plan));
+        ck_assert_ok(hy3d_tiles_make(&desc, NULL, &plan));
         ck_assert_int_eq(plan.peak_bytes, smallest);
         ck_assert_int_eq(plan.level, desc.level < 0 ? levels - 1 : desc.level);
     }
@@ -301,25 +301,25 @@ END_TEST
 
 START_TEST(test_grains_depend_on_shape_and_level_only)
 {
-    hy3d_schedule_desc desc = basic_desc(21, 44, 30);
+    hy3d_tiles_desc desc = basic_desc(21, 44, 30);
     desc.level = 3;
-    const hy3d_schedule_plan one = make_ok(&desc);
+    const hy3d_tiles_plan one = make_ok(&desc);
     desc.max_in_flight = 7;
     desc.budget_bytes = 5 * one.peak_bytes;
     desc.resident_bytes = 99;
-    const hy3d_schedule_plan many = make_ok(&desc);
+    const hy3d_tiles_plan many = make_ok(&desc);
     ck_assert_int_eq(many.grains, one.grains);
     ck_assert_int_eq(many.in_flight, 4);
     for (int64_t i = 0; i < one.grains; i++) {
-        hy3d_schedule_grain a, b;
-        ck_assert_ok(hy3d_schedule_grain_at(&one, i, &a));
-        ck_assert_ok(hy3d_schedule_grain_at(&many, i, &b));
+        hy3d_tile a, b;
+        ck_assert_ok(hy3d_tiles_at(&one, i, &a));
+        ck_assert_ok(hy3d_tiles_at(&many, i, &b));
         ck_assert_int_eq(memcmp(&a, &b, sizeof a), 0);
     }
 }
 END_TEST
 
-Suite *hy3d_schedule_suite(void)
+Suite *hy3d_tiles_suite(void)
 {
     Suite *suite = suite_create("schedule");
     TCase *tests = tcase_create("schedule");
@@ -341,8 +341,8 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_a_refusal_names_the_smallest_budget_that_works);
     tcase_add_test(tests, test_grains_depend_on_shape_and_level_only);
     suite_add_tcase(suite, tests);
-    suite_add_tcase(suite, hy3d_schedule_bound_cases());
-    suite_add_tcase(suite, hy3d_schedule_refusal_cases());
-    suite_add_tcase(suite, hy3d_schedule_blend_cases());
+    suite_add_tcase(suite, hy3d_tiles_bound_cases());
+    suite_add_tcase(suite, hy3d_tiles_refusal_cases());
+    suite_add_tcase(suite, hy3d_tiles_blend_cases());
     return suite;
 }

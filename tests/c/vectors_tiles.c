@@ -1,11 +1,11 @@
 /* Schedules of decodes: one voxel that costs nothing, and what is set. */
 #include "vectors.h"
 
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 
 typedef struct planning {
     int64_t no_desc, nowhere;
-    hy3d_schedule_desc desc;
+    hy3d_tiles_desc desc;
 } planning;
 
 #define S(member, value) VECTOR_SET(planning, desc.member, value)
@@ -70,13 +70,13 @@ static const vector costs[] = {
     {"shrink -1", {S(shrink, -1)}, BAD},
     {"shrink 1", {S(shrink, 1)}, BAD},
     {"shrink 2", {S(shrink, 2)}, OK},
-    {"shrink most", {S(shrink, HY3D_SCHEDULE_MAX_SHRINK)}, OK},
-    {"shrink beyond", {S(shrink, HY3D_SCHEDULE_MAX_SHRINK + 1)}, BAD},
-    {"level beyond halves", {S(level, HY3D_SCHEDULE_MAX_LEVEL + 1)}, BAD},
+    {"shrink most", {S(shrink, HY3D_TILES_MAX_SHRINK)}, OK},
+    {"shrink beyond", {S(shrink, HY3D_TILES_MAX_SHRINK + 1)}, BAD},
+    {"level beyond halves", {S(level, HY3D_TILES_MAX_LEVEL + 1)}, BAD},
     {"finest level of a long one",
-     {S(shrink, 8), S(latent[1], 1 << 30), S(level, HY3D_SCHEDULE_MAX_LEVEL + 1)}, OK},
+     {S(shrink, 8), S(latent[1], 1 << 30), S(level, HY3D_TILES_MAX_LEVEL + 1)}, OK},
     {"level beyond the finest",
-     {S(shrink, 8), S(latent[1], 1 << 30), S(level, HY3D_SCHEDULE_MAX_FINE_LEVEL + 1)}, BAD},
+     {S(shrink, 8), S(latent[1], 1 << 30), S(level, HY3D_TILES_MAX_FINE_LEVEL + 1)}, BAD},
     {"budget -1", {S(budget_bytes, -1)}, BAD},
     {"budget least", {S(budget_bytes, INT64_MIN)}, BAD},
     {"budget most", {S(budget_bytes, INT64_MAX)}, OK},
@@ -109,8 +109,8 @@ static const vector costs[] = {
     {"level 3 of eight in pairs", {S(level, 3), S(latent[2], 8), S(min_tile[2], 2)}, BAD},
     {"level 1 with an overlap of half", {S(level, 1), S(latent[2], 8), S(overlap[2], 4)}, OK},
     {"level 1 with an overlap of more", {S(level, 1), S(latent[2], 8), S(overlap[2], 5)}, BAD},
-    {"the last level there is", {S(level, HY3D_SCHEDULE_MAX_LEVEL), S(latent[1], INT64_MAX)}, OK},
-    {"a level beyond", {S(level, HY3D_SCHEDULE_MAX_LEVEL + 1), S(latent[1], INT64_MAX)}, BAD},
+    {"the last level there is", {S(level, HY3D_TILES_MAX_LEVEL), S(latent[1], INT64_MAX)}, OK},
+    {"a level beyond", {S(level, HY3D_TILES_MAX_LEVEL + 1), S(latent[1], INT64_MAX)}, BAD},
     {"level most", {S(level, INT32_MAX), S(latent[1], INT64_MAX)}, BAD},
     {"a level that does not fit",
      {S(level, 0), S(latent[1], 8), S(bytes_per_voxel, 1), S(budget_bytes, 7)}, TOO_SMALL},
@@ -118,32 +118,32 @@ static const vector costs[] = {
      OK},
 };
 
-static hy3d_schedule_desc one_voxel(void)
+static hy3d_tiles_desc one_voxel(void)
 {
-    return (hy3d_schedule_desc){.latent = {1, 1, 1}, .factor = {1, 1, 1}, .min_tile = {1, 1, 1},
+    return (hy3d_tiles_desc){.latent = {1, 1, 1}, .factor = {1, 1, 1}, .min_tile = {1, 1, 1},
                                 .max_in_flight = 1, .level = -1};
 }
 
 /* A budget that is too small names one that is enough, and one less is not. */
-static void try_named_budget(hy3d_schedule_desc desc, int64_t smallest)
+static void try_named_budget(hy3d_tiles_desc desc, int64_t smallest)
 {
-    hy3d_schedule_plan plan;
+    hy3d_tiles_plan plan;
     desc.budget_bytes = smallest;
-    ck_assert_ok(hy3d_schedule_make(&desc, NULL, &plan));
+    ck_assert_ok(hy3d_tiles_make(&desc, NULL, &plan));
     desc.budget_bytes = smallest - 1;
     if (desc.budget_bytes > 0) {
-        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), TOO_SMALL);
+        ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), TOO_SMALL);
     }
 }
 
 static hy3d_status make(const vector *v)
 {
     planning a = {.desc = one_voxel()};
-    hy3d_schedule_plan plan = {.grains = -7};
+    hy3d_tiles_plan plan = {.grains = -7};
     int64_t smallest = -7;
 
     vector_apply(v, &a);
-    const hy3d_status status = hy3d_schedule_make(a.no_desc != 0 ? NULL : &a.desc, &smallest,
+    const hy3d_status status = hy3d_tiles_make(a.no_desc != 0 ? NULL : &a.desc, &smallest,
                                                   a.nowhere != 0 ? NULL : &plan);
     ck_assert_msg((plan.grains != -7) == (status == HY3D_OK), "%s", v->what);
     ck_assert_msg((smallest != -7) == (status == TOO_SMALL), "%s", v->what);
@@ -151,10 +151,10 @@ static hy3d_status make(const vector *v)
         try_named_budget(a.desc, smallest);
     }
     if (status == HY3D_OK) {
-        hy3d_schedule_grain grain;
-        ck_assert_ok(hy3d_schedule_grain_at(&plan, 0, &grain));
-        ck_assert_ok(hy3d_schedule_grain_at(&plan, plan.grains - 1, &grain));
-        ck_assert_status(hy3d_schedule_grain_at(&plan, plan.grains, &grain), BAD);
+        hy3d_tile grain;
+        ck_assert_ok(hy3d_tiles_at(&plan, 0, &grain));
+        ck_assert_ok(hy3d_tiles_at(&plan, plan.grains - 1, &grain));
+        ck_assert_status(hy3d_tiles_at(&plan, plan.grains, &grain), BAD);
     }
     return status;
 }
@@ -162,7 +162,7 @@ static hy3d_status make(const vector *v)
 /* Grains of a plan of 4x3x2 tiles of two that somebody has changed. */
 typedef struct lookup {
     int64_t no_plan, nowhere, index;
-    hy3d_schedule_plan plan;
+    hy3d_tiles_plan plan;
 } lookup;
 
 #define L(member, value) VECTOR_SET(lookup, member, value)
@@ -208,14 +208,14 @@ static hy3d_status look_up(const vector *v)
 {
     lookup a = {
         .plan = {.desc = one_voxel(), .count = {4, 3, 2}, .out = {16, 12, 8}, .grains = 24}};
-    hy3d_schedule_grain grain = {.in_stop = {-7, -7, -7}};
+    hy3d_tile grain = {.in_stop = {-7, -7, -7}};
 
     for (int i = 0; i < 3; i++) {
         a.plan.desc.latent[i] = a.plan.out[i] / 2;
         a.plan.desc.factor[i] = a.plan.desc.min_tile[i] = 2;
     }
     vector_apply(v, &a);
-    const hy3d_status status = hy3d_schedule_grain_at(a.no_plan != 0 ? NULL : &a.plan, a.index,
+    const hy3d_status status = hy3d_tiles_at(a.no_plan != 0 ? NULL : &a.plan, a.index,
                                                       a.nowhere != 0 ? NULL : &grain);
     ck_assert_msg((grain.in_stop[0] != -7) == (status == HY3D_OK), "%s", v->what);
     return status;
@@ -225,7 +225,7 @@ static hy3d_status look_up(const vector *v)
 typedef struct framing {
     int64_t no_grain, nowhere;
     int axis;
-    hy3d_schedule_grain grain;
+    hy3d_tile grain;
 } framing;
 
 #define W(member, value) VECTOR_SET(framing, member, value)
@@ -271,7 +271,7 @@ static hy3d_status window(const vector *v)
 
     vector_apply(v, &a);
     const hy3d_status status =
-        hy3d_schedule_window(a.no_grain != 0 ? NULL : &a.grain, a.axis,
+        hy3d_tile_window(a.no_grain != 0 ? NULL : &a.grain, a.axis,
                              a.nowhere != 0 ? NULL : weights);
     ck_assert_msg((weights[0] != -7) == (status == HY3D_OK), "%s", v->what);
     return status;
@@ -301,7 +301,7 @@ START_TEST(test_windows)
 }
 END_TEST
 
-int vectors_schedule(Suite *suite)
+int vectors_tiles(Suite *suite)
 {
     TCase *const tests = tcase_create("schedules");
     tcase_set_timeout(tests, 60);

@@ -1,7 +1,7 @@
 /* The schedule's values pinned, and each bound at its last good value and the one beyond. */
-#include "schedule_support.h"
+#include "tiles_support.h"
 
-TCase *hy3d_schedule_bound_cases(void);
+TCase *hy3d_tiles_bound_cases(void);
 
 static void mix(uint64_t *digest, int64_t value)
 {
@@ -16,9 +16,9 @@ static void mix_three(uint64_t *digest, const int64_t values[3])
 }
 
 /* Odd enough for every branch, small enough for the twin. */
-static hy3d_schedule_desc pinned_desc(test_random *random)
+static hy3d_tiles_desc pinned_desc(test_random *random)
 {
-    hy3d_schedule_desc desc = {.causal = 0};
+    hy3d_tiles_desc desc = {.causal = 0};
     for (int i = 0; i < 3; i++) {
         desc.latent[i] = test_between(random, 1, 60);
         desc.factor[i] = test_between(random, 1, 8);
@@ -40,7 +40,7 @@ static hy3d_schedule_desc pinned_desc(test_random *random)
     return desc;
 }
 
-static void mix_plan(uint64_t *digest, const hy3d_schedule_plan *plan)
+static void mix_plan(uint64_t *digest, const hy3d_tiles_plan *plan)
 {
     mix_three(digest, plan->out);
     mix_three(digest, plan->tile);
@@ -54,7 +54,7 @@ static void mix_plan(uint64_t *digest, const hy3d_schedule_plan *plan)
     mix(digest, plan->in_flight);
 }
 
-static void mix_grain(uint64_t *digest, const hy3d_schedule_grain *grain)
+static void mix_grain(uint64_t *digest, const hy3d_tile *grain)
 {
     mix_three(digest, grain->in_start);
     mix_three(digest, grain->in_stop);
@@ -66,7 +66,7 @@ static void mix_grain(uint64_t *digest, const hy3d_schedule_grain *grain)
     for (int axis = 0; axis < 3; axis++) {
         float window[MAX_OUT];
         ck_assert_int_le(grain->out_stop[axis] - grain->out_start[axis], MAX_OUT);
-        ck_assert_ok(hy3d_schedule_window(grain, axis, window));
+        ck_assert_ok(hy3d_tile_window(grain, axis, window));
         for (int64_t i = 0; i < grain->out_stop[axis] - grain->out_start[axis]; i++) {
             mix(digest, (int64_t)(window[i] * 256.0f));
         }
@@ -80,10 +80,10 @@ START_TEST(test_plans_grains_and_windows_never_change)
     test_random random = {UINT64_C(20267)};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (int i = 0; i < 400; i++) {
-        const hy3d_schedule_desc desc = pinned_desc(&random);
-        hy3d_schedule_plan plan;
+        const hy3d_tiles_desc desc = pinned_desc(&random);
+        hy3d_tiles_plan plan;
         int64_t smallest = -1;
-        const hy3d_status status = hy3d_schedule_make(&desc, &smallest, &plan);
+        const hy3d_status status = hy3d_tiles_make(&desc, &smallest, &plan);
         mix(&digest, (int64_t)status);
         mix(&digest, smallest);
         if (status != HY3D_OK) {
@@ -91,8 +91,8 @@ START_TEST(test_plans_grains_and_windows_never_change)
         }
         mix_plan(&digest, &plan);
         for (int64_t index = 0; index < plan.grains; index += 1 + plan.grains / 7) {
-            hy3d_schedule_grain grain;
-            ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+            hy3d_tile grain;
+            ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
             mix_grain(&digest, &grain);
         }
     }
@@ -102,28 +102,28 @@ END_TEST
 
 START_TEST(test_levels_end_at_62_whatever_is_left_to_halve)
 {
-    hy3d_schedule_desc desc = basic_desc(INT64_MAX, 1, 1);
+    hy3d_tiles_desc desc = basic_desc(INT64_MAX, 1, 1);
     desc.factor[0] = desc.factor[1] = desc.factor[2] = desc.min_tile[0] = 1;
     desc.overlap[0] = desc.halo[0] = desc.fixed_bytes = desc.bytes_per_voxel = 0;
-    desc.level = HY3D_SCHEDULE_MAX_LEVEL;
-    const hy3d_schedule_plan plan = make_ok(&desc);
-    ck_assert_int_eq(plan.levels, HY3D_SCHEDULE_MAX_LEVEL + 1);
-    hy3d_schedule_plan unused;
-    desc.level = HY3D_SCHEDULE_MAX_LEVEL + 1;
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &unused), HY3D_ERR_INVALID_ARGUMENT);
+    desc.level = HY3D_TILES_MAX_LEVEL;
+    const hy3d_tiles_plan plan = make_ok(&desc);
+    ck_assert_int_eq(plan.levels, HY3D_TILES_MAX_LEVEL + 1);
+    hy3d_tiles_plan unused;
+    desc.level = HY3D_TILES_MAX_LEVEL + 1;
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &unused), HY3D_ERR_INVALID_ARGUMENT);
 }
 END_TEST
 
 /* 62 bits of cores, an eighth at a time: all of them before the levels end. */
 START_TEST(test_fine_levels_reach_a_latent_however_long_the_axis_is)
 {
-    hy3d_schedule_desc desc = basic_desc(INT64_MAX, 1, 1);
+    hy3d_tiles_desc desc = basic_desc(INT64_MAX, 1, 1);
     desc.factor[0] = desc.factor[1] = desc.factor[2] = desc.min_tile[0] = 1;
     desc.overlap[0] = desc.halo[0] = desc.fixed_bytes = desc.bytes_per_voxel = 0;
-    for (desc.shrink = 3; desc.shrink <= HY3D_SCHEDULE_MAX_SHRINK; desc.shrink++) {
+    for (desc.shrink = 3; desc.shrink <= HY3D_TILES_MAX_SHRINK; desc.shrink++) {
         desc.level = 0;
         desc.level = make_ok(&desc).levels - 1;
-        ck_assert_int_lt(desc.level, HY3D_SCHEDULE_MAX_FINE_LEVEL);
+        ck_assert_int_lt(desc.level, HY3D_TILES_MAX_FINE_LEVEL);
         ck_assert_int_eq(make_ok(&desc).extent[0], 1);
     }
 }
@@ -132,7 +132,7 @@ END_TEST
 /* Of Wan's 16 x 16 latents with the halo of four and the overlap of two, and with half of them. */
 START_TEST(test_fine_levels_lie_between_those_of_halves)
 {
-    hy3d_schedule_desc desc = basic_desc(1, 16, 16);
+    hy3d_tiles_desc desc = basic_desc(1, 16, 16);
     desc.overlap[1] = desc.overlap[2] = 1;
     desc.halo[1] = desc.halo[2] = 2;
     desc.min_tile[1] = desc.min_tile[2] = 2;
@@ -145,7 +145,7 @@ START_TEST(test_fine_levels_lie_between_those_of_halves)
         desc.level = 0;
         const int32_t levels = make_ok(&desc).levels;
         for (desc.level = 0; desc.level < levels; desc.level++) {
-            const hy3d_schedule_plan plan = make_ok(&desc);
+            const hy3d_tiles_plan plan = make_ok(&desc);
             ck_assert_int_eq(plan.extent[1] * plan.extent[2], areas[fine][desc.level]);
         }
         ck_assert_int_eq(areas[fine][levels - 1], 49);
@@ -158,18 +158,18 @@ START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
 {
     test_random random = {UINT64_C(4711)};
     for (int i = 0; i < 300; i++) {
-        hy3d_schedule_desc desc = pinned_desc(&random);
+        hy3d_tiles_desc desc = pinned_desc(&random);
         desc.budget_bytes = 0;
         desc.level = -1;
         desc.shrink = (int32_t)(i % 9 == 1 ? 0 : i % 9);
         const int32_t levels = make_ok(&desc).levels;
         desc.level = (int32_t)test_between(&random, 0, levels - 1);
-        const hy3d_schedule_plan plan = make_ok(&desc);
+        const hy3d_tiles_plan plan = make_ok(&desc);
         double work = 0;
         int64_t largest[3] = {0};
         for (int64_t index = 0; index < plan.grains && plan.grains < 5000; index++) {
-            hy3d_schedule_grain grain;
-            ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+            hy3d_tile grain;
+            ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
             double voxels = 1;
             for (int axis = 0; axis < 3; axis++) {
                 const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
@@ -189,9 +189,9 @@ START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
 END_TEST
 
 /* What is asked of one grain of one latent: all of it is `cost` bytes. */
-static hy3d_schedule_desc one_grain(int64_t cost)
+static hy3d_tiles_desc one_grain(int64_t cost)
 {
-    hy3d_schedule_desc desc = basic_desc(1, 1, 1);
+    hy3d_tiles_desc desc = basic_desc(1, 1, 1);
     desc.fixed_bytes = cost;
     desc.bytes_per_voxel = 0;
     desc.max_in_flight = 3;
@@ -200,29 +200,29 @@ static hy3d_schedule_desc one_grain(int64_t cost)
 
 START_TEST(test_a_budget_is_enough_at_the_byte)
 {
-    hy3d_schedule_desc desc = one_grain(500);
+    hy3d_tiles_desc desc = one_grain(500);
     desc.resident_bytes = 100;
     desc.budget_bytes = 600;
-    hy3d_schedule_plan plan = make_ok(&desc);
+    hy3d_tiles_plan plan = make_ok(&desc);
     ck_assert_int_eq(plan.in_flight, 1);
     ck_assert_int_eq(plan.peak_bytes, 600);
     desc.budget_bytes = 599;
     int64_t smallest = -1;
-    ck_assert_status(hy3d_schedule_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
     ck_assert_int_eq(smallest, 600);
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
     desc.resident_bytes = 600;
-    ck_assert_status(hy3d_schedule_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
     ck_assert_int_eq(smallest, 1100);
     desc = one_grain(0);
     desc.resident_bytes = desc.budget_bytes = 100; /* nothing more is needed, nothing is there */
     ck_assert_int_eq(make_ok(&desc).in_flight, 1);
     desc.resident_bytes = 101;
-    ck_assert_status(hy3d_schedule_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
     desc = one_grain(INT64_MAX);
     ck_assert_int_eq(make_ok(&desc).peak_bytes, INT64_MAX);
     desc.resident_bytes = 1;
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
     desc = one_grain(INT64_MAX - 5);
     desc.resident_bytes = 5;
     ck_assert_int_eq(make_ok(&desc).smallest_budget_bytes, INT64_MAX);
@@ -231,58 +231,58 @@ END_TEST
 
 START_TEST(test_a_plan_whose_grains_do_not_multiply_up_is_refused)
 {
-    hy3d_schedule_desc desc = basic_desc(9, 16, 16);
+    hy3d_tiles_desc desc = basic_desc(9, 16, 16);
     desc.level = 2;
-    const hy3d_schedule_plan good = make_ok(&desc);
-    hy3d_schedule_grain grain;
-    ck_assert_ok(hy3d_schedule_grain_at(&good, good.grains - 1, &grain));
+    const hy3d_tiles_plan good = make_ok(&desc);
+    hy3d_tile grain;
+    ck_assert_ok(hy3d_tiles_at(&good, good.grains - 1, &grain));
     for (int change = 0; change < 8; change++) {
-        hy3d_schedule_plan bad = good;
+        hy3d_tiles_plan bad = good;
         *(int64_t *[]){&bad.grains, &bad.grains, &bad.grains, &bad.out[0], &bad.out[1],
                        &bad.out[2], &bad.desc.latent[2], &bad.count[2]}[change] =
             (int64_t[]){good.grains + 1, good.grains * 2, good.grains - 1, good.out[0] + 1,
                         good.out[1] - 1, good.out[2] + 1, 0, 0}[change];
-        ck_assert_status(hy3d_schedule_grain_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tiles_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
     }
-    hy3d_schedule_plan large = good;
+    hy3d_tiles_plan large = good;
     large.desc.latent[1] = INT64_MAX;
-    ck_assert_status(hy3d_schedule_grain_at(&large, 0, &grain), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tiles_at(&large, 0, &grain), HY3D_ERR_OVERFLOW);
 }
 END_TEST
 
 START_TEST(test_a_windows_ramps_fit_to_the_unit)
 {
     float window[4] = {-1, -1, -1, -1};
-    hy3d_schedule_grain grain = {.out_start = {7, 7, 7}, .out_stop = {10, 10, 10}};
+    hy3d_tile grain = {.out_start = {7, 7, 7}, .out_stop = {10, 10, 10}};
     for (int axis = 0; axis < 3; axis++) {
         grain.ramp_before[axis] = 2;
         grain.ramp_after[axis] = 1;
-        ck_assert_ok(hy3d_schedule_window(&grain, axis, window));
+        ck_assert_ok(hy3d_tile_window(&grain, axis, window));
         ck_assert(window[0] == 0.25f && window[1] == 0.75f && window[2] == 0.5f);
         ck_assert(window[3] == -1.0f);
     }
     const int64_t wrong[][4] = {{-1, 3, 0, 0}, {3, 3, 0, 0}, {3, 2, 0, 0}, {0, 3, -1, 0},
                                 {0, 3, 4, 0},  {0, 3, 0, -1}, {0, 3, 0, 4}, {0, 3, 2, 2}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        const hy3d_schedule_grain bad = {.out_start = {wrong[i][0]}, .out_stop = {wrong[i][1]},
+        const hy3d_tile bad = {.out_start = {wrong[i][0]}, .out_stop = {wrong[i][1]},
                                          .ramp_before = {wrong[i][2]}, .ramp_after = {wrong[i][3]}};
-        ck_assert_status(hy3d_schedule_window(&bad, 0, window), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tile_window(&bad, 0, window), HY3D_ERR_INVALID_ARGUMENT);
     }
-    const hy3d_schedule_grain good[] = {{.out_stop = {3}, .ramp_before = {3}},
+    const hy3d_tile good[] = {{.out_stop = {3}, .ramp_before = {3}},
                                         {.out_stop = {3}, .ramp_after = {3}},
                                         {.out_stop = {1}},
                                         {.out_start = {1}, .out_stop = {4}}};
     for (size_t i = 0; i < COUNT_OF(good); i++) {
-        ck_assert_ok(hy3d_schedule_window(&good[i], 0, window));
+        ck_assert_ok(hy3d_tile_window(&good[i], 0, window));
     }
-    const hy3d_schedule_grain long_one = {.out_stop = {INT64_MAX / 1024 + 1}};
-    ck_assert_status(hy3d_schedule_window(&long_one, 0, window), HY3D_ERR_OVERFLOW);
-    ck_assert_status(hy3d_schedule_window(&good[0], 3, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_window(&good[0], -1, window), HY3D_ERR_INVALID_ARGUMENT);
+    const hy3d_tile long_one = {.out_stop = {INT64_MAX / 1024 + 1}};
+    ck_assert_status(hy3d_tile_window(&long_one, 0, window), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tile_window(&good[0], 3, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&good[0], -1, window), HY3D_ERR_INVALID_ARGUMENT);
 }
 END_TEST
 
-TCase *hy3d_schedule_bound_cases(void)
+TCase *hy3d_tiles_bound_cases(void)
 {
     TCase *tests = tcase_create("schedule bounds");
     tcase_add_test(tests, test_plans_grains_and_windows_never_change);

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "hy3d/blend.h"
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 #include "kernels/kernels.h"
 #include "support.h"
 
-TCase *hy3d_schedule_blend_cases(void);
+TCase *hy3d_tiles_blend_cases(void);
 
 #define DIMS HY3D_TENSOR_DIMS
 #define MAX_SIDE 1500
@@ -208,12 +208,12 @@ END_TEST
 /* Integers times multiples of 2^-24 below 2^24: every product and sum is exact. */
 START_TEST(test_blending_the_tiles_of_an_image_gives_the_image_back)
 {
-    hy3d_schedule_desc desc = {
+    hy3d_tiles_desc desc = {
         .latent = {6, 10, 9}, .factor = {4, 2, 2}, .causal = 1, .overlap = {1, 3, 2},
         .halo = {1, 1, 1}, .min_tile = {1, 1, 1}, .max_in_flight = 1, .level = 5,
     };
-    hy3d_schedule_plan plan;
-    ck_assert_ok(hy3d_schedule_make(&desc, NULL, &plan));
+    hy3d_tiles_plan plan;
+    ck_assert_ok(hy3d_tiles_make(&desc, NULL, &plan));
     const int64_t h = plan.out[1], w = plan.out[2], plane = h * w;
     const size_t n = (size_t)(plan.out[0] * plane);
     float *const image = calloc(n, sizeof *image), *const sums = calloc(n, sizeof *sums);
@@ -223,13 +223,13 @@ START_TEST(test_blending_the_tiles_of_an_image_gives_the_image_back)
     }
     hy3d_context *context = test_context(NULL, 1);
     for (int64_t index = 0; index < plan.grains; index++) {
-        hy3d_schedule_grain grain;
+        hy3d_tile grain;
         float window[3][64];
-        ck_assert_ok(hy3d_schedule_grain_at(&plan, index, &grain));
+        ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
         hy3d_tensor tile = {.dtype = HY3D_F32, .stride = {0, 0, plane, w, 1}, .size = {1, 1}};
         for (int axis = 0; axis < 3; axis++) {
             tile.size[2 + axis] = grain.out_stop[axis] - grain.out_start[axis];
-            ck_assert_ok(hy3d_schedule_window(&grain, axis, window[axis]));
+            ck_assert_ok(hy3d_tile_window(&grain, axis, window[axis]));
         }
         const int64_t offset =
             grain.out_start[0] * plane + grain.out_start[1] * w + grain.out_start[2];
@@ -296,7 +296,7 @@ START_TEST(test_tensors_that_do_not_fit_are_refused_and_empty_ones_accepted)
 }
 END_TEST
 
-TCase *hy3d_schedule_blend_cases(void)
+TCase *hy3d_tiles_blend_cases(void)
 {
     TCase *tests = tcase_create("blend");
     tcase_set_timeout(tests, 60);

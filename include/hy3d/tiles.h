@@ -13,8 +13,8 @@
  * grain fits, and how many grains may be in flight. So results depend on the level, never on the
  * number in flight; the cost of a grain never rises with the level; and a larger budget never
  * gives a higher level. */
-#ifndef HY3D_SCHEDULE_H
-#define HY3D_SCHEDULE_H
+#ifndef HY3D_TILES_H
+#define HY3D_TILES_H
 
 #include <stdint.h>
 
@@ -22,7 +22,7 @@
 #include "hy3d/status.h"
 
 /* Arrays of three are (T, H, W). */
-typedef struct hy3d_schedule_desc {
+typedef struct hy3d_tiles_desc {
     int64_t latent[3]; /* >= 1 */
     int64_t factor[3]; /* output units per latent unit, >= 1, e.g. {4, 8, 8} */
     /* 1, causal in time: L latent frames give (L - 1) * factor[0] + 1 frames, and the first output
@@ -46,18 +46,18 @@ typedef struct hy3d_schedule_desc {
     int32_t max_in_flight;  /* >= 1 */
     int32_t level;          /* -1: chosen by the budget; >= 0: this one, which must fit as well */
     /* A level makes an axis' cores smaller by one part in so many, at least by one latent: 2, and 0,
-     * halves; up to HY3D_SCHEDULE_MAX_SHRINK, for many levels close to each other. */
+     * halves; up to HY3D_TILES_MAX_SHRINK, for many levels close to each other. */
     int32_t shrink;
-} hy3d_schedule_desc;
+} hy3d_tiles_desc;
 
 /* The last level there can be: with halves, and with finer steps (each takes an eighth off one of
  * 62 bits of cores, or one latent off a core of less than eight). */
-#define HY3D_SCHEDULE_MAX_LEVEL 62
-#define HY3D_SCHEDULE_MAX_FINE_LEVEL 511
-#define HY3D_SCHEDULE_MAX_SHRINK 8
+#define HY3D_TILES_MAX_LEVEL 62
+#define HY3D_TILES_MAX_FINE_LEVEL 511
+#define HY3D_TILES_MAX_SHRINK 8
 
-typedef struct hy3d_schedule_plan {
-    hy3d_schedule_desc desc;
+typedef struct hy3d_tiles_plan {
+    hy3d_tiles_desc desc;
     int64_t out[3];        /* size of the whole output */
     int64_t tile[3];       /* longest core: latents a grain owns, without overlap and halo */
     int64_t count[3];      /* grains along each axis */
@@ -71,17 +71,17 @@ typedef struct hy3d_schedule_plan {
     /* Output voxels that all grains decode, what is done twice included: the work of a level. Exact
      * below 2^53. */
     double decoded_voxels;
-} hy3d_schedule_plan;
+} hy3d_tiles_plan;
 
 /* One grain: which latents to decode, which part of the result to keep, where it goes and how it
  * is blended. All ranges are half open. The part to keep of an axis is the decoded tile's
  * trim_start .. trim_start + out_stop - out_start. */
-typedef struct hy3d_schedule_grain {
+typedef struct hy3d_tile {
     int64_t in_start[3], in_stop[3];   /* latent range to decode */
     int64_t trim_start[3];             /* output units to drop at the front of the decoded tile */
     int64_t out_start[3], out_stop[3]; /* where the kept part goes */
     int64_t ramp_before[3], ramp_after[3]; /* output units shared with the neighbours; 0 at edges */
-} hy3d_schedule_grain;
+} hy3d_tile;
 
 HY3D_BEGIN_DECLS
 
@@ -90,19 +90,19 @@ HY3D_BEGIN_DECLS
  * decode or the cost of the level wanted does not fit in 63 bits.
  * HY3D_ERR_BUDGET_TOO_SMALL: *smallest_budget_out (if not NULL, written on this status only) names
  * the smallest budget that would do, for any level or for the one given: exactly this one does. */
-HY3D_API hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc,
-                                        int64_t *smallest_budget_out, hy3d_schedule_plan *plan_out);
+HY3D_API hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc,
+                                        int64_t *smallest_budget_out, hy3d_tiles_plan *plan_out);
 /* Grain `index`, 0 <= index < plan->grains, time outermost, then H, then W. The plan may have been
  * filled in by hand: what does not fit together is HY3D_ERR_INVALID_ARGUMENT. It reads desc, out,
  * count and grains. */
-HY3D_API hy3d_status hy3d_schedule_grain_at(const hy3d_schedule_plan *plan, int64_t index,
-                                            hy3d_schedule_grain *grain_out);
+HY3D_API hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index,
+                                            hy3d_tile *grain_out);
 /* The blend window of a grain along one axis: out_stop - out_start weights, multiples of 1/256
  * from 0 to 1. Windows of neighbours sum to exactly 1 in float at every position, and so do the
  * products of the three axes' windows over all grains. HY3D_ERR_INVALID_ARGUMENT for an axis
  * other than 0, 1, 2, an empty range, or ramps that do not fit into it. HY3D_ERR_OVERFLOW for more
  * than 2^53 - 1 output units. */
-HY3D_API hy3d_status hy3d_schedule_window(const hy3d_schedule_grain *grain, int axis,
+HY3D_API hy3d_status hy3d_tile_window(const hy3d_tile *grain, int axis,
                                           float *window_out);
 
 HY3D_END_DECLS

@@ -1,15 +1,15 @@
 /* What the schedule refuses, and how. */
-#include "schedule_support.h"
+#include "tiles_support.h"
 
-TCase *hy3d_schedule_refusal_cases(void);
+TCase *hy3d_tiles_refusal_cases(void);
 
 /* One field at a time, one below the lowest good value. */
 START_TEST(test_fields_out_of_range_are_refused)
 {
-    const hy3d_schedule_desc good = basic_desc(9, 16, 16);
-    hy3d_schedule_plan plan;
+    const hy3d_tiles_desc good = basic_desc(9, 16, 16);
+    hy3d_tiles_plan plan;
     for (int field = 0; field < 24; field++) {
-        hy3d_schedule_desc desc = good;
+        hy3d_tiles_desc desc = good;
         int64_t *const numbers[] = {desc.latent, desc.factor, desc.min_tile, desc.overlap,
                                     desc.halo};
         if (field < 15) {
@@ -24,48 +24,48 @@ START_TEST(test_fields_out_of_range_are_refused)
         } else {
             desc.causal = field == 22 ? -1 : 2;
         }
-        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
     }
-    hy3d_schedule_desc desc = good;
+    hy3d_tiles_desc desc = good;
     desc.level = make_ok(&good).levels;
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
     desc.level = INT32_MAX;
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_make(NULL, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_make(&good, NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_make(NULL, NULL, &plan), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_make(&good, NULL, NULL), HY3D_ERR_INVALID_ARGUMENT);
 }
 END_TEST
 
 START_TEST(test_sizes_beyond_63_bits_are_an_overflow)
 {
-    const hy3d_schedule_desc good = basic_desc(9, 16, 16);
-    hy3d_schedule_plan plan;
+    const hy3d_tiles_desc good = basic_desc(9, 16, 16);
+    hy3d_tiles_plan plan;
     for (int field = 0; field < 7; field++) {
-        hy3d_schedule_desc desc = good;
+        hy3d_tiles_desc desc = good;
         desc.min_tile[0] = desc.min_tile[1] = desc.min_tile[2] = INT64_MAX; /* level 0 only */
         *(int64_t *[]){&desc.latent[0], &desc.latent[1], &desc.factor[0], &desc.factor[2],
                        &desc.bytes_per_voxel, &desc.bytes_per_token_pair,
                        &desc.resident_bytes}[field] = INT64_MAX;
-        ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
+        ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
     }
-    hy3d_schedule_desc desc = good;
+    hy3d_tiles_desc desc = good;
     desc.latent[0] = desc.latent[1] = desc.latent[2] = INT64_C(1) << 21;
-    ck_assert_status(hy3d_schedule_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
 }
 END_TEST
 
 START_TEST(test_the_longest_possible_axis_is_planned)
 {
-    hy3d_schedule_desc desc = basic_desc(1, 1, INT64_MAX);
+    hy3d_tiles_desc desc = basic_desc(1, 1, INT64_MAX);
     desc.factor[2] = desc.min_tile[2] = desc.factor[1] = 1;
     desc.fixed_bytes = 0;
     desc.bytes_per_voxel = 1;
     const int32_t levels = make_ok(&desc).levels;
-    ck_assert_int_le(levels, HY3D_SCHEDULE_MAX_LEVEL + 1);
+    ck_assert_int_le(levels, HY3D_TILES_MAX_LEVEL + 1);
     for (desc.level = 0; desc.level < levels; desc.level++) {
-        const hy3d_schedule_plan plan = make_ok(&desc);
-        hy3d_schedule_grain grain;
-        ck_assert_ok(hy3d_schedule_grain_at(&plan, plan.grains - 1, &grain));
+        const hy3d_tiles_plan plan = make_ok(&desc);
+        hy3d_tile grain;
+        ck_assert_ok(hy3d_tiles_at(&plan, plan.grains - 1, &grain));
         ck_assert_int_eq(grain.out_stop[2], INT64_MAX);
     }
 }
@@ -73,34 +73,34 @@ END_TEST
 
 START_TEST(test_plans_and_grains_from_outside_are_checked)
 {
-    hy3d_schedule_desc desc = basic_desc(9, 16, 16);
+    hy3d_tiles_desc desc = basic_desc(9, 16, 16);
     desc.level = 2;
-    const hy3d_schedule_plan good = make_ok(&desc);
-    hy3d_schedule_grain grain;
-    ck_assert_ok(hy3d_schedule_grain_at(&good, 0, &grain));
-    ck_assert_status(hy3d_schedule_grain_at(&good, -1, &grain), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_grain_at(&good, good.grains, &grain),
+    const hy3d_tiles_plan good = make_ok(&desc);
+    hy3d_tile grain;
+    ck_assert_ok(hy3d_tiles_at(&good, 0, &grain));
+    ck_assert_status(hy3d_tiles_at(&good, -1, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_at(&good, good.grains, &grain),
                      HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_grain_at(NULL, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_grain_at(&good, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_at(NULL, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_at(&good, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
     for (int change = 0; change < 6; change++) {
-        hy3d_schedule_plan bad = good;
+        hy3d_tiles_plan bad = good;
         *(int64_t *[]){&bad.count[0], &bad.count[1], &bad.count[2], &bad.grains, &bad.out[0],
                        &bad.desc.overlap[1]}[change] = change == 5 ? 15 : change == 0 ? 0 : 1000;
-        ck_assert_status(hy3d_schedule_grain_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tiles_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
     }
     float window[MAX_OUT];
-    ck_assert_status(hy3d_schedule_window(&grain, 3, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_window(&grain, -1, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_window(NULL, 0, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_schedule_window(&grain, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&grain, 3, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&grain, -1, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(NULL, 0, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&grain, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
     grain.ramp_before[1] = grain.out_stop[1] - grain.out_start[1];
     grain.ramp_after[1] = 1;
-    ck_assert_status(hy3d_schedule_window(&grain, 1, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&grain, 1, window), HY3D_ERR_INVALID_ARGUMENT);
     grain.ramp_before[1] = 0;
     grain.out_start[1] = 0;
     grain.out_stop[1] = INT64_MAX;
-    ck_assert_status(hy3d_schedule_window(&grain, 1, window), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tile_window(&grain, 1, window), HY3D_ERR_OVERFLOW);
 }
 END_TEST
 
@@ -123,9 +123,9 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
     test_random random = test_rng(20263);
     int plans = 0;
     for (int i = 0; i < 30000; i++) {
-        hy3d_schedule_desc desc = {.causal = i % 2, .level = (int32_t)test_between(&random, -1, 9)};
-        hy3d_schedule_plan plan;
-        hy3d_schedule_grain grain;
+        hy3d_tiles_desc desc = {.causal = i % 2, .level = (int32_t)test_between(&random, -1, 9)};
+        hy3d_tiles_plan plan;
+        hy3d_tile grain;
         for (int axis = 0; axis < 3; axis++) {
             desc.latent[axis] = odd_number(&random, 1);
             desc.factor[axis] = odd_number(&random, 1);
@@ -139,7 +139,7 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
         desc.resident_bytes = odd_number(&random, 0);
         desc.budget_bytes = test_between(&random, 0, 3) == 0 ? odd_number(&random, 0) : 0;
         desc.max_in_flight = (int32_t)test_between(&random, 0, INT32_MAX >> (i % 31));
-        if (hy3d_schedule_make(&desc, NULL, &plan) != HY3D_OK) {
+        if (hy3d_tiles_make(&desc, NULL, &plan) != HY3D_OK) {
             continue;
         }
         plans++;
@@ -148,7 +148,7 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
         ck_assert(plan.smallest_budget_bytes <= plan.peak_bytes);
         const int64_t indices[] = {0, plan.grains / 2, plan.grains - 1};
         for (size_t k = 0; k < COUNT_OF(indices); k++) {
-            ck_assert_ok(hy3d_schedule_grain_at(&plan, indices[k], &grain));
+            ck_assert_ok(hy3d_tiles_at(&plan, indices[k], &grain));
             for (int axis = 0; axis < 3; axis++) {
                 ck_assert(grain.in_start[axis] < grain.in_stop[axis]);
                 ck_assert(grain.trim_start[axis] >= 0);
@@ -162,7 +162,7 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
 }
 END_TEST
 
-TCase *hy3d_schedule_refusal_cases(void)
+TCase *hy3d_tiles_refusal_cases(void)
 {
     TCase *tests = tcase_create("schedule refusals");
     tcase_add_test(tests, test_fields_out_of_range_are_refused);

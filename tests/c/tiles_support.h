@@ -2,14 +2,14 @@
 #ifndef HY3D_TESTS_SCHEDULE_SUPPORT_H
 #define HY3D_TESTS_SCHEDULE_SUPPORT_H
 
-#include "hy3d/schedule.h"
+#include "hy3d/tiles.h"
 #include "support.h"
 
 #define MAX_OUT 512
 
-static inline hy3d_schedule_desc basic_desc(int64_t t, int64_t h, int64_t w)
+static inline hy3d_tiles_desc basic_desc(int64_t t, int64_t h, int64_t w)
 {
-    const hy3d_schedule_desc desc = {
+    const hy3d_tiles_desc desc = {
         .latent = {t, h, w},
         .factor = {4, 8, 8},
         .causal = 1,
@@ -24,10 +24,10 @@ static inline hy3d_schedule_desc basic_desc(int64_t t, int64_t h, int64_t w)
     return desc;
 }
 
-static inline hy3d_schedule_plan make_ok(const hy3d_schedule_desc *desc)
+static inline hy3d_tiles_plan make_ok(const hy3d_tiles_desc *desc)
 {
-    hy3d_schedule_plan plan;
-    ck_assert_ok(hy3d_schedule_make(desc, NULL, &plan));
+    hy3d_tiles_plan plan;
+    ck_assert_ok(hy3d_tiles_make(desc, NULL, &plan));
     return plan;
 }
 

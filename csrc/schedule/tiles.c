@@ -11,10 +11,10 @@ typedef struct level_shape {
     int64_t grain_bytes;
 } level_shape;
 
-static hy3d_status make_axes(const hy3d_schedule_desc *desc, hy3d__axis axes_out[3])
+static hy3d_status make_axes(const hy3d_tiles_desc *desc, hy3d__axis axes_out[3])
 {
     for (int i = 0; i < 3; i++) {
-        const hy3d_status status = hy3d__schedule_axis(desc, i, &axes_out[i]);
+        const hy3d_status status = hy3d__tiles_axis(desc, i, &axes_out[i]);
         if (status != HY3D_OK) {
             return status;
         }
@@ -23,7 +23,7 @@ static hy3d_status make_axes(const hy3d_schedule_desc *desc, hy3d__axis axes_out
 }
 
 /* The axes are independent, so some grain is largest along all three at once. */
-static hy3d_status grain_cost(const hy3d_schedule_desc *desc, const hy3d__axis axes[3],
+static hy3d_status grain_cost(const hy3d_tiles_desc *desc, const hy3d__axis axes[3],
                               const int64_t count[3], int64_t *bytes_out)
 {
     int64_t tokens = 1, voxels = 1, of_voxels, of_pairs, sum;
@@ -84,7 +84,7 @@ static bool next_level(const hy3d__axis axes[3], int64_t shrink, int64_t count[3
 }
 
 /* How many grains of `bytes` fit beside the resident bytes: 0 when one does not. */
-static int64_t fitting(const hy3d_schedule_desc *desc, int64_t bytes, int64_t most)
+static int64_t fitting(const hy3d_tiles_desc *desc, int64_t bytes, int64_t most)
 {
     const int64_t budget = desc->budget_bytes == 0 ? INT64_MAX : desc->budget_bytes;
     if (desc->resident_bytes > budget || bytes > budget - desc->resident_bytes) {
@@ -95,9 +95,9 @@ static int64_t fitting(const hy3d_schedule_desc *desc, int64_t bytes, int64_t mo
 }
 
 /* Walks all levels. *chosen_out is the wanted one, or the finest where none fits. */
-static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis axes[3],
+static hy3d_status walk_levels(const hy3d_tiles_desc *desc, const hy3d__axis axes[3],
                                level_shape *chosen_out, level_shape *finest_out,
-                               hy3d_schedule_plan *plan)
+                               hy3d_tiles_plan *plan)
 {
     level_shape now = {.count = {1, 1, 1}, .grain_bytes = 0};
     const int64_t shrink = desc->shrink == 0 ? 2 : desc->shrink;
@@ -116,7 +116,7 @@ static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis 
             found = true;
         }
         *finest_out = now;
-        if (level == hy3d__schedule_max_level(desc) || !next_level(axes, shrink, now.count)) {
+        if (level == hy3d__tiles_max_level(desc) || !next_level(axes, shrink, now.count)) {
             break;
         }
     }
@@ -127,16 +127,16 @@ static hy3d_status walk_levels(const hy3d_schedule_desc *desc, const hy3d__axis 
     return HY3D_OK;
 }
 
-hy3d_status hy3d_schedule_make(const hy3d_schedule_desc *desc, int64_t *smallest_budget_out,
-                               hy3d_schedule_plan *plan_out)
+hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc, int64_t *smallest_budget_out,
+                               hy3d_tiles_plan *plan_out)
 {
     if (desc == NULL || plan_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     hy3d__axis axes[3];
     level_shape chosen, finest;
-    hy3d_schedule_plan plan = {.desc = *desc, .grains = 1, .decoded_voxels = 1};
-    hy3d_status status = hy3d__schedule_check(desc);
+    hy3d_tiles_plan plan = {.desc = *desc, .grains = 1, .decoded_voxels = 1};
+    hy3d_status status = hy3d__tiles_check(desc);
     if (status == HY3D_OK) {
         status = make_axes(desc, axes);
     }
