@@ -1,0 +1,247 @@
+/* Schedules a VAE's decode (or encode): compiles its graph (graph.h) into a program, a list of
+ * steps that is carried out one by one. Which way is taken, what lies in memory when, what leaves
+ * for the host and comes back, and what follows a failure is all decided here; who carries the
+ * program out turns each step into one operation on tensors.
+ *
+ * What a program guarantees, and tests/c/replay.c checks independently:
+ *   - a step reads only what is complete and on the device;
+ *   - each frame of the output is given away once and in order (in tiles: of each tile);
+ *   - device and host memory never exceed the peaks that the program states;
+ *   - the shapes of its computing steps depend on the input's size and the strategy, never on a
+ *     budget, so neither do the bits of the result.
+ *
+ * A slice is a run of frames of one value as one tensor, never changed once it is made (but for
+ * that of keys and values, which KEYS fills). A section begins with no slices and ends with none;
+ * slices are numbered within the section.
+ *
+ * Memory. On the device are: `kept_bytes` of the request; what a node keeps, from its first step in
+ * the program on; each slice from the step that makes it, or its LOAD, until it is freed or its
+ * DROP; during a step its workspace. On the host are: `result_bytes`; the prefix's output from its
+ * first EMIT on; each slice's copy from its STORE until the slice is freed. What a step frees, it
+ * frees when it is over. Slices of keys never leave. A slice is stored once at most: it may be
+ * dropped again after a LOAD. */
+#ifndef HY3D_SCHEDULE_H
+#define HY3D_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hy3d/context.h"
+#include "hy3d/export.h"
+#include "hy3d/graph.h"
+#include "hy3d/status.h"
+
+typedef enum hy3d_step_op {
+    HY3D_STEP_ENTER = 0,   /* frames of the section's input, onto the device */
+    HY3D_STEP_CONV = 1,    /* frames of a convolution */
+    HY3D_STEP_PASS = 2,    /* frames that pass by a convolution, residual added */
+    HY3D_STEP_KEYS = 3,    /* keys and values of some frames, into the slice that holds them all */
+    HY3D_STEP_ATTEND = 4,  /* attention of some frames (span FRAME: with their own keys) */
+    HY3D_STEP_MAP = 5,     /* a function of single frames */
+    HY3D_STEP_ADD = 6,     /* a sum */
+    HY3D_STEP_TRIM = 7,    /* the last frames of a slice, copied, so that the rest can be freed */
+    HY3D_STEP_OPAQUE = 8,  /* a VAE's own code on all frames */
+    HY3D_STEP_MOMENTS = 9, /* mean and variance of a slice, where its maker did not give them */
+    HY3D_STEP_REDUCE = 10, /* a GroupNorm's statistics from its source's slices (of all ranks) */
+    HY3D_STEP_EMIT = 11,   /* a slice of the output is given away */
+    HY3D_STEP_STORE = 12,  /* begins to copy a slice to the host */
+    HY3D_STEP_DROP = 13,   /* gives a slice's device memory back, once its copy is complete */
+    HY3D_STEP_LOAD = 14,   /* begins to copy a slice back */
+    HY3D_STEP_SEND = 15,   /* rows of a slice to another rank */
+    HY3D_STEP_RECV = 16,   /* rows of a slice from another rank */
+} hy3d_step_op;
+#define HY3D_STEP_OPS 17
+
+/* Flags of a step. */
+#define HY3D_STEP_GATHER 1    /* mean and variance of the result are wanted */
+#define HY3D_STEP_OVERWRITE 2 /* `other` (ADD: the source) is not read again: write over it */
+
+/* refs[first_ref ..] are numbers of slices: `sources` of the node's source in order of time, then
+ * `others` of its residual or second summand, then `frees` that are not read after the step. A
+ * slice freed by a step may be the one it made (frames that are made and dropped). */
+typedef struct hy3d_step {
+    int32_t op, node;
+    int32_t slice; /* made by the step; of STORE DROP LOAD EMIT MOMENTS SEND the one concerned, of
+                      KEYS the one filled (made by the node's first KEYS); -1: none */
+    int32_t flags;
+    int64_t own[2];    /* CONV: frames of the convolution's output before the shuffle */
+    int64_t frames[2]; /* of the value that is made or concerned, first and one past the last */
+    int64_t reads[2];  /* frames of the source that are read; equal where none are */
+    int64_t rows[2];   /* rows of the value that is made or concerned; SEND, RECV: those sent */
+    int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
+    int32_t peer;      /* SEND, RECV: the other rank; else -1 */
+    int32_t first_ref, sources, others, frees;
+    int64_t macs, workspace_bytes; /* workspace: beside what is read and made */
+} hy3d_step;
+
+/* bytes: on the device. is_keys: keys and values of an attention instead of frames of its value. */
+typedef struct hy3d_slice {
+    int32_t node, is_keys;
+    int64_t frames[2], rows[2];
+    int64_t bytes, host_bytes; /* host_bytes: of its copy on the host, if one is made */
+} hy3d_slice;
+
+typedef enum hy3d_section_kind {
+    HY3D_SECTION_ALL = 0,        /* the whole graph on the whole picture */
+    HY3D_SECTION_PREFIX = 1,     /* up to the cut; its output is kept beside (prefix_bytes) */
+    HY3D_SECTION_STATISTICS = 2, /* behind the cut on a part: estimates its norms' statistics */
+    HY3D_SECTION_TILE = 3,       /* behind the cut, a tile of the picture, norms as estimated */
+} hy3d_section_kind;
+
+/* steps[first_step .. first_step + steps) on the rows and columns of the section's input; tiles of
+ * one size share their steps. pass: 0, or the number of the correction that a tile's run is for
+ * (1 ..), whose frames nobody wants. */
+typedef struct hy3d_section {
+    int32_t kind, pass, tile;
+    int32_t first_step, steps, first_slice, slices;
+    int64_t size[3];             /* of the section's input, (T, H, W) */
+    int64_t rows[2], columns[2]; /* of the cut's value that a tile reads */
+} hy3d_section;
+
+typedef enum hy3d_strategy {
+    HY3D_STRATEGY_WHOLE = 0,    /* the VAE's own code, at once */
+    HY3D_STRATEGY_STREAMED = 1, /* exact: by layers, by chunks, or a prefix by layers then chunks */
+    HY3D_STRATEGY_TILED = 2,    /* tiles of the picture, blended; exact only where a halo can be */
+    HY3D_STRATEGY_HOST = 3,     /* either of the two before, on the host */
+} hy3d_strategy;
+
+typedef enum hy3d_order {
+    HY3D_ORDER_WHOLE = 0,
+    HY3D_ORDER_LAYERS = 1, /* each node over all frames, slice by slice */
+    HY3D_ORDER_CHUNKS = 2, /* some frames of the input at a time through all nodes */
+    HY3D_ORDER_PREFIX = 3, /* up to the cut by layers, behind it by chunks */
+    HY3D_ORDER_TILES = 4,  /* a prefix by layers, then each tile by chunks */
+} hy3d_order;
+
+/* One way to carry the decode out, and what it takes. */
+typedef struct hy3d_candidate {
+    int32_t strategy, order, on_host;
+    int32_t chunk;           /* CHUNKS, PREFIX, TILES: frames of the (section's) input at a time */
+    int64_t slice_bytes;     /* LAYERS: of a step's result or padded input; CHUNKS: 0, no limit */
+    int32_t level, halo_row; /* TILES: level of tiles; which of the request's halos */
+    int32_t is_exact;
+    int64_t resident_bytes;  /* of slices on the device; -1: all of them, nothing leaves */
+    /* Results of compiling it. status: HY3D_OK, or why there is none. */
+    int32_t status;
+    int32_t fits;
+    int64_t device_bytes, host_bytes;   /* at the peak, results that stay in memory included */
+    int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
+    int64_t macs, steps;
+    double seconds;
+} hy3d_candidate;
+
+/* What computes: the device, or the host. */
+typedef struct hy3d_machine {
+    int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. At least one is given */
+    int32_t chunks[2];      /* of CHUNKS, likewise: frames of the input at a time */
+    double macs_per_second, bytes_per_second, seconds_per_step; /* > 0 */
+    double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of ours; > 0 */
+} hy3d_machine;
+
+/* Sizes of tiles in rows of the output. */
+typedef struct hy3d_tile_sizes {
+    int64_t halo, overlap, smallest; /* halo -1: as far as a cut is felt, which is exact where no
+                                        GroupNorm is behind the cut */
+} hy3d_tile_sizes;
+#define HY3D_SCHEDULE_MAX_HALOS 4
+
+/* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
+ * source: the size of its source in its section. kept_bytes_out: what the node's first step makes that stays until the
+ * end (converted or packed weights). Asked once for steps that differ in place only. */
+typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step,
+                                               const hy3d_size *source, int32_t on_host,
+                                               int64_t *workspace_bytes_out,
+                                               int64_t *kept_bytes_out);
+
+typedef struct hy3d_schedule_request {
+    hy3d_graph graph;
+    int64_t size[3];         /* of the input, (T, H, W) */
+    int64_t element_bytes;   /* of every value on the device */
+    int64_t input_bytes;     /* of an element of the input on the device; 0: read where it lies */
+    int64_t result_bytes;    /* on the host throughout: the result, where it stays in memory */
+    int64_t kept_bytes;      /* on the device throughout */
+    int64_t device_budget, host_budget; /* 0: none */
+    int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
+                                both peaks together come out of device_budget */
+    int32_t is_host;         /* the device is the host: device_budget is of all memory, and there
+                                are no candidates of HOST */
+    int32_t may_spill;       /* slices may leave for the host */
+    int32_t pins_powers;     /* memory on the host is taken in powers of two */
+    uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
+    hy3d_machine device, host;
+    double copy_bytes_per_second; /* > 0 */
+    hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
+    int32_t statistic_passes;
+    int64_t own_bytes;       /* WHOLE: at the peak, result included; -1: not known */
+    int32_t rank, ranks;     /* rows are shared by `ranks` devices; 0, 1: one device */
+    hy3d_workspace_function workspace;
+    void *user;
+} hy3d_schedule_request;
+
+typedef enum hy3d_reason {
+    HY3D_REASON_OUT_OF_MEMORY = 0,      /* of the device */
+    HY3D_REASON_OUT_OF_HOST_MEMORY = 1, /* of the host */
+    HY3D_REASON_NO_KERNEL = 2,          /* a layer that no tier can compute */
+    HY3D_REASON_NOT_FINITE = 3,
+    HY3D_REASON_REFUSED = 4,            /* a tier was refused: the next one takes the step */
+    HY3D_REASON_CANCELLED = 5,
+} hy3d_reason;
+
+typedef enum hy3d_action {
+    HY3D_ACTION_STEP_AGAIN = 0,  /* release what is only kept to be faster, the same step again */
+    HY3D_ACTION_BEGIN_AGAIN = 1, /* another program, from its first step: hy3d_schedule_program */
+    HY3D_ACTION_WIDER = 2,       /* the same program in a wider type, from its first step */
+    HY3D_ACTION_STOP = 3,        /* nothing is left, or it was cancelled */
+} hy3d_action;
+
+/* A program: plain arrays that belong to the schedule. */
+typedef struct hy3d_program {
+    hy3d_candidate candidate;
+    hy3d_cut cut;
+    const hy3d_section *sections;
+    const hy3d_step *steps;
+    const hy3d_slice *slices;
+    const int32_t *refs;
+    int32_t section_count, step_count, slice_count, ref_count;
+    int64_t prefix_bytes; /* of the prefix's output, on the host while tiles are made */
+} hy3d_program;
+
+typedef struct hy3d_schedule hy3d_schedule;
+
+HY3D_BEGIN_DECLS
+
+/* Compiles the candidates that are allowed and takes one: of those that fit the fastest, an exact
+ * one before an inexact one, the device before the host. On HY3D_OK, and on
+ * HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the candidates, and the caller
+ * destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
+ * range; HY3D_ERR_UNSUPPORTED, no strategy that is allowed can run this graph;
+ * HY3D_ERR_OUT_OF_MEMORY; and whatever the workspace function returned. */
+HY3D_API hy3d_status hy3d_schedule_compile(hy3d_context *context,
+                                           const hy3d_schedule_request *request,
+                                           hy3d_schedule **schedule_out);
+HY3D_API void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *schedule);
+
+/* The candidates in the order in which they are offered; those that were not compiled because an
+ * earlier one of their kind fitted are not among them. */
+HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
+                                          const hy3d_candidate **candidates_out);
+/* The least device_budget (with host_budget as it is) that some candidate would fit. */
+HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
+/* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
+HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
+/* What comes after step `step` (of the section that ran) failed for this reason. `can_widen`: a
+ * wider type is left. After HY3D_ACTION_BEGIN_AGAIN and HY3D_ACTION_WIDER
+ * hy3d_schedule_program gives what is begun. It ends: each time a candidate fewer is left, or the
+ * same takes less. */
+HY3D_API hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *schedule,
+                                            int32_t step, hy3d_reason reason, bool can_widen,
+                                            hy3d_action *action_out);
+
+/* "conv", "layers", "streamed": for printing. Never NULL. */
+HY3D_API const char *hy3d_step_op_name(int32_t op);
+HY3D_API const char *hy3d_order_name(int32_t order);
+HY3D_API const char *hy3d_strategy_name(int32_t strategy);
+
+HY3D_END_DECLS
+
+#endif
