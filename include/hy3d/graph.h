@@ -44,9 +44,9 @@ typedef enum hy3d_span {
  * frames (channels, rows and columns are then unchanged); the convolution's own video begins at
  * frame skip_first - reread of the source. It is up-sampled (nearest; with keep_first its first
  * frame stays one frame in time), padded by `before` and `after`, convolved. Its output has
- * channels * shuffle[0] * shuffle[1] * shuffle[2] channels, which the shuffle turns into frames, rows
- * and columns; of the video's first output frame only shuffle_first[0] frames are made where that is
- * not 0; then the first `drop` frames are dropped. The residual `other` is added last. */
+ * channels * shuffle[0] * shuffle[1] * shuffle[2] channels, which the shuffle turns into frames,
+ * rows and columns; of the video's first output frame only shuffle_first frames are made where that
+ * is not 0; then the first `drop` frames are dropped. The residual `other` is added last. */
 typedef struct hy3d_node {
     int32_t op;
     int32_t source;   /* all but INPUT (-1) */

@@ -146,8 +146,9 @@ typedef struct hy3d_tile_sizes {
 #define HY3D_SCHEDULE_MAX_HALOS 4
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
- * source: the size of its source in its section. kept_bytes_out: what the node's first step makes that stays until the
- * end (converted or packed weights). Asked once for steps that differ in place only. */
+ * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
+ * that stays until the end (converted or packed weights). Asked once for steps that differ in
+ * their place only. */
 typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step,
                                                const hy3d_size *source, int32_t on_host,
                                                int64_t *workspace_bytes_out,
