@@ -86,9 +86,9 @@ typedef struct hy3d_size {
 #define HY3D_GRAPH_MAX_NODES 4096
 
 /* Where a decode may be cut in two: behind node `node`, whose value is the only one that nodes
- * after it read. 0: before everything. scale: rows of that value for one row of the input. reach:
- * rows of it at a tile's border that a cut there can change in the output. group_norms: nodes
- * behind it with a GroupNorm. */
+ * after it read. 0: before everything; -1: nowhere. scale: rows of that value for one row of the
+ * input. reach: rows of it at a tile's border that a cut there can change in the output.
+ * group_norms: nodes behind it with a GroupNorm. */
 typedef struct hy3d_cut {
     int32_t node;
     int32_t group_norms;
@@ -108,8 +108,8 @@ HY3D_API hy3d_status hy3d_graph_check(const hy3d_graph *graph, const int64_t siz
 /* The sizes of all values (graph->count of them), after the check above. */
 HY3D_API hy3d_status hy3d_graph_sizes(const hy3d_graph *graph, const int64_t size[3],
                                       hy3d_size *sizes_out);
-/* The cut behind the last attention, after the check above; node 0 where there is none, or where
- * no value behind the last attention stands alone. */
+/* The first cut behind all attention, after the check above; node 0 where there is no attention,
+ * -1 where no value behind the last one stands alone, or rows do not scale by whole numbers. */
 HY3D_API hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3],
                                     hy3d_cut *cut_out);
 

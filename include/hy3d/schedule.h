@@ -16,7 +16,8 @@
  *
  * Memory. On the device are: `kept_bytes` of the request; what a node keeps, from its first step in
  * the program on; each slice from the step that makes it, or its LOAD, until it is freed or its
- * DROP; during a step its workspace. On the host are: `result_bytes`; the prefix's output from its
+ * DROP; during a step its workspace. A result that is written over a slice (HY3D_STEP_OVERWRITE)
+ * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output from its
  * first EMIT on; each slice's copy from its STORE until the slice is freed. What a step frees, it
  * frees when it is over. Slices of keys never leave. A slice is stored once at most: it may be
  * dropped again after a LOAD. */
@@ -40,7 +41,8 @@ typedef enum hy3d_step_op {
     HY3D_STEP_MAP = 5,     /* a function of single frames */
     HY3D_STEP_ADD = 6,     /* a sum */
     HY3D_STEP_TRIM = 7,    /* the last frames of a slice, copied, so that the rest can be freed */
-    HY3D_STEP_OPAQUE = 8,  /* a VAE's own code on all frames */
+    HY3D_STEP_OPAQUE = 8,  /* a VAE's own code on all frames; of the strategy WHOLE the one step
+                              there is, of node OUTPUT and without slices */
     HY3D_STEP_MOMENTS = 9, /* mean and variance of a slice, where its maker did not give them */
     HY3D_STEP_REDUCE = 10, /* a GroupNorm's statistics from its source's slices (of all ranks) */
     HY3D_STEP_EMIT = 11,   /* a slice of the output is given away */
@@ -144,6 +146,8 @@ typedef struct hy3d_tile_sizes {
                                         GroupNorm is behind the cut */
 } hy3d_tile_sizes;
 #define HY3D_SCHEDULE_MAX_HALOS 4
+/* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */
+#define HY3D_SCHEDULE_MAX_STEPS (1 << 22)
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
  * source: the size of its source in its section. kept_bytes_out: what the node's first step makes

@@ -1,0 +1,35 @@
+/* Frame numbers of one convolution on a video: what it makes, reads and still needs.
+ *
+ * "Own" frames are the convolution's output before the shuffle. After hy3d_graph_check no function
+ * here can overflow: each number is at most a few times a length that was checked. */
+#ifndef HY3D_SCHEDULE_FRAMES_H
+#define HY3D_SCHEDULE_FRAMES_H
+
+#include <stdint.h>
+
+#include "hy3d/graph.h"
+
+typedef struct hy3d__frames {
+    int64_t total;  /* frames of the source */
+    int64_t begin;  /* the source's frame at which the convolution's own video begins */
+    int64_t passed; /* frames that pass by */
+    int64_t up, stride, before, after, extent;
+    int64_t made, made_first, drop; /* frames that an own frame makes; the video's first one */
+    int64_t own_total, result_total;
+    int keep_first;
+} hy3d__frames;
+
+/* Of a CONV node on `total` >= 1 frames. */
+hy3d__frames hy3d__frames_of(const hy3d_node *node, int64_t total);
+/* Own frames that can be made once source frames 0 .. stop are there. */
+int64_t hy3d__frames_ready(const hy3d__frames *f, int64_t stop);
+/* Frames of the result that the first `own` own frames make, with those that pass by. */
+int64_t hy3d__frames_result(const hy3d__frames *f, int64_t own);
+/* Own frames whose results lie all within the first `result` ones. */
+int64_t hy3d__frames_within(const hy3d__frames *f, int64_t result);
+/* The source's frames that own frames first .. stop (at least one) read: at least one. */
+void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int64_t reads_out[2]);
+/* The first source frame that is still read when `own` own frames are made; `total` for none. */
+int64_t hy3d__frames_needed(const hy3d__frames *f, int64_t own);
+
+#endif
