@@ -74,7 +74,7 @@ int64_t hy3d__frames_within(const hy3d__frames *f, int64_t result)
         return f->own_total;
     }
     const int64_t before = result - f->passed + f->drop; /* of what own frames give */
-    if (before < f->made_first) {
+    if (result < f->passed || before < f->made_first) {
         return 0;
     }
     return least(1 + (before - f->made_first) / f->made, f->own_total);

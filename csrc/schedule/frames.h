@@ -32,4 +32,13 @@ void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int6
 /* The first source frame that is still read when `own` own frames are made; `total` for none. */
 int64_t hy3d__frames_needed(const hy3d__frames *f, int64_t own);
 
+
+/* Multiply-accumulates of `own` frames of a CONV node on frames like those of `source`; -1 beyond
+ * 63 bits. */
+int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t own);
+/* hy3d_graph_check's two parts: fields and edges; sizes of all values. */
+hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out);
+hy3d_status hy3d__graph_sizes_from(const hy3d_graph *graph, const int64_t size[3],
+                                   hy3d_size *sizes_out, int32_t *node_out);
+
 #endif

@@ -1,0 +1,376 @@
+/* Whether a graph is one, the sizes of its values, and where it may be cut. */
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/checked.h"
+#include "schedule/frames.h"
+
+/* Fields are small, so that sums and products of a few of them cannot overflow. */
+#define MOST_OF_A_FIELD (1 << 16)
+/* Frames, rows, columns and channels: the product of a length and some fields fits in 63 bits. */
+#define MOST_OF_A_LENGTH (INT64_C(1) << 40)
+
+static bool within(int64_t value, int64_t least, int64_t most)
+{
+    return value >= least && value <= most;
+}
+
+static bool all_within(const int32_t values[3], int32_t least)
+{
+    return within(values[0], least, MOST_OF_A_FIELD) && within(values[1], least, MOST_OF_A_FIELD) &&
+           within(values[2], least, MOST_OF_A_FIELD);
+}
+
+static bool has_norm(const hy3d_node *node)
+{
+    return within(node->norm, HY3D_NORM_NONE, HY3D_NORM_GROUP);
+}
+
+static bool conv_fields(const hy3d_node *node)
+{
+    return has_norm(node) && all_within(node->kernel, 1) && all_within(node->stride, 1) &&
+           all_within(node->dilation, 1) && all_within(node->up, 1) &&
+           all_within(node->before, 0) && all_within(node->after, 0) &&
+           all_within(node->shuffle, 1) && within(node->groups, 1, MOST_OF_A_FIELD) &&
+           within(node->keep_first, 0, 1) && within(node->skip_first, 0, MOST_OF_A_FIELD) &&
+           within(node->reread, 0, node->skip_first) &&
+           within(node->shuffle_first, 0, node->shuffle[0]) &&
+           within(node->drop, 0, MOST_OF_A_FIELD);
+}
+
+static bool attention_fields(const hy3d_node *node)
+{
+    return has_norm(node) && within(node->span, HY3D_SPAN_FRAME, HY3D_SPAN_VIDEO) &&
+           within(node->heads, 1, MOST_OF_A_FIELD) && within(node->width, 1, MOST_OF_A_LENGTH) &&
+           node->width % node->heads == 0;
+}
+
+static bool map_fields(const hy3d_node *node)
+{
+    const bool is_map = node->op == HY3D_OP_MAP;
+    bool right = within(node->frames_first, 1, MOST_OF_A_FIELD) &&
+                 within(node->frames_rest, is_map ? 1 : 0, MOST_OF_A_FIELD) &&
+                 within(node->frames_per, 1, is_map ? 1 : MOST_OF_A_FIELD);
+    for (int i = 0; i < 2; i++) {
+        right = right && within(node->space_up[i], 1, MOST_OF_A_FIELD) &&
+                within(node->space_down[i], 1, MOST_OF_A_FIELD);
+    }
+    return right;
+}
+
+static bool node_fields(const hy3d_node *node)
+{
+    switch (node->op) {
+    case HY3D_OP_CONV:
+        return conv_fields(node);
+    case HY3D_OP_ATTENTION:
+        return attention_fields(node);
+    case HY3D_OP_MAP:
+    case HY3D_OP_OPAQUE:
+        return map_fields(node);
+    case HY3D_OP_INPUT:
+    case HY3D_OP_ADD:
+    case HY3D_OP_OUTPUT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whether the node stands where it may and reads what is before it. */
+static bool node_edges(const hy3d_graph *graph, int32_t index)
+{
+    const hy3d_node *node = &graph->nodes[index];
+    const bool is_input = node->op == HY3D_OP_INPUT, is_output = node->op == HY3D_OP_OUTPUT;
+    if (is_input != (index == 0) || is_output != (index == graph->count - 1)) {
+        return false;
+    }
+    if (is_input ? node->source != -1 : !within(node->source, 0, index - 1)) {
+        return false;
+    }
+    if (node->op == HY3D_OP_ADD) {
+        return within(node->other, 0, index - 1);
+    }
+    return node->op == HY3D_OP_CONV ? within(node->other, -1, index - 1) : node->other == -1;
+}
+
+/* A value that no node reads, or -1. */
+static int32_t unread(const hy3d_graph *graph)
+{
+    for (int32_t value = 0; value < graph->count - 1; value++) {
+        bool read = false;
+        for (int32_t i = value + 1; i < graph->count && !read; i++) {
+            read = graph->nodes[i].source == value || graph->nodes[i].other == value;
+        }
+        if (!read) {
+            return value;
+        }
+    }
+    return -1;
+}
+
+static bool same_size(const hy3d_size *a, const hy3d_size *b)
+{
+    return a->channels == b->channels && a->frames == b->frames && a->rows == b->rows &&
+           a->columns == b->columns;
+}
+
+/* Elements of a value fit in 63 bits, and its sides are no longer than a length may be. */
+static hy3d_status check_size(const hy3d_size *size)
+{
+    int64_t elements = size->channels;
+    if (size->channels < 1 || size->frames < 1 || size->rows < 1 || size->columns < 1) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    if (size->channels > MOST_OF_A_LENGTH || size->frames > MOST_OF_A_LENGTH ||
+        size->rows > MOST_OF_A_LENGTH || size->columns > MOST_OF_A_LENGTH ||
+        !hy3d__mul_i64(elements, size->frames, &elements) ||
+        !hy3d__mul_i64(elements, size->rows, &elements) ||
+        !hy3d__mul_i64(elements, size->columns, &elements)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    return HY3D_OK;
+}
+
+/* Rows or columns (`axis` 1, 2) of a convolution's output before the shuffle; 0 for none. */
+static int64_t conv_side(const hy3d_node *node, int axis, int64_t side)
+{
+    const int64_t extent = (int64_t)node->dilation[axis] * (node->kernel[axis] - 1) + 1;
+    const int64_t rest = side * node->up[axis] + node->before[axis] + node->after[axis] - extent;
+    return rest < 0 ? 0 : rest / node->stride[axis] + 1;
+}
+
+int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t own)
+{
+    const int64_t factor = (int64_t)node->shuffle[0] * node->shuffle[1] * node->shuffle[2];
+    const int64_t taps = (int64_t)node->kernel[0] * node->kernel[1] * node->kernel[2];
+    int64_t macs = own;
+    const bool fits = hy3d__mul_i64(macs, conv_side(node, 1, source->rows), &macs) &&
+                      hy3d__mul_i64(macs, conv_side(node, 2, source->columns), &macs) &&
+                      hy3d__mul_i64(macs, node->channels, &macs) &&
+                      hy3d__mul_i64(macs, factor, &macs) && hy3d__mul_i64(macs, taps, &macs) &&
+                      hy3d__mul_i64(macs, source->channels / node->groups, &macs);
+    return fits ? macs : -1;
+}
+
+static hy3d_status conv_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out)
+{
+    const hy3d__frames frames = hy3d__frames_of(node, source->frames);
+    const int64_t factor = (int64_t)node->shuffle[0] * node->shuffle[1] * node->shuffle[2];
+    int64_t outputs;
+    if (!hy3d__mul_i64(node->channels, factor, &outputs)) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    if (source->channels % node->groups != 0 || outputs % node->groups != 0) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    const hy3d_size size = {node->channels, frames.result_total,
+                            conv_side(node, 1, source->rows) * node->shuffle[1],
+                            conv_side(node, 2, source->columns) * node->shuffle[2]};
+    if (frames.passed > 0 && (size.channels != source->channels || size.rows != source->rows ||
+                              size.columns != source->columns)) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    *size_out = size;
+    if (check_size(&size) != HY3D_OK) {
+        return check_size(&size);
+    }
+    return hy3d__conv_macs(node, source, frames.own_total) < 0 ? HY3D_ERR_OVERFLOW : HY3D_OK;
+}
+
+static hy3d_status map_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out)
+{
+    const int64_t rows = source->rows * node->space_up[0];
+    const int64_t columns = source->columns * node->space_up[1];
+    if (rows % node->space_down[0] != 0 || columns % node->space_down[1] != 0) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    const hy3d_size size = {node->channels,
+                            node->frames_first +
+                                (source->frames - 1) * node->frames_rest / node->frames_per,
+                            rows / node->space_down[0], columns / node->space_down[1]};
+    *size_out = size;
+    return check_size(&size);
+}
+
+static hy3d_status attention_size(const hy3d_node *node, const hy3d_size *source,
+                                  hy3d_size *size_out)
+{
+    const hy3d_size keys = {node->width * 2, source->frames, source->rows, source->columns};
+    if (node->channels != source->channels) {
+        return HY3D_ERR_SHAPE_MISMATCH;
+    }
+    *size_out = *source;
+    return check_size(&keys);
+}
+
+/* The size of node `index`'s value, those before it being known. */
+static hy3d_status node_size(const hy3d_graph *graph, int32_t index, const int64_t input[3],
+                             hy3d_size *sizes)
+{
+    const hy3d_node *node = &graph->nodes[index];
+    if (node->op == HY3D_OP_INPUT) {
+        const hy3d_size size = {node->channels, input[0], input[1], input[2]};
+        sizes[index] = size;
+        return check_size(&size);
+    }
+    const hy3d_size *source = &sizes[node->source];
+    hy3d_status status = HY3D_OK;
+    if (node->op == HY3D_OP_CONV) {
+        status = conv_size(node, source, &sizes[index]);
+    } else if (node->op == HY3D_OP_ATTENTION) {
+        status = attention_size(node, source, &sizes[index]);
+    } else if (node->op == HY3D_OP_MAP || node->op == HY3D_OP_OPAQUE) {
+        status = map_size(node, source, &sizes[index]);
+    } else { /* ADD, OUTPUT */
+        sizes[index] = *source;
+        status = node->channels == source->channels ? HY3D_OK : HY3D_ERR_SHAPE_MISMATCH;
+    }
+    if (status == HY3D_OK && node->other >= 0 && !same_size(&sizes[index], &sizes[node->other])) {
+        status = HY3D_ERR_SHAPE_MISMATCH;
+    }
+    return status;
+}
+
+hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out)
+{
+    *node_out = -1;
+    if (graph->nodes == NULL || !within(graph->count, 2, HY3D_GRAPH_MAX_NODES)) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    for (int32_t i = 0; i < graph->count; i++) {
+        const bool sized = within(graph->nodes[i].channels, 1, MOST_OF_A_LENGTH);
+        if (!sized || !node_fields(&graph->nodes[i]) || !node_edges(graph, i)) {
+            *node_out = i;
+            return HY3D_ERR_INVALID_ARGUMENT;
+        }
+    }
+    *node_out = unread(graph);
+    return *node_out < 0 ? HY3D_OK : HY3D_ERR_INVALID_ARGUMENT;
+}
+
+hy3d_status hy3d__graph_sizes_from(const hy3d_graph *graph, const int64_t size[3],
+                                   hy3d_size *sizes_out, int32_t *node_out)
+{
+    for (int32_t i = 0; i < graph->count; i++) {
+        const hy3d_status status = node_size(graph, i, size, sizes_out);
+        if (status != HY3D_OK) {
+            *node_out = i;
+            return status;
+        }
+    }
+    *node_out = -1;
+    return HY3D_OK;
+}
+
+static bool right_input(const hy3d_graph *graph, const int64_t size[3])
+{
+    return graph != NULL && size != NULL && size[0] >= 1 && size[1] >= 1 && size[2] >= 1;
+}
+
+hy3d_status hy3d_graph_check(const hy3d_graph *graph, const int64_t size[3], int32_t *node_out)
+{
+    hy3d_size sizes[HY3D_GRAPH_MAX_NODES];
+    int32_t node = -1;
+    hy3d_status status = HY3D_ERR_INVALID_ARGUMENT;
+    if (right_input(graph, size)) {
+        status = hy3d__graph_edges(graph, &node);
+    }
+    if (status == HY3D_OK) {
+        status = hy3d__graph_sizes_from(graph, size, sizes, &node);
+    }
+    if (node_out != NULL) {
+        *node_out = node;
+    }
+    return status;
+}
+
+hy3d_status hy3d_graph_sizes(const hy3d_graph *graph, const int64_t size[3], hy3d_size *sizes_out)
+{
+    int32_t node;
+    if (!right_input(graph, size) || sizes_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = hy3d__graph_edges(graph, &node);
+    return status == HY3D_OK ? hy3d__graph_sizes_from(graph, size, sizes_out, &node) : status;
+}
+
+/* Behind which node nothing before it is read: the first one from `from` on, or -1. Not the one
+ * that only OUTPUT reads: then nothing would be left to do. */
+static int32_t lonely_from(const hy3d_graph *graph, int32_t from)
+{
+    for (int32_t cut = from; cut < graph->count - 2; cut++) {
+        bool alone = true;
+        for (int32_t i = cut + 1; i < graph->count && alone; i++) {
+            alone = graph->nodes[i].source >= cut &&
+                    (graph->nodes[i].other < 0 || graph->nodes[i].other >= cut);
+        }
+        if (alone) {
+            return cut;
+        }
+    }
+    return -1;
+}
+
+/* How far a cut is felt, counted in rows of the cut's value, and rows of each value for one of the
+ * input: doubles, which hold the quotients of small powers of two exactly. */
+typedef struct reached {
+    double rows, scale;
+} reached;
+
+static reached reached_by(const hy3d_node *node, const reached *all, double cut_scale)
+{
+    reached found = all[node->source];
+    if (node->op == HY3D_OP_CONV) {
+        const double up = found.scale * node->up[1];
+        const int32_t extent = node->dilation[1] * (node->kernel[1] - 1);
+        const int32_t after = extent - node->before[1];
+        found.rows += (after > node->before[1] ? after : node->before[1]) / (up / cut_scale);
+        found.scale = up * node->shuffle[1] / node->stride[1];
+    } else if (node->op == HY3D_OP_MAP || node->op == HY3D_OP_OPAQUE) {
+        found.scale *= (double)node->space_up[0] / node->space_down[0];
+    }
+    if (node->other >= 0 && all[node->other].rows > found.rows) {
+        found.rows = all[node->other].rows;
+    }
+    return found;
+}
+
+hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_cut *cut_out)
+{
+    reached all[HY3D_GRAPH_MAX_NODES];
+    if (cut_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_status status = hy3d_graph_check(graph, size, NULL);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    int32_t last = 0;
+    for (int32_t i = 0; i < graph->count; i++) {
+        const int32_t op = graph->nodes[i].op;
+        last = op == HY3D_OP_ATTENTION || op == HY3D_OP_OPAQUE ? i : last;
+    }
+    hy3d_cut cut = {.node = lonely_from(graph, last), .scale = 1};
+    for (int32_t i = 0; i < graph->count; i++) {
+        all[i].rows = 0;
+        all[i].scale = 1;
+        if (i > 0) {
+            const double scale = cut.node >= 0 && i > cut.node ? all[cut.node].scale : 1;
+            all[i] = reached_by(&graph->nodes[i], all, scale);
+        }
+        all[i].rows = i <= cut.node ? 0 : all[i].rows;
+        cut.group_norms += i > cut.node && graph->nodes[i].norm == HY3D_NORM_GROUP;
+    }
+    if (cut.node >= 0) {
+        const double scale = all[cut.node].scale;
+        cut.scale = (int64_t)scale;
+        cut.reach = (int64_t)ceil(all[graph->count - 1].rows - 1e-6);
+        if (scale < 1 || floor(scale) < scale) {
+            cut.node = -1;
+        }
+    }
+    *cut_out = cut;
+    return HY3D_OK;
+}
