@@ -80,6 +80,15 @@ int64_t hy3d__frames_within(const hy3d__frames *f, int64_t result)
     return least(1 + (before - f->made_first) / f->made, f->own_total);
 }
 
+int64_t hy3d__frames_least(const hy3d__frames *f)
+{
+    int64_t own = 1; /* what is dropped are a few frames */
+    while (own < f->own_total && hy3d__frames_result(f, own) <= f->passed) {
+        own++;
+    }
+    return least(own, f->own_total);
+}
+
 void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int64_t reads_out[2])
 {
     const int64_t last = up_frames(f, f->total) - 1;

@@ -27,6 +27,8 @@ int64_t hy3d__frames_ready(const hy3d__frames *f, int64_t stop);
 int64_t hy3d__frames_result(const hy3d__frames *f, int64_t own);
 /* Own frames whose results lie all within the first `result` ones. */
 int64_t hy3d__frames_within(const hy3d__frames *f, int64_t result);
+/* The fewest own frames that make a frame of the result; own_total where none does. */
+int64_t hy3d__frames_least(const hy3d__frames *f);
 /* The source's frames that own frames first .. stop (at least one) read: at least one. */
 void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int64_t reads_out[2]);
 /* The first source frame that is still read when `own` own frames are made; `total` for none. */
@@ -36,6 +38,8 @@ int64_t hy3d__frames_needed(const hy3d__frames *f, int64_t own);
 /* Multiply-accumulates of `own` frames of a CONV node on frames like those of `source`; -1 beyond
  * 63 bits. */
 int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t own);
+/* The size of a node's value (not INPUT's), a residual left aside. */
+hy3d_status hy3d__node_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out);
 /* hy3d_graph_check's two parts: fields and edges; sizes of all values. */
 hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out);
 hy3d_status hy3d__graph_sizes_from(const hy3d_graph *graph, const int64_t size[3],

@@ -7,7 +7,7 @@
 #include "schedule/frames.h"
 
 /* Fields are small, so that sums and products of a few of them cannot overflow. */
-#define MOST_OF_A_FIELD (1 << 16)
+#define MOST_OF_A_FIELD (1 << 10)
 /* Frames, rows, columns and channels: the product of a length and some fields fits in 63 bits. */
 #define MOST_OF_A_LENGTH (INT64_C(1) << 40)
 
@@ -205,32 +205,20 @@ static hy3d_status attention_size(const hy3d_node *node, const hy3d_size *source
     return check_size(&keys);
 }
 
-/* The size of node `index`'s value, those before it being known. */
-static hy3d_status node_size(const hy3d_graph *graph, int32_t index, const int64_t input[3],
-                             hy3d_size *sizes)
+hy3d_status hy3d__node_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out)
 {
-    const hy3d_node *node = &graph->nodes[index];
-    if (node->op == HY3D_OP_INPUT) {
-        const hy3d_size size = {node->channels, input[0], input[1], input[2]};
-        sizes[index] = size;
-        return check_size(&size);
+    switch (node->op) {
+    case HY3D_OP_CONV:
+        return conv_size(node, source, size_out);
+    case HY3D_OP_ATTENTION:
+        return attention_size(node, source, size_out);
+    case HY3D_OP_MAP:
+    case HY3D_OP_OPAQUE:
+        return map_size(node, source, size_out);
+    default: /* ADD, OUTPUT */
+        *size_out = *source;
+        return node->channels == source->channels ? HY3D_OK : HY3D_ERR_SHAPE_MISMATCH;
     }
-    const hy3d_size *source = &sizes[node->source];
-    hy3d_status status = HY3D_OK;
-    if (node->op == HY3D_OP_CONV) {
-        status = conv_size(node, source, &sizes[index]);
-    } else if (node->op == HY3D_OP_ATTENTION) {
-        status = attention_size(node, source, &sizes[index]);
-    } else if (node->op == HY3D_OP_MAP || node->op == HY3D_OP_OPAQUE) {
-        status = map_size(node, source, &sizes[index]);
-    } else { /* ADD, OUTPUT */
-        sizes[index] = *source;
-        status = node->channels == source->channels ? HY3D_OK : HY3D_ERR_SHAPE_MISMATCH;
-    }
-    if (status == HY3D_OK && node->other >= 0 && !same_size(&sizes[index], &sizes[node->other])) {
-        status = HY3D_ERR_SHAPE_MISMATCH;
-    }
-    return status;
 }
 
 hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out)
@@ -253,15 +241,20 @@ hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out)
 hy3d_status hy3d__graph_sizes_from(const hy3d_graph *graph, const int64_t size[3],
                                    hy3d_size *sizes_out, int32_t *node_out)
 {
-    for (int32_t i = 0; i < graph->count; i++) {
-        const hy3d_status status = node_size(graph, i, size, sizes_out);
-        if (status != HY3D_OK) {
-            *node_out = i;
-            return status;
+    const hy3d_size input = {graph->nodes[0].channels, size[0], size[1], size[2]};
+    sizes_out[0] = input;
+    hy3d_status status = check_size(&input);
+    *node_out = status == HY3D_OK ? -1 : 0;
+    for (int32_t i = 1; i < graph->count && status == HY3D_OK; i++) {
+        const hy3d_node *node = &graph->nodes[i];
+        status = hy3d__node_size(node, &sizes_out[node->source], &sizes_out[i]);
+        if (status == HY3D_OK && node->other >= 0 &&
+            !same_size(&sizes_out[i], &sizes_out[node->other])) {
+            status = HY3D_ERR_SHAPE_MISMATCH;
         }
+        *node_out = status == HY3D_OK ? -1 : i;
     }
-    *node_out = -1;
-    return HY3D_OK;
+    return status;
 }
 
 static bool right_input(const hy3d_graph *graph, const int64_t size[3])

@@ -1,0 +1,840 @@
+/* See builder.h. */
+#include <limits.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "schedule/builder.h"
+
+/* Of references and slices: what a program of the most steps has, some a step. */
+#define MOST_ENTRIES (INT32_C(1) << 28)
+
+/* --- growing arrays ------------------------------------------------------------------------- */
+
+/* Room for one more than `count` elements of `bytes` each. */
+static hy3d_status grow(hy3d_context *context, void **array, int32_t count, int32_t *room,
+                        size_t bytes)
+{
+    void *larger = NULL;
+    if (count < *room) {
+        return HY3D_OK;
+    }
+    const int32_t more = *room == 0 ? 64 : *room * 2; /* counts are below MOST_ENTRIES */
+    const hy3d_status status = hy3d_alloc(context, (size_t)more * bytes, &larger);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (*array != NULL) {
+        memcpy(larger, *array, (size_t)count * bytes);
+    }
+    hy3d_free(context, *array);
+    *array = larger;
+    *room = more;
+    return HY3D_OK;
+}
+
+#define GROW(b, array, count, room)                                                                \
+    grow((b)->context, (void **)(void *)&(array), (count), &(room), sizeof *(array))
+
+void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays)
+{
+    hy3d_free(context, arrays->steps);
+    hy3d_free(context, arrays->kept);
+    hy3d_free(context, arrays->slices);
+    hy3d_free(context, arrays->refs);
+    hy3d_free(context, arrays->sections);
+    memset(arrays, 0, sizeof *arrays);
+}
+
+static bool failed(hy3d__builder *b, hy3d_status status)
+{
+    if (b->status == HY3D_OK) {
+        b->status = status;
+    }
+    return b->status != HY3D_OK;
+}
+
+/* --- the builder ------------------------------------------------------------------------------ */
+
+static void list_readers(hy3d__builder *b)
+{
+    int32_t at = 0;
+    for (int32_t value = 0; value < b->graph->count; value++) {
+        b->states[value].first_reader = at;
+        for (int32_t i = value + 1; i < b->graph->count; i++) {
+            const hy3d_node *node = &b->graph->nodes[i];
+            if (node->source == value || node->other == value) {
+                b->readers[at++] = i;
+            }
+        }
+        b->states[value].readers = at - b->states[value].first_reader;
+    }
+}
+
+hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_request *request,
+                                 int32_t on_host, hy3d__builder *builder_out)
+{
+    const size_t count = (size_t)request->graph.count;
+    hy3d__builder b = {.context = context, .request = request, .graph = &request->graph};
+    b.on_host = on_host;
+    void *memory[4] = {NULL, NULL, NULL, NULL};
+    const size_t bytes[4] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
+                             count * sizeof *b.kept_asked, count * sizeof *b.answer_heads};
+    for (int i = 0; i < 4; i++) {
+        const hy3d_status status = hy3d_alloc(context, bytes[i], &memory[i]);
+        if (status != HY3D_OK) {
+            for (int j = 0; j < i; j++) {
+                hy3d_free(context, memory[j]);
+            }
+            return status;
+        }
+        memset(memory[i], 0, bytes[i]);
+    }
+    b.states = memory[0];
+    b.readers = memory[1];
+    b.kept_asked = memory[2];
+    b.answer_heads = memory[3];
+    list_readers(&b);
+    *builder_out = b;
+    return HY3D_OK;
+}
+
+void hy3d__builder_destroy(hy3d__builder *b)
+{
+    hy3d_free(b->context, b->states);
+    hy3d_free(b->context, b->readers);
+    hy3d_free(b->context, b->kept_asked);
+    hy3d_free(b->context, b->answer_heads);
+    hy3d_free(b->context, b->answers);
+    hy3d_free(b->context, b->next);
+}
+
+void hy3d__builder_reset(hy3d__builder *b, hy3d__arrays *arrays)
+{
+    memset(b->kept_asked, 0, (size_t)b->graph->count * sizeof *b->kept_asked);
+    b->arrays = arrays;
+    b->macs = 0;
+    b->status = HY3D_OK;
+}
+
+/* --- sections --------------------------------------------------------------------------------- */
+
+/* STATISTICS: marks what the norms behind `from` depend on; a node of which only the norm is
+ * wanted is not run. */
+static void keep_norms_only(hy3d__builder *b)
+{
+    for (int32_t i = b->to; i > b->from; i--) {
+        const hy3d_node *node = &b->graph->nodes[i];
+        hy3d__state *state = &b->states[i];
+        bool wanted = false; /* its value */
+        for (int32_t r = 0; r < state->readers; r++) {
+            const int32_t reader = b->readers[state->first_reader + r];
+            const bool runs = b->states[reader].active && !b->states[reader].only_reduces;
+            const bool norms = b->states[reader].active &&
+                               b->graph->nodes[reader].source == i &&
+                               b->graph->nodes[reader].norm == HY3D_NORM_GROUP;
+            wanted = wanted || runs || norms;
+        }
+        state->only_reduces = !wanted && node->norm == HY3D_NORM_GROUP;
+        state->active = wanted || state->only_reduces;
+    }
+}
+
+/* Whether a GroupNorm that is computed reads the value. */
+static bool is_gathered(const hy3d__builder *b, int32_t value)
+{
+    const hy3d__state *state = &b->states[value];
+    for (int32_t r = 0; r < state->readers && b->reduces; r++) {
+        const int32_t reader = b->readers[state->first_reader + r];
+        const hy3d_node *node = &b->graph->nodes[reader];
+        if (b->states[reader].active && node->source == value && node->norm == HY3D_NORM_GROUP) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sizes of the values in this section: computed from its input. */
+static hy3d_status size_values(hy3d__builder *b, const int64_t size[3])
+{
+    const int64_t whole[3] = {size[0], size[1], size[2]};
+    hy3d_size input = {b->graph->nodes[b->from].channels, whole[0], whole[1], whole[2]};
+    for (int32_t i = b->from; i <= b->to; i++) {
+        hy3d__state *state = &b->states[i];
+        if (i == b->from) {
+            state->size = input;
+        } else {
+            const hy3d_node *node = &b->graph->nodes[i];
+            const hy3d_status status =
+                hy3d__node_size(node, &b->states[node->source].size, &state->size);
+            if (status != HY3D_OK) {
+                return status;
+            }
+            if (node->op == HY3D_OP_CONV) {
+                state->frames = hy3d__frames_of(node, b->states[node->source].size.frames);
+            }
+        }
+        int64_t bytes = i == 0 ? b->request->input_bytes : b->request->element_bytes;
+        if (!hy3d__mul_i64(bytes, state->size.channels, &bytes) ||
+            !hy3d__mul_i64(bytes, state->size.rows, &bytes) ||
+            !hy3d__mul_i64(bytes, state->size.columns, &bytes)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+        state->frame_bytes = bytes;
+        if (!hy3d__mul_i64(bytes, state->size.frames, &bytes)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    return HY3D_OK;
+}
+
+void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from, int32_t to,
+                         const int64_t size[3])
+{
+    hy3d__arrays *a = b->arrays;
+    b->from = from;
+    b->to = to;
+    b->reduces = kind != HY3D_SECTION_TILE;
+    b->emitted = 0;
+    b->answer_count = 0;
+    for (int32_t i = 0; i < b->graph->count; i++) {
+        hy3d__state *state = &b->states[i];
+        const int32_t first = state->first_reader, readers = state->readers;
+        memset(state, 0, sizeof *state);
+        state->first_reader = first;
+        state->readers = readers;
+        state->first = state->last = state->keys = -1;
+        state->active = i > from && i <= to;
+        b->answer_heads[i] = -1;
+    }
+    b->output = kind == HY3D_SECTION_PREFIX ? to : b->graph->nodes[b->graph->count - 1].source;
+    if (kind == HY3D_SECTION_STATISTICS) {
+        b->output = -1;
+        keep_norms_only(b);
+    }
+    if (failed(b, size_values(b, size)) ||
+        failed(b, GROW(b, a->sections, a->section_count, a->section_room))) {
+        return;
+    }
+    for (int32_t i = from; i <= to; i++) {
+        b->states[i].gathers = is_gathered(b, i);
+    }
+    const hy3d_section section = {
+        .kind = kind,
+        .tile = -1,
+        .first_step = a->step_count,
+        .first_slice = a->slice_count,
+        .size = {size[0], size[1], size[2]},
+        .rows = {0, size[1]},
+        .columns = {0, size[2]},
+    };
+    a->sections[a->section_count++] = section;
+}
+
+void hy3d__section_end(hy3d__builder *b)
+{
+    hy3d__arrays *a = b->arrays;
+    if (b->status == HY3D_OK) {
+        hy3d_section *section = &a->sections[a->section_count - 1];
+        section->steps = a->step_count - section->first_step;
+        section->slices = a->slice_count - section->first_slice;
+    }
+}
+
+/* --- slices ----------------------------------------------------------------------------------- */
+
+static hy3d_slice *slice_at(const hy3d__builder *b, int32_t slice)
+{
+    const hy3d_section *section = &b->arrays->sections[b->arrays->section_count - 1];
+    return &b->arrays->slices[section->first_slice + slice];
+}
+
+/* A new slice of a node's value, not yet in its chain; -1 after an error. */
+static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t stop)
+{
+    hy3d__arrays *a = b->arrays;
+    const hy3d__state *state = &b->states[node];
+    const int32_t number = a->slice_count - a->sections[a->section_count - 1].first_slice;
+    if (failed(b, GROW(b, a->slices, a->slice_count, a->slice_room)) ||
+        failed(b, GROW(b, b->next, number, b->next_room))) {
+        return -1;
+    }
+    const hy3d_slice slice = {
+        .node = node,
+        .frames = {first, stop},
+        .rows = {0, state->size.rows},
+        .bytes = state->frame_bytes * (stop - first),
+    };
+    a->slices[a->slice_count++] = slice;
+    b->next[number] = -1;
+    return number;
+}
+
+static void chain(hy3d__builder *b, int32_t node, int32_t slice)
+{
+    hy3d__state *state = &b->states[node];
+    if (state->last < 0) {
+        state->first = slice;
+    } else {
+        b->next[state->last] = slice;
+    }
+    state->last = slice;
+}
+
+int64_t hy3d__slice_stop(const hy3d__builder *b, int32_t node, int64_t frame)
+{
+    for (int32_t s = b->states[node].first; s >= 0; s = b->next[s]) {
+        if (slice_at(b, s)->frames[1] > frame) {
+            return slice_at(b, s)->frames[1];
+        }
+    }
+    return frame;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The first frame of `value` that node `reader` still reads. */
+static int64_t needed_by(const hy3d__builder *b, int32_t reader, int32_t value)
+{
+    const hy3d_node *node = &b->graph->nodes[reader];
+    const hy3d__state *state = &b->states[reader];
+    const int64_t all = b->states[value].size.frames;
+    int64_t needed = all;
+    switch (node->op) {
+    case HY3D_OP_CONV:
+        if (node->source == value) {
+            needed = hy3d__frames_needed(&state->frames, state->own);
+            needed = state->made < state->frames.passed ? least(needed, state->made) : needed;
+        }
+        return node->other == value ? least(needed, state->made) : needed;
+    case HY3D_OP_ATTENTION:
+        return node->span == HY3D_SPAN_FRAME ? state->made : least(state->made, state->own);
+    case HY3D_OP_MAP:
+    case HY3D_OP_OPAQUE:
+        return state->own;
+    case HY3D_OP_ADD:
+        return state->made;
+    default: /* OUTPUT: by `emitted` */
+        return all;
+    }
+}
+
+int64_t hy3d__needed(const hy3d__builder *b, int32_t value)
+{
+    const hy3d__state *state = &b->states[value];
+    int64_t needed = value == b->output ? b->emitted : state->size.frames;
+    for (int32_t r = 0; r < state->readers; r++) {
+        const int32_t reader = b->readers[state->first_reader + r];
+        if (b->states[reader].active && !b->states[reader].only_reduces) {
+            needed = least(needed, needed_by(b, reader, value));
+        }
+    }
+    return needed;
+}
+
+/* --- steps ------------------------------------------------------------------------------------ */
+
+static hy3d_step *last_step(hy3d__builder *b)
+{
+    return &b->arrays->steps[b->arrays->step_count - 1];
+}
+
+/* A step without references; NULL after an error. */
+static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
+{
+    hy3d__arrays *a = b->arrays;
+    if (b->status != HY3D_OK || failed(b, GROW(b, a->steps, a->step_count, a->step_room)) ||
+        failed(b, GROW(b, a->kept, a->step_count, a->kept_room))) {
+        return NULL;
+    }
+    if (a->step_count >= HY3D_SCHEDULE_MAX_STEPS) {
+        failed(b, HY3D_ERR_OVERFLOW);
+        return NULL;
+    }
+    a->kept[a->step_count] = 0;
+    a->steps[a->step_count++] = (hy3d_step){
+        .op = op,
+        .node = node,
+        .slice = -1,
+        .rows = {0, b->states[node].size.rows},
+        .peer = -1,
+        .first_ref = a->ref_count,
+    };
+    return last_step(b);
+}
+
+static bool add_ref(hy3d__builder *b, int32_t slice, int32_t *count)
+{
+    hy3d__arrays *a = b->arrays;
+    if (a->ref_count >= MOST_ENTRIES) {
+        return !failed(b, HY3D_ERR_OVERFLOW);
+    }
+    if (failed(b, GROW(b, a->refs, a->ref_count, a->ref_room))) {
+        return false;
+    }
+    a->refs[a->ref_count++] = slice;
+    (*count)++;
+    return true;
+}
+
+/* References to the slices of `value` that hold frames first .. stop. */
+static void refer(hy3d__builder *b, int32_t value, int64_t first, int64_t stop, int32_t *count)
+{
+    for (int32_t s = b->states[value].first; s >= 0 && b->status == HY3D_OK; s = b->next[s]) {
+        const hy3d_slice *slice = slice_at(b, s);
+        if (slice->frames[0] < stop && slice->frames[1] > first) {
+            add_ref(b, s, count);
+        }
+    }
+}
+
+/* Frees the slices of `value` that nobody reads any more. */
+static void release(hy3d__builder *b, int32_t value)
+{
+    hy3d__state *state = &b->states[value];
+    const int64_t needed = hy3d__needed(b, value);
+    while (b->status == HY3D_OK && state->first >= 0 &&
+           slice_at(b, state->first)->frames[1] <= needed) {
+        add_ref(b, state->first, &last_step(b)->frees);
+        state->first = b->next[state->first];
+        state->last = state->first < 0 ? -1 : state->last;
+    }
+}
+
+static bool is_freed(const hy3d__builder *b, const hy3d_step *step, int32_t slice)
+{
+    const int32_t *frees = &b->arrays->refs[step->first_ref + step->sources + step->others];
+    for (int32_t i = 0; i < step->frees; i++) {
+        if (frees[i] == slice) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the step's result may be written over slice `slice`. */
+static bool may_overwrite(const hy3d__builder *b, const hy3d_step *step, int32_t slice)
+{
+    const hy3d_slice *over = slice_at(b, slice), *made = slice_at(b, step->slice);
+    return over->frames[0] == step->frames[0] && over->frames[1] == step->frames[1] &&
+           over->bytes == made->bytes && is_freed(b, step, slice);
+}
+
+static void mark_overwrite(hy3d__builder *b, hy3d_step *step)
+{
+    const hy3d_node *node = &b->graph->nodes[step->node];
+    const int32_t *refs = &b->arrays->refs[step->first_ref];
+    if (node->source == node->other || step->slice < 0) {
+        return;
+    }
+    if (step->op == HY3D_STEP_CONV && step->others == 1 && step->drop == 0 &&
+        may_overwrite(b, step, refs[step->sources])) {
+        step->flags |= HY3D_STEP_OVERWRITE;
+    }
+    if (step->op == HY3D_STEP_ADD && step->sources == 1 && may_overwrite(b, step, refs[0])) {
+        step->flags |= HY3D_STEP_OVERWRITE;
+    }
+}
+
+/* --- workspace -------------------------------------------------------------------------------- */
+
+static bool same_range(const int64_t a[2], const int64_t b[2], int64_t end)
+{
+    return a[1] - a[0] == b[1] - b[0] && (a[0] == 0) == (b[0] == 0) && (a[1] == end) == (b[1] == end);
+}
+
+/* Whether two steps of a node differ in their place only. */
+static bool same_question(const hy3d__builder *b, const hy3d_step *a, const hy3d_step *c)
+{
+    const hy3d__state *state = &b->states[a->node];
+    const int32_t source = b->graph->nodes[a->node].source;
+    const int64_t frames = a->node == b->from ? state->size.frames : b->states[source].size.frames;
+    return a->op == c->op && a->flags == c->flags && a->drop == c->drop &&
+           a->sources == c->sources && a->others == c->others &&
+           same_range(a->own, c->own, state->frames.own_total) &&
+           same_range(a->frames, c->frames, state->size.frames) &&
+           same_range(a->reads, c->reads, frames);
+}
+
+static hy3d__answer *known_answer(hy3d__builder *b, const hy3d_step *step)
+{
+    for (int32_t i = b->answer_heads[step->node]; i >= 0; i = b->answers[i].next) {
+        if (same_question(b, &b->answers[i].step, step)) {
+            return &b->answers[i];
+        }
+    }
+    return NULL;
+}
+
+/* Asks for what the step takes beside its slices. */
+static void ask(hy3d__builder *b, hy3d_step *step)
+{
+    const hy3d_schedule_request *r = b->request;
+    const int32_t source = step->node == b->from ? b->from : b->graph->nodes[step->node].source;
+    if (r->workspace == NULL) {
+        return;
+    }
+    hy3d__answer *answer = known_answer(b, step);
+    if (answer == NULL) {
+        if (failed(b, GROW(b, b->answers, b->answer_count, b->answer_room))) {
+            return;
+        }
+        answer = &b->answers[b->answer_count];
+        *answer = (hy3d__answer){.step = *step, .next = b->answer_heads[step->node]};
+        if (failed(b, r->workspace(r->user, step, &b->states[source].size, b->on_host,
+                                   &answer->workspace_bytes, &answer->kept_bytes))) {
+            return;
+        }
+        if (answer->workspace_bytes < 0 || answer->kept_bytes < 0) {
+            failed(b, HY3D_ERR_INVALID_ARGUMENT);
+            return;
+        }
+        b->answer_heads[step->node] = b->answer_count++;
+    }
+    step->workspace_bytes = answer->workspace_bytes;
+    if (!b->kept_asked[step->node]) {
+        b->kept_asked[step->node] = true;
+        b->arrays->kept[b->arrays->step_count - 1] = answer->kept_bytes;
+    }
+}
+
+/* --- what follows a step ---------------------------------------------------------------------- */
+
+static void emit_ready(hy3d__builder *b)
+{
+    const int32_t value = b->output;
+    hy3d__state *state = &b->states[value];
+    const bool is_output = b->to == b->graph->count - 1;
+    for (int32_t s = state->first; s >= 0 && b->status == HY3D_OK;) {
+        const hy3d_slice slice = *slice_at(b, s);
+        const int32_t next = b->next[s];
+        if (slice.frames[0] == b->emitted) {
+            hy3d_step *step = new_step(b, HY3D_STEP_EMIT, is_output ? b->to : value);
+            if (step == NULL) {
+                return;
+            }
+            step->slice = s;
+            memcpy(step->frames, slice.frames, sizeof step->frames);
+            b->emitted = slice.frames[1];
+            release(b, value);
+        }
+        s = next;
+    }
+}
+
+static void take_moments(hy3d__builder *b, int32_t value, int32_t slice)
+{
+    hy3d_step *step = new_step(b, HY3D_STEP_MOMENTS, value);
+    if (step == NULL) {
+        return;
+    }
+    step->slice = slice;
+    memcpy(step->frames, slice_at(b, slice)->frames, sizeof step->frames);
+    ask(b, step);
+    release(b, value);
+}
+
+/* The step that was appended is complete but for what it makes, frees and takes. */
+static void finish(hy3d__builder *b, hy3d_step *step)
+{
+    const int32_t value = step->node;
+    hy3d__state *state = &b->states[value];
+    const hy3d_node *node = &b->graph->nodes[value];
+    const bool makes = step->frames[1] > step->frames[0];
+    const bool gives = step->op == HY3D_STEP_ATTEND ||
+                       (step->op == HY3D_STEP_CONV && step->drop == 0);
+    if (makes) {
+        const int32_t slice = new_slice(b, value, step->frames[0], step->frames[1]);
+        if (slice < 0) {
+            return;
+        }
+        step->slice = slice;
+        chain(b, value, slice);
+        state->made = state->shown = step->frames[1];
+        step->flags |= state->gathers && gives ? HY3D_STEP_GATHER : 0;
+    }
+    if (value != b->from) {
+        release(b, node->source);
+        if (node->other >= 0 && node->other != node->source) {
+            release(b, node->other);
+        }
+    }
+    const bool measured = makes && state->gathers && !gives;
+    if (makes && !measured && value != b->output) {
+        release(b, value);
+    }
+    mark_overwrite(b, step);
+    ask(b, step);
+    if (measured) {
+        take_moments(b, value, step->slice);
+    }
+    if (value == b->output) {
+        emit_ready(b);
+    }
+}
+
+/* --- the steps of each kind ------------------------------------------------------------------- */
+
+static void set(int64_t range[2], int64_t first, int64_t stop)
+{
+    range[0] = first;
+    range[1] = stop;
+}
+
+static void count_macs(hy3d__builder *b, hy3d_step *step, int64_t macs)
+{
+    step->macs = macs;
+    if (macs < 0 || !hy3d__add_i64(b->macs, macs, &b->macs)) {
+        failed(b, HY3D_ERR_OVERFLOW);
+    }
+}
+
+void hy3d__do_enter(hy3d__builder *b, int64_t stop)
+{
+    hy3d_step *step = new_step(b, HY3D_STEP_ENTER, b->from);
+    if (step != NULL) {
+        set(step->frames, b->states[b->from].made, stop);
+        finish(b, step);
+    }
+}
+
+void hy3d__do_reduce(hy3d__builder *b, int32_t node)
+{
+    hy3d__state *state = &b->states[node];
+    if (b->graph->nodes[node].norm != HY3D_NORM_GROUP || !b->reduces || state->reduced) {
+        return;
+    }
+    hy3d_step *step = new_step(b, HY3D_STEP_REDUCE, node);
+    if (step != NULL) {
+        set(step->reads, 0, b->states[b->graph->nodes[node].source].size.frames);
+        state->reduced = true;
+        ask(b, step);
+    }
+}
+
+void hy3d__do_pass(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    const int64_t first = b->states[index].made;
+    hy3d_step *step = new_step(b, HY3D_STEP_PASS, index);
+    if (step == NULL) {
+        return;
+    }
+    set(step->frames, first, stop);
+    set(step->reads, first, stop);
+    refer(b, node->source, first, stop, &step->sources);
+    if (node->other >= 0) {
+        refer(b, node->other, first, stop, &step->others);
+    }
+    b->states[index].made = stop;
+    finish(b, step);
+}
+
+void hy3d__do_conv(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    const hy3d__frames *f = &state->frames;
+    hy3d__do_reduce(b, index);
+    hy3d_step *step = new_step(b, HY3D_STEP_CONV, index);
+    if (step == NULL) {
+        return;
+    }
+    const int64_t first = state->own;
+    const int64_t given = (stop - first) * f->made + (first == 0 ? f->made_first - f->made : 0);
+    set(step->own, first, stop);
+    set(step->frames, hy3d__frames_result(f, first), hy3d__frames_result(f, stop));
+    step->drop = (int32_t)(given - (step->frames[1] - step->frames[0]));
+    hy3d__frames_reads(f, first, stop, step->reads);
+    refer(b, node->source, step->reads[0], step->reads[1], &step->sources);
+    if (node->other >= 0) {
+        refer(b, node->other, step->frames[0], step->frames[1], &step->others);
+    }
+    count_macs(b, step, hy3d__conv_macs(node, &b->states[node->source].size, stop - first));
+    state->own = stop;
+    state->made = step->frames[1];
+    finish(b, step);
+}
+
+/* Multiply-accumulates of `count` projections of some frames, or -1. */
+static int64_t projection_macs(const hy3d_node *node, const hy3d_size *size, int64_t frames,
+                               int64_t count)
+{
+    int64_t macs = count;
+    const bool fits = hy3d__mul_i64(macs, frames, &macs) && hy3d__mul_i64(macs, size->rows, &macs) &&
+                      hy3d__mul_i64(macs, size->columns, &macs) &&
+                      hy3d__mul_i64(macs, node->channels, &macs) &&
+                      hy3d__mul_i64(macs, node->width, &macs);
+    return fits ? macs : -1;
+}
+
+/* Of the scores and sums of frames first .. stop, or -1. */
+static int64_t score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first, int64_t stop)
+{
+    int64_t seen = stop - first, tokens, macs; /* frames of keys, over all frames of queries */
+    bool fits = true;
+    if (node->span == HY3D_SPAN_CAUSAL) {
+        fits = hy3d__mul_i64(stop, stop + 1, &seen);
+        seen = fits ? seen / 2 - first * (first + 1) / 2 : 0;
+    } else if (node->span == HY3D_SPAN_VIDEO) {
+        fits = hy3d__mul_i64(seen, size->frames, &seen);
+    }
+    fits = fits && hy3d__mul_i64(size->rows, size->columns, &tokens) &&
+           hy3d__mul_i64(seen, tokens, &macs) && hy3d__mul_i64(macs, tokens, &macs) &&
+           hy3d__mul_i64(macs, node->width, &macs) && hy3d__mul_i64(macs, 2, &macs);
+    return fits ? macs : -1;
+}
+
+void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    hy3d__do_reduce(b, index);
+    if (state->keys < 0) {
+        state->keys = new_slice(b, index, 0, state->size.frames);
+        if (state->keys < 0) {
+            return;
+        }
+        hy3d_slice *keys = slice_at(b, state->keys);
+        int64_t elements = keys->frames[1];
+        keys->is_keys = 1;
+        if (!hy3d__mul_i64(elements, state->size.rows * state->size.columns, &elements) ||
+            !hy3d__mul_i64(elements, 2 * node->width, &elements) ||
+            !hy3d__mul_i64(elements, b->request->element_bytes, &keys->bytes)) {
+            failed(b, HY3D_ERR_OVERFLOW);
+            return;
+        }
+    }
+    hy3d_step *step = new_step(b, HY3D_STEP_KEYS, index);
+    if (step == NULL) {
+        return;
+    }
+    step->slice = state->keys;
+    set(step->frames, state->own, stop);
+    set(step->reads, state->own, stop);
+    refer(b, node->source, state->own, stop, &step->sources);
+    count_macs(b, step, projection_macs(node, &state->size, stop - state->own, 2));
+    state->own = stop;
+    release(b, node->source);
+    ask(b, step);
+}
+
+void hy3d__do_attend(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    const int64_t first = state->made;
+    hy3d__do_reduce(b, index);
+    hy3d_step *step = new_step(b, HY3D_STEP_ATTEND, index);
+    if (step == NULL) {
+        return;
+    }
+    const int64_t projections = node->span == HY3D_SPAN_FRAME ? 4 : 2;
+    const int64_t a = projection_macs(node, &state->size, stop - first, projections);
+    const int64_t c = score_macs(node, &state->size, first, stop);
+    int64_t macs = -1;
+    if (a >= 0 && c >= 0 && !hy3d__add_i64(a, c, &macs)) {
+        macs = -1;
+    }
+    count_macs(b, step, macs);
+    set(step->frames, first, stop);
+    set(step->reads, first, stop);
+    refer(b, node->source, first, stop, &step->sources);
+    state->made = stop;
+    if (node->span == HY3D_SPAN_FRAME) {
+        state->own = stop;
+    } else {
+        add_ref(b, state->keys, &step->others);
+    }
+    if (stop == state->size.frames && state->keys >= 0) {
+        add_ref(b, state->keys, &step->frees);
+    }
+    finish(b, step);
+}
+
+int64_t hy3d__map_frames(const hy3d_node *node, int64_t frames)
+{
+    return frames <= 0 ? 0 : node->frames_first + (frames - 1) * node->frames_rest;
+}
+
+void hy3d__do_map(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    hy3d_step *step = new_step(b, HY3D_STEP_MAP, index);
+    if (step == NULL) {
+        return;
+    }
+    set(step->reads, state->own, stop);
+    set(step->frames, hy3d__map_frames(node, state->own), hy3d__map_frames(node, stop));
+    refer(b, node->source, state->own, stop, &step->sources);
+    state->own = stop;
+    state->made = step->frames[1];
+    finish(b, step);
+}
+
+void hy3d__do_add(hy3d__builder *b, int32_t index, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    const int64_t first = state->made;
+    hy3d_step *step = new_step(b, HY3D_STEP_ADD, index);
+    if (step == NULL) {
+        return;
+    }
+    set(step->frames, first, stop);
+    set(step->reads, first, stop);
+    refer(b, node->source, first, stop, &step->sources);
+    refer(b, node->other, first, stop, &step->others);
+    state->made = stop;
+    finish(b, step);
+}
+
+void hy3d__do_opaque(hy3d__builder *b, int32_t index)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    hy3d__state *state = &b->states[index];
+    hy3d_step *step = new_step(b, HY3D_STEP_OPAQUE, index);
+    if (step == NULL) {
+        return;
+    }
+    state->own = b->states[node->source].size.frames;
+    state->made = state->size.frames;
+    set(step->frames, 0, state->made);
+    set(step->reads, 0, state->own);
+    refer(b, node->source, 0, state->own, &step->sources);
+    finish(b, step);
+}
+
+void hy3d__do_trim(hy3d__builder *b, int32_t value)
+{
+    hy3d__state *state = &b->states[value];
+    const int64_t needed = hy3d__needed(b, value);
+    const int32_t old = state->first;
+    if (b->status != HY3D_OK || old < 0) {
+        return;
+    }
+    const hy3d_slice slice = *slice_at(b, old);
+    const int64_t kept = slice.frames[1] - needed;
+    if (slice.bytes == 0 || needed <= slice.frames[0] ||
+        2 * kept > slice.frames[1] - slice.frames[0]) {
+        return;
+    }
+    hy3d_step *step = new_step(b, HY3D_STEP_TRIM, value);
+    if (step == NULL) {
+        return;
+    }
+    set(step->frames, needed, slice.frames[1]);
+    set(step->reads, needed, slice.frames[1]);
+    step->slice = new_slice(b, value, needed, slice.frames[1]);
+    if (step->slice < 0 || !add_ref(b, old, &step->sources) || !add_ref(b, old, &step->frees)) {
+        return;
+    }
+    b->next[step->slice] = b->next[old];
+    state->first = step->slice;
+    state->last = state->last == old ? step->slice : state->last;
+    ask(b, step);
+}

@@ -1,0 +1,116 @@
+/* Builds one section of a program: appends steps in the order that somebody else decides
+ * (layers.c, chunks.c), keeps track of which slices are there, and frees each as soon as nobody
+ * reads it any more. */
+#ifndef HY3D_SCHEDULE_BUILDER_H
+#define HY3D_SCHEDULE_BUILDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hy3d/schedule.h"
+#include "schedule/frames.h"
+
+/* A program's arrays while they grow. */
+typedef struct hy3d__arrays {
+    hy3d_step *steps;
+    int64_t *kept; /* of each step: bytes that it makes and that stay until the end */
+    hy3d_slice *slices;
+    int32_t *refs;
+    hy3d_section *sections;
+    int32_t step_count, slice_count, ref_count, section_count;
+    int32_t step_room, kept_room, slice_room, ref_room, section_room;
+} hy3d__arrays;
+
+/* What one value's frames are at, and what its node still reads. */
+typedef struct hy3d__state {
+    hy3d__frames frames;      /* of a CONV */
+    hy3d_size size;           /* of the value, in this section */
+    int64_t frame_bytes;
+    int64_t made;             /* frames of the value that were made */
+    int64_t shown;            /* of these, frames that its readers may see */
+    int64_t own;              /* CONV: own frames made; MAP: frames of the source read; ATTENTION:
+                                 frames whose keys are known */
+    int32_t first, last;      /* slices that are there, a chain by `next`; -1: none */
+    int32_t keys;             /* ATTENTION: the slice of keys; -1: not there */
+    int32_t first_reader, readers;
+    bool active;              /* the section runs it */
+    bool only_reduces;        /* STATISTICS: of it only the norm is wanted */
+    bool gathers;             /* a GroupNorm reads its value: moments are wanted */
+    bool reduced;             /* its own GroupNorm's statistics are known */
+    bool pending;             /* CHUNKS: more could be made with what is there */
+    int64_t rate, per;        /* CHUNKS: frames of the value for one chunk, as a fraction */
+} hy3d__state;
+
+/* An answer of the workspace function. */
+typedef struct hy3d__answer {
+    hy3d_step step; /* what it was asked with */
+    int64_t workspace_bytes, kept_bytes;
+    int32_t next;
+} hy3d__answer;
+
+typedef struct hy3d__builder {
+    hy3d_context *context;
+    const hy3d_schedule_request *request;
+    const hy3d_graph *graph;
+    hy3d__arrays *arrays;
+    hy3d__state *states;      /* one a node */
+    int32_t *readers;         /* of all nodes, see first_reader */
+    bool *kept_asked;         /* nodes whose first step was */
+    hy3d__answer *answers;
+    int32_t *answer_heads;    /* one a node */
+    int32_t answer_count, answer_room;
+    int32_t *next;            /* slices: the one after it of its value */
+    int32_t next_room;
+    int32_t from, to;         /* nodes: the section's input, and the last one that it runs */
+    int32_t output;           /* the value that is given away; -1: none */
+    int64_t emitted;          /* frames of it that were */
+    int32_t on_host;
+    int64_t slice_bytes;
+    int64_t macs;
+    bool trims;               /* CHUNKS: a slice's last frames are copied */
+    bool reduces;             /* norms are computed, not given */
+    hy3d_status status;       /* the first error; after it nothing is appended */
+} hy3d__builder;
+
+hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_request *request,
+                                 int32_t on_host, hy3d__builder *builder_out);
+void hy3d__builder_destroy(hy3d__builder *builder);
+/* Forgets what kept_asked and the sums hold: another program begins. */
+void hy3d__builder_reset(hy3d__builder *builder, hy3d__arrays *arrays);
+void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays);
+
+/* A section over the nodes behind `from` up to `to`, of which `from` gives the input: of `size`
+ * frames, rows and columns. STATISTICS: of these, those that norms depend on. */
+void hy3d__section_begin(hy3d__builder *builder, hy3d_section_kind kind, int32_t from, int32_t to,
+                         const int64_t size[3]);
+void hy3d__section_end(hy3d__builder *builder);
+
+/* The next step of a node, up to frame `stop`: of the source for ENTER, KEYS and MAP, of the own
+ * frames for CONV, else of the value. Each appends one computing step and what belongs to it
+ * (MOMENTS and EMIT behind it). */
+void hy3d__do_reduce(hy3d__builder *builder, int32_t node);
+void hy3d__do_enter(hy3d__builder *builder, int64_t stop);
+void hy3d__do_pass(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_conv(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_keys(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_attend(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_map(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_add(hy3d__builder *builder, int32_t node, int64_t stop);
+void hy3d__do_opaque(hy3d__builder *builder, int32_t node);
+/* Copies the frames of the value that are still read, where that frees at least half of their first
+ * slice. */
+void hy3d__do_trim(hy3d__builder *builder, int32_t node);
+
+/* The first frame of the value that anybody still reads. */
+int64_t hy3d__needed(const hy3d__builder *builder, int32_t node);
+/* One past the last frame of the first slice that holds frame `frame` of a value. */
+int64_t hy3d__slice_stop(const hy3d__builder *builder, int32_t node, int64_t frame);
+/* The frames of a MAP's result that the first `frames` of its source make. */
+int64_t hy3d__map_frames(const hy3d_node *node, int64_t frames);
+
+/* The two orders: all steps of a section that was begun. */
+void hy3d__order_layers(hy3d__builder *builder, int32_t to);
+/* chunk: frames of the section's input (of `from`'s value, where a prefix made that) at a time. */
+void hy3d__order_chunks(hy3d__builder *builder, int32_t from, int64_t chunk);
+
+#endif
