@@ -171,7 +171,9 @@ static hy3d_status size_values(hy3d__builder *b, const int64_t size[3])
                 return status;
             }
             if (node->op == HY3D_OP_CONV) {
+                const hy3d__frames *f = &state->frames;
                 state->frames = hy3d__frames_of(node, b->states[node->source].size.frames);
+                state->own = f->result_total > f->passed ? 0 : f->own_total; /* nothing to make */
             }
         }
         int64_t bytes = i == 0 ? b->request->input_bytes : b->request->element_bytes;

@@ -73,7 +73,10 @@ typedef struct hy3d_step {
     int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
     int32_t peer;      /* SEND, RECV: the other rank; else -1 */
     int32_t first_ref, sources, others, frees;
-    int64_t macs, workspace_bytes; /* workspace: beside what is read and made */
+    int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two) and
+                                ATTEND (two, of span FRAME four); of ATTEND also 2 * width for each
+                                pair of a position and one that it sees */
+    int64_t workspace_bytes; /* beside what is read and made */
 } hy3d_step;
 
 /* bytes: on the device. is_keys: keys and values of an attention instead of frames of its value. */
@@ -126,7 +129,10 @@ typedef struct hy3d_candidate {
     /* Results of compiling it. status: HY3D_OK, or why there is none. */
     int32_t status;
     int32_t fits;
-    int64_t device_bytes, host_bytes;   /* at the peak, results that stay in memory included */
+    /* At the peak, results that stay in memory included. Where the device is the host, device_bytes
+     * is the peak of both together and host_bytes 0; of a candidate on_host beside a device,
+     * host_bytes is that and device_bytes 0. */
+    int64_t device_bytes, host_bytes;
     int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
     int64_t macs, steps;
     double seconds;

@@ -1,0 +1,710 @@
+/* See residency.h. */
+#include <limits.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "schedule/residency.h"
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool is_copy(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_STORE || step->op == HY3D_STEP_LOAD || step->op == HY3D_STEP_DROP;
+}
+
+/* Whether the step makes its slice: the first KEYS of a node makes its keys. */
+static bool makes(const hy3d_step *step)
+{
+    switch (step->op) {
+    case HY3D_STEP_ENTER:
+    case HY3D_STEP_CONV:
+    case HY3D_STEP_PASS:
+    case HY3D_STEP_ATTEND:
+    case HY3D_STEP_MAP:
+    case HY3D_STEP_ADD:
+    case HY3D_STEP_TRIM:
+    case HY3D_STEP_OPAQUE:
+    case HY3D_STEP_RECV:
+        return step->slice >= 0;
+    case HY3D_STEP_KEYS:
+        return step->frames[0] == 0;
+    default:
+        return false;
+    }
+}
+
+/* Bytes that the step adds to what is on the device: a result written over a slice adds none. */
+static int64_t made_bytes(const hy3d_step *step, const hy3d_slice *slices)
+{
+    return makes(step) && !(step->flags & HY3D_STEP_OVERWRITE) ? slices[step->slice].bytes : 0;
+}
+
+/* Those that it takes away when it is over; overwritten ones were counted as the result. */
+static int64_t freed_on_device(const hy3d_step *step, const int32_t *refs, const hy3d_slice *slices,
+                               const unsigned char *on_device)
+{
+    const int32_t *frees = &refs[step->first_ref + step->sources + step->others];
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < step->frees; i++) {
+        bytes += on_device == NULL || on_device[frees[i]] ? slices[frees[i]].bytes : 0;
+    }
+    return step->flags & HY3D_STEP_OVERWRITE ? bytes - slices[step->slice].bytes : bytes;
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* Bytes of the frames that the step reads of its source. */
+static double read_bytes(const hy3d_step *step, const int32_t *refs, const hy3d_slice *slices)
+{
+    double bytes = 0, frames = 0;
+    for (int32_t i = 0; i < step->sources; i++) {
+        const hy3d_slice *slice = &slices[refs[step->first_ref + i]];
+        bytes += (double)slice->bytes;
+        frames += (double)(slice->frames[1] - slice->frames[0]);
+    }
+    const double read = (double)(step->reads[1] - step->reads[0]);
+    return frames > read ? bytes * read / frames : bytes;
+}
+
+static double step_seconds(const hy3d_schedule_request *request, const hy3d_machine *machine,
+                           const hy3d_step *step, const int32_t *refs, const hy3d_slice *slices)
+{
+    if (is_copy(step)) {
+        return 0;
+    }
+    if (step->op == HY3D_STEP_EMIT) {
+        return (double)slices[step->slice].bytes / request->copy_bytes_per_second;
+    }
+    double bytes = read_bytes(step, refs, slices);
+    bytes += step->slice >= 0 ? (double)slices[step->slice].bytes : 0;
+    for (int32_t i = 0; i < step->others && step->op != HY3D_STEP_ATTEND; i++) {
+        bytes += (double)slices[refs[step->first_ref + step->sources + i]].bytes;
+    }
+    const double moving = bytes / machine->bytes_per_second;
+    const double computing = (double)step->macs / machine->macs_per_second;
+    return (moving > computing ? moving : computing) + machine->seconds_per_step;
+}
+
+/* The computing stream and one copying stream a direction. */
+typedef struct clock {
+    double computing, storing, loading;
+    double *copied; /* of each slice: when its last copy is complete */
+} clock;
+
+static void tick(clock *now, const hy3d_schedule_request *request, double seconds,
+                 const hy3d_step *step, const int32_t *refs, const hy3d_slice *slices)
+{
+    if (is_copy(step)) {
+        const double copying = (double)slices[step->slice].bytes / request->copy_bytes_per_second;
+        double *stream = step->op == HY3D_STEP_STORE ? &now->storing : &now->loading;
+        if (step->op == HY3D_STEP_DROP) { /* the copy has to be complete */
+            now->computing = now->computing > now->copied[step->slice] ? now->computing
+                                                                      : now->copied[step->slice];
+            return;
+        }
+        *stream = (*stream > now->computing ? *stream : now->computing) + copying;
+        now->copied[step->slice] = *stream;
+        return;
+    }
+    double start = now->computing;
+    for (int32_t i = 0; i < step->sources + step->others; i++) {
+        const double ready = now->copied[refs[step->first_ref + i]];
+        start = ready > start && ready <= now->loading ? ready : start;
+    }
+    now->computing = start + seconds;
+}
+
+/* --- the walk --------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    const hy3d_schedule_request *request;
+    const hy3d_machine *machine;
+    const hy3d__arrays *arrays;
+    unsigned char *on_device, *on_host; /* of each slice of the section */
+    clock clock;
+    int64_t device, host, kept;
+    hy3d__cost cost;
+} walk;
+
+static void note_peak(walk *w, int64_t beside)
+{
+    hy3d__cost *cost = &w->cost;
+    cost->device_bytes = most(cost->device_bytes, w->device + beside);
+    cost->host_bytes = most(cost->host_bytes, w->host);
+    cost->both_bytes = most(cost->both_bytes, w->device + beside + w->host);
+}
+
+static void walk_copy(walk *w, const hy3d_step *step, const hy3d_slice *slice)
+{
+    if (step->op == HY3D_STEP_STORE) {
+        w->host += slice->host_bytes;
+        w->cost.stored_bytes += slice->bytes;
+        w->on_host[step->slice] = 1;
+    } else if (step->op == HY3D_STEP_LOAD) {
+        w->device += slice->bytes;
+        w->cost.loaded_bytes += slice->bytes;
+        w->on_device[step->slice] = 1;
+    } else {
+        w->device -= slice->bytes;
+        w->on_device[step->slice] = 0;
+    }
+    note_peak(w, 0);
+}
+
+static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_slice *slices)
+{
+    const int32_t *refs = w->arrays->refs;
+    int64_t beside = step->workspace_bytes;
+    if (is_copy(step)) {
+        walk_copy(w, step, &slices[step->slice]);
+        return true;
+    }
+    w->device += kept + made_bytes(step, slices);
+    w->kept += kept;
+    int64_t sum;
+    if (!hy3d__add_i64(w->device, beside, &sum) || !hy3d__add_i64(sum, w->host, &sum)) {
+        return false;
+    }
+    note_peak(w, beside);
+    if (makes(step)) {
+        w->on_device[step->slice] = 1;
+    }
+    w->device -= freed_on_device(step, refs, slices, w->on_device);
+    const int32_t *frees = &refs[step->first_ref + step->sources + step->others];
+    for (int32_t i = 0; i < step->frees; i++) {
+        w->host -= w->on_host[frees[i]] ? slices[frees[i]].host_bytes : 0;
+        w->on_device[frees[i]] = w->on_host[frees[i]] = 0;
+    }
+    return true;
+}
+
+/* Whether an earlier section has the same steps: their memory was walked. */
+static bool is_repeated(const hy3d__arrays *a, int32_t section)
+{
+    for (int32_t i = section - 1; i >= 0; i--) {
+        if (a->sections[i].first_step == a->sections[section].first_step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
+{
+    const hy3d__arrays *a = w->arrays;
+    const hy3d_section *section = &a->sections[number];
+    const hy3d_slice *slices = &a->slices[section->first_slice];
+    const size_t count = (size_t)section->slices;
+    const bool repeated = is_repeated(a, number);
+    bool prefix_counts = section->kind == HY3D_SECTION_PREFIX;
+    memset(w->on_device, 0, count);
+    memset(w->on_host, 0, count);
+    memset(w->clock.copied, 0, count * sizeof *w->clock.copied);
+    w->clock.storing = w->clock.loading = 0;
+    for (int32_t i = 0; i < section->steps; i++) {
+        const hy3d_step *step = &a->steps[section->first_step + i];
+        const double seconds = step_seconds(w->request, w->machine, step, a->refs, slices);
+        if (prefix_counts && step->op == HY3D_STEP_EMIT) {
+            prefix_counts = false;
+            w->host += prefix_bytes;
+        }
+        tick(&w->clock, w->request, seconds, step, a->refs, slices);
+        w->cost.steps++;
+        if (!hy3d__add_i64(w->cost.macs, step->macs, &w->cost.macs)) {
+            return false;
+        }
+        if (!repeated && !walk_step(w, step, a->kept[section->first_step + i], slices)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
+                          int32_t on_host, const hy3d__arrays *arrays, int64_t prefix_bytes,
+                          hy3d__cost *cost_out)
+{
+    void *memory = NULL;
+    size_t longest = 1;
+    for (int32_t i = 0; i < arrays->section_count; i++) {
+        const size_t slices = (size_t)arrays->sections[i].slices;
+        longest = slices > longest ? slices : longest;
+    }
+    const hy3d_status status = hy3d_alloc(context, longest * (sizeof(double) + 2), &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    walk w = {.request = request, .arrays = arrays};
+    w.machine = on_host || request->is_host ? &request->host : &request->device;
+    w.clock.copied = memory;
+    w.on_device = (unsigned char *)(w.clock.copied + longest);
+    w.on_host = w.on_device + longest;
+    w.device = request->kept_bytes;
+    w.host = request->result_bytes;
+    note_peak(&w, 0);
+    bool fits = true;
+    for (int32_t i = 0; i < arrays->section_count && fits; i++) {
+        fits = walk_section(&w, i, prefix_bytes);
+    }
+    hy3d_free(context, memory);
+    w.cost.seconds = w.clock.computing;
+    *cost_out = w.cost;
+    return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
+}
+
+/* --- what leaves ------------------------------------------------------------------------------ */
+
+/* One section whose slices leave and come back. Steps are numbered as they were before. */
+typedef struct spill {
+    const hy3d__arrays *arrays;
+    const hy3d_step *steps;
+    const hy3d_slice *slices;
+    int32_t step_count, slice_count;
+    int32_t *uses, *first_use, *cursor; /* steps that read each slice, in order */
+    int32_t *made_at, *left_at;         /* of each slice; left_at: its first DROP, -1 for none */
+    unsigned char *on_device, *stored;
+    int32_t *resident;                  /* slices on the device */
+    int32_t resident_count;
+    int64_t device;                     /* bytes there */
+    struct event {
+        int32_t step, slice, op;        /* before which step */
+    } *events;
+    int32_t event_count, event_room;
+} spill;
+
+/* Slices that a step reads in place `i`: sources, others, and the one that is concerned. */
+static int32_t read_slice(const spill *s, const hy3d_step *step, int32_t i)
+{
+    if (i < step->sources + step->others) {
+        return s->arrays->refs[step->first_ref + i];
+    }
+    const bool concerned = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
+                           step->op == HY3D_STEP_SEND ||
+                           (step->op == HY3D_STEP_KEYS && step->frames[0] > 0);
+    return i == step->sources + step->others && concerned ? step->slice : -1;
+}
+
+static void list_uses(spill *s)
+{
+    int32_t total = 0, slice;
+    for (int32_t pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < s->step_count; i++) {
+            for (int32_t k = 0; (slice = read_slice(s, &s->steps[i], k)) >= 0; k++) {
+                if (pass == 0) {
+                    s->first_use[slice + 1]++;
+                } else {
+                    s->uses[s->cursor[slice]++] = i;
+                }
+            }
+            if (pass == 0 && makes(&s->steps[i])) {
+                s->made_at[s->steps[i].slice] = i;
+            }
+        }
+        for (int32_t i = 0; i < s->slice_count && pass == 0; i++) {
+            total += s->first_use[i + 1];
+            s->first_use[i + 1] = total;
+            s->cursor[i] = s->first_use[i];
+        }
+    }
+    for (int32_t i = 0; i < s->slice_count; i++) {
+        s->cursor[i] = s->first_use[i];
+        s->left_at[i] = -1;
+    }
+}
+
+/* The step behind `step` that reads the slice next. */
+static int32_t next_use(spill *s, int32_t slice, int32_t step)
+{
+    int32_t at = s->cursor[slice];
+    while (at < s->first_use[slice + 1] && s->uses[at] <= step) {
+        at++;
+    }
+    s->cursor[slice] = at;
+    return at < s->first_use[slice + 1] ? s->uses[at] : INT_MAX;
+}
+
+static bool is_read(const spill *s, int32_t step, int32_t slice)
+{
+    int32_t found;
+    for (int32_t k = 0; (found = read_slice(s, &s->steps[step], k)) >= 0; k++) {
+        if (found == slice) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hy3d_status note(hy3d_context *context, spill *s, int32_t step, int32_t slice, int32_t op)
+{
+    if (s->event_count == s->event_room) {
+        void *larger = NULL;
+        const int32_t room = s->event_room == 0 ? 64 : s->event_room * 2;
+        const hy3d_status status = hy3d_alloc(context, (size_t)room * sizeof *s->events, &larger);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        if (s->events != NULL) {
+            memcpy(larger, s->events, (size_t)s->event_count * sizeof *s->events);
+        }
+        hy3d_free(context, s->events);
+        s->events = larger;
+        s->event_room = room;
+    }
+    s->events[s->event_count++] = (struct event){.step = step, .slice = slice, .op = op};
+    return HY3D_OK;
+}
+
+static void forget(spill *s, int32_t slice)
+{
+    for (int32_t i = 0; i < s->resident_count; i++) {
+        if (s->resident[i] == slice) {
+            s->resident[i] = s->resident[--s->resident_count];
+            break;
+        }
+    }
+    s->on_device[slice] = 0;
+    s->device -= s->slices[slice].bytes;
+}
+
+static void appear(spill *s, int32_t slice)
+{
+    s->resident[s->resident_count++] = slice;
+    s->on_device[slice] = 1;
+    s->device += s->slices[slice].bytes;
+}
+
+/* The slice that is read last of those that may go before step `step`: not what it reads, nor what
+ * is read before `later_than` or there. -1: none. */
+static int32_t victim(spill *s, int32_t step, int32_t later_than)
+{
+    int32_t found = -1, furthest = later_than;
+    for (int32_t i = 0; i < s->resident_count; i++) {
+        const int32_t slice = s->resident[i];
+        if (s->slices[slice].is_keys || s->slices[slice].bytes == 0 || is_read(s, step, slice)) {
+            continue;
+        }
+        const int32_t next = next_use(s, slice, step);
+        if (next > furthest) {
+            found = slice;
+            furthest = next;
+        }
+    }
+    return found;
+}
+
+static hy3d_status send_away(hy3d_context *context, spill *s, int32_t step, int32_t slice)
+{
+    forget(s, slice);
+    if (!s->stored[slice]) {
+        s->stored[slice] = 1;
+        s->left_at[slice] = step;
+    }
+    return note(context, s, step, slice, HY3D_STEP_DROP);
+}
+
+/* Room for `need` more bytes before step `step`; HY3D_ERR_BUDGET_TOO_SMALL where there is none. */
+static hy3d_status make_room(hy3d_context *context, spill *s, int32_t step, int64_t need,
+                             int64_t limit, int32_t later_than)
+{
+    hy3d_status status = HY3D_OK;
+    while (status == HY3D_OK && s->device + need > limit) {
+        const int32_t slice = victim(s, step, later_than);
+        if (slice < 0) {
+            return HY3D_ERR_BUDGET_TOO_SMALL;
+        }
+        status = send_away(context, s, step, slice);
+    }
+    return status;
+}
+
+/* Brings back what step `reader` reads, before step `step`, beside `need` more bytes. */
+static hy3d_status bring_back(hy3d_context *context, spill *s, int32_t step, int32_t reader,
+                              int64_t need, int64_t limit)
+{
+    int32_t slice;
+    for (int32_t k = 0; (slice = read_slice(s, &s->steps[reader], k)) >= 0; k++) {
+        if (s->on_device[slice] || !s->stored[slice]) {
+            continue;
+        }
+        const int64_t bytes = s->slices[slice].bytes;
+        hy3d_status status = make_room(context, s, step, need + bytes, limit, reader);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        status = note(context, s, step, slice, HY3D_STEP_LOAD);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        appear(s, slice);
+    }
+    return HY3D_OK;
+}
+
+static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_t limit, bool early)
+{
+    const hy3d_step *step = &s->steps[i];
+    const int64_t kept = s->arrays->kept[s->arrays->sections[0].first_step + i];
+    const int64_t made = made_bytes(step, s->slices), beside = step->workspace_bytes;
+    int64_t missing = 0;
+    int32_t slice;
+    for (int32_t k = 0; (slice = read_slice(s, step, k)) >= 0; k++) {
+        missing += s->on_device[slice] || !s->stored[slice] ? 0 : s->slices[slice].bytes;
+    }
+    hy3d_status status = make_room(context, s, i, kept + made + beside + missing, limit, i);
+    if (status == HY3D_OK) {
+        status = bring_back(context, s, i, i, kept + made + beside, limit);
+    }
+    if (status == HY3D_OK && early && i + 1 < s->step_count) {
+        status = bring_back(context, s, i, i + 1, kept + made + beside, limit);
+        status = status == HY3D_ERR_BUDGET_TOO_SMALL ? HY3D_OK : status;
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    s->device += kept;
+    if (makes(step)) {
+        appear(s, step->slice);
+    }
+    const int32_t *frees = &s->arrays->refs[step->first_ref + step->sources + step->others];
+    for (int32_t k = 0; k < step->frees; k++) {
+        if (s->on_device[frees[k]]) {
+            forget(s, frees[k]);
+        }
+    }
+    return HY3D_OK;
+}
+
+/* --- when copies begin ------------------------------------------------------------------------ */
+
+static hy3d_status place_stores(hy3d_context *context, const hy3d_schedule_request *request,
+                                spill *s)
+{
+    void *memory = NULL;
+    const size_t bytes = ((size_t)s->step_count + 1) * sizeof(double);
+    hy3d_status status = hy3d_alloc(context, bytes, &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    double *starts = memory;
+    starts[0] = 0;
+    for (int32_t i = 0; i < s->step_count; i++) {
+        starts[i + 1] = starts[i] + step_seconds(request, &request->device, &s->steps[i],
+                                                 s->arrays->refs, s->slices);
+    }
+    /* From the last one that leaves to the first: each is to be over when it has to be gone, and
+     * before the next one begins. */
+    double free_until = starts[s->step_count];
+    const int32_t count = s->event_count;
+    for (int32_t e = count - 1; e >= 0 && status == HY3D_OK; e--) {
+        const struct event event = s->events[e];
+        if (event.op != HY3D_STEP_DROP || s->left_at[event.slice] != event.step) {
+            continue;
+        }
+        const double copying =
+            (double)s->slices[event.slice].bytes / request->copy_bytes_per_second;
+        const double end = starts[event.step] < free_until ? starts[event.step] : free_until;
+        free_until = end - copying;
+        int32_t at = event.step;
+        while (at > s->made_at[event.slice] + 1 && starts[at] > free_until) {
+            at--;
+        }
+        status = note(context, s, at, event.slice, HY3D_STEP_STORE);
+    }
+    hy3d_free(context, memory);
+    return status;
+}
+
+/* Events by step, and before one step: stores, then drops, then loads in the order they were
+ * decided. A counting sort. */
+static hy3d_status sort_events(hy3d_context *context, spill *s)
+{
+    void *memory = NULL, *sorted = NULL;
+    const size_t steps = (size_t)s->step_count + 1;
+    hy3d_status status = hy3d_alloc(context, (steps + 1) * sizeof(int32_t), &memory);
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, (size_t)s->event_count * sizeof *s->events, &sorted);
+    }
+    if (status != HY3D_OK) {
+        hy3d_free(context, memory);
+        return status;
+    }
+    int32_t *at = memory;
+    struct event *events = sorted;
+    memset(at, 0, (steps + 1) * sizeof *at);
+    for (int32_t e = 0; e < s->event_count; e++) {
+        at[s->events[e].step + 1]++;
+    }
+    for (size_t i = 0; i < steps; i++) {
+        at[i + 1] += at[i];
+    }
+    for (int32_t stores = 1; stores >= 0; stores--) {
+        for (int32_t e = 0; e < s->event_count; e++) {
+            if ((s->events[e].op == HY3D_STEP_STORE) == stores) {
+                events[at[s->events[e].step]++] = s->events[e];
+            }
+        }
+    }
+    hy3d_free(context, memory);
+    hy3d_free(context, s->events);
+    s->events = events;
+    s->event_room = s->event_count;
+    return HY3D_OK;
+}
+
+/* --- the program with its copies --------------------------------------------------------------- */
+
+static hy3d_status copy_array(hy3d_context *context, const void *from, size_t bytes, void **to_out)
+{
+    const hy3d_status status = hy3d_alloc(context, bytes, to_out);
+    if (status == HY3D_OK && bytes > 0) {
+        memcpy(*to_out, from, bytes);
+    }
+    return status;
+}
+
+/* The least power of two that is not below `bytes`. */
+static int64_t power_from(int64_t bytes)
+{
+    int64_t power = 1;
+    while (power < bytes) {
+        power *= 2; /* of a slice that an allocator has to give: far from overflowing */
+    }
+    return power;
+}
+
+static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *request,
+                            const spill *s, hy3d__arrays *out)
+{
+    const hy3d__arrays *a = s->arrays;
+    const size_t count = (size_t)s->step_count + (size_t)s->event_count;
+    void *memory[5] = {NULL, NULL, NULL, NULL, NULL};
+    hy3d_status status = count > HY3D_SCHEDULE_MAX_STEPS ? HY3D_ERR_OVERFLOW : HY3D_OK;
+    const size_t bytes[5] = {(size_t)a->slice_count * sizeof *a->slices,
+                             (size_t)a->ref_count * sizeof *a->refs, sizeof *a->sections,
+                             count * sizeof *a->steps, count * sizeof *a->kept};
+    const void *from[3] = {a->slices, a->refs, a->sections};
+    for (int i = 0; i < 5 && status == HY3D_OK; i++) {
+        status = i < 3 ? copy_array(context, from[i], bytes[i], &memory[i])
+                       : hy3d_alloc(context, bytes[i], &memory[i]);
+    }
+    if (status != HY3D_OK) {
+        for (int i = 0; i < 5; i++) {
+            hy3d_free(context, memory[i]);
+        }
+        return status;
+    }
+    *out = (hy3d__arrays){.steps = memory[3], .kept = memory[4], .slices = memory[0],
+                          .refs = memory[1], .sections = memory[2]};
+    out->slice_count = out->slice_room = a->slice_count;
+    out->ref_count = out->ref_room = a->ref_count;
+    out->section_count = out->section_room = 1;
+    out->step_room = out->kept_room = (int32_t)count;
+    for (int32_t i = 0, e = 0; i < s->step_count; i++) {
+        for (; e < s->event_count && s->events[e].step == i; e++) {
+            const int32_t slice = s->events[e].slice;
+            hy3d_slice *moved = &out->slices[slice];
+            hy3d_step step = {.op = s->events[e].op, .node = moved->node, .slice = slice,
+                              .frames = {moved->frames[0], moved->frames[1]},
+                              .rows = {moved->rows[0], moved->rows[1]}, .peer = -1};
+            moved->host_bytes = request->pins_powers ? power_from(moved->bytes) : moved->bytes;
+            out->kept[out->step_count] = 0;
+            out->steps[out->step_count++] = step;
+        }
+        out->kept[out->step_count] = a->kept[i];
+        out->steps[out->step_count++] = s->steps[i];
+    }
+    out->sections[0].steps = out->step_count;
+    return HY3D_OK;
+}
+
+static hy3d_status spill_memory(hy3d_context *context, spill *s, void **memory_out)
+{
+    size_t uses = 0;
+    const size_t slices = (size_t)s->slice_count;
+    for (int32_t i = 0; i < s->step_count; i++) {
+        uses += (size_t)s->steps[i].sources + (size_t)s->steps[i].others + 1;
+    }
+    const size_t ints = uses + 5 * slices + 1;
+    const hy3d_status status = hy3d_alloc(context, ints * sizeof(int32_t) + 2 * slices, memory_out);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    memset(*memory_out, 0, ints * sizeof(int32_t) + 2 * slices);
+    s->uses = *memory_out;
+    s->first_use = s->uses + uses;
+    s->cursor = s->first_use + slices + 1;
+    s->made_at = s->cursor + slices;
+    s->left_at = s->made_at + slices;
+    s->resident = s->left_at + slices;
+    s->on_device = (unsigned char *)(s->resident + slices);
+    s->stored = s->on_device + slices;
+    return HY3D_OK;
+}
+
+hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *request,
+                        const hy3d__arrays *arrays, int64_t limit, bool early,
+                        hy3d__arrays *spilled_out)
+{
+    void *memory = NULL;
+    spill s = {
+        .arrays = arrays,
+        .steps = arrays->steps,
+        .slices = arrays->slices,
+        .step_count = arrays->sections[0].steps,
+        .slice_count = arrays->sections[0].slices,
+        .device = request->kept_bytes,
+    };
+    hy3d_status status = spill_memory(context, &s, &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    list_uses(&s);
+    for (int32_t i = 0; i < s.step_count && status == HY3D_OK; i++) {
+        status = spill_step(context, &s, i, limit, early);
+    }
+    if (status == HY3D_OK) {
+        status = place_stores(context, request, &s);
+    }
+    if (status == HY3D_OK) {
+        status = sort_events(context, &s);
+    }
+    if (status == HY3D_OK) {
+        status = assemble(context, request, &s, spilled_out);
+    }
+    hy3d_free(context, s.events);
+    hy3d_free(context, memory);
+    return status;
+}
+
+int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
+{
+    int64_t kept = request->kept_bytes, keys = 0, least = kept;
+    for (int32_t i = 0; i < arrays->sections[0].steps; i++) {
+        const hy3d_step *step = &arrays->steps[i];
+        const int32_t *refs = &arrays->refs[step->first_ref];
+        int64_t read = 0;
+        kept += arrays->kept[i];
+        keys += step->op == HY3D_STEP_KEYS ? made_bytes(step, arrays->slices) : 0;
+        for (int32_t k = 0; k < step->sources + step->others; k++) {
+            bool twice = arrays->slices[refs[k]].is_keys != 0;
+            for (int32_t j = 0; j < k; j++) {
+                twice = twice || refs[j] == refs[k];
+            }
+            read += twice ? 0 : arrays->slices[refs[k]].bytes;
+        }
+        if (step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS) {
+            read += arrays->slices[step->slice].bytes;
+        }
+        const int64_t made = step->op == HY3D_STEP_KEYS ? 0 : made_bytes(step, arrays->slices);
+        least = most(least, kept + keys + read + made + step->workspace_bytes);
+        for (int32_t k = 0; k < step->frees; k++) {
+            const hy3d_slice *slice = &arrays->slices[refs[step->sources + step->others + k]];
+            keys -= slice->is_keys ? slice->bytes : 0;
+        }
+    }
+    return least;
+}

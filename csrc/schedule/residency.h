@@ -1,0 +1,27 @@
+/* What is on the device and what on the host while a program runs, and how long it takes. */
+#ifndef HY3D_SCHEDULE_RESIDENCY_H
+#define HY3D_SCHEDULE_RESIDENCY_H
+
+#include "schedule/builder.h"
+
+typedef struct hy3d__cost {
+    int64_t device_bytes, host_bytes, both_bytes; /* peaks; both: of their sum */
+    int64_t stored_bytes, loaded_bytes;
+    int64_t macs, steps;
+    double seconds;
+} hy3d__cost;
+
+/* Walks a program, its prefix's output (`prefix_bytes`) included. HY3D_ERR_OVERFLOW. */
+hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
+                          int32_t on_host, const hy3d__arrays *arrays, int64_t prefix_bytes,
+                          hy3d__cost *cost_out);
+/* The least device memory that the one section of `arrays` can be run in. */
+int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays);
+/* The program with slices leaving for the host and coming back so that the device holds `limit`
+ * bytes at most (at least hy3d__least_resident): what goes is what is read furthest in the future.
+ * early: what the next step reads begins to come back before this one. `spilled_out` is empty. */
+hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *request,
+                        const hy3d__arrays *arrays, int64_t limit, bool early,
+                        hy3d__arrays *spilled_out);
+
+#endif
