@@ -8,6 +8,10 @@
 
 /* Of references and slices: what a program of the most steps has, some a step. */
 #define MOST_ENTRIES (INT32_C(1) << 28)
+/* Bytes of all values together, and of a step's workspace, a node's keys and what it keeps: sums of
+ * them stay within 63 bits. */
+#define MOST_BYTES (INT64_C(1) << 60)
+#define MOST_TAKEN (INT64_C(1) << 48)
 
 /* --- growing arrays ------------------------------------------------------------------------- */
 
@@ -157,8 +161,8 @@ static bool is_gathered(const hy3d__builder *b, int32_t value)
 /* Sizes of the values in this section: computed from its input. */
 static hy3d_status size_values(hy3d__builder *b, const int64_t size[3])
 {
-    const int64_t whole[3] = {size[0], size[1], size[2]};
-    hy3d_size input = {b->graph->nodes[b->from].channels, whole[0], whole[1], whole[2]};
+    const hy3d_size input = {b->graph->nodes[b->from].channels, size[0], size[1], size[2]};
+    int64_t all = 0;
     for (int32_t i = b->from; i <= b->to; i++) {
         hy3d__state *state = &b->states[i];
         if (i == b->from) {
@@ -183,7 +187,8 @@ static hy3d_status size_values(hy3d__builder *b, const int64_t size[3])
             return HY3D_ERR_OVERFLOW;
         }
         state->frame_bytes = bytes;
-        if (!hy3d__mul_i64(bytes, state->size.frames, &bytes)) {
+        if (!hy3d__mul_i64(bytes, state->size.frames, &bytes) || !hy3d__add_i64(all, bytes, &all) ||
+            all > MOST_BYTES) {
             return HY3D_ERR_OVERFLOW;
         }
     }
@@ -494,6 +499,10 @@ static void ask(hy3d__builder *b, hy3d_step *step)
             failed(b, HY3D_ERR_INVALID_ARGUMENT);
             return;
         }
+        if (answer->workspace_bytes > MOST_TAKEN || answer->kept_bytes > MOST_TAKEN) {
+            failed(b, HY3D_ERR_OVERFLOW);
+            return;
+        }
         b->answer_heads[step->node] = b->answer_count++;
     }
     step->workspace_bytes = answer->workspace_bytes;
@@ -705,7 +714,8 @@ void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
         keys->is_keys = 1;
         if (!hy3d__mul_i64(elements, state->size.rows * state->size.columns, &elements) ||
             !hy3d__mul_i64(elements, 2 * node->width, &elements) ||
-            !hy3d__mul_i64(elements, b->request->element_bytes, &keys->bytes)) {
+            !hy3d__mul_i64(elements, b->request->element_bytes, &keys->bytes) ||
+            keys->bytes > MOST_TAKEN) {
             failed(b, HY3D_ERR_OVERFLOW);
             return;
         }

@@ -570,8 +570,8 @@ static hy3d_status copy_array(hy3d_context *context, const void *from, size_t by
 static int64_t power_from(int64_t bytes)
 {
     int64_t power = 1;
-    while (power < bytes) {
-        power *= 2; /* of a slice that an allocator has to give: far from overflowing */
+    while (power < bytes) { /* a value has at most 2^60 bytes (builder.c) */
+        power *= 2;
     }
     return power;
 }

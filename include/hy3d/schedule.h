@@ -125,7 +125,8 @@ typedef struct hy3d_candidate {
     int64_t slice_bytes;     /* LAYERS: of a step's result or padded input; CHUNKS: 0, no limit */
     int32_t level, halo_row; /* TILES: level of tiles; which of the request's halos */
     int32_t is_exact;
-    int64_t resident_bytes;  /* of slices on the device; -1: all of them, nothing leaves */
+    int64_t resident_bytes;  /* the device holds so many bytes at most; -1: nothing leaves */
+    int32_t is_early;        /* what the next step reads comes back before the one before it */
     /* Results of compiling it. status: HY3D_OK, or why there is none. */
     int32_t status;
     int32_t fits;
@@ -143,7 +144,7 @@ typedef struct hy3d_machine {
     int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. At least one is given */
     int32_t chunks[2];      /* of CHUNKS, likewise: frames of the input at a time */
     double macs_per_second, bytes_per_second, seconds_per_step; /* > 0 */
-    double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of ours; > 0 */
+    double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of these; > 0 */
 } hy3d_machine;
 
 /* Sizes of tiles in rows of the output. */
@@ -171,19 +172,24 @@ typedef struct hy3d_schedule_request {
     int64_t input_bytes;     /* of an element of the input on the device; 0: read where it lies */
     int64_t result_bytes;    /* on the host throughout: the result, where it stays in memory */
     int64_t kept_bytes;      /* on the device throughout */
-    int64_t device_budget, host_budget; /* 0: none */
+    int64_t device_budget, host_budget; /* 0: no limit */
+    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and a */
+    int32_t margin_permille; /* margin do: margin_bytes or so many thousandths, the larger one */
     int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory, and there
                                 are no candidates of HOST */
     int32_t may_spill;       /* slices may leave for the host */
     int32_t pins_powers;     /* memory on the host is taken in powers of two */
+    int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
     double copy_bytes_per_second; /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
     int32_t statistic_passes;
-    int64_t own_bytes;       /* WHOLE: at the peak, result included; -1: not known */
+    int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
+                                included); -1: not known, then it is offered by itself only, and
+                                fits */
     int32_t rank, ranks;     /* rows are shared by `ranks` devices; 0, 1: one device */
     hy3d_workspace_function workspace;
     void *user;
@@ -201,7 +207,7 @@ typedef enum hy3d_reason {
 typedef enum hy3d_action {
     HY3D_ACTION_STEP_AGAIN = 0,  /* release what is only kept to be faster, the same step again */
     HY3D_ACTION_BEGIN_AGAIN = 1, /* another program, from its first step: hy3d_schedule_program */
-    HY3D_ACTION_WIDER = 2,       /* the same program in a wider type, from its first step */
+    HY3D_ACTION_WIDER = 2,       /* from the first step in a wider type, compiled for that */
     HY3D_ACTION_STOP = 3,        /* nothing is left, or it was cancelled */
 } hy3d_action;
 
@@ -241,9 +247,9 @@ HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
 /* What comes after step `step` (of the section that ran) failed for this reason. `can_widen`: a
- * wider type is left. After HY3D_ACTION_BEGIN_AGAIN and HY3D_ACTION_WIDER
- * hy3d_schedule_program gives what is begun. It ends: each time a candidate fewer is left, or the
- * same takes less. */
+ * wider type is left. After HY3D_ACTION_BEGIN_AGAIN hy3d_schedule_program gives what is begun. It
+ * ends: each time a candidate fewer is left, or the same takes less. HY3D_ERR_INVALID_ARGUMENT: no
+ * program runs, or it has no such step. */
 HY3D_API hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *schedule,
                                             int32_t step, hy3d_reason reason, bool can_widen,
                                             hy3d_action *action_out);
