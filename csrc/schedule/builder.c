@@ -15,30 +15,29 @@
 
 /* --- growing arrays ------------------------------------------------------------------------- */
 
-/* Room for one more than `count` elements of `bytes` each. */
-static hy3d_status grow(hy3d_context *context, void **array, int32_t count, int32_t *room,
-                        size_t bytes)
+void *hy3d__grown(hy3d_context *context, void *array, int32_t count, int32_t *room, size_t bytes,
+                  hy3d_status *status)
 {
     void *larger = NULL;
-    if (count < *room) {
-        return HY3D_OK;
+    if (count < *room || *status != HY3D_OK) {
+        return array;
     }
     const int32_t more = *room == 0 ? 64 : *room * 2; /* counts are below MOST_ENTRIES */
-    const hy3d_status status = hy3d_alloc(context, (size_t)more * bytes, &larger);
-    if (status != HY3D_OK) {
-        return status;
+    *status = hy3d_alloc(context, (size_t)more * bytes, &larger);
+    if (*status != HY3D_OK) {
+        return array;
     }
-    if (*array != NULL) {
-        memcpy(larger, *array, (size_t)count * bytes);
+    if (array != NULL) {
+        memcpy(larger, array, (size_t)count * bytes);
     }
-    hy3d_free(context, *array);
-    *array = larger;
+    hy3d_free(context, array);
     *room = more;
-    return HY3D_OK;
+    return larger;
 }
 
+/* Room for one more; the builder's status says whether there is. */
 #define GROW(b, array, count, room)                                                                \
-    grow((b)->context, (void **)(void *)&(array), (count), &(room), sizeof *(array))
+    ((array) = hy3d__grown((b)->context, (array), (count), &(room), sizeof *(array), &(b)->status))
 
 void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays)
 {
@@ -219,8 +218,11 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
         b->output = -1;
         keep_norms_only(b);
     }
-    if (failed(b, size_values(b, size)) ||
-        failed(b, GROW(b, a->sections, a->section_count, a->section_room))) {
+    if (failed(b, size_values(b, size))) {
+        return;
+    }
+    GROW(b, a->sections, a->section_count, a->section_room);
+    if (b->status != HY3D_OK) {
         return;
     }
     for (int32_t i = from; i <= to; i++) {
@@ -262,8 +264,9 @@ static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t 
     hy3d__arrays *a = b->arrays;
     const hy3d__state *state = &b->states[node];
     const int32_t number = a->slice_count - a->sections[a->section_count - 1].first_slice;
-    if (failed(b, GROW(b, a->slices, a->slice_count, a->slice_room)) ||
-        failed(b, GROW(b, b->next, number, b->next_room))) {
+    GROW(b, a->slices, a->slice_count, a->slice_room);
+    GROW(b, b->next, number, b->next_room);
+    if (b->status != HY3D_OK) {
         return -1;
     }
     const hy3d_slice slice = {
@@ -353,11 +356,9 @@ static hy3d_step *last_step(hy3d__builder *b)
 static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
 {
     hy3d__arrays *a = b->arrays;
-    if (b->status != HY3D_OK || failed(b, GROW(b, a->steps, a->step_count, a->step_room)) ||
-        failed(b, GROW(b, a->kept, a->step_count, a->kept_room))) {
-        return NULL;
-    }
-    if (a->step_count >= HY3D_SCHEDULE_MAX_STEPS) {
+    GROW(b, a->steps, a->step_count, a->step_room);
+    GROW(b, a->kept, a->step_count, a->kept_room);
+    if (b->status != HY3D_OK || a->step_count >= HY3D_SCHEDULE_MAX_STEPS) {
         failed(b, HY3D_ERR_OVERFLOW);
         return NULL;
     }
@@ -376,11 +377,9 @@ static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
 static bool add_ref(hy3d__builder *b, int32_t slice, int32_t *count)
 {
     hy3d__arrays *a = b->arrays;
-    if (a->ref_count >= MOST_ENTRIES) {
+    GROW(b, a->refs, a->ref_count, a->ref_room);
+    if (b->status != HY3D_OK || a->ref_count >= MOST_ENTRIES) {
         return !failed(b, HY3D_ERR_OVERFLOW);
-    }
-    if (failed(b, GROW(b, a->refs, a->ref_count, a->ref_room))) {
-        return false;
     }
     a->refs[a->ref_count++] = slice;
     (*count)++;
@@ -486,7 +485,8 @@ static void ask(hy3d__builder *b, hy3d_step *step)
     }
     hy3d__answer *answer = known_answer(b, step);
     if (answer == NULL) {
-        if (failed(b, GROW(b, b->answers, b->answer_count, b->answer_room))) {
+        GROW(b, b->answers, b->answer_count, b->answer_room);
+        if (b->status != HY3D_OK) {
             return;
         }
         answer = &b->answers[b->answer_count];
@@ -819,6 +819,15 @@ void hy3d__do_opaque(hy3d__builder *b, int32_t index)
     set(step->reads, 0, state->own);
     refer(b, node->source, 0, state->own, &step->sources);
     finish(b, step);
+}
+
+void hy3d__do_own_code(hy3d__builder *b, int64_t frames)
+{
+    hy3d_step *step = new_step(b, HY3D_STEP_OPAQUE, b->to);
+    if (step != NULL) {
+        set(step->reads, 0, b->states[b->from].size.frames);
+        set(step->frames, 0, frames);
+    }
 }
 
 void hy3d__do_trim(hy3d__builder *b, int32_t value)

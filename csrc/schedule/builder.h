@@ -5,6 +5,7 @@
 #define HY3D_SCHEDULE_BUILDER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hy3d/schedule.h"
@@ -67,10 +68,14 @@ typedef struct hy3d__builder {
     int32_t on_host;
     int64_t slice_bytes;
     int64_t macs;
-    bool trims;               /* CHUNKS: a slice's last frames are copied */
     bool reduces;             /* norms are computed, not given */
     hy3d_status status;       /* the first error; after it nothing is appended */
 } hy3d__builder;
+
+/* `array` with room for one more than `count` elements of `bytes` each; as it is where there is no
+ * memory, or where *status is an error already. */
+void *hy3d__grown(hy3d_context *context, void *array, int32_t count, int32_t *room, size_t bytes,
+                  hy3d_status *status);
 
 hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_request *request,
                                  int32_t on_host, hy3d__builder *builder_out);
@@ -97,6 +102,8 @@ void hy3d__do_attend(hy3d__builder *builder, int32_t node, int64_t stop);
 void hy3d__do_map(hy3d__builder *builder, int32_t node, int64_t stop);
 void hy3d__do_add(hy3d__builder *builder, int32_t node, int64_t stop);
 void hy3d__do_opaque(hy3d__builder *builder, int32_t node);
+/* The whole decode by the VAE's own code, without slices. */
+void hy3d__do_own_code(hy3d__builder *builder, int64_t frames);
 /* Copies the frames of the value that are still read, where that frees at least half of their first
  * slice. */
 void hy3d__do_trim(hy3d__builder *builder, int32_t node);

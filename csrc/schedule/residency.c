@@ -182,15 +182,18 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
     return true;
 }
 
-/* Whether an earlier section has the same steps: their memory was walked. */
-static bool is_repeated(const hy3d__arrays *a, int32_t section)
+/* How many sections have the steps of this one: 0 where an earlier one has, which stands for all. */
+static int32_t times_run(const hy3d__arrays *a, int32_t section)
 {
-    for (int32_t i = section - 1; i >= 0; i--) {
-        if (a->sections[i].first_step == a->sections[section].first_step) {
-            return true;
+    int32_t times = 0;
+    for (int32_t i = 0; i < a->section_count; i++) {
+        const bool same = a->sections[i].first_step == a->sections[section].first_step;
+        if (same && i < section) {
+            return 0;
         }
+        times += same;
     }
-    return false;
+    return times;
 }
 
 static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
@@ -199,12 +202,16 @@ static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
     const hy3d_section *section = &a->sections[number];
     const hy3d_slice *slices = &a->slices[section->first_slice];
     const size_t count = (size_t)section->slices;
-    const bool repeated = is_repeated(a, number);
+    const int32_t times = times_run(a, number);
     bool prefix_counts = section->kind == HY3D_SECTION_PREFIX;
+    int64_t macs = 0;
+    if (times == 0) {
+        return true;
+    }
     memset(w->on_device, 0, count);
     memset(w->on_host, 0, count);
     memset(w->clock.copied, 0, count * sizeof *w->clock.copied);
-    w->clock.storing = w->clock.loading = 0;
+    w->clock.computing = w->clock.storing = w->clock.loading = 0;
     for (int32_t i = 0; i < section->steps; i++) {
         const hy3d_step *step = &a->steps[section->first_step + i];
         const double seconds = step_seconds(w->request, w->machine, step, a->refs, slices);
@@ -213,15 +220,14 @@ static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
             w->host += prefix_bytes;
         }
         tick(&w->clock, w->request, seconds, step, a->refs, slices);
-        w->cost.steps++;
-        if (!hy3d__add_i64(w->cost.macs, step->macs, &w->cost.macs)) {
-            return false;
-        }
-        if (!repeated && !walk_step(w, step, a->kept[section->first_step + i], slices)) {
+        if (!hy3d__add_i64(macs, step->macs, &macs) ||
+            !walk_step(w, step, a->kept[section->first_step + i], slices)) {
             return false;
         }
     }
-    return true;
+    w->cost.steps += (int64_t)times * section->steps;
+    w->cost.seconds += times * w->clock.computing;
+    return hy3d__mul_i64(macs, times, &macs) && hy3d__add_i64(w->cost.macs, macs, &w->cost.macs);
 }
 
 hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
@@ -251,7 +257,6 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
         fits = walk_section(&w, i, prefix_bytes);
     }
     hy3d_free(context, memory);
-    w.cost.seconds = w.clock.computing;
     *cost_out = w.cost;
     return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
 }
@@ -340,22 +345,13 @@ static bool is_read(const spill *s, int32_t step, int32_t slice)
 
 static hy3d_status note(hy3d_context *context, spill *s, int32_t step, int32_t slice, int32_t op)
 {
-    if (s->event_count == s->event_room) {
-        void *larger = NULL;
-        const int32_t room = s->event_room == 0 ? 64 : s->event_room * 2;
-        const hy3d_status status = hy3d_alloc(context, (size_t)room * sizeof *s->events, &larger);
-        if (status != HY3D_OK) {
-            return status;
-        }
-        if (s->events != NULL) {
-            memcpy(larger, s->events, (size_t)s->event_count * sizeof *s->events);
-        }
-        hy3d_free(context, s->events);
-        s->events = larger;
-        s->event_room = room;
+    hy3d_status status = HY3D_OK;
+    s->events = hy3d__grown(context, s->events, s->event_count, &s->event_room, sizeof *s->events,
+                            &status);
+    if (status == HY3D_OK) {
+        s->events[s->event_count++] = (struct event){.step = step, .slice = slice, .op = op};
     }
-    s->events[s->event_count++] = (struct event){.step = step, .slice = slice, .op = op};
-    return HY3D_OK;
+    return status;
 }
 
 static void forget(spill *s, int32_t slice)

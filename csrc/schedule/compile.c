@@ -1,0 +1,759 @@
+/* Compiles the candidates of a request and takes one. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "schedule/compile.h"
+
+/* Between the least that a program can run in and all that it takes, so many limits are tried. They
+ * do not depend on a budget: so a larger budget can only add to what is chosen from. */
+#define LIMITS 16
+/* So many levels of tiles are looked at though the smallest does not fit. */
+#define BETWEEN 4
+
+static int64_t budget_of(int64_t budget)
+{
+    return budget > 0 ? budget : INT64_MAX;
+}
+
+/* --- checks ------------------------------------------------------------------------------------- */
+
+static bool right_rate(double rate)
+{
+    return rate > 0 && isfinite(rate);
+}
+
+static bool right_machine(const hy3d_machine *m)
+{
+    return right_rate(m->macs_per_second) && right_rate(m->bytes_per_second) &&
+           right_rate(m->seconds_per_step) && right_rate(m->own_seconds_share) &&
+           m->slice_bytes[0] > 0 && m->slice_bytes[1] >= 0 && m->chunks[0] > 0 &&
+           m->chunks[1] >= 0;
+}
+
+static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
+{
+    const int64_t most = INT64_C(1) << 40;
+    for (int i = 0; i < HY3D_SCHEDULE_MAX_HALOS; i++) {
+        const hy3d_tile_sizes *sizes = &halos[i];
+        if (sizes->halo < -1 || sizes->halo > most || sizes->overlap < 0 || sizes->overlap > most ||
+            sizes->smallest < 0 || sizes->smallest > most) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool right_request(const hy3d_schedule_request *r)
+{
+    const int64_t most = INT64_C(1) << 59;
+    const int64_t bytes[] = {r->result_bytes, r->kept_bytes, r->margin_bytes, r->device_budget,
+                             r->host_budget};
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        if (bytes[i] < 0 || (i < 3 && bytes[i] > most)) {
+            return false;
+        }
+    }
+    const bool one_rank = r->ranks <= 1 && r->rank == 0;
+    return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
+           r->input_bytes <= 16 && r->own_bytes >= -1 && r->own_bytes <= most &&
+           r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
+           (one_rank || (r->rank >= 0 && r->rank < r->ranks)) && r->statistic_passes >= 0 &&
+           r->statistic_passes <= 64 && r->strategies != 0 && r->strategies < 16 &&
+           right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
+           (r->is_host || right_machine(&r->device)) &&
+           (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
+}
+
+/* --- one candidate ---------------------------------------------------------------------------- */
+
+static hy3d__builder *builder_for(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                                  hy3d_status *status)
+{
+    hy3d__builder *b = &s->builders[on_host];
+    *status = HY3D_OK;
+    if (!s->built[on_host]) {
+        *status = hy3d__builder_create(context, &s->request, on_host, b);
+        s->built[on_host] = *status == HY3D_OK;
+    }
+    return *status == HY3D_OK ? b : NULL;
+}
+
+/* The one step of a VAE's own code. */
+static void own_code(const hy3d_schedule *s, hy3d__builder *b)
+{
+    const int32_t last = s->request.graph.count - 1;
+    hy3d__section_begin(b, HY3D_SECTION_ALL, 0, last, s->request.size);
+    hy3d__do_own_code(b, s->sizes[last].frames);
+    hy3d__section_end(b);
+}
+
+/* Before anything leaves. */
+static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c,
+                         hy3d__arrays *arrays)
+{
+    hy3d_status status;
+    const int32_t last = s->request.graph.count - 1;
+    hy3d__builder *b = builder_for(context, s, c->on_host, &status);
+    if (b == NULL) {
+        return status;
+    }
+    hy3d__builder_reset(b, arrays);
+    b->slice_bytes = c->slice_bytes;
+    if (c->order == HY3D_ORDER_WHOLE) {
+        own_code(s, b);
+    } else if (c->order == HY3D_ORDER_TILES) {
+        hy3d__order_tiles(s, b, c);
+    } else {
+        hy3d__section_begin(b, HY3D_SECTION_ALL, 0, last, s->request.size);
+        if (c->order == HY3D_ORDER_CHUNKS) {
+            hy3d__order_chunks(b, 0, c->chunk);
+        } else {
+            hy3d__order_layers(b, c->order == HY3D_ORDER_LAYERS ? last : s->cut.node);
+        }
+        if (c->order == HY3D_ORDER_PREFIX) {
+            hy3d__order_chunks(b, s->cut.node, c->chunk);
+        }
+        hy3d__section_end(b);
+    }
+    return b->status;
+}
+
+static int64_t margin_of(const hy3d_schedule_request *r, int64_t bytes)
+{
+    const int64_t share = bytes / 1000 * r->margin_permille;
+    return share > r->margin_bytes ? share : r->margin_bytes;
+}
+
+/* The least device_budget that the candidate would fit, with the host's as it is; INT64_MAX where
+ * that does not do. */
+static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidate *c)
+{
+    if (c->status != HY3D_OK) {
+        return INT64_MAX;
+    }
+    if (c->on_host) {
+        const int64_t all = c->host_bytes + margin_of(r, c->host_bytes);
+        return all > budget_of(r->host_budget) ? INT64_MAX : r->is_unified ? all : 1;
+    }
+    const int64_t device = c->device_bytes + margin_of(r, c->device_bytes);
+    if (!r->is_host && c->host_bytes > budget_of(r->host_budget)) {
+        return INT64_MAX;
+    }
+    return r->is_unified ? device + c->host_bytes : device;
+}
+
+static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candidate *c)
+{
+    const hy3d_schedule_request *r = &s->request;
+    c->device_bytes = r->is_host ? cost->both_bytes : c->on_host ? 0 : cost->device_bytes;
+    c->host_bytes = r->is_host ? 0 : c->on_host ? cost->both_bytes : cost->host_bytes;
+    c->stored_bytes = cost->stored_bytes;
+    c->loaded_bytes = cost->loaded_bytes;
+    c->macs = cost->macs;
+    c->steps = cost->steps;
+    c->seconds = cost->seconds;
+    c->fits = needed_budget(r, c) <= budget_of(r->device_budget);
+}
+
+/* The VAE's own code: what the request says of it. */
+static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
+{
+    const hy3d_schedule_request *r = &s->request;
+    const hy3d_machine *m = r->is_host ? &r->host : &r->device;
+    for (int32_t i = 0; i < r->graph.count; i++) {
+        const hy3d_node *node = &s->nodes[i];
+        int64_t macs = 0;
+        if (node->op == HY3D_OP_CONV) {
+            const hy3d__frames f = hy3d__frames_of(node, s->sizes[node->source].frames);
+            macs = hy3d__conv_macs(node, &s->sizes[node->source], f.own_total);
+        }
+        if (macs < 0 || !hy3d__add_i64(c->macs, macs, &c->macs)) {
+            return HY3D_ERR_OVERFLOW;
+        }
+    }
+    c->device_bytes = r->own_bytes < 0 ? 0 : r->own_bytes;
+    c->host_bytes = r->is_host ? 0 : r->result_bytes;
+    c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
+    c->fits = r->own_bytes < 0 || needed_budget(r, c) <= budget_of(r->device_budget);
+    return HY3D_OK;
+}
+
+/* `c` with its results; `arrays` is its program where it is not NULL. */
+static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c,
+                               hy3d__arrays *program)
+{
+    hy3d__arrays plain = {.steps = NULL}, spilled = {.steps = NULL};
+    hy3d__cost cost;
+    const int64_t prefix = c->order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0;
+    c->macs = 0;
+    hy3d_status status = build(context, s, c, &plain);
+    const bool leaves = c->resident_bytes >= 0;
+    if (status == HY3D_OK && leaves) {
+        status = hy3d__spill(context, &s->request, &plain, c->resident_bytes, c->is_early != 0,
+                             &spilled);
+    }
+    if (status == HY3D_OK && c->order == HY3D_ORDER_WHOLE) {
+        c->steps = 1;
+        status = whole_cost(s, c);
+    } else if (status == HY3D_OK) {
+        status = hy3d__measure(context, &s->request, c->on_host, leaves ? &spilled : &plain, prefix,
+                               &cost);
+        if (status == HY3D_OK) {
+            take_cost(s, &cost, c);
+        }
+    }
+    c->status = status;
+    if (program != NULL && status == HY3D_OK) {
+        *program = leaves ? spilled : plain;
+        hy3d__arrays_destroy(context, leaves ? &plain : &spilled);
+        return status;
+    }
+    hy3d__arrays_destroy(context, &plain);
+    hy3d__arrays_destroy(context, &spilled);
+    return status;
+}
+
+/* --- lists ------------------------------------------------------------------------------------ */
+
+static hy3d_status append(hy3d_context *context, hy3d_candidate **list, int32_t *count,
+                          int32_t *room, const hy3d_candidate *c)
+{
+    hy3d_status status = HY3D_OK;
+    *list = hy3d__grown(context, *list, *count, room, sizeof **list, &status);
+    if (status == HY3D_OK) {
+        (*list)[(*count)++] = *c;
+    }
+    return status;
+}
+
+static bool same_candidate(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    return a->strategy == b->strategy && a->order == b->order && a->on_host == b->on_host &&
+           a->chunk == b->chunk && a->slice_bytes == b->slice_bytes && a->level == b->level &&
+           a->halo_row == b->halo_row;
+}
+
+/* Whether a fallback gave it up, however much of it is resident. */
+static bool has_failed(const hy3d_schedule *s, const hy3d_candidate *c)
+{
+    for (int32_t i = 0; i < s->failed_count; i++) {
+        if (same_candidate(&s->failed[i], c)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Errors that end the compilation; the others only rule this candidate out. */
+static bool is_fatal(hy3d_status status)
+{
+    return status != HY3D_OK && status != HY3D_ERR_OVERFLOW && status != HY3D_ERR_BUDGET_TOO_SMALL;
+}
+
+static void note_smallest(hy3d_schedule *s, const hy3d_candidate *c)
+{
+    const int64_t needed = needed_budget(&s->request, c);
+    s->smallest = needed < s->smallest ? needed : s->smallest;
+}
+
+static hy3d_status look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+{
+    if (has_failed(s, c)) {
+        return HY3D_OK;
+    }
+    const hy3d_status status = compile_one(context, s, c, NULL);
+    c->fits = c->fits && status == HY3D_OK;
+    if (is_fatal(status)) {
+        return status;
+    }
+    note_smallest(s, c);
+    return append(context, &s->candidates, &s->count, &s->room, c);
+}
+
+/* --- with less resident ----------------------------------------------------------------------- */
+
+/* A candidate under one limit, from the program that keeps everything. */
+static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const hy3d__arrays *plain,
+                                 hy3d_candidate *c)
+{
+    hy3d__arrays spilled = {.steps = NULL};
+    hy3d__cost cost;
+    hy3d_status status = hy3d__spill(context, &s->request, plain, c->resident_bytes,
+                                     c->is_early != 0, &spilled);
+    if (status == HY3D_OK) {
+        status = hy3d__measure(context, &s->request, 0, &spilled, 0, &cost);
+    }
+    if (status == HY3D_OK) {
+        take_cost(s, &cost, c);
+    }
+    c->status = status;
+    hy3d__arrays_destroy(context, &spilled);
+    return status;
+}
+
+/* The fastest of the limits that fit; where none does, the least one. */
+static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *all)
+{
+    hy3d__arrays plain = {.steps = NULL};
+    hy3d_candidate best = *all;
+    bool found = false;
+    hy3d_status status = build(context, s, all, &plain);
+    const int64_t least = status == HY3D_OK ? hy3d__least_resident(&s->request, &plain) : 0;
+    for (int32_t i = 0; i < 2 * LIMITS && !is_fatal(status); i++) {
+        hy3d_candidate c = *all;
+        c.resident_bytes = least + (all->device_bytes - least) / LIMITS * (i / 2);
+        c.is_early = i % 2;
+        if (i > 1 && c.resident_bytes > budget_of(s->request.device_budget)) {
+            break; /* and so are those behind it */
+        }
+        status = measure_limit(context, s, &plain, &c);
+        if (status != HY3D_OK) {
+            continue;
+        }
+        note_smallest(s, &c);
+        const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
+        best = better ? c : best;
+        found = true;
+    }
+    hy3d__arrays_destroy(context, &plain);
+    if (is_fatal(status)) {
+        return status;
+    }
+    return found ? append(context, &s->candidates, &s->count, &s->room, &best) : HY3D_OK;
+}
+
+/* --- the kinds of candidates ------------------------------------------------------------------ */
+
+static bool allows(const hy3d_schedule *s, hy3d_strategy strategy)
+{
+    return (s->request.strategies >> strategy & 1u) != 0;
+}
+
+static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+{
+    const hy3d_schedule_request *r = &s->request;
+    const int32_t before = s->count;
+    const hy3d_status status = look_at(context, s, c);
+    const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
+    if (status != HY3D_OK || !compiled || c->on_host || r->is_host || r->is_unified ||
+        !r->may_spill || (s->candidates[s->count - 1].fits && !r->compiles_all)) {
+        return status;
+    }
+    return look_at_limits(context, s, c);
+}
+
+static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    const hy3d_machine *m = on_host || s->request.is_host ? &s->request.host : &s->request.device;
+    const int32_t strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED;
+    const bool by_layers = s->has_group_norms || s->has_opaque;
+    const bool has_prefix = s->cut.node > 0 && s->cut.group_norms == 0 && by_layers;
+    hy3d_status status = HY3D_OK;
+    for (int32_t i = 0; i < 6 && status == HY3D_OK; i++) {
+        hy3d_candidate c = {.strategy = strategy, .on_host = on_host, .is_exact = 1};
+        const int32_t size = i % 2;
+        c.order = i < 2 ? HY3D_ORDER_LAYERS : i < 4 ? HY3D_ORDER_PREFIX : HY3D_ORDER_CHUNKS;
+        c.resident_bytes = -1;
+        c.slice_bytes = i < 2 ? m->slice_bytes[size] : i < 4 ? m->slice_bytes[0] : 0;
+        c.chunk = i < 2 ? 0 : m->chunks[size];
+        const bool given = i < 2 ? c.slice_bytes > 0 : c.chunk > 0;
+        const bool can = i < 2 ? by_layers : i < 4 ? has_prefix : !by_layers;
+        if (given && can) {
+            status = streamed_one(context, s, &c);
+        }
+    }
+    return status;
+}
+
+static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
+                                     const hy3d__level *level)
+{
+    const hy3d_machine *m = on_host || s->request.is_host ? &s->request.host : &s->request.device;
+    const int64_t halo = s->request.halos[level->row].halo;
+    hy3d_candidate c = {
+        .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_TILED,
+        .order = HY3D_ORDER_TILES,
+        .on_host = on_host,
+        .chunk = m->chunks[1] > 0 ? m->chunks[1] : m->chunks[0],
+        .slice_bytes = m->slice_bytes[1] > 0 ? m->slice_bytes[1] : m->slice_bytes[0],
+        .level = level->level,
+        .halo_row = level->row,
+        .is_exact = s->cut.group_norms == 0 && halo < 0,
+        .resident_bytes = -1,
+    };
+    return c;
+}
+
+/* Whether tiles of this level fit. */
+static hy3d_status look_at_level(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                                 const hy3d__level *level, bool *fits_out)
+{
+    hy3d_candidate c = tiles_of_level(s, on_host, level);
+    const hy3d_status status = look_at(context, s, &c);
+    *fits_out = status == HY3D_OK && c.fits;
+    return status;
+}
+
+/* The first of one halo's levels that fits, by halving; where the last does not fit, some between
+ * are looked at, since a smaller tile may take more. */
+static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                                 const hy3d__level *levels, int32_t count, bool *fits_out)
+{
+    bool fits = false;
+    hy3d_status status = look_at_level(context, s, on_host, &levels[0], &fits);
+    *fits_out = fits;
+    if (status != HY3D_OK || fits || count == 1) {
+        return status;
+    }
+    status = look_at_level(context, s, on_host, &levels[count - 1], fits_out);
+    if (status == HY3D_OK && *fits_out) {
+        for (int32_t low = 1, high = count - 2; low <= high && status == HY3D_OK;) {
+            const int32_t middle = low + (high - low) / 2;
+            status = look_at_level(context, s, on_host, &levels[middle], &fits);
+            low = fits ? low : middle + 1;
+            high = fits ? middle - 1 : high;
+        }
+        return status;
+    }
+    const int32_t step = count > 2 + BETWEEN ? (count - 2) / BETWEEN : 1;
+    for (int32_t i = step; i < count - 1 && status == HY3D_OK; i += step) {
+        status = look_at_level(context, s, on_host, &levels[i], &fits);
+        *fits_out = *fits_out || fits;
+    }
+    return status;
+}
+
+static hy3d_status tiled(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    hy3d__level *levels = NULL;
+    int32_t count = 0;
+    if (!s->can_tile) {
+        return HY3D_OK;
+    }
+    hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
+    for (int32_t first = 0; first < count && status == HY3D_OK;) {
+        int32_t stop = first + 1;
+        while (stop < count && levels[stop].row == levels[first].row) {
+            stop++;
+        }
+        bool fits = false;
+        status = search_levels(context, s, on_host, &levels[first], stop - first, &fits);
+        first = fits && !s->request.compiles_all ? count : stop;
+    }
+    hy3d_free(context, levels);
+    return status == HY3D_ERR_OVERFLOW ? HY3D_OK : status;
+}
+
+static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
+{
+    const bool alone = s->request.strategies == 1u << HY3D_STRATEGY_WHOLE;
+    hy3d_candidate c = {.strategy = HY3D_STRATEGY_WHOLE, .order = HY3D_ORDER_WHOLE, .is_exact = 1};
+    c.resident_bytes = -1;
+    return s->request.own_bytes >= 0 || alone ? look_at(context, s, &c) : HY3D_OK;
+}
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+/* The lower, the rather it is taken: exact ones, then tiles, and the device before the host. */
+static int32_t rank_of(const hy3d_candidate *c)
+{
+    return 2 * c->on_host + (c->order == HY3D_ORDER_TILES);
+}
+
+static int32_t best_of(const hy3d_schedule *s)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < s->count; i++) {
+        const hy3d_candidate *c = &s->candidates[i], *b = best < 0 ? NULL : &s->candidates[best];
+        if (!c->fits || c->status != HY3D_OK) {
+            continue;
+        }
+        if (b == NULL || rank_of(c) < rank_of(b) ||
+            (rank_of(c) == rank_of(b) && c->seconds < b->seconds)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
+{
+    const bool goes_on = s->request.compiles_all;
+    hy3d_status status = HY3D_OK;
+    s->count = 0;
+    s->smallest = INT64_MAX;
+    if (allows(s, HY3D_STRATEGY_WHOLE)) {
+        status = whole(context, s);
+    }
+    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED)) {
+        status = streamed(context, s, 0);
+    }
+    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
+        status = tiled(context, s, 0);
+    }
+    const bool host = allows(s, HY3D_STRATEGY_HOST) && !s->request.is_host;
+    if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
+        status = streamed(context, s, 1);
+    }
+    if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
+        status = tiled(context, s, 1);
+    }
+    return status;
+}
+
+/* Compiles the candidate that is taken once more, to keep its program. */
+static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
+{
+    hy3d__arrays_destroy(context, &s->arrays);
+    memset(&s->program, 0, sizeof s->program);
+    s->retried_step = -1;
+    s->chosen = best_of(s);
+    if (s->chosen < 0) {
+        return HY3D_ERR_BUDGET_TOO_SMALL;
+    }
+    const hy3d_status status =
+        compile_one(context, s, &s->candidates[s->chosen], &s->arrays);
+    if (status != HY3D_OK) {
+        s->chosen = -1;
+        return status;
+    }
+    const hy3d__arrays *a = &s->arrays;
+    s->program = (hy3d_program){
+        .candidate = s->candidates[s->chosen],
+        .cut = s->cut,
+        .sections = a->sections,
+        .steps = a->steps,
+        .slices = a->slices,
+        .refs = a->refs,
+        .section_count = a->section_count,
+        .step_count = a->step_count,
+        .slice_count = a->slice_count,
+        .ref_count = a->ref_count,
+        .prefix_bytes =
+            s->candidates[s->chosen].order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0,
+    };
+    return HY3D_OK;
+}
+
+static hy3d_status choose(hy3d_context *context, hy3d_schedule *s)
+{
+    const hy3d_status status = consider(context, s);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (s->count == 0 && s->failed_count == 0) {
+        return HY3D_ERR_UNSUPPORTED;
+    }
+    return take(context, s);
+}
+
+/* --- the public functions --------------------------------------------------------------------- */
+
+/* Whether tiles of the value behind the cut make whole rows of the output. */
+static bool tiles_fit(const hy3d_schedule *s)
+{
+    const int32_t last = s->request.graph.count - 1;
+    if (s->cut.node < 0 || s->has_opaque) {
+        return false;
+    }
+    const hy3d_size *cut = &s->sizes[s->cut.node], *out = &s->sizes[last];
+    const int64_t factor = out->rows / cut->rows;
+    return factor >= 1 && factor * cut->rows == out->rows && factor * cut->columns == out->columns;
+}
+
+static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request *request,
+                              hy3d_schedule *s)
+{
+    const size_t count = (size_t)request->graph.count;
+    void *nodes = NULL, *sizes = NULL;
+    hy3d_status status = hy3d_alloc(context, count * sizeof *s->nodes, &nodes);
+    s->nodes = nodes;
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, count * sizeof *s->sizes, &sizes);
+        s->sizes = sizes;
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    memcpy(s->nodes, request->graph.nodes, count * sizeof *s->nodes);
+    s->request.graph.nodes = s->nodes;
+    status = hy3d_graph_sizes(&s->request.graph, request->size, s->sizes);
+    if (status == HY3D_OK) {
+        status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
+    }
+    for (size_t i = 0; i < count; i++) {
+        s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
+        s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
+    }
+    s->can_tile = status == HY3D_OK && tiles_fit(s);
+    return status;
+}
+
+hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_request *request,
+                                  hy3d_schedule **schedule_out)
+{
+    void *memory = NULL;
+    if (context == NULL || request == NULL || schedule_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
+    if (status == HY3D_OK && !right_request(request)) {
+        status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (status == HY3D_OK && request->ranks > 1) {
+        status = HY3D_ERR_UNSUPPORTED;
+    }
+    if (status == HY3D_OK) {
+        status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_schedule *s = memory;
+    *s = (hy3d_schedule){.request = *request, .chosen = -1, .retried_step = -1};
+    status = copy_graph(context, request, s);
+    if (status == HY3D_OK) {
+        status = choose(context, s);
+    }
+    if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
+        hy3d_schedule_destroy(context, s);
+        return status;
+    }
+    *schedule_out = s;
+    return status;
+}
+
+void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (s->built[i]) {
+            hy3d__builder_destroy(&s->builders[i]);
+        }
+    }
+    hy3d__arrays_destroy(context, &s->arrays);
+    hy3d_free(context, s->nodes);
+    hy3d_free(context, s->sizes);
+    hy3d_free(context, s->candidates);
+    hy3d_free(context, s->failed);
+    hy3d_free(context, s);
+}
+
+int32_t hy3d_schedule_candidates(const hy3d_schedule *s, const hy3d_candidate **candidates_out)
+{
+    *candidates_out = s->candidates;
+    return s->count;
+}
+
+int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *s)
+{
+    return s->smallest;
+}
+
+const hy3d_program *hy3d_schedule_program(const hy3d_schedule *s)
+{
+    return s->chosen < 0 ? NULL : &s->program;
+}
+
+/* --- after a failure --------------------------------------------------------------------------- */
+
+/* Less than what was planned with and what was there: seven tenths. */
+static int64_t lowered(int64_t budget, int64_t planned)
+{
+    const int64_t room = budget_of(budget) < planned ? budget_of(budget) : planned;
+    const int64_t less = room / 10 * 7;
+    return less > 1 ? less : 1;
+}
+
+static bool takes_less(const hy3d_candidate *now, const hy3d_candidate *before, bool of_host)
+{
+    return of_host ? now->host_bytes < before->host_bytes : now->device_bytes < before->device_bytes;
+}
+
+/* Another program, without the one that failed. */
+static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *failed)
+{
+    const hy3d_status status =
+        append(context, &s->failed, &s->failed_count, &s->failed_room, failed);
+    return status == HY3D_OK ? choose(context, s) : status;
+}
+
+/* The same with less resident if that does, else another. */
+static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_host)
+{
+    const hy3d_candidate failed = s->candidates[s->chosen];
+    int64_t *budget = of_host ? &s->request.host_budget : &s->request.device_budget;
+    const int64_t before = *budget;
+    *budget = lowered(before, of_host ? failed.host_bytes : failed.device_bytes);
+    const hy3d_status status = choose(context, s);
+    if (status == HY3D_OK && (!same_candidate(&s->candidates[s->chosen], &failed) ||
+                              takes_less(&s->candidates[s->chosen], &failed, of_host))) {
+        return status;
+    }
+    if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
+        return status;
+    }
+    if (status != HY3D_OK) {
+        *budget = before;
+    }
+    return give_up(context, s, &failed);
+}
+
+hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int32_t step,
+                                   hy3d_reason reason, bool can_widen, hy3d_action *action_out)
+{
+    const bool memory =
+        reason == HY3D_REASON_OUT_OF_MEMORY || reason == HY3D_REASON_OUT_OF_HOST_MEMORY;
+    if (context == NULL || s == NULL || action_out == NULL || s->chosen < 0 || step < 0 ||
+        step >= s->program.step_count) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (reason == HY3D_REASON_REFUSED || (memory && s->retried_step != step)) {
+        s->retried_step = memory ? step : s->retried_step;
+        *action_out = HY3D_ACTION_STEP_AGAIN;
+        return HY3D_OK;
+    }
+    if (reason == HY3D_REASON_NOT_FINITE || reason == HY3D_REASON_CANCELLED) {
+        *action_out = reason == HY3D_REASON_NOT_FINITE && can_widen ? HY3D_ACTION_WIDER
+                                                                    : HY3D_ACTION_STOP;
+        return HY3D_OK;
+    }
+    if (!memory && reason != HY3D_REASON_NO_KERNEL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    const hy3d_candidate failed = s->candidates[s->chosen];
+    const bool of_host = reason == HY3D_REASON_OUT_OF_HOST_MEMORY && !s->request.is_host;
+    const hy3d_status status =
+        memory ? with_less(context, s, of_host) : give_up(context, s, &failed);
+    if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
+        return status;
+    }
+    *action_out = status == HY3D_OK ? HY3D_ACTION_BEGIN_AGAIN : HY3D_ACTION_STOP;
+    return HY3D_OK;
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+const char *hy3d_step_op_name(int32_t op)
+{
+    static const char *const names[HY3D_STEP_OPS] = {
+        "enter",  "conv",    "pass",   "keys", "attend", "map",  "add",  "trim", "opaque",
+        "moments", "reduce", "emit",   "store", "drop",  "load", "send", "recv"};
+    return op >= 0 && op < HY3D_STEP_OPS ? names[op] : "?";
+}
+
+const char *hy3d_order_name(int32_t order)
+{
+    static const char *const names[] = {"whole", "layers", "chunks", "prefix", "tiles"};
+    return order >= 0 && order <= HY3D_ORDER_TILES ? names[order] : "?";
+}
+
+const char *hy3d_strategy_name(int32_t strategy)
+{
+    static const char *const names[] = {"whole", "streamed", "tiled", "cpu"};
+    return strategy >= 0 && strategy <= HY3D_STRATEGY_HOST ? names[strategy] : "?";
+}

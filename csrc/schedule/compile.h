@@ -1,0 +1,42 @@
+/* What the files that compile a schedule share. */
+#ifndef HY3D_SCHEDULE_COMPILE_H
+#define HY3D_SCHEDULE_COMPILE_H
+
+#include "hy3d/tiles.h"
+#include "schedule/residency.h"
+
+struct hy3d_schedule {
+    hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
+    hy3d_node *nodes;
+    hy3d_size *sizes; /* of all values, on the whole picture */
+    hy3d_cut cut;
+    bool has_group_norms, has_opaque, can_tile;
+    hy3d_candidate *candidates;
+    int32_t count, room, chosen; /* chosen: -1 where nothing fits */
+    hy3d_candidate *failed;      /* those that a fallback gave up */
+    int32_t failed_count, failed_room;
+    int64_t smallest;            /* see hy3d_schedule_smallest_budget */
+    hy3d__arrays arrays;         /* of the program that was taken */
+    hy3d_program program;
+    int32_t retried_step;        /* of the program, tried again already; -1 */
+    hy3d__builder builders[2];   /* for the device, for the host */
+    bool built[2];
+};
+
+/* Tiles of `level` under one of the request's halos. HY3D_ERR_INVALID_ARGUMENT: no such level. */
+hy3d_status hy3d__tiles_of(const hy3d_schedule *schedule, int32_t halo_row, int32_t level,
+                           hy3d_tiles_plan *plan_out);
+/* The levels that are worth looking at, from large tiles to small, of all halos: entries of `row`
+ * and `level`. `levels_out` is allocated. */
+typedef struct hy3d__level {
+    int32_t row, level;
+} hy3d__level;
+hy3d_status hy3d__worthwhile_levels(hy3d_context *context, const hy3d_schedule *schedule,
+                                    hy3d__level **levels_out, int32_t *count_out);
+/* All sections of a decode in tiles. */
+void hy3d__order_tiles(hy3d_schedule *schedule, hy3d__builder *builder,
+                       const hy3d_candidate *candidate);
+/* Bytes of the prefix's output on the host. */
+int64_t hy3d__prefix_bytes(const hy3d_schedule *schedule);
+
+#endif
