@@ -250,6 +250,15 @@ void hy3d__section_end(hy3d__builder *b)
     }
 }
 
+void hy3d__section_again(hy3d__builder *b, int32_t section)
+{
+    hy3d__arrays *a = b->arrays;
+    GROW(b, a->sections, a->section_count, a->section_room);
+    if (b->status == HY3D_OK) {
+        a->sections[a->section_count++] = a->sections[section];
+    }
+}
+
 /* --- slices ----------------------------------------------------------------------------------- */
 
 static hy3d_slice *slice_at(const hy3d__builder *b, int32_t slice)

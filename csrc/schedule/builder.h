@@ -89,6 +89,8 @@ void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays);
 void hy3d__section_begin(hy3d__builder *builder, hy3d_section_kind kind, int32_t from, int32_t to,
                          const int64_t size[3]);
 void hy3d__section_end(hy3d__builder *builder);
+/* Another section with the steps of section `section`. */
+void hy3d__section_again(hy3d__builder *builder, int32_t section);
 
 /* The next step of a node, up to frame `stop`: of the source for ENTER, KEYS and MAP, of the own
  * frames for CONV, else of the value. Each appends one computing step and what belongs to it

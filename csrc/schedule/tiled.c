@@ -210,53 +210,46 @@ static void statistics_section(hy3d_schedule *s, hy3d__builder *b, const hy3d_ti
     hy3d__section_end(b);
 }
 
-/* The section of tiles before it that has this size, of those behind section `first`; or NULL. */
-static const hy3d_section *same_tile(const hy3d__arrays *a, const int64_t size[3])
+/* The section of tiles that has this size; -1 where there is none yet. */
+static int32_t same_tile(const hy3d__arrays *a, const int64_t size[3])
 {
-    for (int32_t i = 0; i < a->section_count - 1; i++) {
+    for (int32_t i = 0; i < a->section_count; i++) {
         const hy3d_section *section = &a->sections[i];
         if (section->kind == HY3D_SECTION_TILE && section->size[1] == size[1] &&
             section->size[2] == size[2]) {
-            return section;
+            return i;
         }
     }
-    return NULL;
+    return -1;
 }
 
 static void tile_section(hy3d_schedule *s, hy3d__builder *b, const hy3d_tiles_plan *tiles,
                          int32_t index, int32_t pass, int64_t chunk)
 {
     hy3d_tile tile;
-    const hy3d_status status = hy3d_tiles_at(tiles, index, &tile);
-    if (status != HY3D_OK) {
-        b->status = status;
-        return;
-    }
+    b->status = hy3d_tiles_at(tiles, index, &tile);
     const int64_t size[3] = {s->sizes[s->cut.node].frames, tile.in_stop[1] - tile.in_start[1],
                              tile.in_stop[2] - tile.in_start[2]};
-    const int64_t macs = b->macs;
-    hy3d__section_begin(b, HY3D_SECTION_TILE, s->cut.node, s->request.graph.count - 1, size);
+    const int32_t same = same_tile(b->arrays, size);
     if (b->status != HY3D_OK) {
         return;
     }
-    hy3d_section *section = &b->arrays->sections[b->arrays->section_count - 1];
-    section->tile = index;
-    section->pass = pass;
-    for (int i = 0; i < 2; i++) {
-        section->rows[i] = i == 0 ? tile.in_start[1] : tile.in_stop[1];
-        section->columns[i] = i == 0 ? tile.in_start[2] : tile.in_stop[2];
+    if (same >= 0) {
+        hy3d__section_again(b, same);
+    } else {
+        hy3d__section_begin(b, HY3D_SECTION_TILE, s->cut.node, s->request.graph.count - 1, size);
+        hy3d__order_chunks(b, s->cut.node, chunk);
+        hy3d__section_end(b);
     }
-    const hy3d_section *same = same_tile(b->arrays, size);
-    if (same != NULL) {
-        section->first_step = same->first_step;
-        section->steps = same->steps;
-        section->first_slice = same->first_slice;
-        section->slices = same->slices;
-        b->macs = macs;
-        return;
+    if (b->status == HY3D_OK) {
+        hy3d_section *section = &b->arrays->sections[b->arrays->section_count - 1];
+        section->tile = index;
+        section->pass = pass;
+        section->rows[0] = tile.in_start[1];
+        section->rows[1] = tile.in_stop[1];
+        section->columns[0] = tile.in_start[2];
+        section->columns[1] = tile.in_stop[2];
     }
-    hy3d__order_chunks(b, s->cut.node, chunk);
-    hy3d__section_end(b);
 }
 
 void hy3d__order_tiles(hy3d_schedule *s, hy3d__builder *b, const hy3d_candidate *candidate)
