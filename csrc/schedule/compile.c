@@ -133,7 +133,7 @@ static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidat
     if (c->status != HY3D_OK) {
         return INT64_MAX;
     }
-    if (c->on_host) {
+    if (c->on_host && !r->is_host) {
         const int64_t all = c->host_bytes + margin_of(r, c->host_bytes);
         return all > budget_of(r->host_budget) ? INT64_MAX : r->is_unified ? all : 1;
     }
@@ -391,7 +391,15 @@ static hy3d_status look_at_level(hy3d_context *context, hy3d_schedule *s, int32_
                                  const hy3d__level *level, bool *fits_out)
 {
     hy3d_candidate c = tiles_of_level(s, on_host, level);
-    const hy3d_status status = look_at(context, s, &c);
+    hy3d_tiles_plan tiles;
+    hy3d_status status = hy3d__tiles_of(s, level->row, level->level, &tiles);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    c.tiles = tiles.grains;
+    c.tile[0] = tiles.extent[1] * tiles.desc.factor[1];
+    c.tile[1] = tiles.extent[2] * tiles.desc.factor[2];
+    status = look_at(context, s, &c);
     *fits_out = status == HY3D_OK && c.fits;
     return status;
 }
@@ -493,7 +501,7 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     if (status == HY3D_OK && allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
         status = tiled(context, s, 0);
     }
-    const bool host = allows(s, HY3D_STRATEGY_HOST) && !s->request.is_host;
+    const bool host = allows(s, HY3D_STRATEGY_HOST);
     if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
         status = streamed(context, s, 1);
     }

@@ -124,6 +124,8 @@ typedef struct hy3d_candidate {
     int32_t chunk;           /* CHUNKS, PREFIX, TILES: frames of the (section's) input at a time */
     int64_t slice_bytes;     /* LAYERS: of a step's result or padded input; CHUNKS: 0, no limit */
     int32_t level, halo_row; /* TILES: level of tiles; which of the request's halos */
+    int64_t tiles, tile[2];  /* TILES: how many, and rows and columns of the output that the largest
+                                decodes */
     int32_t is_exact;
     int64_t resident_bytes;  /* the device holds so many bytes at most; -1: nothing leaves */
     int32_t is_early;        /* what the next step reads comes back before the one before it */
@@ -177,8 +179,7 @@ typedef struct hy3d_schedule_request {
     int32_t margin_permille; /* margin do: margin_bytes or so many thousandths, the larger one */
     int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
                                 both peaks together come out of device_budget */
-    int32_t is_host;         /* the device is the host: device_budget is of all memory, and there
-                                are no candidates of HOST */
+    int32_t is_host;         /* the device is the host: device_budget is of all memory */
     int32_t may_spill;       /* slices may leave for the host */
     int32_t pins_powers;     /* memory on the host is taken in powers of two */
     int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing */
