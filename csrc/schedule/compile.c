@@ -60,7 +60,7 @@ static bool right_request(const hy3d_schedule_request *r)
            r->input_bytes <= 16 && r->own_bytes >= -1 && r->own_bytes <= most &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
            (one_rank || (r->rank >= 0 && r->rank < r->ranks)) && r->statistic_passes >= 0 &&
-           r->statistic_passes <= 64 && r->strategies != 0 && r->strategies < 16 &&
+           r->statistic_passes <= 64 && r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
            right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
            (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
@@ -439,6 +439,12 @@ static hy3d_status tiled(hy3d_context *context, hy3d_schedule *s, int32_t on_hos
     int32_t count = 0;
     if (!s->can_tile) {
         return HY3D_OK;
+    }
+    if (s->request.only_level > 0) {
+        const hy3d__level level = {0, s->request.only_level - 1};
+        bool fits;
+        const hy3d_status found = look_at_level(context, s, on_host, &level, &fits);
+        return found == HY3D_ERR_INVALID_ARGUMENT ? HY3D_OK : found;
     }
     hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
     for (int32_t first = 0; first < count && status == HY3D_OK;) {

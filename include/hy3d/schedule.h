@@ -187,6 +187,7 @@ typedef struct hy3d_schedule_request {
     hy3d_machine device, host;
     double copy_bytes_per_second; /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
+    int32_t only_level;      /* of tiles: 0: any; else this one less 1, of the first halo */
     int32_t statistic_passes;
     int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
