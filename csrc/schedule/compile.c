@@ -534,6 +534,11 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
         return status;
     }
     const hy3d__arrays *a = &s->arrays;
+    const hy3d_candidate *c = &s->candidates[s->chosen];
+    hy3d_tiles_plan tiles = {.grains = 0};
+    if (c->order == HY3D_ORDER_TILES) {
+        hy3d__tiles_of(s, c->halo_row, c->level, &tiles); /* it succeeded before */
+    }
     s->program = (hy3d_program){
         .candidate = s->candidates[s->chosen],
         .cut = s->cut,
@@ -547,6 +552,7 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
         .ref_count = a->ref_count,
         .prefix_bytes =
             s->candidates[s->chosen].order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0,
+        .tiles = tiles.desc,
     };
     return HY3D_OK;
 }

@@ -31,6 +31,7 @@
 #include "hy3d/export.h"
 #include "hy3d/graph.h"
 #include "hy3d/status.h"
+#include "hy3d/tiles.h"
 
 typedef enum hy3d_step_op {
     HY3D_STEP_ENTER = 0,   /* frames of the section's input, onto the device */
@@ -222,7 +223,8 @@ typedef struct hy3d_program {
     const hy3d_slice *slices;
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
-    int64_t prefix_bytes; /* of the prefix's output, on the host while tiles are made */
+    int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
+    hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame high; hy3d_tiles_at places them */
 } hy3d_program;
 
 typedef struct hy3d_schedule hy3d_schedule;
