@@ -5,6 +5,7 @@ DLPack), one to five dimensions, in CPU memory. ValueError for invalid arguments
 TypeError for objects of the wrong kind, MemoryError for failed allocations, Hy3dError for the rest.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar, final, overload
 
 _T = TypeVar("_T")
@@ -39,6 +40,93 @@ class PreparedWeights:
     def nbytes(self) -> int: ...
     @property
     def shape(self) -> tuple[int, int, int, int, int]: ...
+
+_Node = tuple[int | tuple[int, ...], ...]
+_Pair = tuple[int, int]
+_Machine = tuple[_Pair, _Pair, float, float, float, float]
+_Step = tuple[
+    int, int, int, int, _Pair, _Pair, _Pair, _Pair, int, int,
+    tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int,
+]  # fmt: skip
+_Reason = Literal[
+    "out of memory", "out of host memory", "no kernel", "not finite", "refused", "cancelled"
+]
+
+@final
+class Schedule:
+    """The candidates of a decode, and the one that was taken. ValueError while a workspace function
+    runs that it asks."""
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """The fields of hy3d_candidate; strategy, order and status by name."""
+    @property
+    def smallest_budget(self) -> int: ...
+    @property
+    def program(self) -> Program | None: ...
+
+@final
+class Program:
+    """A schedule's program. ValueError once a fallback has given it up."""
+
+    @property
+    def candidate(self) -> dict[str, Any]: ...
+    @property
+    def cut(self) -> dict[str, int]: ...
+    @property
+    def prefix_bytes(self) -> int: ...
+    @property
+    def sections(self) -> tuple[dict[str, Any], ...]:
+        """The fields of hy3d_section but for where its steps and slices begin."""
+    def steps(self, section: int, /) -> tuple[_Step, ...]:
+        """op, node, slice, flags, own, frames, reads, rows, drop, peer, numbers of the slices that
+        are the source, the other operand and free afterwards, macs, workspace_bytes."""
+    def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
+        """node, is_keys, frames, rows, bytes, host_bytes."""
+    def fallback(
+        self, step: int, reason: _Reason, can_widen: bool = False
+    ) -> Literal["step again", "begin again", "wider", "stop"]:
+        """What comes after a step (counted in the whole program) failed. After "begin again" and
+        "wider" the schedule has another program. Exceptions of the workspace function."""
+
+def compile_schedule(
+    nodes: tuple[_Node, ...] | list[_Node],
+    *,
+    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair],
+    size: _Three,
+    element_bytes: int,
+    input_bytes: int = 0,
+    result_bytes: int = 0,
+    kept_bytes: int = 0,
+    device_budget: int = 0,
+    host_budget: int = 0,
+    is_unified: int = 0,
+    is_host: int = 0,
+    may_spill: int = 0,
+    pins_powers: int = 0,
+    strategies: int = 0,
+    device: _Machine,
+    host: _Machine = ...,
+    copy_bytes_per_second: float,
+    halos: tuple[tuple[int, int, int], ...] = (),
+    statistic_passes: int = 0,
+    own_bytes: int = -1,
+    rank: int = 0,
+    ranks: int = 0,
+) -> Schedule:
+    """The candidates for a graph; nodes have the fields of hy3d_node in their order, a request
+    those of hy3d_schedule_request, machines and halos theirs as tuples in their order.
+
+    workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
+    kept_bytes); such a step names no slices. What it raises is raised. ValueError names a node or
+    an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no
+    error, and no program.
+    """
+
+def graph_sizes(
+    nodes: tuple[_Node, ...] | list[_Node], size: _Three
+) -> tuple[tuple[int, int, int, int], ...]:
+    """(channels, frames, rows, columns) of each node's value for an input of (T, H, W)."""
 
 def conv3d(
     x: Any,

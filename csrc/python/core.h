@@ -21,6 +21,8 @@ typedef struct hy3d_py_state {
     PyObject *error;         /* Hy3dError */
     PyObject *cancel_type;   /* CancelFlag */
     PyObject *prepared_type; /* PreparedWeights */
+    PyObject *schedule_type; /* Schedule */
+    PyObject *program_type;  /* Program */
     hy3d__fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
 
@@ -69,6 +71,9 @@ bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d
 /* prepared.c */
 int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
 
+/* program.c */
+int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);
+
 /* The functions of the module, one table entry each in module.c. */
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -84,6 +89,8 @@ PyObject *hy3d_py_philox4x32(PyObject *module, PyObject *args, PyObject *kwargs)
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_graph_sizes(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_rasterize(PyObject *module, PyObject *args, PyObject *kwargs);

@@ -28,6 +28,8 @@ static PyMethodDef functions[] = {
     FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
     FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
+    FUNCTION(compile_schedule, "Compiles a graph and a request into a Schedule."),
+    FUNCTION(graph_sizes, "(channels, frames, rows, columns) of each value of a graph."),
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
     FUNCTION(channel_moments, "Mean and sum of squared deviations of each channel."),
     FUNCTION(rasterize, "Which face is seen at each pixel of a picture, and where on it."),
@@ -82,7 +84,10 @@ static int module_exec(PyObject *module)
     if (hy3d_py_cancel_register(module, state) != 0) {
         return -1;
     }
-    return hy3d_py_prepared_register(module, state);
+    if (hy3d_py_prepared_register(module, state) != 0) {
+        return -1;
+    }
+    return hy3d_py_program_register(module, state);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
@@ -92,6 +97,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->error);
         Py_VISIT(state->cancel_type);
         Py_VISIT(state->prepared_type);
+        Py_VISIT(state->schedule_type);
+        Py_VISIT(state->program_type);
     }
     return 0;
 }
@@ -103,6 +110,8 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->error);
         Py_CLEAR(state->cancel_type);
         Py_CLEAR(state->prepared_type);
+        Py_CLEAR(state->schedule_type);
+        Py_CLEAR(state->program_type);
     }
     return 0;
 }

@@ -30,6 +30,7 @@ INSTALL = remedy()
 _NEEDED = f"The CPU convolution needs the C core, which is not there: {INSTALL}."
 
 _NEEDED_TO_RASTERIZE = f"The rasteriser needs the C core, which is not there: {INSTALL}."
+_NEEDED_TO_SCHEDULE = f"Decode programs need the C core, which is not there: {INSTALL}."
 
 
 class Hy3dError(RuntimeError):
@@ -70,6 +71,31 @@ class PreparedWeights:
 
     def __init__(self) -> None:
         conv3d()
+
+
+class Schedule:
+    """Of the core's compile_schedule, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        compile_schedule()
+
+
+class Program(Schedule):
+    """As Schedule."""
+
+    __slots__ = ()
+
+
+def compile_schedule(*args: object, **kwargs: object) -> Any:
+    """Always refuses: what schedules a decode exists in C only."""
+    raise Hy3dError(_NEEDED_TO_SCHEDULE)
+
+
+def graph_sizes(*args: object, **kwargs: object) -> Any:
+    """Always refuses, as `compile_schedule`."""
+    raise Hy3dError(_NEEDED_TO_SCHEDULE)
 
 
 def cpu_info() -> dict[str, Any]:

@@ -130,7 +130,7 @@ def resnet(
     conv2 = conv_of(block.conv2, norm=norm2, act=act)
     if absent(block.conv_shortcut):
         # The sum is made in the residual's place, so x is needed once more only as a copy.
-        residual = engine.local(x, Local(_copied, same_frames), keep=True) if keep else x
+        residual = engine.local(x, Local(copied, same_frames), keep=True) if keep else x
         x = engine.conv(x, conv1, keep=True)
     else:
         norm3 = getattr(block, "norm3", None)
@@ -175,5 +175,5 @@ def same_frames(frames: int) -> int:
     return frames
 
 
-def _copied(frames: Tensor, first: int) -> Tensor:
+def copied(frames: Tensor, first: int) -> Tensor:
     return frames.clone()

@@ -1,0 +1,211 @@
+"""A VAE's decoder or encoder as a graph of integers, and what carries its nodes out.
+
+`record` runs a family's function once over an engine that computes nothing: each call becomes a
+node of include/hy3d/graph.h, which the C core makes a program of (schedule.h), and beside it stands
+the Conv, Attention or Local that the interpreter (run.py) carries its steps out with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
+from hy3d_rocm.decode.families.parts import copied
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_frames
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.families.base import StructuredFamily
+
+__all__ = [
+    "ADD",
+    "ATTENTION",
+    "CONV",
+    "INPUT",
+    "MAP",
+    "OPAQUE",
+    "OUTPUT",
+    "SPANS",
+    "Graph",
+    "Node",
+    "Value",
+    "record",
+]
+
+# hy3d_op
+INPUT, CONV, ATTENTION, MAP, ADD, OPAQUE, OUTPUT = range(7)
+# hy3d_span
+SPANS = ("frame", "causal", "video")
+# hy3d_norm
+_NO_NORM, _POSITION, _GROUP = range(3)
+
+_ONES: Triple = (1, 1, 1)
+_NONE: Triple = (0, 0, 0)
+# The picture that a family is recorded with, in rows and columns of the latent; in frames the
+# fewest of which the first and a later one differ, and that every encoder takes.
+_ROWS, _LATENTS = 8, 3
+
+
+class Node(NamedTuple):
+    """A hy3d_node; the fields stand in its order, and mean what graph.h says."""
+
+    op: int
+    source: int = -1
+    other: int = -1
+    norm: int = _NO_NORM
+    channels: int = 0
+    kernel: Triple = _NONE
+    stride: Triple = _NONE
+    dilation: Triple = _NONE
+    up: Triple = _NONE
+    before: Triple = _NONE
+    after: Triple = _NONE
+    shuffle: Triple = _NONE
+    groups: int = 0
+    keep_first: int = 0
+    skip_first: int = 0
+    reread: int = 0
+    shuffle_first: int = 0
+    drop: int = 0
+    span: int = 0
+    heads: int = 0
+    width: int = 0
+    frames_first: int = 0
+    frames_rest: int = 0
+    frames_per: int = 0
+    space_up: tuple[int, int] = (0, 0)
+    space_down: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """layers: for each node what carries it out, None for INPUT, ADD and OUTPUT. The nodes of a VAE
+    are always the same; the layers are those of one decode (LTX's norms have its timestep)."""
+
+    nodes: tuple[Node, ...]
+    layers: tuple[Conv | Attention | Local | None, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """The recorder's handle: what a node makes, of the recorded picture."""
+
+    node: int
+    channels: int
+    frames: int
+    rows: int
+    columns: int
+
+
+def record(family: StructuredFamily, encode: bool = False) -> Graph:
+    """The family's decode(), or its encode(), as a graph. TypeError or ValueError (sentences) as
+    the family's function raises them."""
+    time, space = family.factor
+    if encode:
+        frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
+        size = (family.out_channels, frames, _ROWS * space, _ROWS * space)
+    else:
+        frames = 1 if family.is_image else _LATENTS
+        size = (family.latent_channels, frames, _ROWS, _ROWS)
+    recorder = Recorder()
+    start = recorder.add_node(Node(INPUT, channels=size[0]), None, size)
+    result = (family.encode if encode else family.decode)(recorder, start)
+    shape = (result.channels, result.frames, result.rows, result.columns)
+    recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, shape)
+    return Graph(tuple(recorder.nodes), tuple(recorder.layers))
+
+
+class Recorder:
+    """Engine of layers.py that computes nothing; handles are Values. `keep` means nothing: who
+    reads a value stands in the graph."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.layers: list[Conv | Attention | Local | None] = []
+
+    def add_node(
+        self, node: Node, layer: Conv | Attention | Local | None, size: tuple[int, int, int, int]
+    ) -> Value:
+        """The value of a new node."""
+        self.nodes.append(node)
+        self.layers.append(layer)
+        return Value(len(self.nodes) - 1, *size)
+
+    def conv(
+        self, x: Value, layer: Conv, *, add: Value | None = None, keep: bool = False
+    ) -> Value:
+        """See Engine."""
+        weight = layer.module.weight
+        kernel = kernel_size(weight)
+        shuffle = layer.shuffle
+        factor = _ONES if shuffle is None else shuffle.factor
+        channels = int(weight.shape[0]) // math.prod(factor)
+        rows, columns = own_size(layer, (x.rows, x.columns), kernel)
+        frames = out_frames(layer, x.frames, kernel[0])
+        first = 0
+        if shuffle is not None and shuffle.first is not None:
+            first = shuffle.first[0]
+        node = Node(
+            CONV, x.node, -1 if add is None else add.node, _norm_of(layer.norm), channels,
+            kernel=kernel, stride=layer.stride, dilation=_ONES, up=layer.up, before=layer.before,
+            after=layer.after, shuffle=factor, groups=1, keep_first=int(layer.keep_first),
+            skip_first=layer.skip_first, reread=layer.reread, shuffle_first=first,
+            drop=0 if shuffle is None else shuffle.drop,
+        )  # fmt: skip
+        return self.add_node(node, layer, (channels, frames, rows * factor[1], columns * factor[2]))
+
+    def convs(self, x: Value, layers: Sequence[Conv]) -> tuple[Value, ...]:
+        """See Engine: a node each."""
+        return tuple(self.conv(x, layer) for layer in layers)
+
+    def attention(self, x: Value, layer: Attention) -> Value:
+        """See Engine."""
+        if layer.span not in SPANS:
+            known = ", ".join(SPANS)
+            raise ValueError(f"the span {layer.span!r} is not known; known are {known}")
+        width = int(layer.q.weight.shape[0]) // (3 if layer.k is None else 1)
+        node = Node(
+            ATTENTION, x.node, -1, _norm_of(layer.norm), x.channels,
+            span=SPANS.index(layer.span), heads=layer.heads, width=width,
+        )  # fmt: skip
+        return self.add_node(node, layer, (x.channels, x.frames, x.rows, x.columns))
+
+    def local(self, x: Value, layer: Local, *, keep: bool = False) -> Value:
+        """See Engine. A copy is none here: no value is written over while it is still read."""
+        if layer.run is copied:
+            return x
+        size = (1, x.channels, x.frames, x.rows, x.columns)
+        made = layer.run(torch.empty(size, device="meta"), 0)
+        _, channels, frames, rows, columns = (int(n) for n in made.shape)
+        if frames != layer.frames_of(x.frames):
+            raise ValueError(
+                f"a function of frames makes {frames} of {x.frames}, not the "
+                f"{layer.frames_of(x.frames)} it had said"
+            )
+        first = layer.frames_of(1)
+        ratios = Fraction(rows, x.rows), Fraction(columns, x.columns)
+        node = Node(
+            MAP, x.node, channels=channels, frames_first=first,
+            frames_rest=layer.frames_of(2) - first, frames_per=1,
+            space_up=(ratios[0].numerator, ratios[1].numerator),
+            space_down=(ratios[0].denominator, ratios[1].denominator),
+        )  # fmt: skip
+        return self.add_node(node, layer, (channels, frames, rows, columns))
+
+    def add(self, x: Value, y: Value) -> Value:
+        """See Engine."""
+        node = Node(ADD, x.node, y.node, channels=x.channels)
+        return self.add_node(node, None, (x.channels, x.frames, x.rows, x.columns))
+
+
+def _norm_of(norm: Norm | None) -> int:
+    if norm is None:
+        return _NO_NORM
+    return _GROUP if norm.kind == "group" else _POSITION
+
+
