@@ -118,9 +118,9 @@ def compile_schedule(
     those of hy3d_schedule_request, machines and halos theirs as tuples in their order.
 
     workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
-    kept_bytes); such a step names no slices. What it raises is raised. ValueError names a node or
-    an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no
-    error, and no program.
+    kept_bytes); the slices of such a step are -1 each. What it raises is raised. ValueError names a
+    node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
+    is no error, and no program.
     """
 
 def graph_sizes(

@@ -244,11 +244,12 @@ static PyObject *pair(const int64_t values[2])
     return Py_BuildValue("(LL)", (long long)values[0], (long long)values[1]);
 }
 
+/* values NULL: so many times -1. */
 static PyObject *numbers(const int32_t *values, int32_t count)
 {
     PyObject *const tuple = PyTuple_New(count);
     for (int32_t i = 0; tuple != NULL && i < count; i++) {
-        PyObject *const number = PyLong_FromLong(values[i]);
+        PyObject *const number = PyLong_FromLong(values == NULL ? -1 : values[i]);
         if (number == NULL) {
             Py_DECREF(tuple);
             return NULL;
@@ -258,7 +259,7 @@ static PyObject *numbers(const int32_t *values, int32_t count)
     return tuple;
 }
 
-/* refs NULL: none are known (a step that is being compiled). */
+/* refs NULL: they are not known yet, only how many there are (a step that is being compiled). */
 static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
 {
     const bool known = refs != NULL;
@@ -268,8 +269,8 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
     return Py_BuildValue(
         "(iiiiNNNNiiNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
         pair(step->own), pair(step->frames), pair(step->reads), pair(step->rows), (int)step->drop,
-        (int)step->peer, numbers(sources, known ? step->sources : 0),
-        numbers(others, known ? step->others : 0), numbers(frees, known ? step->frees : 0),
+        (int)step->peer, numbers(sources, step->sources), numbers(others, step->others),
+        numbers(frees, step->frees),
         (long long)step->macs, (long long)step->workspace_bytes);
 }
 

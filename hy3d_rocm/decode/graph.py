@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -136,9 +136,7 @@ class Recorder:
         self.layers.append(layer)
         return Value(len(self.nodes) - 1, *size)
 
-    def conv(
-        self, x: Value, layer: Conv, *, add: Value | None = None, keep: bool = False
-    ) -> Value:
+    def conv(self, x: Value, layer: Conv, *, add: Value | None = None, keep: bool = False) -> Value:
         """See Engine."""
         weight = layer.module.weight
         kernel = kernel_size(weight)
@@ -207,5 +205,3 @@ def _norm_of(norm: Norm | None) -> int:
     if norm is None:
         return _NO_NORM
     return _GROUP if norm.kind == "group" else _POSITION
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -70,6 +71,8 @@ class FusedBackend:
     What the kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
     Packed weights are kept as long as the backend. machine: instead of what the device is.
     """
+
+    is_channels_last = True
 
     def __init__(
         self, weights: Weights, device: torch.device | str, machine: Machine | None = None
@@ -139,6 +142,25 @@ class FusedBackend:
             size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
             total += 2 * whole(size * ITEMSIZE[job.dtype])
         return total
+
+    def packed_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
+        """Of the layer's weight and bias as the kernels read them, which are kept."""
+        affine = layer.norm is not None and layer.norm.kind == "group"
+        if self._refusal(layer, source, () if affine else None) is not None:
+            return 0
+        job = self._job(layer, source, frames, affine, False, False)
+        if work.refusal(job) is not None:
+            return 0
+        weight, item = self._weight(layer), ITEMSIZE[job.dtype]
+        taps, outputs = weight[0, 0].numel(), int(weight.shape[0])
+        if job.folds[1]:
+            taps = 4 * (2 if job.folds[0] else int(weight.shape[2]))
+            outputs *= 8 if job.folds[0] else 4
+        elif job.shuffle != ONES:
+            outputs = job.outputs * math.prod(job.shuffle)
+        return whole(outputs * taps * -(-int(weight.shape[1]) // 8) * 8 * item) + whole(
+            outputs * item
+        )
 
     def _torch(self) -> Backend:
         if self._other is None:

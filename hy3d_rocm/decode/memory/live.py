@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -236,6 +237,17 @@ class NoScores(TorchFunctionMode):
 def begin(live: Live) -> None:
     """This thread runs for a prediction from now on (it has no other use)."""
     _running.live = live
+
+
+@contextmanager
+def standing_for(workspace: OperatorWorkspace) -> Iterator[None]:
+    """Within it "meta" stands for the device of these rules, in this thread, as in a prediction."""
+    before = getattr(_running, "live", None)
+    _running.live = Live((), workspace)
+    try:
+        yield
+    finally:
+        _running.live = before
 
 
 def predicting() -> bool:

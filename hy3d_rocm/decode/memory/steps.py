@@ -1,0 +1,235 @@
+"""What a step of a decode's program takes beside what it reads and makes: the compiler asks.
+
+Convolutions are asked of the backend, the rest follows from what run.py does. Nothing is computed,
+and nothing larger than a few numbers is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
+from hy3d_rocm.decode.engines.layer_attention import query_rows
+from hy3d_rocm.decode.engines.moments import block_elements, wide_type
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
+from hy3d_rocm.decode.memory.live import standing_for
+from hy3d_rocm.decode.memory.predict import predict
+from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.graph import Graph
+    from hy3d_rocm.decode.layers import Backend
+    from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+
+__all__ = ["StepWorkspace"]
+
+Size = tuple[int, int, int, int]
+Bytes = tuple[int, int]
+
+
+class StepWorkspace:
+    """The workspace function of a request: of a step, the size (channels, frames, rows, columns) of
+    its source and whether it runs on the host, it tells bytes beside slices, and bytes that stay
+    until the end.
+
+    backend: what computes on the device; it is asked, never run. rules: what operators take inside
+    there. dtype: of all values. host: backend and rules of the host, where candidates of it are
+    allowed.
+    """
+
+    def __init__(
+        self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
+        host: tuple[Backend, OperatorWorkspace] | None = None,
+    ) -> None:  # fmt: skip
+        self._graph = graph
+        self._dtype = dtype
+        self._places = ((backend, rules), host)
+
+    def __call__(self, fields: tuple[Any, ...], source: Size, on_host: bool) -> Bytes:
+        """(workspace_bytes, kept_bytes), as hy3d_workspace_function."""
+        place = self._places[1 if on_host else 0]
+        assert place is not None, "a candidate of the host was offered without its backend"
+        step = ProgramStep._make(fields)
+        with standing_for(place[1]):
+            question = _Question(self._graph, *place, self._dtype, step, source)
+            inside = question.workspace_bytes()
+            return inside, question.kept_bytes()
+
+
+class _Question:
+    """One of them. count: frames that the step makes or fills."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
+        step: ProgramStep, source: Size,
+    ) -> None:  # fmt: skip
+        self.node, self.layer = graph.nodes[step.node], graph.layers[step.node]
+        self.backend, self.rules, self.dtype = backend, rules, dtype
+        self.step, self.source = step, source
+        self.count = step.frames[1] - step.frames[0]
+        self.overwrites = bool(step.flags & OVERWRITE)
+
+    def workspace_bytes(self) -> int:
+        rules = {
+            "conv": self._conv, "pass": self._sum, "keys": self._keys, "attend": self._attend,
+            "map": self._map, "opaque": self._map, "add": self._sum, "moments": self._moments,
+        }  # fmt: skip
+        rule = rules.get(OPS[self.step.op])
+        return 0 if rule is None else rule()
+
+    # Rules
+
+    def _conv(self) -> int:
+        layer, step = self.layer, self.step
+        assert isinstance(layer, Conv)
+        if step.slice < 0:
+            return 0  # nobody wants its frames: it is not made
+        inside = self._inside(layer, self._read(), step.own)
+        if not step.drop and (self.overwrites or not step.others):
+            return inside
+        # A copy of the residual, which the backend may write over; or all frames that the
+        # convolution gives, beside a copy of those that stay.
+        weight = self._weight(layer.module)
+        rows, columns = own_size(layer, self.source[2:], kernel_size(weight))
+        made, channels = step.own[1] - step.own[0], int(weight.shape[0])
+        if layer.shuffle is not None:
+            channels //= layer.shuffle.factor[0]
+            made = shuffled_frames(layer.shuffle, step.own)
+        return inside + made * channels * rows * columns * self.dtype.itemsize
+
+    def _sum(self) -> int:
+        """Of PASS and ADD."""
+        step = self.step
+        if not step.others:
+            return 0
+        x = self._frames(self.count)
+        return self._joined(step.sources, x) + self._joined(step.others, x)
+
+    def _moments(self) -> int:
+        numbers = self.node.channels * self.count * self.source[2] * self.source[3]
+        return 2 * wide_type(self.dtype).itemsize * min(block_elements(_META), numbers)
+
+    def _map(self) -> int:
+        """The function is run on shapes."""
+        layer = self.layer
+        assert isinstance(layer, Local)
+        first = self.step.reads[0]
+        x = self._frames(self.step.reads[1] - first)
+        made: list[Tensor] = []
+
+        def run() -> None:
+            made.append(layer.run(x, first))
+
+        peak = predict(run, known=[x], workspace=self.rules).device_bytes
+        storage = made[0].untyped_storage()
+        is_new = storage._cdata != x.untyped_storage()._cdata
+        own = peak - storage.nbytes() if is_new else peak
+        return max(own, 0) + self._joined(self.step.sources, x)
+
+    def _keys(self) -> int:
+        layer = self.layer
+        assert isinstance(layer, Attention)
+        x = self._frames(self.count)
+        return self._joined(self.step.sources, x) + self._projected(layer, x, layer.q)
+
+    def _attend(self) -> int:
+        """In turn: keys and values, where frames see themselves alone; queries; the frames one by
+        one; the projection behind them."""
+        layer, step = self.layer, self.step
+        assert isinstance(layer, Attention)
+        x = self._frames(self.count)
+        one = self.node.width * self.count * x.shape[3] * x.shape[4] * self.dtype.itemsize
+        keys = 2 * one if layer.span == "frame" else 0
+        queries = keys + self._projected(layer, x, layer.q) + one
+        mixing = keys + 2 * one + self._mixed(layer, x)
+        whole = Pieces((self._frames(self.count, self.node.width),), 0, self.count)
+        leaving = one + self._inside(Conv(layer.out), whole, (0, self.count))
+        if layer.rescale == 1 and not self.overwrites:
+            leaving += x.nbytes  # a copy of x, which the backend may write over
+        return self._joined(step.sources, x) + max(queries, mixing, leaving)
+
+    def _mixed(self, layer: Attention, x: Tensor) -> int:
+        """Beside the queries and the result, for the last frame of x, which sees the most."""
+        tokens, heads = int(x.shape[3] * x.shape[4]), self.node.heads
+        seen = {"frame": 1, "causal": self.step.frames[1], "video": self.source[1]}[layer.span]
+        size = self.node.width // heads
+        q, keys = (
+            torch.empty((1, heads, n, size), dtype=self.dtype, device="meta")
+            for n in (tokens, seen * tokens)
+        )
+        q = q[:, :, : query_rows(q, keys, keys, tokens)]
+        return int(q.nbytes) + self.rules.attention(q, keys, keys, None)
+
+    def _projected(self, layer: Attention, x: Tensor, module: Any) -> int:
+        """A projection of x, and what making it takes."""
+        frames = (0, int(x.shape[2]))
+        made = int(self._weight(module).shape[0]) * x[0, 0].numel() * self.dtype.itemsize
+        conv = Conv(module, norm=layer.norm)
+        return made + self._inside(conv, Pieces((x,), 0, frames[1]), frames)
+
+    # Parts
+
+    def _inside(self, layer: Conv, source: Pieces, frames: Range) -> int:
+        return self.backend.workspace_bytes(layer, source, frames)
+
+    def _weight(self, module: Any) -> Tensor:
+        weight = self.backend.weights.of(module, "weight")
+        assert weight is not None
+        return weight
+
+    def _read(self) -> Pieces:
+        """What a convolution reads, counted from where its own video begins."""
+        layer, step = self.layer, self.step
+        assert isinstance(layer, Conv)
+        begin = layer.skip_first - layer.reread
+        first = max(step.reads[0] - begin, 0)
+        return Pieces((self._frames(step.reads[1] - begin - first),), first, self.source[1] - begin)
+
+    def _frames(self, count: int, channels: int = 0) -> Tensor:
+        """Frames of the source, laid out as the backend does."""
+        size = (1, channels or self.source[0], count, *self.source[2:])
+        last = getattr(self.backend, "is_channels_last", False) and size[1] >= 8
+        form = torch.channels_last_3d if last else torch.contiguous_format
+        return torch.empty(size, dtype=self.dtype, device="meta", memory_format=form)
+
+    def _joined(self, slices: Sequence[int], x: Tensor) -> int:
+        """x put together of several slices."""
+        return int(x.nbytes) if len(slices) > 1 else 0
+
+    def kept_bytes(self) -> int:
+        """Converted and packed weights, and code that oneDNN has generated."""
+        code, self.rules.code_bytes = self.rules.code_bytes, 0
+        layer, device = self.layer, self.rules.device
+        modules: list[Any] = []
+        if isinstance(layer, (Conv, Attention)):
+            modules = [layer.norm.module] if layer.norm is not None else []
+        if isinstance(layer, Conv):
+            modules.append(layer.module)
+        elif isinstance(layer, Attention):
+            modules += [m for m in (layer.q, layer.k, layer.v, layer.out) if m is not None]
+        found = code
+        for module in modules:
+            for name in ("weight", "bias", "gamma"):
+                own = getattr(module, name, None)
+                if isinstance(own, torch.Tensor) and (
+                    own.dtype != self.dtype or own.device.type not in (device.type, "meta")
+                ):
+                    found += own.numel() * self.dtype.itemsize
+        packed = getattr(self.backend, "packed_bytes", None)
+        if packed is not None and isinstance(layer, Conv) and self.step.slice >= 0:
+            found += packed(layer, self._read(), self.step.own)
+        return found + self._statistics_bytes()
+
+    def _statistics_bytes(self) -> int:
+        """Factor and summand that stand for a GroupNorm."""
+        norm = getattr(self.layer, "norm", None)
+        group = norm is not None and norm.kind == "group"
+        return 2 * self.source[0] * wide_type(self.dtype).itemsize if group else 0
+
+
+_META = torch.device("meta")

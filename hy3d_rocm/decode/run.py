@@ -1,0 +1,450 @@
+"""Carries a decode's program out: one step, one operation on tensors.
+
+The C core has decided everything (include/hy3d/schedule.h): which frames a step makes of which
+slices, what is freed after it, what leaves for the host and comes back. Here each step becomes one
+call of a backend or a torch operator. A step that fails leaves no trace: what it writes in place it
+writes with its last operation, so it can be made again, with the same bits.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+
+from hy3d_rocm import _native
+from hy3d_rocm.decode.engines.layer_attention import query_rows
+from hy3d_rocm.decode.engines.moments import channel_moments, combine, group_affine
+from hy3d_rocm.decode.faults import ATTEMPTS, Counting, is_out_of_memory
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
+from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.report import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decode.engines.movers import Mover, Ticket
+    from hy3d_rocm.decode.graph import Graph
+    from hy3d_rocm.decode.layers import Backend
+
+__all__ = ["OPS", "ProgramStep", "Run", "retry_out_of_memory"]
+
+Affine = tuple["Tensor", "Tensor"]
+Result = TypeVar("Result")
+
+#: hy3d_step_op by number
+OPS = (
+    "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
+    "emit", "store", "drop", "load", "send", "recv",
+)  # fmt: skip
+# HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
+GATHER, OVERWRITE = 1, 2
+#: bytes of slices freed on the CPU until free pages are returned to the system
+TRIM_BYTES = 64 << 20
+
+
+class ProgramStep(NamedTuple):
+    """A hy3d_step; sources, others and frees are numbers of slices."""
+
+    op: int
+    node: int
+    slice: int
+    flags: int
+    own: Range
+    frames: Range
+    reads: Range
+    rows: Range
+    drop: int
+    peer: int
+    sources: tuple[int, ...]
+    others: tuple[int, ...]
+    frees: tuple[int, ...]
+    macs: int
+    workspace_bytes: int
+
+
+class _Slice:
+    """Frames of a value, or an attention's keys and values (2, heads, tokens, size of a head).
+
+    tensor: on the device, None while it is on the host only. owned: the memory is ours, so it may
+    be written over. leaving, coming: copies under way.
+    """
+
+    __slots__ = ("coming", "frames", "host", "leaving", "moments", "owned", "tensor")
+
+    def __init__(self, tensor: Tensor, frames: Range, moments: Moments | None = None) -> None:
+        self.tensor: Tensor | None = tensor
+        self.frames = frames
+        self.moments = moments
+        self.owned = True
+        self.host: Any = None
+        self.leaving: tuple[Any, Ticket] | None = None
+        self.coming: Ticket | None = None
+
+    def ready(self) -> Tensor:
+        """The tensor, for the computing stream."""
+        if self.coming is not None:
+            self.coming.join()
+            self.coming = None
+        assert self.tensor is not None, "a step reads a slice that is not on the device"
+        return self.tensor
+
+
+def retry_out_of_memory(relieve: Callable[[], object]) -> Callable[[int, int, BaseException], bool]:
+    """What Run takes as `recover`: a step that ran out of memory is made again, twice at most, with
+    relieve() before."""
+
+    def recover(step: int, attempts: int, error: BaseException) -> bool:
+        if attempts >= ATTEMPTS or not is_out_of_memory(error):
+            return False
+        relieve()
+        return True
+
+    return recover
+
+
+class Run:
+    """Carries sections of programs out, one at a time.
+
+    size: (T, H, W) of the graph's input. mover: where slices go that leave the device; needed only
+    by programs that store some. counter: check() before each attempt at a step, tick(Step) after
+    it. recover(step, attempts, error): after a step (of the section) failed so often; True where it
+    is to be made again; it raises, or gives False, where not. watch(step, frames): sees what a step
+    has made; may raise. affines: factor and summand (C,) of each node with a GroupNorm, given or
+    left by the section that reduced them.
+    """
+
+    def __init__(
+        self, graph: Graph, size: tuple[int, int, int], backend: Backend, device: torch.device,
+        dtype: torch.dtype, *, mover: Mover | None = None, counter: Counting | None = None,
+        recover: Callable[[int, int, BaseException], bool] | None = None,
+        watch: Callable[[Step, Tensor], object] | None = None, sample: int = 0,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self.backend = backend
+        self.device = device
+        self.dtype = dtype
+        self.mover = mover
+        self.counter = counter
+        self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
+        self.watch = watch
+        self.sample = sample
+        self.affines: dict[int, Affine] = {}
+        self._frames = [value[1] for value in _native.graph_sizes(graph.nodes, size)]
+        self._slices: dict[int, _Slice] = {}
+        self._of_node: dict[int, list[int]] = {}  # its slices in order, keys left out
+        self._freed_bytes = 0
+        # By number, as OPS; what is None moves slices, and is done by _move.
+        self._works: tuple[Callable[[ProgramStep], Any] | None, ...] = (
+            None, self._conv, self._pass, self._keys, self._attend, self._map, self._add,
+            self._trim, self._map, self._moments, self._reduce, None, None, None, None,
+            self._exchange, self._exchange,
+        )  # fmt: skip
+
+    def section(
+        self, program: Program, number: int, fetch: Callable[[Range], Tensor]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
+        W). (first frame, frames) of its output in order, which may be read until the next is asked
+        for. Raises what a step raised at last."""
+        section = program.sections[number]
+        picture = (0, int(section["size"][1])), (0, int(section["size"][2]))
+        slices = program.slices(number)
+        self._slices, self._of_node = {}, {}
+        for index, (node, is_keys, *_) in enumerate(slices):
+            if not is_keys:
+                self._of_node.setdefault(node, []).append(index)
+        try:
+            with torch.no_grad():
+                for at, fields in enumerate(program.steps(number)):
+                    step = ProgramStep._make(fields)
+                    told = self._told(step, at, picture)
+                    if OPS[step.op] == "emit":
+                        yield step.frames[0], self._attempt(at, partial(self._read, step))
+                    else:
+                        self._make(step, at, told, fetch)
+                    for freed in step.frees:
+                        self._free(freed)
+                    if self.counter is not None:
+                        self.counter.tick(told)
+        finally:
+            self._close()
+
+    # Steps
+
+    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+        """The step as a counter gets it."""
+        return Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
+
+    def _make(
+        self, step: ProgramStep, at: int, told: Step, fetch: Callable[[Range], Tensor]
+    ) -> None:
+        """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
+        name, work = OPS[step.op], self._works[step.op]
+        if name == "enter":
+            self._slices[step.slice] = self._attempt(at, lambda: self._enter(step, fetch))
+            return
+        if work is None:
+            self._attempt(at, lambda: self._move(name, step))
+            return
+        if step.slice < 0 and name in ("conv", "pass"):
+            return  # frames that nobody wants
+        made = self._attempt(at, lambda: work(step))
+        if made is None:
+            return
+        tensor, moments = made
+        if self.watch is not None:
+            self.watch(told, tensor)
+        entry = self._slices[step.slice] = _Slice(tensor, step.frames, moments)
+        del made, tensor
+        if step.flags & GATHER and moments is None:
+            entry.moments = self._attempt(at, lambda: channel_moments(entry.ready()))
+
+    def _attempt(self, at: int, work: Callable[[], Result]) -> Result:
+        """work(), which leaves no trace when it fails, until it succeeds or `recover` gives up."""
+        attempts = 0
+        while True:
+            if self.counter is not None:
+                self.counter.check()
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
+                failure = error
+            attempts += 1
+            if not self.recover(at, attempts, failure):
+                raise failure
+
+    def _enter(self, step: ProgramStep, fetch: Callable[[Range], Tensor]) -> _Slice:
+        given = fetch(step.frames)
+        entry = _Slice(given.to(self.device, self.dtype), step.frames)
+        entry.owned = entry.tensor is not given
+        return entry
+
+    def _conv(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+        layer = self.graph.layers[step.node]
+        assert isinstance(layer, Conv)
+        begin = layer.skip_first - layer.reread  # where the convolution's own video begins
+        parts = [self._slices[n].ready() for n in step.sources]
+        first = self._slices[step.sources[0]].frames[0] - begin
+        if first < 0:
+            parts[0], first = parts[0][:, :, -first:], 0
+        total = self._frames[self.graph.nodes[step.node].source] - begin
+        source, affine = Pieces(tuple(parts), first, total), self.affines.get(step.node)
+        extra = self._residual(step)
+        if step.drop == 0:
+            return self.backend.convolve(
+                layer, source, step.own, affine=affine, add=extra,
+                moments=bool(step.flags & GATHER),
+            )  # fmt: skip
+        result, _ = self.backend.convolve(layer, source, step.own, affine=affine)
+        result = result[:, :, step.drop :]
+        return result.clone() if extra is None else extra.add_(result), None
+
+    def _pass(self, step: ProgramStep) -> tuple[Tensor, None]:
+        if not step.others:
+            return self._cut(step.sources, step.frames, copy=True), None
+        return self._cut(step.sources, step.frames) + self._cut(step.others, step.frames), None
+
+    def _map(self, step: ProgramStep) -> tuple[Tensor, None]:
+        layer = self.graph.layers[step.node]
+        assert isinstance(layer, Local)
+        part = self._cut(step.sources, step.reads)
+        made = layer.run(part, step.reads[0])
+        if made.shape[2] != step.frames[1] - step.frames[0]:
+            raise ValueError(
+                f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
+                f"{step.frames[1] - step.frames[0]} it had said"
+            )
+        shared = made.untyped_storage()._cdata == part.untyped_storage()._cdata
+        return made.clone() if shared else made, None
+
+    def _add(self, step: ProgramStep) -> tuple[Tensor, None]:
+        x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
+        return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
+
+    def _trim(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+        return self._cut(step.sources, step.frames, copy=True), None
+
+    def _exchange(self, step: ProgramStep) -> None:
+        raise NotImplementedError("rows of other devices are not exchanged yet")
+
+    def _moments(self, step: ProgramStep) -> None:
+        entry = self._slices[step.slice]
+        entry.moments = channel_moments(entry.ready())
+
+    def _reduce(self, step: ProgramStep) -> None:
+        layer, node = self.graph.layers[step.node], self.graph.nodes[step.node]
+        assert isinstance(layer, (Conv, Attention))
+        assert layer.norm is not None
+        parts = [self._slices[n].moments for n in self._of_node[node.source]]
+        known = [part for part in parts if part is not None]
+        assert len(known) == len(parts), "a norm is reduced before its statistics are there"
+        found = combine(known)
+        self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
+
+    # Attention
+
+    def _keys(self, step: ProgramStep) -> None:
+        """Keys and values of some frames, at their place."""
+        layer = self.graph.layers[step.node]
+        assert isinstance(layer, Attention)
+        x = self._cut(step.sources, step.reads)
+        tokens = int(x.shape[3] * x.shape[4])
+        if step.slice not in self._slices:
+            frames = (0, self._frames[step.node])
+            self._slices[step.slice] = _Slice(self._room(step, x, frames[1]), frames)
+        place = slice(step.reads[0] * tokens, step.reads[1] * tokens)
+        self._fill(step, layer, x, self._slices[step.slice].ready()[:, :, place])
+
+    def _room(self, step: ProgramStep, x: Tensor, frames: int) -> Tensor:
+        node = self.graph.nodes[step.node]
+        tokens = frames * int(x.shape[3] * x.shape[4])
+        return x.new_empty((2, node.heads, tokens, node.width // node.heads))
+
+    def _fill(self, step: ProgramStep, layer: Attention, x: Tensor, room: Tensor) -> None:
+        if layer.k is None:
+            made = self._projected(step, layer, x, layer.q).chunk(3, dim=1)[1:]
+            for place, part in zip(room, made, strict=True):
+                place.copy_(_tokens(part, layer.heads))
+            return
+        for place, module in zip(room, (layer.k, layer.v), strict=True):
+            place.copy_(_tokens(self._projected(step, layer, x, module), layer.heads))
+
+    def _projected(self, step: ProgramStep, layer: Attention, x: Tensor, module: Any) -> Tensor:
+        conv, frames = Conv(module, norm=layer.norm), (0, int(x.shape[2]))
+        affine = self.affines.get(step.node)
+        return self.backend.convolve(conv, Pieces((x,), *frames), frames, affine=affine)[0]
+
+    def _attend(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+        """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
+        layer = self.graph.layers[step.node]
+        assert isinstance(layer, Attention)
+        x = self._cut(step.sources, step.frames)
+        mixed = self._mixed(step, layer, x)
+        conv, whole = Conv(layer.out), (0, int(x.shape[2]))
+        source = Pieces((mixed,), *whole)
+        if layer.rescale != 1:
+            result, _ = self.backend.convolve(conv, source, whole)
+            return result.add_(x).div_(layer.rescale), None
+        if not self._may_write(step, step.sources):
+            x = x.clone()
+        gather = bool(step.flags & GATHER)
+        return self.backend.convolve(conv, source, whole, add=x, moments=gather)
+
+    def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
+        """softmax(q k^T) v, (1, width, t, H, W)."""
+        width = self.graph.nodes[step.node].width
+        tokens, frames = int(x.shape[3] * x.shape[4]), int(x.shape[2])
+        first = 0  # frame of the first key
+        if layer.span == "frame":
+            room, first = self._room(step, x, frames), step.frames[0]
+            self._fill(step, layer, x, room)
+        else:
+            room = self._slices[step.others[0]].ready()
+        q = self._projected(step, layer, x, layer.q)[:, :width]
+        q = _tokens(q, layer.heads).contiguous()[None]
+        mixed = q.new_empty((1, width, frames, *x.shape[3:]))
+        target = _tokens(mixed, layer.heads)
+        for frame in range(frames):
+            if self.counter is not None:
+                self.counter.check()
+            at = step.frames[0] + frame - first
+            stop = room.shape[2] if layer.span == "video" else (at + 1) * tokens
+            seen = slice(at * tokens if layer.span == "frame" else 0, stop)
+            k, v = room[0, None, :, seen], room[1, None, :, seen]
+            rows = query_rows(q, k, v, tokens)
+            for start in range(frame * tokens, (frame + 1) * tokens, rows):
+                part = slice(start, min(start + rows, (frame + 1) * tokens))
+                target[:, part].copy_(
+                    F.scaled_dot_product_attention(q[:, :, part], k, v, scale=layer.scale)[0]
+                )
+        return mixed
+
+    # Slices
+
+    def _cut(self, numbers: Sequence[int], frames: Range, copy: bool = False) -> Tensor:
+        """Some frames out of the slices that hold them: one tensor, a copy where they are several
+        (or it is asked for)."""
+        parts = []
+        for number in numbers:
+            entry = self._slices[number]
+            first = entry.frames[0]
+            parts.append(entry.ready()[:, :, max(frames[0] - first, 0) : frames[1] - first])
+        if len(parts) > 1:
+            return torch.cat(parts, dim=2)
+        return parts[0].clone() if copy else parts[0]
+
+    def _residual(self, step: ProgramStep) -> Tensor | None:
+        """That of a convolution, which its backend may write over."""
+        if not step.others:
+            return None
+        return self._cut(step.others, step.frames, copy=not self._may_write(step, step.others))
+
+    def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
+        return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
+
+    def _read(self, step: ProgramStep) -> Tensor:
+        return self._slices[step.slice].ready()
+
+    def _move(self, name: str, step: ProgramStep) -> None:
+        """STORE, DROP and LOAD."""
+        entry = self._slices[step.slice]
+        assert self.mover is not None, "a program that stores slices needs a mover"
+        if name == "store":
+            entry.leaving = self.mover.send(entry.ready())
+        elif name == "load":
+            entry.tensor, entry.coming = self.mover.bring(entry.host)
+        else:
+            self._settle(entry)
+            self._forget(entry)
+
+    def _settle(self, entry: _Slice) -> None:
+        """Waits for the slice's copies."""
+        if entry.leaving is not None:
+            host, ticket = entry.leaving
+            ticket.wait()
+            entry.host, entry.leaving = host, None
+        if entry.coming is not None:
+            entry.coming.wait()
+            entry.coming = None
+
+    def _free(self, number: int) -> None:
+        """Nobody reads the slice any more; a copy of it under way is of no use."""
+        entry = self._slices.pop(number)
+        if entry.leaving is not None:
+            assert self.mover is not None
+            host, ticket = entry.leaving
+            ticket.abandon()
+            self.mover.free(host)
+            entry.leaving = None
+        self._settle(entry)
+        if entry.host is not None:
+            assert self.mover is not None
+            self.mover.free(entry.host)
+        self._forget(entry)
+
+    def _forget(self, entry: _Slice) -> None:
+        if self.device.type == "cpu" and entry.tensor is not None and entry.owned:
+            self._freed_bytes += entry.tensor.nbytes
+            if self._freed_bytes >= TRIM_BYTES:
+                self._freed_bytes = 0
+                entry.tensor = None
+                meter.trim_malloc()  # glibc keeps freed slices below 32 MiB otherwise
+        entry.tensor = None
+
+    def _close(self) -> None:
+        """After the last step, or an error: no copy is under way, nothing is held."""
+        for number in list(self._slices):
+            self._settle(self._slices[number])
+            self._free(number)
+
+
+def _tokens(x: Tensor, heads: int) -> Tensor:
+    """(1, width, T, H, W) -> (heads, tokens, size of a head), a view where it can be one."""
+    return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
