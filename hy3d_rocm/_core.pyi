@@ -86,8 +86,8 @@ class Program:
     def fallback(
         self, step: int, reason: _Reason, can_widen: bool = False
     ) -> Literal["step again", "begin again", "wider", "stop"]:
-        """What comes after a step (counted in the whole program) failed. After "begin again" and
-        "wider" the schedule has another program. Exceptions of the workspace function."""
+        """What comes after a step (counted in the whole program) failed. After "begin again" the
+        schedule has another program. Exceptions of the workspace function."""
 
 def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],
@@ -100,10 +100,13 @@ def compile_schedule(
     kept_bytes: int = 0,
     device_budget: int = 0,
     host_budget: int = 0,
+    margin_bytes: int = 0,
+    margin_permille: int = 0,
     is_unified: int = 0,
     is_host: int = 0,
     may_spill: int = 0,
     pins_powers: int = 0,
+    compiles_all: int = 0,
     strategies: int = 0,
     device: _Machine,
     host: _Machine = ...,

@@ -1,6 +1,6 @@
 /* Decode programs: a graph and a request as tuples of numbers in, steps as tuples out.
  *
- * A Schedule owns the core's, the nodes and the workspace function, which a fallback may ask again.
+ * A Schedule owns the core's and the workspace function, which a fallback may ask again.
  * A Program is a Schedule's program until a fallback gives that up: what it tells is copied out, and
  * one that is over says so. */
 #include "hy3d/schedule.h"
@@ -64,10 +64,13 @@ static const field request_fields[] = {
     REQUEST(kept_bytes, WIDE, 1, 0),
     REQUEST(device_budget, WIDE, 1, 0),
     REQUEST(host_budget, WIDE, 1, 0),
+    REQUEST(margin_bytes, WIDE, 1, 0),
+    REQUEST(margin_permille, SMALL, 1, 0),
     REQUEST(is_unified, SMALL, 1, 0),
     REQUEST(is_host, SMALL, 1, 0),
     REQUEST(may_spill, SMALL, 1, 0),
     REQUEST(pins_powers, SMALL, 1, 0),
+    REQUEST(compiles_all, SMALL, 1, 0),
     REQUEST(strategies, SMALL, 1, 0),
     REQUEST(copy_bytes_per_second, REAL, 1, 0),
     REQUEST(statistic_passes, SMALL, 1, 0),
@@ -292,11 +295,11 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisisLsssisLsLsLsLsLsLsd}", "strategy", hy3d_strategy_name(c->strategy),
+        "{sssssisisLsisisisLsisssisLsLsLsLsLsLsd}", "strategy", hy3d_strategy_name(c->strategy),
         "order", hy3d_order_name(c->order), "on_host", (int)c->on_host, "chunk", (int)c->chunk,
         "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
         (int)c->halo_row, "is_exact", (int)c->is_exact, "resident_bytes",
-        (long long)c->resident_bytes, "status", hy3d_status_name((hy3d_status)c->status), "fits",
+        (long long)c->resident_bytes, "is_early", (int)c->is_early, "status", hy3d_status_name((hy3d_status)c->status), "fits",
         (int)c->fits, "device_bytes", (long long)c->device_bytes, "host_bytes",
         (long long)c->host_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
         (long long)c->loaded_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
@@ -314,7 +317,6 @@ static PyObject *cut_dict(const hy3d_cut *cut)
 typedef struct schedule_object {
     PyObject_HEAD
     hy3d_schedule *schedule;
-    hy3d_node *nodes;
     PyObject *workspace; /* a callable */
     PyObject *module;    /* keeps the context alive that the memory belongs to */
     int64_t given_up;    /* programs so far */
@@ -355,7 +357,6 @@ static void schedule_dealloc(PyObject *self)
     if (object->schedule != NULL) {
         hy3d_schedule_destroy(context_of(object), object->schedule);
     }
-    PyMem_Free(object->nodes);
     Py_XDECREF(object->workspace);
     Py_XDECREF(object->module);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -503,11 +504,7 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     }
     request.graph.nodes = nodes;
     PyObject *const self = compile(module, state, &request, workspace);
-    if (self == NULL) {
-        PyMem_Free(nodes);
-    } else {
-        schedule_of(self)->nodes = nodes;
-    }
+    PyMem_Free(nodes); /* the core has copied them */
     return self;
 }
 
@@ -804,7 +801,7 @@ static PyObject *fall_back(PyObject *self, int64_t step, hy3d_reason reason, boo
     hy3d_action action = HY3D_ACTION_STOP;
     const hy3d_status status = hy3d_schedule_fallback(context_of(owner), owner->schedule,
                                                       (int32_t)step, reason, can_widen, &action);
-    owner->given_up += action == HY3D_ACTION_BEGIN_AGAIN || action == HY3D_ACTION_WIDER;
+    owner->given_up += action == HY3D_ACTION_BEGIN_AGAIN || status != HY3D_OK;
     close_program(self, NULL);
     if (PyErr_Occurred() != NULL) {
         return NULL;

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
 
-__all__ = ["OPS", "ProgramStep", "Run", "retry_out_of_memory"]
+__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "retry_out_of_memory"]
 
 Affine = tuple["Tensor", "Tensor"]
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ class Run:
     by programs that store some. counter: check() before each attempt at a step, tick(Step) after
     it. recover(step, attempts, error): after a step (of the section) failed so often; True where it
     is to be made again; it raises, or gives False, where not. watch(step, frames): sees what a step
-    has made; may raise. affines: factor and summand (C,) of each node with a GroupNorm, given or
+    has made; may raise. own: the VAE's own code, for programs that run it (1, C, T, H, W). affines: factor and summand (C,) of each node with a GroupNorm, given or
     left by the section that reduced them.
     """
 
@@ -124,6 +124,7 @@ class Run:
         dtype: torch.dtype, *, mover: Mover | None = None, counter: Counting | None = None,
         recover: Callable[[int, int, BaseException], bool] | None = None,
         watch: Callable[[Step, Tensor], object] | None = None, sample: int = 0,
+        own: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.backend = backend
@@ -134,7 +135,9 @@ class Run:
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
         self.watch = watch
         self.sample = sample
+        self.own = own
         self.affines: dict[int, Affine] = {}
+        self._size = size
         self._frames = [value[1] for value in _native.graph_sizes(graph.nodes, size)]
         self._slices: dict[int, _Slice] = {}
         self._of_node: dict[int, list[int]] = {}  # its slices in order, keys left out
@@ -166,6 +169,8 @@ class Run:
                     told = self._told(step, at, picture)
                     if OPS[step.op] == "emit":
                         yield step.frames[0], self._attempt(at, partial(self._read, step))
+                    elif OPS[step.op] == "opaque" and step.slice < 0:
+                        yield 0, self._attempt(at, partial(self._whole, fetch))
                     else:
                         self._make(step, at, told, fetch)
                     for freed in step.frees:
@@ -209,9 +214,9 @@ class Run:
         """work(), which leaves no trace when it fails, until it succeeds or `recover` gives up."""
         attempts = 0
         while True:
-            if self.counter is not None:
-                self.counter.check()
             try:
+                if self.counter is not None:
+                    self.counter.check()
                 return work()
             except (RuntimeError, MemoryError) as error:
                 traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
@@ -261,8 +266,7 @@ class Run:
                 f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
                 f"{step.frames[1] - step.frames[0]} it had said"
             )
-        shared = made.untyped_storage()._cdata == part.untyped_storage()._cdata
-        return made.clone() if shared else made, None
+        return own_memory(made, part), None
 
     def _add(self, step: ProgramStep) -> tuple[Tensor, None]:
         x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
@@ -270,6 +274,10 @@ class Run:
 
     def _trim(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
         return self._cut(step.sources, step.frames, copy=True), None
+
+    def _whole(self, fetch: Callable[[Range], Tensor]) -> Tensor:
+        assert self.own is not None, "a program runs the VAE's own code, which was not given"
+        return self.own(fetch((0, self._size[0])).to(self.device, self.dtype))
 
     def _exchange(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")
@@ -443,6 +451,13 @@ class Run:
         for number in list(self._slices):
             self._settle(self._slices[number])
             self._free(number)
+
+
+def own_memory(made: Tensor, source: Tensor) -> Tensor:
+    """What was made of `source`, copied where it is a view of that or of more than itself."""
+    storage = made.untyped_storage()
+    shared = storage._cdata == source.untyped_storage()._cdata
+    return made.clone() if shared or storage.nbytes() > made.nbytes else made
 
 
 def _tokens(x: Tensor, heads: int) -> Tensor:

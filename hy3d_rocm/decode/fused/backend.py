@@ -162,6 +162,17 @@ class FusedBackend:
             outputs * item
         )
 
+    def adds_in_place(self, layer: Conv, source: Pieces, frames: Range) -> bool:
+        """Whether a residual that is laid out as results are becomes the result."""
+        affine = layer.norm is not None and layer.norm.kind == "group"
+        if self._refusal(layer, source, () if affine else None) is not None:
+            return False
+        job = self._job(layer, source, frames, affine, True, False)
+        if work.refusal(job) is not None:
+            return False
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        return by_copy or (job.outputs % 8 == 0 and len(_parts(layer, job)) == 1)
+
     def _torch(self) -> Backend:
         if self._other is None:
             self._other = TorchBackend(self.weights)

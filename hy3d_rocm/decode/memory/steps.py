@@ -17,7 +17,7 @@ from hy3d_rocm.decode.engines.moments import block_elements, wide_type
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
 from hy3d_rocm.decode.memory.live import standing_for
 from hy3d_rocm.decode.memory.predict import predict
-from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
+from hy3d_rocm.decode.run import OPS, ProgramStep, own_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,9 +54,10 @@ class StepWorkspace:
         """(workspace_bytes, kept_bytes), as hy3d_workspace_function."""
         place = self._places[1 if on_host else 0]
         assert place is not None, "a candidate of the host was offered without its backend"
-        step = ProgramStep._make(fields)
-        with standing_for(place[1]):
-            question = _Question(self._graph, *place, self._dtype, step, source)
+        step, (backend, rules) = ProgramStep._make(fields), place
+        rules = rules.anew()
+        with standing_for(rules):
+            question = _Question(self._graph, backend, rules, self._dtype, step, source)
             inside = question.workspace_bytes()
             return inside, question.kept_bytes()
 
@@ -72,7 +73,6 @@ class _Question:
         self.backend, self.rules, self.dtype = backend, rules, dtype
         self.step, self.source = step, source
         self.count = step.frames[1] - step.frames[0]
-        self.overwrites = bool(step.flags & OVERWRITE)
 
     def workspace_bytes(self) -> int:
         rules = {
@@ -89,11 +89,12 @@ class _Question:
         assert isinstance(layer, Conv)
         if step.slice < 0:
             return 0  # nobody wants its frames: it is not made
-        inside = self._inside(layer, self._read(), step.own)
-        if not step.drop and (self.overwrites or not step.others):
+        source = self._read()
+        inside = self._inside(layer, source, step.own)
+        if not step.drop and (not step.others or self._adds_in_place(layer, source, step.own)):
             return inside
-        # A copy of the residual, which the backend may write over; or all frames that the
-        # convolution gives, beside a copy of those that stay.
+        # The result beside the residual, be it copied or not; or all frames that the convolution
+        # gives, beside a copy of those that stay.
         weight = self._weight(layer.module)
         rows, columns = own_size(layer, self.source[2:], kernel_size(weight))
         made, channels = step.own[1] - step.own[0], int(weight.shape[0])
@@ -123,13 +124,10 @@ class _Question:
         made: list[Tensor] = []
 
         def run() -> None:
-            made.append(layer.run(x, first))
+            made.append(own_memory(layer.run(x, first), x))
 
         peak = predict(run, known=[x], workspace=self.rules).device_bytes
-        storage = made[0].untyped_storage()
-        is_new = storage._cdata != x.untyped_storage()._cdata
-        own = peak - storage.nbytes() if is_new else peak
-        return max(own, 0) + self._joined(self.step.sources, x)
+        return peak - int(made[0].nbytes) + self._joined(self.step.sources, x)
 
     def _keys(self) -> int:
         layer = self.layer
@@ -148,9 +146,10 @@ class _Question:
         queries = keys + self._projected(layer, x, layer.q) + one
         mixing = keys + 2 * one + self._mixed(layer, x)
         whole = Pieces((self._frames(self.count, self.node.width),), 0, self.count)
-        leaving = one + self._inside(Conv(layer.out), whole, (0, self.count))
-        if layer.rescale == 1 and not self.overwrites:
-            leaving += x.nbytes  # a copy of x, which the backend may write over
+        out = Conv(layer.out)
+        leaving = one + self._inside(out, whole, (0, self.count))
+        if layer.rescale == 1 and not self._adds_in_place(out, whole, (0, self.count)):
+            leaving += x.nbytes  # a copy of x, or the result beside it
         return self._joined(step.sources, x) + max(queries, mixing, leaving)
 
     def _mixed(self, layer: Attention, x: Tensor) -> int:
@@ -173,6 +172,11 @@ class _Question:
         return made + self._inside(conv, Pieces((x,), 0, frames[1]), frames)
 
     # Parts
+
+    def _adds_in_place(self, layer: Conv, source: Pieces, frames: Range) -> bool:
+        """Whether the backend makes its result in the residual's memory."""
+        ask = getattr(self.backend, "adds_in_place", None)
+        return ask is not None and bool(ask(layer, source, frames))
 
     def _inside(self, layer: Conv, source: Pieces, frames: Range) -> int:
         return self.backend.workspace_bytes(layer, source, frames)
@@ -202,8 +206,8 @@ class _Question:
         return int(x.nbytes) if len(slices) > 1 else 0
 
     def kept_bytes(self) -> int:
-        """Converted and packed weights, and code that oneDNN has generated."""
-        code, self.rules.code_bytes = self.rules.code_bytes, 0
+        """Converted and packed weights; code that oneDNN generates, for the steps at the video's
+        beginning, in the middle and at the end."""
         layer, device = self.layer, self.rules.device
         modules: list[Any] = []
         if isinstance(layer, (Conv, Attention)):
@@ -212,7 +216,7 @@ class _Question:
             modules.append(layer.module)
         elif isinstance(layer, Attention):
             modules += [m for m in (layer.q, layer.k, layer.v, layer.out) if m is not None]
-        found = code
+        found = 3 * self.rules.code_bytes
         for module in modules:
             for name in ("weight", "bias", "gamma"):
                 own = getattr(module, name, None)

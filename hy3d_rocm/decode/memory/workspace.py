@@ -18,6 +18,7 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,12 @@ class OperatorWorkspace:
         self.code_scale = 1.0  # shapes that each one seen stands for
         self.code_bytes = 0  # of code generated so far
         self._shapes: set[tuple[Any, ...]] = set()
+
+    def anew(self) -> OperatorWorkspace:
+        """The same rules before anything was computed."""
+        made = copy.copy(self)
+        made.code_bytes, made._shapes = 0, set()
+        return made
 
     @property
     def key(self) -> tuple[Any, ...]:

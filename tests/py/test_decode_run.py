@@ -1,0 +1,277 @@
+"""Programs carried out step by step: the frames of the engines by layers and by chunks, bit for bit,
+in the memory that the program states."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from decode_doubles import EVERY_KIND, tiny_vae  # noqa: E402
+from layerwise_doubles import Counter, FailingOperators, LateMover, joined, make_engine  # noqa: E402
+from live_storages import LiveStorages  # noqa: E402
+from program_doubles import (  # noqa: E402
+    ALL,
+    CPU,
+    by_layers,
+    carried_out,
+    compiled,
+    family_of,
+    source_of,
+    torch_backend,
+)
+
+from hy3d_rocm import _core, _native  # noqa: E402
+from hy3d_rocm.decode.engines.chunk_attention import Attended  # noqa: E402
+from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
+from hy3d_rocm.decode.graph import record  # noqa: E402
+from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.decode.run import OPS, Run, retry_out_of_memory  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
+BY_CHUNKS = tuple(k for k in EVERY_KIND if k not in ("hunyuan", "image", "image16"))
+BOTH = pytest.mark.parametrize("encode", [False, True], ids=["decode", "encode"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(before)
+
+
+def lengths(family: Any) -> tuple[int, ...]:
+    return (1,) if family.is_image else (1, 2, 5)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_values_have_the_sizes_that_the_family_says(kind: str, encode: bool) -> None:
+    family = family_of(kind, tiny_vae(kind))
+    graph = record(family, encode)
+    shape_of = family.moments_shape if encode else family.out_shape
+    for latents in (1,) if family.is_image else range(1, 14):
+        x = source_of(family, encode, latents)
+        sizes = _core.graph_sizes(graph.nodes, tuple(x.shape[2:]))
+        assert sizes[0] == tuple(x.shape[1:])
+        assert sizes[-1] == shape_of(tuple(x.shape))[1:]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_by_layers_the_bits_are_those_of_the_engine_by_layers(kind: str, encode: bool) -> None:
+    family = family_of(kind, tiny_vae(kind))
+    graph = by_layers(record(family, encode))
+    function = family.encode if encode else family.decode
+    for latents in lengths(family):
+        x = source_of(family, encode, latents)
+        for slice_bytes in (1, 30000, ALL):
+            engine = make_engine(slice_bytes)
+            wanted = joined(engine, function(engine, engine.enter(x)))
+            program = compiled(graph, x, slice_bytes=slice_bytes).program
+            assert program.candidate["order"] == "layers"
+            got = carried_out(graph, x, program)
+            assert torch.equal(got, wanted), (latents, slice_bytes)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", BY_CHUNKS)
+def test_by_chunks_the_bits_are_those_of_the_engine_by_chunks(
+    kind: str, encode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunked engine hands what its attention has mixed on as a transposed view, whose product
+    with the last projection torch rounds otherwise; here it does so as a tensor of its own."""
+    mixed = Attended._mixed
+    monkeypatch.setattr(Attended, "_mixed", lambda self, *more: mixed(self, *more).contiguous())
+    family = family_of(kind, tiny_vae(kind))
+    graph = record(family, encode)
+    function = family.encode if encode else family.decode
+    for latents in lengths(family):
+        x = source_of(family, encode, latents)
+        for chunk in (1, 2, 3):
+            engine = ChunkEngine(torch_backend())
+            wanted = torch.cat([made for _, made in engine.run(function, x, chunk)], 2)
+            program = compiled(graph, x, chunk=chunk).program
+            assert program.candidate["order"] == "chunks"
+            assert torch.equal(carried_out(graph, x, program), wanted), (latents, chunk)
+
+
+def statistics_bytes(graph: Any, program: Any) -> int:
+    """What a program does not count: mean and deviations of each slice, (C,) in float64; and while
+    they are combined, both stacked, a term of a sum each, and a few (C,) in float64."""
+    slices = program.slices(0)
+    found, most = 0, 0
+    for node, entry in enumerate(graph.nodes):
+        count = sum(s[0] == node and not s[1] for s in slices)
+        found += 16 * entry.channels * count
+        most = max(most, (6 * count + 16) * 8 * entry.channels)
+    return found + most
+
+
+def parameter_bytes(graph: Any) -> int:
+    """Of the norms' parameters of one layer, copied a few times while it is computed."""
+    return 16 * max(node.channels for node in graph.nodes) * 8
+
+
+@BOTH
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
+    vae = tiny_vae(kind)
+    family = family_of(kind, vae)
+    x = source_of(family, encode, lengths(family)[-1], 3, 4)
+    plain = record(family, encode)
+    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in (1, 60000, ALL)]
+    if kind in BY_CHUNKS:
+        jobs += [(plain, {"chunk": chunk}) for chunk in (1, 3)]
+    known = [x, *vae.parameters(), *vae.buffers()]
+    for graph, job in jobs:
+        modules = [m for layer in graph.layers for m in (getattr(layer, "module", None),) if m]
+        known += [b for m in modules for b in m.buffers()]
+        program = compiled(graph, x, **job).program
+        with LiveStorages(known, CPU) as live:
+            run = Run(graph, tuple(x.shape[2:]), torch_backend(), CPU, x.dtype)
+            for _first, _frames in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
+                del _first, _frames
+            del run
+        stated = program.candidate["device_bytes"]
+        slack = parameter_bytes(graph)
+        if any(node.norm == 2 for node in graph.nodes):
+            slack += statistics_bytes(graph, program)
+        assert live.peak <= stated + slack, (job, live.peak, stated, slack)
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])
+def test_what_leaves_for_the_host_changes_no_bit(kind: str) -> None:
+    """A second device's copies happen as late as they may."""
+    family = family_of(kind, tiny_vae(kind))
+    x = source_of(family, False, 5)
+    graph = by_layers(record(family))
+    everything = compiled(graph, x, slice_bytes=60000, is_host=0)
+    wanted = carried_out(graph, x, everything.program)
+    least = compiled(
+        graph, x, slice_bytes=60000, is_host=0, may_spill=1, device_budget=1
+    ).smallest_budget
+    most = everything.program.candidate["device_bytes"]
+    for seed, budget in enumerate((least, (least + most) // 2)):
+        program = compiled(
+            graph, x, slice_bytes=60000, is_host=0, may_spill=1, device_budget=budget
+        ).program
+        names = [OPS[step[0]] for step in program.steps(0)]
+        assert names.count("store") >= 1
+        assert names.count("load") >= 1
+        mover = LateMover(seed)
+        got = carried_out(graph, x, program, mover=mover)
+        assert torch.equal(got, wanted)
+        assert not mover.parked, "copies were left on the host"
+        assert not mover.under_way
+        failing = LateMover(seed, copies_that_fail=9)
+        again = retry_out_of_memory(lambda: None)
+        assert torch.equal(carried_out(graph, x, program, mover=failing, recover=again), wanted)
+
+
+@pytest.mark.parametrize("order", ["layers", "chunks"])
+@pytest.mark.parametrize("kind", ["hunyuan15", "ltx095"])
+def test_a_step_that_ran_out_of_memory_is_made_again_with_the_same_bits(
+    kind: str, order: str
+) -> None:
+    """An operator of each step fails in turn; replay by its number."""
+    family = family_of(kind, tiny_vae(kind))
+    x = source_of(family, False, 3)
+    graph = record(family)
+    graph = by_layers(graph) if order == "layers" else graph
+    program = compiled(graph, x, slice_bytes=40000, chunk=2).program
+    counting = OperatorsOfSteps()
+    with counting:
+        wanted = carried_out(graph, x, program, counter=counting)
+    rng = random.Random(7)
+    chosen = {rng.randrange(a, b) for a, b in counting.ranges() if b > a}
+    assert len(chosen) > 20
+    reliefs: list[int] = []
+    recover = retry_out_of_memory(lambda: reliefs.append(1))
+    with FailingOperators(chosen) as failing:
+        got = carried_out(graph, x, program, recover=recover)
+    assert torch.equal(got, wanted), sorted(chosen)
+    assert 0 < len(reliefs) <= failing.count
+
+
+class OperatorsOfSteps(FailingOperators):
+    """Counts operators; as a counter it notes how many there were before each step."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        super().__init__(set())
+        self.before = [0]
+
+    def check(self) -> None: ...
+
+    def tick(self, step: Any) -> None:
+        self.before.append(self.count)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(zip(self.before, self.before[1:], strict=False))
+
+
+def test_what_cannot_be_made_again_is_raised_and_nothing_stays() -> None:
+    family = family_of("wan", tiny_vae("wan"))
+    x = source_of(family, False, 2)
+    graph = record(family)
+    program = compiled(graph, x).program
+    seen: list[tuple[int, int]] = []
+
+    class Failing:
+        weights = torch_backend().weights
+
+        def convolve(self, *args: Any, **more: Any) -> Any:
+            raise torch.OutOfMemoryError("the test's")
+
+    def recover(step: int, attempts: int, error: BaseException) -> bool:
+        seen.append((step, attempts))
+        return attempts < 4
+
+    with pytest.raises(torch.OutOfMemoryError, match="the test's"):
+        carried_out(graph, x, program, backend=Failing(), recover=recover)
+    assert seen == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_a_counter_is_asked_before_each_step_and_told_after_it() -> None:
+    family = family_of("wan", tiny_vae("wan"))
+    x = source_of(family, False, 2)
+    graph = record(family)
+    program = compiled(graph, x).program
+    counter = Counter()
+    carried_out(graph, x, program, counter=counter)
+    assert [step.kind for step in counter.steps] == [OPS[step[0]] for step in program.steps(0)]
+    assert [step.chunk for step in counter.steps] == list(range(len(program.steps(0))))
+    stopping = Counter(stop_at=9, error=DecodeCancelled)
+    with pytest.raises(DecodeCancelled):
+        carried_out(graph, x, program, counter=stopping)
+    assert len(stopping.steps) == 9
+
+
+def test_what_goes_in_is_only_read() -> None:
+    family = family_of("hunyuan15", tiny_vae("hunyuan15"))
+    x = source_of(family, False, 3)
+    before = x.clone()
+    graph = record(family)
+    carried_out(graph, x, compiled(graph, x).program)
+    carried_out(graph, x, compiled(graph, x, input_bytes=4).program)
+    assert torch.equal(x, before)
+
+
+def test_a_function_of_frames_that_breaks_its_word_is_an_error() -> None:
+    family = family_of("wan22", tiny_vae("wan22"))
+    x = source_of(family, False, 2)
+    graph = record(family)
+    program = compiled(graph, x).program
+    for layer in graph.layers:
+        if layer is not None and hasattr(layer, "run"):
+            object.__setattr__(layer, "run", lambda frames, first: frames[:, :, :0])
+    with pytest.raises(ValueError, match="made 0 of frames"):
+        carried_out(graph, x, program)
