@@ -295,10 +295,11 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisisLsisssisLsLsLsLsLsLsd}", "strategy", hy3d_strategy_name(c->strategy),
+        "{sssssisisLsisisLs(LL)sisLsisssisLsLsLsLsLsLsd}", "strategy", hy3d_strategy_name(c->strategy),
         "order", hy3d_order_name(c->order), "on_host", (int)c->on_host, "chunk", (int)c->chunk,
         "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
-        (int)c->halo_row, "is_exact", (int)c->is_exact, "resident_bytes",
+        (int)c->halo_row, "tiles", (long long)c->tiles, "tile", (long long)c->tile[0],
+        (long long)c->tile[1], "is_exact", (int)c->is_exact, "resident_bytes",
         (long long)c->resident_bytes, "is_early", (int)c->is_early, "status", hy3d_status_name((hy3d_status)c->status), "fits",
         (int)c->fits, "device_bytes", (long long)c->device_bytes, "host_bytes",
         (long long)c->host_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
@@ -488,8 +489,15 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    PyObject *const workspace =
-        kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "workspace");
+    PyObject *const name = PyUnicode_FromString("workspace");
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *const workspace = kwargs == NULL ? NULL : PyDict_GetItemWithError(kwargs, name);
+    Py_DECREF(name);
+    if (PyErr_Occurred() != NULL) {
+        return NULL;
+    }
     if (PyTuple_Size(args) != 1 || workspace == NULL || !PyCallable_Check(workspace)) {
         hy3d_py_type_error("compile_schedule takes the nodes, and by keywords a callable workspace, "
                            "size and what else the request says.");

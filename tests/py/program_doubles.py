@@ -79,5 +79,3 @@ def carried_out(graph: Graph, x: Any, program: Any, **options: Any) -> Any:
         del frames
     assert not run._slices, "slices were left over"
     return torch.cat(parts, 2)
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ pytest.importorskip("_testcapi", reason="_testcapi makes Python's allocations fa
 
 # One call a name. Arrays are made before anything fails.
 CALLS = """
-import numpy as np, _testcapi
+import sys, numpy as np, _testcapi
 from hy3d_rocm import _core
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 x = np.ones((1, 2, 3, 4, 5), np.float32)
@@ -25,6 +26,9 @@ plan = _core.schedule_plan(latent=(5, 8, 8), factor=(4, 8, 8), causal=1)
 sizes = (ONE, 32, 32, (3, 3, 3), ONE, ONE, ONE, ONE, ("zeros",) * 3, 1, "f32", "fast")
 out = np.zeros_like(x)
 means, squares = np.empty(2), np.empty(2)
+
+sys.path.insert(0, TESTS)
+import test_binding_program as program
 
 class Pipe:
     device = "cpu"
@@ -48,6 +52,8 @@ CALLS = {
     "channel_moments": lambda: _core.channel_moments(x, means, squares),
     "resolve_device": lambda: _core.resolve_device(Pipe, None),
     "resolve_device of a pipeline": lambda: _core.resolve_device(Pipeline, None),
+    "compile_schedule": lambda: program.everything(),
+    "graph_sizes": lambda: _core.graph_sizes(program.NODES, (5, 6, 7)),
     "seed_image": lambda: _core.seed_image(2**62, 3),
     "philox4x32": lambda: _core.philox4x32((1, 2, 3, 2**31), (4, 2**31)),
     "schedule_plan": lambda: _core.schedule_plan(latent=(5, 8, 8), factor=(4, 8, 8), causal=1),
@@ -93,7 +99,7 @@ NAMES = [line.split('"')[1] for line in CALLS.splitlines() if ": lambda" in line
 
 @pytest.mark.parametrize("name", NAMES)
 def test_python_without_memory_is_a_memory_error(name: str) -> None:
-    program = textwrap.dedent(f"{CALLS}\nNAME = {name!r}\n{SWEEP}")
+    program = textwrap.dedent(f"TESTS = {str(Path(__file__).parent)!r}\n{CALLS}\nNAME = {name!r}\n{SWEEP}")
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100
     )
