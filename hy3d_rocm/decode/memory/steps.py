@@ -49,17 +49,82 @@ class StepWorkspace:
         self._graph = graph
         self._dtype = dtype
         self._places = ((backend, rules), host)
+        self._kinds = [_kind(graph, number) for number in range(len(graph.nodes))]
+        self._known: dict[tuple[Any, ...], Bytes] = {}
+        self._converted: dict[tuple[int, bool], int] = {}
 
     def __call__(self, fields: tuple[Any, ...], source: Size, on_host: bool) -> Bytes:
-        """(workspace_bytes, kept_bytes), as hy3d_workspace_function."""
+        """(workspace_bytes, kept_bytes), as hy3d_workspace_function. Steps that differ in their
+        place only, of layers that differ in their weights only, are looked at once."""
+        step = ProgramStep._make(fields)
+        own, frames, reads = step.own, step.frames, step.reads
+        key = (
+            self._kinds[step.node], step.op, source, on_host, own[1] - own[0], own[0] == 0,
+            frames[1] - frames[0], reads[1] - reads[0], reads[0] == 0, reads[1] == source[1],
+            step.drop, step.flags, len(step.sources) > 1, len(step.others), step.slice < 0,
+            frames[1] if OPS[step.op] == "attend" else 0,
+        )  # fmt: skip
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._asked(step, source, on_host)
+        where = step.node, on_host
+        if where not in self._converted:
+            device = self._place(on_host)[1].device
+            layer = self._graph.layers[step.node]
+            self._converted[where] = _converted_bytes(layer, self._dtype, device)
+        return found[0], found[1] + self._converted[where]
+
+    def _place(self, on_host: bool) -> tuple[Backend, OperatorWorkspace]:
         place = self._places[1 if on_host else 0]
         assert place is not None, "a candidate of the host was offered without its backend"
-        step, (backend, rules) = ProgramStep._make(fields), place
+        return place
+
+    def _asked(self, step: ProgramStep, source: Size, on_host: bool) -> Bytes:
+        backend, rules = self._place(on_host)
         rules = rules.anew()
         with standing_for(rules):
             question = _Question(self._graph, backend, rules, self._dtype, step, source)
             inside = question.workspace_bytes()
             return inside, question.kept_bytes()
+
+
+def _kind(graph: Graph, number: int) -> tuple[Any, ...]:
+    """What a node's answers depend on: equal for layers that differ in their weights only."""
+    node, layer = graph.nodes[number], graph.layers[number]
+    fields = node._replace(source=0, other=min(node.other, 0))
+    norm = getattr(layer, "norm", None)
+    kept = None if norm is None else (
+        norm.kind, norm.weight, norm.bias, norm.scale is None, norm.shift is None
+    )  # fmt: skip
+    if isinstance(layer, Conv):
+        module = layer.module
+        bias = getattr(module, "bias", None) is None
+        return fields, kept, tuple(module.weight.shape), bias, layer.act, layer.modes, layer.shuffle
+    if isinstance(layer, Attention):
+        shapes = tuple(layer.q.weight.shape), tuple(layer.out.weight.shape)
+        return fields, kept, shapes, layer.k is None, layer.scale, layer.rescale
+    return fields, None if layer is None else id(layer)
+
+
+def _converted_bytes(layer: Any, dtype: torch.dtype, device: torch.device) -> int:
+    """Of a layer's parameters that are not as the device computes with them."""
+    modules: list[Any] = []
+    if isinstance(layer, Conv):
+        modules = [layer.module]
+    elif isinstance(layer, Attention):
+        modules = [m for m in (layer.q, layer.k, layer.v, layer.out) if m is not None]
+    norm = getattr(layer, "norm", None)
+    if norm is not None:
+        modules.append(norm.module)
+    found = 0
+    for module in modules:
+        for name in ("weight", "bias", "gamma"):
+            own = getattr(module, name, None)
+            if not isinstance(own, torch.Tensor):
+                continue
+            if own.dtype != dtype or own.device.type not in (device.type, "meta"):
+                found += own.numel() * dtype.itemsize
+    return found
 
 
 class _Question:
@@ -206,34 +271,16 @@ class _Question:
         return int(x.nbytes) if len(slices) > 1 else 0
 
     def kept_bytes(self) -> int:
-        """Converted and packed weights; code that oneDNN generates, for the steps at the video's
-        beginning, in the middle and at the end."""
-        layer, device = self.layer, self.rules.device
-        modules: list[Any] = []
-        if isinstance(layer, (Conv, Attention)):
-            modules = [layer.norm.module] if layer.norm is not None else []
-        if isinstance(layer, Conv):
-            modules.append(layer.module)
-        elif isinstance(layer, Attention):
-            modules += [m for m in (layer.q, layer.k, layer.v, layer.out) if m is not None]
+        """Packed weights; a GroupNorm's factor and summand; code that oneDNN generates, for the
+        steps at the video's beginning, in the middle and at its end."""
         found = 3 * self.rules.code_bytes
-        for module in modules:
-            for name in ("weight", "bias", "gamma"):
-                own = getattr(module, name, None)
-                if isinstance(own, torch.Tensor) and (
-                    own.dtype != self.dtype or own.device.type not in (device.type, "meta")
-                ):
-                    found += own.numel() * self.dtype.itemsize
-        packed = getattr(self.backend, "packed_bytes", None)
-        if packed is not None and isinstance(layer, Conv) and self.step.slice >= 0:
-            found += packed(layer, self._read(), self.step.own)
-        return found + self._statistics_bytes()
-
-    def _statistics_bytes(self) -> int:
-        """Factor and summand that stand for a GroupNorm."""
         norm = getattr(self.layer, "norm", None)
-        group = norm is not None and norm.kind == "group"
-        return 2 * self.source[0] * wide_type(self.dtype).itemsize if group else 0
+        if norm is not None and norm.kind == "group":
+            found += 2 * self.source[0] * wide_type(self.dtype).itemsize
+        packed = getattr(self.backend, "packed_bytes", None)
+        if packed is not None and isinstance(self.layer, Conv) and self.step.slice >= 0:
+            found += packed(self.layer, self._read(), self.step.own)
+        return found
 
 
 _META = torch.device("meta")
