@@ -76,6 +76,9 @@ class Program:
     @property
     def prefix_bytes(self) -> int: ...
     @property
+    def tiles(self) -> dict[str, Any] | None:
+        """How tiles are placed on the cut's value: what schedule_plan takes; None without tiles."""
+    @property
     def sections(self) -> tuple[dict[str, Any], ...]:
         """The fields of hy3d_section but for where its steps and slices begin."""
     def steps(self, section: int, /) -> tuple[_Step, ...]:
@@ -112,6 +115,7 @@ def compile_schedule(
     host: _Machine = ...,
     copy_bytes_per_second: float,
     halos: tuple[tuple[int, int, int], ...] = (),
+    only_level: int = 0,
     statistic_passes: int = 0,
     own_bytes: int = -1,
     rank: int = 0,

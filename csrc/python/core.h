@@ -13,6 +13,7 @@
 #include "base/fingerprint.h"
 #include "hy3d/context.h"
 #include "hy3d/status.h"
+#include "hy3d/tiles.h"
 
 /* Module state: nothing here is shared between two copies of the module, so a second interpreter
  * gets a context, an exception and a type of its own. */
@@ -70,6 +71,9 @@ bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d
 
 /* prepared.c */
 int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
+
+/* schedule.c: a dictionary of the description, as schedule_plan takes it. */
+PyObject *hy3d_py_tiles_desc(const hy3d_tiles_desc *desc);
 
 /* program.c */
 int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);

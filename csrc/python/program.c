@@ -73,6 +73,7 @@ static const field request_fields[] = {
     REQUEST(compiles_all, SMALL, 1, 0),
     REQUEST(strategies, SMALL, 1, 0),
     REQUEST(copy_bytes_per_second, REAL, 1, 0),
+    REQUEST(only_level, SMALL, 1, 0),
     REQUEST(statistic_passes, SMALL, 1, 0),
     REQUEST(own_bytes, WIDE, 1, -1),
     REQUEST(rank, SMALL, 1, 0),
@@ -689,6 +690,17 @@ static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
                            : close_program(self, PyLong_FromLongLong(program->prefix_bytes));
 }
 
+static PyObject *program_tiles(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    if (program == NULL) {
+        return NULL;
+    }
+    const bool has_tiles = program->candidate.order == HY3D_ORDER_TILES;
+    return close_program(self, has_tiles ? hy3d_py_tiles_desc(&program->tiles) : Py_NewRef(Py_None));
+}
+
 /* `count` of what make(data, i) gives, as a tuple. */
 static PyObject *tuple_of(const void *data, int32_t count,
                           PyObject *(*make)(const void *data, int32_t index))
@@ -861,6 +873,7 @@ static PyGetSetDef program_getset[] = {
     {"candidate", program_candidate, NULL, "What it does, and what that takes.", NULL},
     {"cut", program_cut, NULL, "Where the graph is cut in two.", NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
+    {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it; or None.", NULL},
     {"sections", program_sections, NULL, "A dictionary each.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -115,7 +115,7 @@ static bool read_desc(PyObject *source, hy3d_tiles_desc *desc)
     return good;
 }
 
-static PyObject *desc_to_dict(const hy3d_tiles_desc *desc)
+PyObject *hy3d_py_tiles_desc(const hy3d_tiles_desc *desc)
 {
     PyObject *const dict = PyDict_New();
     for (int i = 0; dict != NULL && i < FIELD_COUNT; i++) {
@@ -138,7 +138,7 @@ static PyObject *plan_to_dict(const hy3d_tiles_plan *plan)
     if (dict == NULL) {
         return NULL;
     }
-    if (hy3d_py_put(dict, "desc", desc_to_dict(&plan->desc)) &&
+    if (hy3d_py_put(dict, "desc", hy3d_py_tiles_desc(&plan->desc)) &&
         hy3d_py_put(dict, "out", hy3d_py_tuple3(plan->out)) &&
         hy3d_py_put(dict, "tile", hy3d_py_tuple3(plan->tile)) &&
         hy3d_py_put(dict, "count", hy3d_py_tuple3(plan->count)) &&
@@ -179,7 +179,7 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
                              (long long)desc.budget_bytes, (long long)smallest);
     }
     if (status != HY3D_OK) {
-        PyObject *const shown = desc_to_dict(&desc);
+        PyObject *const shown = hy3d_py_tiles_desc(&desc);
         if (shown != NULL) {
             hy3d_py_raise(state, status, "No plan: %s, in %R.", hy3d_status_text(status), shown);
             Py_DECREF(shown);

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm import _native
 from hy3d_rocm.decode.engines.layer_attention import query_rows
 from hy3d_rocm.decode.engines.moments import channel_moments, combine, group_affine
 from hy3d_rocm.decode.faults import ATTEMPTS, Counting, is_out_of_memory
@@ -111,17 +110,17 @@ def retry_out_of_memory(relieve: Callable[[], object]) -> Callable[[int, int, Ba
 class Run:
     """Carries sections of programs out, one at a time.
 
-    size: (T, H, W) of the graph's input. mover: where slices go that leave the device; needed only
-    by programs that store some. counter: check() before each attempt at a step, tick(Step) after
-    it. recover(step, attempts, error): after a step (of the section) failed so often; True where it
-    is to be made again; it raises, or gives False, where not. watch(step, frames): sees what a step
-    has made; may raise. own: the VAE's own code, for programs that run it (1, C, T, H, W). affines: factor and summand (C,) of each node with a GroupNorm, given or
-    left by the section that reduced them.
+    mover: where slices go that leave the device; needed only by programs that store some. counter:
+    check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
+    after a step (of the section) failed so often; True where it is to be made again; it raises, or
+    gives False, where not. watch(step, frames): sees what a step has made; may raise. own: the
+    VAE's own code on (1, C, T, H, W), for programs that run it. affines: factor and summand (C,) of
+    each node with a GroupNorm, given or left by the section that reduced them.
     """
 
     def __init__(
-        self, graph: Graph, size: tuple[int, int, int], backend: Backend, device: torch.device,
-        dtype: torch.dtype, *, mover: Mover | None = None, counter: Counting | None = None,
+        self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
+        mover: Mover | None = None, counter: Counting | None = None,
         recover: Callable[[int, int, BaseException], bool] | None = None,
         watch: Callable[[Step, Tensor], object] | None = None, sample: int = 0,
         own: Callable[[Tensor], Tensor] | None = None,
@@ -137,12 +136,12 @@ class Run:
         self.sample = sample
         self.own = own
         self.affines: dict[int, Affine] = {}
-        self._size = size
-        self._frames = [value[1] for value in _native.graph_sizes(graph.nodes, size)]
         self._slices: dict[int, _Slice] = {}
-        self._of_node: dict[int, list[int]] = {}  # its slices in order, keys left out
+        # Of the section: each node's slices in order and its frames, keys left out.
+        self._of_node: dict[int, list[int]] = {}
+        self._frames: dict[int, int] = {}
         self._freed_bytes = 0
-        # By number, as OPS; what is None moves slices, and is done by _move.
+        # By number, as OPS; what is None is done by _make itself, or moves slices.
         self._works: tuple[Callable[[ProgramStep], Any] | None, ...] = (
             None, self._conv, self._pass, self._keys, self._attend, self._map, self._add,
             self._trim, self._map, self._moments, self._reduce, None, None, None, None,
@@ -155,22 +154,18 @@ class Run:
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
         for. Raises what a step raised at last."""
-        section = program.sections[number]
-        picture = (0, int(section["size"][1])), (0, int(section["size"][2]))
-        slices = program.slices(number)
-        self._slices, self._of_node = {}, {}
-        for index, (node, is_keys, *_) in enumerate(slices):
-            if not is_keys:
-                self._of_node.setdefault(node, []).append(index)
+        size = program.sections[number]["size"]
+        picture = (0, int(size[1])), (0, int(size[2]))
+        self._begin(program.slices(number))
         try:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    told = self._told(step, at, picture)
+                    told = Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
                     if OPS[step.op] == "emit":
                         yield step.frames[0], self._attempt(at, partial(self._read, step))
                     elif OPS[step.op] == "opaque" and step.slice < 0:
-                        yield 0, self._attempt(at, partial(self._whole, fetch))
+                        yield 0, self._attempt(at, partial(self._whole, step, fetch))
                     else:
                         self._make(step, at, told, fetch)
                     for freed in step.frees:
@@ -180,11 +175,16 @@ class Run:
         finally:
             self._close()
 
-    # Steps
+    def _begin(self, slices: Sequence[tuple[Any, ...]]) -> None:
+        self._slices, self._of_node, self._frames = {}, {}, {}
+        for index, (node, is_keys, frames, *_) in enumerate(slices):
+            if not is_keys:
+                self._of_node.setdefault(node, []).append(index)
+                self._frames[node] = max(self._frames.get(node, 0), frames[1])
+            else:
+                self._frames.setdefault(node, frames[1])
 
-    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
-        """The step as a counter gets it."""
-        return Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
+    # Steps
 
     def _make(
         self, step: ProgramStep, at: int, told: Step, fetch: Callable[[Range], Tensor]
@@ -275,9 +275,9 @@ class Run:
     def _trim(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
         return self._cut(step.sources, step.frames, copy=True), None
 
-    def _whole(self, fetch: Callable[[Range], Tensor]) -> Tensor:
+    def _whole(self, step: ProgramStep, fetch: Callable[[Range], Tensor]) -> Tensor:
         assert self.own is not None, "a program runs the VAE's own code, which was not given"
-        return self.own(fetch((0, self._size[0])).to(self.device, self.dtype))
+        return self.own(fetch(step.reads).to(self.device, self.dtype))
 
     def _exchange(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")

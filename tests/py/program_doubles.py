@@ -70,7 +70,7 @@ def carried_out(graph: Graph, x: Any, program: Any, **options: Any) -> Any:
     """The whole result; the frames must come in order and without a gap."""
     backend = options.pop("backend", None) or torch_backend(x.dtype)
     options.setdefault("recover", lambda step, attempts, error: False)
-    run = Run(graph, tuple(x.shape[2:]), backend, CPU, x.dtype, **options)
+    run = Run(graph, backend, CPU, x.dtype, **options)
     parts, at = [], 0
     for first, frames in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
         assert first == at

@@ -1,4 +1,4 @@
-"""Programs carried out step by step: the frames of the engines by layers and by chunks, bit for bit,
+"""Programs carried out step by step: bit for bit the frames of the engines by layers and by chunks,
 in the memory that the program states."""
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
         known += [b for m in modules for b in m.buffers()]
         program = compiled(graph, x, **job).program
         with LiveStorages(known, CPU) as live:
-            run = Run(graph, tuple(x.shape[2:]), torch_backend(), CPU, x.dtype)
+            run = Run(graph, torch_backend(), CPU, x.dtype)
             for _first, _frames in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
                 del _first, _frames
             del run

@@ -125,32 +125,32 @@ class FusedBackend:
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
+        return self.step_bytes(layer, source, frames)[0]
+
+    def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
+        """workspace_bytes; whether a residual that is laid out as results are becomes the result;
+        bytes of the packed weight and bias, which are kept."""
         affine = layer.norm is not None and layer.norm.kind == "group"
         reason = self._refusal(layer, source, () if affine else None)
         if reason is None:
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
-            return self._torch().workspace_bytes(layer, source, frames)
-        total = 0
-        for part in _parts(layer, job):
+            return self._torch().workspace_bytes(layer, source, frames), False, 0
+        total, parts = 0, _parts(layer, job)
+        for part in parts:
             out = last_strides(part.outputs, part.out_frames, part.out_size)
-            made = work.make_work(part, out, self._target())
-            total += whole(made.rows_elems * ITEMSIZE[part.dtype]) + whole(made.parts_elems * 4)
+            rows, moments = work.room_of(part, out, self._target())
+            total += whole(rows * ITEMSIZE[part.dtype]) + whole(moments * 4)
             total += whole(16 * part.outputs)
-        if layer.shuffle is not None and job.shuffle == ONES:  # the result before the shuffle
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        if by_copy:  # the result before the shuffle
             size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
             total += 2 * whole(size * ITEMSIZE[job.dtype])
-        return total
+        in_place = by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
+        return total, in_place, self._packed_bytes(layer, job)
 
-    def packed_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """Of the layer's weight and bias as the kernels read them, which are kept."""
-        affine = layer.norm is not None and layer.norm.kind == "group"
-        if self._refusal(layer, source, () if affine else None) is not None:
-            return 0
-        job = self._job(layer, source, frames, affine, False, False)
-        if work.refusal(job) is not None:
-            return 0
+    def _packed_bytes(self, layer: Conv, job: Job) -> int:
         weight, item = self._weight(layer), ITEMSIZE[job.dtype]
         taps, outputs = weight[0, 0].numel(), int(weight.shape[0])
         if job.folds[1]:
@@ -158,20 +158,8 @@ class FusedBackend:
             outputs *= 8 if job.folds[0] else 4
         elif job.shuffle != ONES:
             outputs = job.outputs * math.prod(job.shuffle)
-        return whole(outputs * taps * -(-int(weight.shape[1]) // 8) * 8 * item) + whole(
-            outputs * item
-        )
-
-    def adds_in_place(self, layer: Conv, source: Pieces, frames: Range) -> bool:
-        """Whether a residual that is laid out as results are becomes the result."""
-        affine = layer.norm is not None and layer.norm.kind == "group"
-        if self._refusal(layer, source, () if affine else None) is not None:
-            return False
-        job = self._job(layer, source, frames, affine, True, False)
-        if work.refusal(job) is not None:
-            return False
-        by_copy = layer.shuffle is not None and job.shuffle == ONES
-        return by_copy or (job.outputs % 8 == 0 and len(_parts(layer, job)) == 1)
+        rows = -(-int(weight.shape[1]) // 8) * 8
+        return whole(outputs * taps * rows * item) + whole(outputs * item)
 
     def _torch(self) -> Backend:
         if self._other is None:

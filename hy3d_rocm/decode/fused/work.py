@@ -69,6 +69,16 @@ def make_work(job: Job, out: Strides, machine: Machine) -> Work:
     return _made(jobs.moved_to_start(job), out, machine)
 
 
+def room_of(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
+    """rows_elems and parts_elems of make_work, without the launches."""
+    return _room(jobs.moved_to_start(job), out, machine)
+
+
+@functools.lru_cache(maxsize=4096)
+def _room(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
+    return _Maker(job, out, machine).room()
+
+
 @functools.lru_cache(maxsize=512)
 def _made(job: Job, out: Strides, machine: Machine) -> Work:
     return _Maker(job, out, machine).work()
@@ -106,20 +116,10 @@ class _Maker:
 
     def work(self) -> Work:
         job = self.job
-        itemsize = ITEMSIZE[job.dtype]
-        direct = job.is_plain and all(
-            jobs.is_rows(piece, job.channels, job.size, itemsize) for piece in job.pieces
-        )
-        if direct:
+        if self._is_direct():
             launches, rows = list(self._direct()), 0
         else:
-            whole = self._tile(self.view.rows[0] * self.view.rows[1] * self.view.rows[2])
-            blocks = -(-job.outputs // whole.block_n) * self.phases
-            tiling = Tiling(whole.block_p, blocks, self.machine.units)
-            room = self.machine.rows_bytes // (2 if self.machine.overlap else 1)
-            made = _plan(self.p, room, tiling)
-            boxes, elems = list(made.boxes()), made.workspace_bytes // itemsize
-            count = min(len(boxes), 2) if self.machine.overlap else 1
+            boxes, elems, count = self._boxes()
             rows = elems * count
             launches = [
                 item for k, box in enumerate(boxes) for item in self._box(box, k % count * elems)
@@ -130,6 +130,35 @@ class _Maker:
             (*self._numbered(launches), self._combine()), rows, self.tiles * (2 * job.outputs + 1)
         )
 
+    def room(self) -> tuple[int, int]:
+        job, rows = self.job, 0
+        if self._is_direct():
+            positions = [self._positions((b.t1 - b.t0, *job.size), b) for *_, b in self._pieces()]
+        else:
+            boxes, elems, count = self._boxes()
+            rows, wide = elems * count, self.view.rows[2]
+            positions = [self._positions((*box.lines(self.p), wide), box) for box in boxes]
+        if not job.moments:
+            return rows, 0
+        tiles = sum(-(-n // self._tile(n).block_p) * self.phases for n in positions)
+        return rows, tiles * (2 * job.outputs + 1)
+
+    def _is_direct(self) -> bool:
+        job = self.job
+        return job.is_plain and all(
+            jobs.is_rows(piece, job.channels, job.size, ITEMSIZE[job.dtype]) for piece in job.pieces
+        )
+
+    def _boxes(self) -> tuple[list[Box], int, int]:
+        """The boxes, elements of one's rows, and how many of them have rows at a time."""
+        whole = self._tile(self.view.rows[0] * self.view.rows[1] * self.view.rows[2])
+        blocks = -(-self.job.outputs // whole.block_n) * self.phases
+        tiling = Tiling(whole.block_p, blocks, self.machine.units)
+        room = self.machine.rows_bytes // (2 if self.machine.overlap else 1)
+        made = _plan(self.p, room, tiling)
+        boxes, elems = list(made.boxes()), made.workspace_bytes // ITEMSIZE[self.job.dtype]
+        return boxes, elems, min(len(boxes), 2) if self.machine.overlap else 1
+
     def _tile(self, positions: int) -> Config:
         return tile_of(
             self.machine, self.job.dtype, positions * self.phases, self.job.outputs, self.length,
@@ -138,15 +167,26 @@ class _Maker:
 
     def _direct(self) -> Iterator[Launch]:
         """The pieces as they are."""
-        job, (high, wide) = self.job, self.job.size
-        begin = job.first
+        (high, wide), channels = self.job.size, self.job.row_channels
+        for k, skipped, box in self._pieces():
+            start = skipped * high * wide * channels
+            yield self._conv(f"x{k}", start, (box.t1 - box.t0, high, wide), box)
+
+    def _pieces(self) -> Iterator[tuple[int, int, Box]]:
+        """Those that are read, frames of each that are not, and what is made of the rest."""
+        job, begin = self.job, self.job.first
         for k, piece in enumerate(job.pieces):
             low, top = max(begin, job.frames[0]), min(begin + piece.frames, job.frames[1])
             if low < top:
-                box = Box(0, low - job.frames[0], top - job.frames[0], 0, high)
-                start = (low - begin) * high * wide * job.row_channels
-                yield self._conv(f"x{k}", start, (top - low, high, wide), box)
+                box = Box(0, low - job.frames[0], top - job.frames[0], 0, job.size[0])
+                yield k, low - begin, box
             begin += piece.frames
+
+    def _positions(self, size: Triple, box: Box) -> int:
+        """Positions that one launch over rows of `size` counts."""
+        _, hi, wi = size
+        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, self.view.positions[2]
+        return ((to - 1) * hi + ho - 1) * wi + wo if self.flat else to * ho * wo
 
     def _box(self, box: Box, at: int) -> Iterator[Launch]:
         """Rows of the box from element `at` of the workspace on, and their products."""
@@ -182,8 +222,8 @@ class _Maker:
     def _conv(self, source: str, start: int, size: Triple, box: Box) -> Launch:
         """conv_fused over rows of `size` from `start` on."""
         job, view, (_, hi, wi) = self.job, self.view, size
-        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, view.positions[2]
-        positions = ((to - 1) * hi + ho - 1) * wi + wo if self.flat else to * ho * wo
+        ho, wo = box.h1 - box.h0, view.positions[2]
+        positions = self._positions(size, box)
         c = self._tile(positions)
         kt, kh, _ = view.kernel
         step_t, step_h = hi * wi, wi

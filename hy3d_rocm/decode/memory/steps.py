@@ -138,6 +138,7 @@ class _Question:
         self.backend, self.rules, self.dtype = backend, rules, dtype
         self.step, self.source = step, source
         self.count = step.frames[1] - step.frames[0]
+        self.packed = 0
 
     def workspace_bytes(self) -> int:
         rules = {
@@ -154,9 +155,8 @@ class _Question:
         assert isinstance(layer, Conv)
         if step.slice < 0:
             return 0  # nobody wants its frames: it is not made
-        source = self._read()
-        inside = self._inside(layer, source, step.own)
-        if not step.drop and (not step.others or self._adds_in_place(layer, source, step.own)):
+        inside, in_place, self.packed = self._told(layer, self._read(), step.own)
+        if not step.drop and (not step.others or in_place):
             return inside
         # The result beside the residual, be it copied or not; or all frames that the convolution
         # gives, beside a copy of those that stay.
@@ -212,8 +212,9 @@ class _Question:
         mixing = keys + 2 * one + self._mixed(layer, x)
         whole = Pieces((self._frames(self.count, self.node.width),), 0, self.count)
         out = Conv(layer.out)
-        leaving = one + self._inside(out, whole, (0, self.count))
-        if layer.rescale == 1 and not self._adds_in_place(out, whole, (0, self.count)):
+        inside, in_place, _ = self._told(out, whole, (0, self.count))
+        leaving = one + inside
+        if layer.rescale == 1 and not in_place:
             leaving += x.nbytes  # a copy of x, or the result beside it
         return self._joined(step.sources, x) + max(queries, mixing, leaving)
 
@@ -234,17 +235,18 @@ class _Question:
         frames = (0, int(x.shape[2]))
         made = int(self._weight(module).shape[0]) * x[0, 0].numel() * self.dtype.itemsize
         conv = Conv(module, norm=layer.norm)
-        return made + self._inside(conv, Pieces((x,), 0, frames[1]), frames)
+        return made + self._told(conv, Pieces((x,), 0, frames[1]), frames)[0]
 
     # Parts
 
-    def _adds_in_place(self, layer: Conv, source: Pieces, frames: Range) -> bool:
-        """Whether the backend makes its result in the residual's memory."""
-        ask = getattr(self.backend, "adds_in_place", None)
-        return ask is not None and bool(ask(layer, source, frames))
-
-    def _inside(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        return self.backend.workspace_bytes(layer, source, frames)
+    def _told(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
+        """What the backend takes inside, whether it makes its result in the residual's memory, and
+        what it keeps."""
+        ask = getattr(self.backend, "step_bytes", None)
+        if ask is None:
+            return self.backend.workspace_bytes(layer, source, frames), False, 0
+        told: tuple[int, bool, int] = ask(layer, source, frames)
+        return told
 
     def _weight(self, module: Any) -> Tensor:
         weight = self.backend.weights.of(module, "weight")
@@ -272,14 +274,11 @@ class _Question:
 
     def kept_bytes(self) -> int:
         """Packed weights; a GroupNorm's factor and summand; code that oneDNN generates, for the
-        steps at the video's beginning, in the middle and at its end."""
-        found = 3 * self.rules.code_bytes
+        steps at the video's beginning, in the middle and at its end. After workspace_bytes()."""
+        found = self.packed + 3 * self.rules.code_bytes
         norm = getattr(self.layer, "norm", None)
         if norm is not None and norm.kind == "group":
             found += 2 * self.source[0] * wide_type(self.dtype).itemsize
-        packed = getattr(self.backend, "packed_bytes", None)
-        if packed is not None and isinstance(self.layer, Conv) and self.step.slice >= 0:
-            found += packed(self.layer, self._read(), self.step.own)
         return found
 
 

@@ -116,9 +116,10 @@ class NativeBackend:
         memory.note_prepared(layer, tuple(weight.shape), size, frames, x.dtype)
         return max(normed + max(inside, block), shuffled, block)
 
-    def adds_in_place(self, layer: Conv, source: Pieces, frames: Range) -> bool:
-        """Whether a residual becomes the result."""
-        return self._refusal(layer, source) is None
+    def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
+        """workspace_bytes; whether a residual becomes the result; bytes that are kept."""
+        in_place = self._refusal(layer, source) is None
+        return self.workspace_bytes(layer, source, frames), in_place, 0
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""
