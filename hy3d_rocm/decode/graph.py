@@ -21,6 +21,7 @@ from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_fr
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.families.base import StructuredFamily
+    from hy3d_rocm.decode.families.unknown import UnknownFamily
 
 __all__ = [
     "ADD",
@@ -34,6 +35,7 @@ __all__ = [
     "Graph",
     "Node",
     "Value",
+    "opaque",
     "record",
 ]
 
@@ -103,8 +105,9 @@ class Value:
 
 
 def record(family: StructuredFamily, encode: bool = False) -> Graph:
-    """The family's decode(), or its encode(), as a graph. TypeError or ValueError (sentences) as
-    the family's function raises them."""
+    """The family's decode(), or its encode(), as a graph, in 1 to 5 ms: it is made anew for each
+    decode, since a timestep is in its layers. TypeError or ValueError (sentences) as the family's
+    function raises them."""
     time, space = family.factor
     if encode:
         frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
@@ -118,6 +121,23 @@ def record(family: StructuredFamily, encode: bool = False) -> Graph:
     shape = (result.channels, result.frames, result.rows, result.columns)
     recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, shape)
     return Graph(tuple(recorder.nodes), tuple(recorder.layers))
+
+
+def opaque(family: UnknownFamily, shape: tuple[int, ...], encode: bool = False) -> Graph:
+    """The VAE's own code on latents (or pixels) of this shape (B, C, T, H, W) as one node. What its
+    step takes is asked of the graph of a copy on "meta"."""
+    channels, _, rows, columns = shape[1:]
+    made = family.moments_shape(shape) if encode else family.out_shape(shape)
+    ratios = Fraction(made[3], rows), Fraction(made[4], columns)
+    node = Node(
+        OPAQUE, 0, channels=made[1], frames_first=made[2], frames_rest=0, frames_per=1,
+        space_up=(ratios[0].numerator, ratios[1].numerator),
+        space_down=(ratios[0].denominator, ratios[1].denominator),
+    )  # fmt: skip
+    own = family.whole_encode if encode else family.whole
+    layer = Local(lambda frames, first: own(frames), lambda n: made[2])
+    nodes = Node(INPUT, channels=channels), node, Node(OUTPUT, 1, channels=made[1])
+    return Graph(nodes, (None, layer, None))
 
 
 class Recorder:

@@ -74,12 +74,11 @@ class _Slice:
     be written over. leaving, coming: copies under way.
     """
 
-    __slots__ = ("coming", "frames", "host", "leaving", "moments", "owned", "tensor")
+    __slots__ = ("coming", "frames", "host", "leaving", "owned", "tensor")
 
-    def __init__(self, tensor: Tensor, frames: Range, moments: Moments | None = None) -> None:
+    def __init__(self, tensor: Tensor, frames: Range) -> None:
         self.tensor: Tensor | None = tensor
         self.frames = frames
-        self.moments = moments
         self.owned = True
         self.host: Any = None
         self.leaving: tuple[Any, Ticket] | None = None
@@ -137,6 +136,7 @@ class Run:
         self.own = own
         self.affines: dict[int, Affine] = {}
         self._slices: dict[int, _Slice] = {}
+        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
@@ -176,7 +176,7 @@ class Run:
             self._close()
 
     def _begin(self, slices: Sequence[tuple[Any, ...]]) -> None:
-        self._slices, self._of_node, self._frames = {}, {}, {}
+        self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
         for index, (node, is_keys, frames, *_) in enumerate(slices):
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
@@ -205,10 +205,12 @@ class Run:
         tensor, moments = made
         if self.watch is not None:
             self.watch(told, tensor)
-        entry = self._slices[step.slice] = _Slice(tensor, step.frames, moments)
+        self._slices[step.slice] = _Slice(tensor, step.frames)
         del made, tensor
         if step.flags & GATHER and moments is None:
-            entry.moments = self._attempt(at, lambda: channel_moments(entry.ready()))
+            self._attempt(at, lambda: self._moments(step))
+        elif moments is not None:
+            self._gathered[step.slice] = moments
 
     def _attempt(self, at: int, work: Callable[[], Result]) -> Result:
         """work(), which leaves no trace when it fails, until it succeeds or `recover` gives up."""
@@ -283,17 +285,13 @@ class Run:
         raise NotImplementedError("rows of other devices are not exchanged yet")
 
     def _moments(self, step: ProgramStep) -> None:
-        entry = self._slices[step.slice]
-        entry.moments = channel_moments(entry.ready())
+        self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
 
     def _reduce(self, step: ProgramStep) -> None:
         layer, node = self.graph.layers[step.node], self.graph.nodes[step.node]
         assert isinstance(layer, (Conv, Attention))
         assert layer.norm is not None
-        parts = [self._slices[n].moments for n in self._of_node[node.source]]
-        known = [part for part in parts if part is not None]
-        assert len(known) == len(parts), "a norm is reduced before its statistics are there"
-        found = combine(known)
+        found = combine([self._gathered[n] for n in self._of_node[node.source]])
         self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
 
     # Attention

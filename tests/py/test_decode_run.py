@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from decode_doubles import EVERY_KIND, tiny_vae  # noqa: E402
+from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from layerwise_doubles import Counter, FailingOperators, LateMover, joined, make_engine  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 from program_doubles import (  # noqa: E402
@@ -27,9 +27,16 @@ from program_doubles import (  # noqa: E402
 
 from hy3d_rocm import _core, _native  # noqa: E402
 from hy3d_rocm.decode import graph as graph_module  # noqa: E402
+from hy3d_rocm.decode.copies import copied_family  # noqa: E402
 from hy3d_rocm.decode.engines.chunk_attention import Attended  # noqa: E402
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
-from hy3d_rocm.decode.graph import record  # noqa: E402
+from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
+from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decode.graph import opaque, record  # noqa: E402
+from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
+from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decode.run import OPS, Run, retry_out_of_memory  # noqa: E402
 
@@ -275,6 +282,112 @@ def test_a_counter_is_asked_before_each_step_and_told_after_it() -> None:
     with pytest.raises(DecodeCancelled):
         carried_out(graph, x, program, counter=stopping)
     assert len(stopping.steps) == 9
+
+
+@pytest.mark.parametrize("kind", ["ltx", "wan22"])
+def test_tiles_wide_enough_are_the_unsplit_decode(kind: str) -> None:
+    """A prefix where attention stands, then tiles with all that reaches into them."""
+    family = family_of(kind, tiny_vae(kind))
+    x = source_of(family, False, 2, 4, 44)
+    graph = record(family)
+    wanted = carried_out(graph, x, compiled(graph, x).program)
+    got, program = in_tiles(graph, x, wanted)
+    assert program.candidate["tiles"] > 3
+    assert program.candidate["is_exact"]
+    assert relative_error(got, wanted) <= 1e-5
+
+
+def test_a_tile_that_is_the_picture_takes_its_norms_from_the_part_that_is_all_of_it() -> None:
+    family = family_of("hunyuan", tiny_vae("hunyuan"))
+    x = source_of(family, False, 2, 6, 8)
+    graph = record(family)
+    wanted = carried_out(graph, x, compiled(graph, x).program)
+    got, program = in_tiles(graph, x, wanted)
+    kinds = [section["kind"] for section in program.sections]
+    assert kinds == [1, 2, 3]
+    assert not program.candidate["is_exact"]
+    assert relative_error(got, wanted) <= 1e-5
+
+
+def in_tiles(graph: Any, x: Any, like: Any) -> tuple[Any, Any]:
+    """The decode in the smallest tiles, blended, and its program."""
+    halos = ((-1, 16, 32),)
+    least = compiled(graph, x, strategies=4, halos=halos, device_budget=1).smallest_budget
+    program = compiled(graph, x, strategies=4, halos=halos, device_budget=least).program
+    run = Run(graph, torch_backend(), CPU, x.dtype)
+    plan, out, cut = _core.schedule_plan(**program.tiles), torch.zeros_like(like), x
+
+    def carried(number: int, part: Any) -> Any:
+        made = run.section(program, number, lambda r: part[:, :, slice(*r)])
+        parts = [frames.clone() for _, frames in made]
+        return torch.cat(parts, 2) if parts else None
+
+    for number, section in enumerate(program.sections):
+        if section["kind"] == 1:
+            cut = carried(number, x)
+            continue
+        if section["kind"] == 2:
+            frames, rows, columns = section["size"]
+            assert carried(number, cut[:, :, :frames, :rows, :columns]) is None
+            continue
+        made = carried(number, cut[:, :, :, slice(*section["rows"]), slice(*section["columns"])])
+        tile = _core.schedule_grain(plan, section["tile"])
+        axes = zip(
+            *(tile[name][1:] for name in ("trim_start", "out_start", "out_stop")), strict=True
+        )
+        at = [(slice(trim, trim + stop - first), slice(first, stop)) for trim, first, stop in axes]
+        windows = [
+            torch.tensor(_core.schedule_window(
+                tile["out_stop"][axis] - tile["out_start"][axis],
+                tile["ramp_before"][axis], tile["ramp_after"][axis],
+            ).tolist())
+            for axis in (1, 2)
+        ]  # fmt: skip
+        part = made[..., at[0][0], at[1][0]] * windows[0][:, None] * windows[1]
+        out[..., at[0][1], at[1][1]] += part
+    return out, program
+
+
+def test_a_vaes_own_code_is_one_step() -> None:
+    """At once, or as the one node of a graph."""
+
+    class Doubling(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def decode(self, z: Any) -> Any:
+            x = z[:, :3].repeat_interleave(2, 3).repeat_interleave(2, 4) * self.scale
+            return torch.cat([x[:, :, :1], x[:, :, 1:].repeat_interleave(4, 2)], 2)
+
+    x = torch.randn(1, 4, 3, 2, 3, generator=torch.Generator().manual_seed(0))
+    family = UnknownFamily(Doubling(), x, "the test's")
+    graph = opaque(family, tuple(x.shape))
+    wanted = family.whole(x)
+    ghost = copied_family(family, lambda t: torch.empty_like(t, device="meta"))
+    asked = StepWorkspace(
+        opaque(ghost, tuple(x.shape)), torch_backend(), OperatorWorkspace(CPU), x.dtype
+    )
+    one_node = compiled(graph, x, workspace=asked).program
+    assert one_node.candidate["order"] == "layers"
+    assert torch.equal(carried_out(graph, x, one_node), wanted)
+    whole = compiled(graph, x, strategies=1).program
+    assert whole.candidate["order"] == "whole"
+    assert torch.equal(carried_out(graph, x, whole, own=family.whole), wanted)
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "wan"])
+def test_the_c_convolution_carries_a_program_out_as_the_engine(kind: str) -> None:
+    family = family_of(kind, tiny_vae(kind))
+    x = source_of(family, False, 3)
+    graph = by_layers(record(family))
+    for slice_bytes in (20000, ALL):
+        backend = NativeBackend(ModuleWeights(torch.float32, CPU))
+        engine = LayerEngine(backend, CPU, slice_bytes)
+        wanted = joined(engine, family.decode(engine, engine.enter(x)))
+        program = compiled(graph, x, slice_bytes=slice_bytes).program
+        backend = NativeBackend(ModuleWeights(torch.float32, CPU))
+        assert torch.equal(carried_out(graph, x, program, backend=backend), wanted)
 
 
 def test_what_goes_in_is_only_read() -> None:
