@@ -12,7 +12,7 @@ import logging
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -20,17 +20,28 @@ from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.counter import native_flag
+from hy3d_rocm.decode.engines.movers import mover_for
+from hy3d_rocm.decode.engines.restart import start_latent
 from hy3d_rocm.decode.engines.weights import ModuleWeights
-from hy3d_rocm.decode.failures import NOT_FINITE, OUT_OF_MEMORY, Failure, failure_of
+from hy3d_rocm.decode.failures import (
+    CONVOLUTION,
+    NOT_FINITE,
+    OUT_OF_MEMORY,
+    Failure,
+    failure_of,
+)
+from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
+from hy3d_rocm.decode.planning.compiled import compile_job
 from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.prices import Prices, plan_job
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeReport, Step
+from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.stages import (
     StageLog,
     say_attempt,
@@ -38,6 +49,7 @@ from hy3d_rocm.decode.stages import (
     stage_of,
     synchronize,
 )
+from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
 from hy3d_rocm.units import size_text
 
@@ -49,10 +61,19 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.layers import Weights
     from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Plan, Way
     from hy3d_rocm.decode.planning.ways import Job, WayOptions
 
 logger = logging.getLogger("hy3d_rocm")
+
+_Interpreter = TypeVar("_Interpreter", bound=Run)
+
+# What the C core is told, by what failed and whether it was the host's memory.
+_REASONS = {
+    (OUT_OF_MEMORY, False): "out of memory", (OUT_OF_MEMORY, True): "out of host memory",
+    (CONVOLUTION, False): "no kernel", (CONVOLUTION, True): "no kernel",
+}  # fmt: skip
 
 # Share of what was planned with that is planned with after an allocation failed for good.
 _LESS = 0.7
@@ -80,6 +101,7 @@ class Execution:
     make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
     tried: list[tuple[Any, ...]] = field(default_factory=list)
     plan: Plan | None = None
+    _action: str | None = None  # what the C core said after a step failed
 
     def run(self) -> None:
         """Frames to `placing`. Raises what the last way raised."""
@@ -109,7 +131,7 @@ class Execution:
     def _choose(self) -> None:
         try:
             self.plan = plan_job(
-                self.job, self.budget, self.strategy, self.options, self._may_be_taken
+                self.job, self.budget, self.strategy, self.options, self._may_be_taken, self.making
             )
         except ValueError as error:
             if self.making is None:
@@ -125,6 +147,8 @@ class Execution:
         """Not one that failed; one whose frames are made as those that are there. Asked before each
         way is priced, so a cancel is looked at."""
         self.counter.check()
+        if not ways.is_opaque(self.job.family):
+            return True  # the C core's affair
         goes_on = self.making is None or making_of(self.job, way) == self.making
         return goes_on and _key(way) not in self.tried
 
@@ -157,6 +181,12 @@ class Execution:
         self.report.events.append(event)
         if failure.what == NOT_FINITE and failure.wider is None:
             raise failure.final(plan.way.name, ValueError("no wider type is left"))
+        if plan.compiled is not None and failure.wider is None:
+            self.making = None
+            self._begin_again(plan, plan.compiled, failure)
+            event["next_way"] = self.plan.way.name if self.plan is not None else ""
+            self._say_again(plan, failure, event)
+            return
         if failure.wider is not None:
             self.job = replace(self.job, dtype=failure.wider)
             self.report.dtype = event["next_dtype"] = name_of(failure.wider)
@@ -168,6 +198,37 @@ class Execution:
         except ValueError as error:
             raise failure.final(plan.way.name, error) from None
         event["next_way"] = self.plan.way.name if self.plan is not None else ""
+        self._say_again(plan, failure, event)
+
+    def _begin_again(self, plan: Plan, compiled: Compiled, failure: Failure) -> None:
+        """With the program that the C core gives after a failure; raises where it has none."""
+        action = self._action
+        reason = _REASONS[failure.what, failure.on_host]
+        while action in (None, "step again"):  # no step failed, or one that another attempt can't cure
+            action = compiled.program.fallback(0, reason)
+        self._action = None
+        if action != "begin again":
+            raise failure.final(plan.way.name, ValueError("every other candidate failed or needs more"))
+        self.plan = compiled.plan()
+        self._describe(self.plan)
+
+    def _recover(self, step: int, attempts: int, error: BaseException) -> bool:
+        """After a step failed: whether it is to be made again."""
+        plan = self.plan
+        assert plan is not None
+        assert plan.compiled is not None
+        if not is_out_of_memory(error):
+            return False
+        failure = failure_of(error, self.job.device_of(plan.way).type == "cpu")
+        reason = _REASONS[failure.what, failure.on_host]
+        self._action = plan.compiled.program.fallback(step, reason)
+        if self._action != "step again":
+            return False
+        self._action = None
+        _relieve(self.job.device_of(plan.way))
+        return True
+
+    def _say_again(self, plan: Plan, failure: Failure, event: dict[str, Any]) -> None:
         logger.warning(
             "[%s] %s in grain %d of %s (%s): starting again %s%s",
             stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
@@ -255,12 +316,16 @@ class Execution:
     def _grains(self, way: Way) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
         frames, samples = self.job.out_shape[2], range(self.z.shape[0])
+        compiled = None if self.plan is None else self.plan.compiled
+        count = compiled.program.candidate["steps"] if compiled is not None else 0
+        if compiled is None:
+            count = Prices(self.job).grains(way)
         if ways.is_tiled(way):
-            return len(samples) * Prices(self.job).grains(way)
+            return len(samples) * count
         wanted = [self.placing.first_wanted(sample) for sample in samples]
         if any(0 < first < frames for first in wanted):
             return 0
-        return sum(first < frames for first in wanted) * Prices(self.job).grains(way)
+        return sum(first < frames for first in wanted) * count
 
     def _in_order(
         self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
@@ -272,7 +337,7 @@ class Execution:
         with ExitStack() as stack:
             if ways.runs_own_code(job, way) and tools.counter is not None:
                 stack.enter_context(LayerByLayer(tools.counter.check))
-            made = ways.run(job, way, z, tools, sample, wanted)
+            made = self._made(job, way, z, tools, sample, wanted)
             for number, (first, frames) in enumerate(_within(narrowing, made), 1):
                 self.placing.put(sample, first, frames)
                 del frames
@@ -281,15 +346,58 @@ class Execution:
             count, height, width = job.out_shape[2:]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
 
+    def _made(
+        self, job: Job, way: Way, z: Tensor, tools: ways.Tools, sample: int, wanted: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """(first frame, frames) of one sample in order."""
+        compiled = None if self.plan is None else self.plan.compiled
+        if compiled is None or ways.runs_own_code(job, way):
+            yield from ways.run(job, way, z, tools, sample, wanted)
+            return
+        start = 0
+        if wanted and "chunk" in way.parameters and not job.encode:
+            start = start_latent(job.family, way.parameters["chunk"], wanted)
+        if start:
+            shape = (*job.shape[:2], job.shape[2] - start, *job.shape[3:])
+            compiled = compile_job(
+                replace(job, shape=shape), self.budget, self.strategy, self.options,
+                making=making_of(job, way),
+            )  # fmt: skip
+        run = self._interpreter(Run, compiled, job, tools, sample)
+        given, offset = z[:, :, start:], start * job.family.factor[0]
+        for first, frames in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
+            at = first + offset
+            if at + frames.shape[2] > wanted:
+                yield max(at, wanted), frames[:, :, max(wanted - at, 0) :]
+            del frames
+
+    def _interpreter(
+        self, kind: type[_Interpreter], compiled: Compiled, job: Job, tools: ways.Tools, sample: int
+    ) -> _Interpreter:
+        stores = compiled.program.candidate["stored_bytes"] > 0
+        return kind(
+            compiled.graph, tools.backend, tools.device, job.dtype,
+            mover=mover_for(tools.device) if stores else None, counter=tools.counter,
+            recover=self._recover, watch=tools.watch, sample=sample,
+        )  # fmt: skip
+
     def _in_tiles(
         self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
     ) -> None:
         """Tiles are added up in one tensor."""
-        run = ways.tiled_run(job, way, tools, sample=sample)
+        compiled = None if self.plan is None else self.plan.compiled
         whole = self.placing.whole()
+        z, out = self.z[sample : sample + 1], whole[sample : sample + 1]
+        error: float | None
         with narrowing or nullcontext():
-            run.run(self.z[sample : sample + 1], whole[sample : sample + 1])
-        error = run.report.estimate_error
+            if compiled is not None:
+                tiles = self._interpreter(TiledRun, compiled, job, tools, sample)
+                tiles.run(compiled.program, z, out)
+                error = tiles.estimate_error
+            else:
+                run = ways.tiled_run(job, way, tools, sample=sample)
+                run.run(z, out)
+                error = run.report.estimate_error
         if error is not None:
             self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
         self.placing.put_whole(sample)

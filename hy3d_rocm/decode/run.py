@@ -161,7 +161,7 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    told = Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
+                    told = self._told(step, at, picture)
                     if OPS[step.op] == "emit":
                         yield step.frames[0], self._attempt(at, partial(self._read, step))
                     elif OPS[step.op] == "opaque" and step.slice < 0:
@@ -186,13 +186,22 @@ class Run:
 
     # Steps
 
+    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+        """The step as a counter gets it."""
+        return Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
+
+    def _took(self, step: ProgramStep, tensor: Tensor) -> None:
+        """A step has made a slice, or its frames have entered."""
+
     def _make(
         self, step: ProgramStep, at: int, told: Step, fetch: Callable[[Range], Tensor]
     ) -> None:
         """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
         name, work = OPS[step.op], self._works[step.op]
         if name == "enter":
-            self._slices[step.slice] = self._attempt(at, lambda: self._enter(step, fetch))
+            entered = self._attempt(at, lambda: self._enter(step, fetch))
+            self._slices[step.slice] = entered
+            self._took(step, entered.ready())
             return
         if work is None:
             self._attempt(at, lambda: self._move(name, step))
@@ -205,6 +214,7 @@ class Run:
         tensor, moments = made
         if self.watch is not None:
             self.watch(told, tensor)
+        self._took(step, tensor)
         self._slices[step.slice] = _Slice(tensor, step.frames)
         del made, tensor
         if step.flags & GATHER and moments is None:
@@ -291,8 +301,12 @@ class Run:
         layer, node = self.graph.layers[step.node], self.graph.nodes[step.node]
         assert isinstance(layer, (Conv, Attention))
         assert layer.norm is not None
-        found = combine([self._gathered[n] for n in self._of_node[node.source]])
+        found = combine(self._moments_of(node.source))
         self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
+
+    def _moments_of(self, node: int) -> list[Moments]:
+        """Of the slices of a node's value, in order."""
+        return [self._gathered[n] for n in self._of_node[node]]
 
     # Attention
 

@@ -129,6 +129,13 @@ class Gathering:
         self._moments[index] = more if known is None else combine([known, more])
         self._groups[index] = norm.groups
 
+    def statistics_of(self, index: int) -> Statistics:
+        """Of one norm, which has seen frames."""
+        moments = self._moments[index]
+        if moments is None:
+            raise RuntimeError("a norm saw no frames")
+        return grouped(moments, self._groups[index])
+
     def statistics(self) -> list[Statistics]:
         """Of every norm; all have seen frames."""
         found = []

@@ -240,12 +240,12 @@ def begin(live: Live) -> None:
 
 
 @contextmanager
-def standing_for(workspace: OperatorWorkspace) -> Iterator[None]:
+def standing_for(workspace: OperatorWorkspace) -> Iterator[Live]:
     """Within it "meta" stands for the device of these rules, in this thread, as in a prediction."""
     before = getattr(_running, "live", None)
-    _running.live = Live((), workspace)
+    _running.live = live = Live((), workspace)
     try:
-        yield
+        yield live
     finally:
         _running.live = before
 

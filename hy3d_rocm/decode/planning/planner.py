@@ -15,13 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.units import MB, size_text
 
-__all__ = ["STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose"]
+if TYPE_CHECKING:
+    from hy3d_rocm.decode.planning.compiled import Compiled
+
+__all__ = [
+    "STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose", "nothing_fits",
+    "plan_of",
+]  # fmt: skip
 
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 # Steps of what stays resident: prices are then found again, and a decode's plan is steady.
@@ -38,13 +44,15 @@ class Need:
     """Bytes that a way takes at its peak, on the budget's device and on the host (0 where that is
     the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
     predicted, "" where it was; the bytes are then the least that it can be. prepared_bytes: more on
-    the host that makes it faster, as far as there is room, and stays for the next decode."""
+    the host that makes it faster, as far as there is room, and stays for the next decode. seconds:
+    estimated with nominal rates, to compare candidates; 0.0 where nobody did."""
 
     device_bytes: int
     host_bytes: int = 0
     macs: int = 0
     unknown: str = ""
     prepared_bytes: int = 0
+    seconds: float = 0.0
 
     def text(self) -> str:
         """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
@@ -99,6 +107,7 @@ class Candidate:
             "device_bytes": None if need is None else need.device_bytes,
             "host_bytes": None if need is None else need.host_bytes,
             "gmacs": None if need is None else round(need.macs / 1e9, 3),
+            "seconds": None if need is None else round(need.seconds, 4),
             "fits": self.fits,
             "note": self.note,
         }
@@ -108,7 +117,8 @@ class Candidate:
 class Plan:
     """The way that is taken. reason: a sentence. candidates: all that were looked at, in order.
     need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
-    has room. cheaper: what a larger budget would save, as sentences."""
+    has room. cheaper: what a larger budget would save, as sentences. compiled: of a VAE whose
+    layers are known, the schedule whose program is carried out."""
 
     way: Way
     need: Need
@@ -117,6 +127,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     cheaper: tuple[str, ...] = ()
     prepared_bytes: int = 0
+    compiled: Compiled | None = None
 
     @property
     def host_room(self) -> int:
@@ -184,14 +195,19 @@ def choose(
     for _, row in groupby(offered, key=_row_of):
         taken = _first_of(row, budget, price, looked)
         if taken is not None:
-            assert taken.need is not None
-            reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
-            cheaper = _cheaper(looked, taken, budget)
-            kept = min(taken.need.prepared_bytes, _host_room(taken.need, budget))
-            plan = Plan(taken.way, taken.need, budget, "", tuple(looked), cheaper, kept)
-            said = [reason, _prepared_words(plan), *cheaper]
-            return replace(plan, reason=" ".join(filter(None, said)))
-    raise _nothing_fits(looked, budget, strategy, tuple(excluded))
+            return plan_of(looked, taken, budget, strategy)
+    raise nothing_fits(looked, budget, strategy, tuple(excluded))
+
+
+def plan_of(looked: list[Candidate], taken: Candidate, budget: Budget, strategy: str) -> Plan:
+    """The plan that takes this candidate, of those that were looked at."""
+    assert taken.need is not None
+    reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
+    cheaper = _cheaper(looked, taken, budget)
+    kept = min(taken.need.prepared_bytes, _host_room(taken.need, budget))
+    plan = Plan(taken.way, taken.need, budget, "", tuple(looked), cheaper, kept)
+    said = [reason, _prepared_words(plan), *cheaper]
+    return replace(plan, reason=" ".join(filter(None, said)))
 
 
 def _row_of(way: Way) -> object:
@@ -364,7 +380,7 @@ def _room(budget: Budget) -> str:
     return f"{device} ({host} on the host)"
 
 
-def _nothing_fits(
+def nothing_fits(
     looked: list[Candidate], budget: Budget, strategy: str, excluded: tuple[str, ...]
 ) -> ValueError:
     """The sentence that says why, and what would do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +63,23 @@ _TILED_MARGIN_BYTES = 56 * MB
 
 def plan_job(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
-    wanted: Callable[[Way], bool] = lambda way: True,
+    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """The best way to do the job within the budget, or of the strategy that was asked for.
 
-    wanted: says of each way whether it may be taken. Raises DoesNotFitError with the least budget
+    wanted: says of each way of a VAE's own code whether it may be taken; asked once where the layers
+    are known. making: see compile_job. Raises DoesNotFitError with the least budget
     that would do, ValueError (sentences) for a strategy that is not known or that this VAE can't be
     run with.
     """
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    if _native.available and not is_opaque(job.family):
+        from hy3d_rocm.decode.planning.compiled import compile_job
+
+        wanted(Way("whole"))  # raises after a cancel
+        return compile_job(job, budget, strategy, options, making=making).plan()
     offered: Iterable[Way] = list_ways(job, options)
     excluded = left_out(job, options or WayOptions())
     if not _native.available:

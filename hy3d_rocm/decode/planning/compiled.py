@@ -1,0 +1,350 @@
+"""The plan of a VAE whose layers are known: the C core compiles it (include/hy3d/schedule.h).
+
+Here a job becomes the core's request, and what it found becomes a Plan with its sentences. Nothing
+is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm import _native
+from hy3d_rocm.decode.graph import Graph, record
+from hy3d_rocm.decode.layers import Conv
+from hy3d_rocm.decode.memory.live import standing_for
+from hy3d_rocm.decode.memory.predict import (
+    CPU_ALLOWANCE_BYTES,
+    PLANNED_SHARE,
+    MetaWeights,
+)
+from hy3d_rocm.decode.memory.steps import StepWorkspace
+from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+from hy3d_rocm.decode.planning.planner import (
+    STRATEGIES,
+    Candidate,
+    Need,
+    Plan,
+    Way,
+    nothing_fits,
+    plan_of,
+)
+from hy3d_rocm.decode.run import OPS, ProgramStep
+from hy3d_rocm.units import MB, size_text
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import Program, Schedule
+    from hy3d_rocm.decode.memory.budget import Budget
+
+__all__ = ["Compiled", "compile_job"]
+
+# hy3d_section_kind
+_ALL_OF_IT, _PREFIX = 0, 1
+_BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8}
+_ALL = 15
+_CPU = torch.device("cpu")
+# What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
+_GPU_MARGIN_BYTES = 56 * MB
+# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how much
+# longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
+_GPU_RATES = (3e14, 3e12, 2e-5, 2.6)
+_CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
+_COPY_RATE = 2.5e10
+# Halo, overlap and smallest tile in pixels, where those that were asked for do not fit.
+_LESS_HALO = ((24, 12, 24), (16, 8, 16))
+_SLICE_BYTES = {"cpu": 32 * MB, "cuda": 512 * MB}
+# For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
+# transforms serve all frames of a call: one core, HunyuanVideo, 9 frames 128x128: 6.8 s whole, 8.1
+# in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
+# in chunks of 1.
+_NATIVE_SLICE_BYTES = 512 * MB
+_NATIVE_LATENTS = (4, 2)
+# Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
+# H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
+_BUSY_POSITIONS = 16384
+
+
+class Compiled:
+    """A job's schedule. graph: what its programs are of."""
+
+    def __init__(
+        self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
+        schedule: Schedule, halos: tuple[tuple[int, int, int], ...],
+    ) -> None:  # fmt: skip
+        self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
+        self.graph = graph
+        self.schedule = schedule
+        self.halos = halos
+
+    @property
+    def program(self) -> Program:
+        """The one that is to be carried out."""
+        program = self.schedule.program
+        assert program is not None, "nothing fits"
+        return program
+
+    def candidates(self) -> list[Candidate]:
+        """What was looked at, in the order of preference."""
+        return [self._candidate(c) for c in self.schedule.candidates]
+
+    def plan(self) -> Plan:
+        """The program's. DoesNotFitError, or ValueError, where there is none."""
+        program, looked = self.schedule.program, self.candidates()
+        if program is None:
+            raise nothing_fits(looked, self.budget, self.strategy, ())
+        taken = self._candidate(program.candidate)
+        taken = replace(taken, need=replace(self._need(taken), prepared_bytes=self._prepared()))
+        return replace(plan_of(looked, taken, self.budget, self.strategy), compiled=self)
+
+    def _need(self, candidate: Candidate) -> Need:
+        assert candidate.need is not None
+        return candidate.need
+
+    def _candidate(self, found: dict[str, Any]) -> Candidate:
+        way = self._way(found)
+        if found["status"] != "HY3D_OK":
+            return Candidate(way, None, False, _REASONS.get(found["status"], found["status"]))
+        fits = bool(found["fits"])
+        note = ""
+        if not fits and way.spills and self.budget.is_unified:
+            note = "spilling gains nothing where host and device share their memory"
+        device = _with_margin(found["device_bytes"], self.job.device)
+        host = found["host_bytes"]
+        if found["on_host"] and self.job.device.type != "cpu":
+            device, host = 0, _with_margin(host, _CPU)
+        need = Need(device, host, found["macs"], seconds=found["seconds"])
+        return Candidate(way, need, fits, note)
+
+    def _way(self, c: dict[str, Any]) -> Way:
+        """The candidate in a user's words and parameters."""
+        on_host = bool(c["on_host"])
+        strategy = "cpu" if on_host or self.strategy == "cpu" else c["strategy"]
+        order = c["order"]
+        if order == "whole":
+            return Way("whole")
+        if order == "tiles":
+            return self._tiled(strategy, c)
+        parameters: dict[str, Any] = {"engine": "layers", "slice_bytes": c["slice_bytes"]}
+        what = "layer by layer"
+        if order == "chunks":
+            parameters = {"engine": "chunks", "chunk": c["chunk"]}
+            what = self._chunks_of(c["chunk"])
+        elif order == "prefix":
+            parameters["chunk"] = c["chunk"]
+            what += f", then {self._chunks_of(c['chunk'])}"
+        elif c["slice_bytes"] != self._slices(on_host)[0]:
+            what += f", {size_text(c['slice_bytes'])} at a time"
+        resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
+        if resident is not None:
+            what += f", with {size_text(resident)} on the device"
+        spills = self.options.cpu_offload and not on_host and self.job.device.type != "cpu"
+        return Way(strategy, what, parameters, spills=spills, resident_bytes=resident)
+
+    def _chunks_of(self, count: int) -> str:
+        kind = "pixel frame" if self.job.encode else "latent frame"
+        return f"in chunks of {count} {kind}{'s' * (count > 1)}"
+
+    def _tiled(self, strategy: str, c: dict[str, Any]) -> Way:
+        halo, overlap, smallest = self.halos[c["halo_row"]]
+        passes = self.options.statistic_passes if self.job.family.has_global_norms else 0
+        parameters = {
+            "engine": "tiles", "chunk": c["chunk"], "slice_bytes": self.options.slice_bytes,
+            "halo_pixels": None if halo < 0 else halo, "overlap_pixels": overlap,
+            "min_tile_pixels": smallest, "passes": passes, "level": c["level"],
+        }  # fmt: skip
+        rows, columns = c["tile"]
+        count, again = c["tiles"], c["halo_row"] > 0
+        what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
+        what += f" with a halo of {halo}" if again else ""
+        return Way(strategy, what, parameters, again=again, row=f"tiles {halo}")
+
+    def _slices(self, on_host: bool) -> tuple[int, int]:
+        return slice_sizes(self.job, self.options, _CPU if on_host else self.job.device)
+
+    def _prepared(self) -> int:
+        """Bytes by which the cache of prepared weights would grow if there were room.
+
+        Layer by layer each weight serves one call or a few: preparing costs more than it saves
+        (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
+        against 10.6 in the next decode). What is there already is used.
+        """
+        from hy3d_rocm.decode.native.memory import growth_bytes
+        from hy3d_rocm.decode.planning.ways import is_native
+
+        way = self._way(self.program.candidate)
+        if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
+            return 0
+        return growth_bytes(self.job.family.decoder, self._prepared_weights())
+
+    def _prepared_weights(self) -> set[tuple[int, int, int]]:
+        """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
+        tells."""
+        from hy3d_rocm.decode.native.memory import note_prepared
+
+        sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
+        cut = max(self.program.cut["node"], 0)
+        seen: set[int] = set()
+        with standing_for(OperatorWorkspace(_CPU)) as live:
+            for number, section in enumerate(self.program.sections):
+                whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
+                rows, columns = (sizes[0] if whole else sizes[cut])[2:]
+                for step in map(ProgramStep._make, self.program.steps(number)):
+                    layer = self.graph.layers[step.node]
+                    if OPS[step.op] != "conv" or step.node in seen or not isinstance(layer, Conv):
+                        continue
+                    seen.add(step.node)
+                    of = sizes[self.graph.nodes[step.node].source]
+                    size = of[2] * section["size"][1] // rows, of[3] * section["size"][2] // columns
+                    shape = tuple(layer.module.weight.shape)
+                    note_prepared(layer, shape, size, step.own, self.job.dtype)
+            return {(*key, nbytes) for key, nbytes in live.prepared.items()}
+
+
+def compile_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None, *,
+    making: Mapping[str, Any] | None = None, compiles_all: bool = False,
+) -> Compiled:  # fmt: skip
+    """The schedule of a job whose layers are known. making: what frames depend on that are there
+    already (execution.making_of): only what makes such frames is a candidate. compiles_all: all
+    candidates, though an earlier one fits. ValueError (a sentence) for a strategy that is not
+    known."""
+    if strategy not in STRATEGIES:
+        known = ", ".join(map(repr, STRATEGIES))
+        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    options = options or WayOptions()
+    if making is not None:
+        options = _as_made(options, making)
+        strategy = making["strategy"]
+    on_cpu = job.device.type == "cpu"
+    graph = record(job.family, job.encode)
+    allowed, own = _allowed(job, strategy)
+    halos = _halos(options, making)
+    workspace = StepWorkspace(
+        graph, *_place(job, job.device), job.dtype, _place(job, _CPU)
+    )
+    schedule = _native.compile_schedule(
+        graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
+        input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
+        device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
+        margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
+        margin_permille=round(1000 * PLANNED_SHARE), is_unified=int(budget.is_unified and not on_cpu),
+        is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
+        pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
+        device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
+        copy_bytes_per_second=_COPY_RATE, halos=halos,
+        statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
+        own_bytes=own, only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+    )  # fmt: skip
+    return Compiled(job, budget, strategy, options, graph, schedule, halos)
+
+
+def _allowed(job: Job, strategy: str) -> tuple[int, int]:
+    """Strategies as bits, and bytes of the VAE's own code where that is one (-1: not known)."""
+    allowed = _ALL if strategy == "auto" else _BITS[strategy]
+    if strategy == "auto" and job.is_fused:
+        allowed &= ~_BITS["whole"]  # it would be slower as well as larger
+    if job.encode:
+        allowed &= ~_BITS["tiled"]
+    if strategy == "cpu" and job.device.type == "cpu":
+        allowed = _BITS["cpu"]
+    own = -1
+    if allowed & _BITS["whole"]:
+        from hy3d_rocm.decode.planning.prices import Prices
+
+        try:
+            need = Prices(job)(Way("whole"))
+            own = need.device_bytes
+        except ValueError:
+            allowed &= ~_BITS["whole"] if strategy == "auto" else _ALL
+    return allowed, own
+
+
+def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
+    """What computes there, to be asked only, and the rules of what operators take."""
+    tier = job.tier
+    if device.type == "cpu" and job.device.type != "cpu":
+        from hy3d_rocm.conv.tiers import make_tier
+
+        tier = make_tier("cpu")
+    rules = OperatorWorkspace(device, tier)
+    with standing_for(rules):
+        backend = job.make_backend(MetaWeights(job.dtype, device), torch.device("meta"))
+    return getattr(backend, "inner", backend), rules
+
+
+def _machine(job: Job, options: WayOptions, device: torch.device) -> tuple[Any, ...]:
+    rates = _CPU_RATES if device.type == "cpu" else _GPU_RATES
+    return slice_sizes(job, options, device), _chunks(job, options, device), *rates
+
+
+def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
+    """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
+    from hy3d_rocm.decode.planning.backends import computes_natively
+
+    usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
+    native = device.type == "cpu" and computes_natively(job.make_backend)
+    return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
+
+
+def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
+    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those of
+    one latent frame. By shape alone."""
+    from hy3d_rocm.decode.planning.backends import computes_natively
+
+    if options.chunk_size:
+        return options.chunk_size, 0
+    time, space = job.family.factor if job.encode else (1, 1)
+    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    on_cpu = device.type == "cpu"
+    native = on_cpu and computes_natively(job.make_backend)
+    tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
+    most = max(1, -(-job.shape[2] // time))
+    first = int(min(tried[0], most) * time)
+    return first, (0 if first == time else int(time))
+
+
+def _halos(
+    options: WayOptions, making: Mapping[str, Any] | None
+) -> tuple[tuple[int, int, int], ...]:
+    """Halo (-1: all that is felt), overlap and smallest tile in pixels, tried in this order."""
+    halo = -1 if options.halo_pixels is None else options.halo_pixels
+    given = (halo, options.overlap_pixels, options.min_tile_pixels)
+    if making is not None:
+        return (given,)
+    rows = [given]
+    for sizes in _LESS_HALO:
+        halo, overlap, smallest = (min(a or b, b) for a, b in zip(given, sizes, strict=True))
+        rows.append((sizes[0] if halo < 0 else halo, overlap, smallest))
+    return tuple(rows)
+
+
+def _as_made(options: WayOptions, making: Mapping[str, Any]) -> WayOptions:
+    """With the sizes of a decode that goes on."""
+    made = making["parameters"]
+    names = {"chunk": "chunk_size", "passes": "statistic_passes"}
+    chosen = {names.get(name, name): value for name, value in made.items()}
+    known = set(WayOptions.__dataclass_fields__)
+    sizes = {name: None if v == "None" else v for name, v in chosen.items() if name in known}
+    return replace(options, **sizes)
+
+
+def _result_bytes(job: Job) -> int:
+    if not job.keeps_result:
+        return 0
+    count = job.result_dtype.itemsize
+    for n in job.out_shape:
+        count *= n
+    return count
+
+
+def _with_margin(count: int, device: torch.device) -> int:
+    """Bytes that are planned: as the core's margin."""
+    least = CPU_ALLOWANCE_BYTES if device.type == "cpu" else _GPU_MARGIN_BYTES
+    return count + max(least, count // 1000 * round(1000 * PLANNED_SHARE))
+
+
+_REASONS = {"HY3D_ERR_OVERFLOW": "it has too many steps"}

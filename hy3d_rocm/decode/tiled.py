@@ -1,0 +1,229 @@
+"""Carries out a program in tiles: the prefix, the statistics of GroupNorms, then tile after tile.
+
+Which sections there are, and what each does, the program says (include/hy3d/schedule.h). Here the
+prefix's output is kept, parts and tiles of it are cut out, and what comes out of a tile is blended
+into the result. GroupNorm's statistics are the same for all tiles: estimated beforehand from a part
+of the prefix's output (statistics.py), so that neither seams nor flicker come from them. While the
+tiles run the true ones are gathered, and the difference is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm import _native
+from hy3d_rocm.decode.engines.moments import combine
+from hy3d_rocm.decode.engines.reduced import Correction, Gathering, Statistics, grouped, reduced
+from hy3d_rocm.decode.layers import Attention, Conv
+from hy3d_rocm.decode.plan import plan_decode
+from hy3d_rocm.decode.run import OPS, ProgramStep, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decode.layers import Norm, Range
+    from hy3d_rocm.decode.plan import DecodePlan, Grain
+    from hy3d_rocm.decode.report import Step
+
+__all__ = ["TiledRun"]
+
+logger = logging.getLogger("hy3d_rocm")
+
+# hy3d_section_kind
+_PREFIX, _STATISTICS, _TILE = 1, 2, 3
+# hy3d_norm
+_GROUP = 2
+
+
+class TiledRun(Run):
+    """One sample's decode in tiles. estimate_error: how far the estimated statistics were off, of a
+    mean in standard deviations, of a standard deviation in itself; 0.0 where nothing was estimated.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.estimate_error = 0.0
+        self._grid: list[tuple[int, Tensor]] = []
+        self._section: dict[str, Any] = {}
+        self._corrections: dict[int, Correction] = {}
+        self._measured: dict[int, Statistics] = {}
+        self._used: dict[int, Statistics] = {}
+        self._gathering: Gathering | None = None
+        self._owned: tuple[Range, Range] = ((0, 1), (0, 1))
+        self._tile: Grain | None = None
+        nodes = self.graph.nodes
+        # Nodes with a GroupNorm by the node whose value they normalise.
+        self._normed: dict[int, list[int]] = {}
+        for index, node in enumerate(nodes):
+            if node.norm == _GROUP:
+                self._normed.setdefault(node.source, []).append(index)
+
+    def run(self, program: Program, z: Tensor, out: Tensor) -> None:
+        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
+        spatial = _spatial(program.tiles)
+        tiles = len(spatial.grains)
+        if tiles > 1:
+            out.zero_()
+        for number, first, made in self._sections(program, z, spatial):
+            if self._tile is not None and not self._section["pass"]:
+                _place(made, first, self._tile, tiles, out)
+            del number, made
+        self._judge()
+
+    def _sections(
+        self, program: Program, z: Tensor, spatial: DecodePlan
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """(section, first frame, frames) of all tiles."""
+        self._grid = [(0, z)]
+        for number, section in enumerate(program.sections):
+            self._section = section
+            kind, size = section["kind"], section["size"]
+            if kind == _PREFIX:
+                made = []
+                for first, frames in self.section(program, number, lambda r: z[:, :, slice(*r)]):
+                    made.append((first, self._attempt(0, lambda f=frames: f.to("cpu", copy=True))))
+                    del frames
+                self._grid = made
+            elif kind == _STATISTICS:
+                self._estimate(program, number, size)
+            else:
+                tile = spatial.grains[section["tile"]]
+                self._tile = tile
+                self._owned = _owned(tile, spatial.factors)
+                self._begin_gathering(program)
+                fetch = self._cut_out(section["rows"], section["columns"])
+                for first, frames in self.section(program, number, fetch):
+                    yield number, first, frames
+                    del frames
+                self._tile = None
+
+    def _cut_out(self, rows: Range, columns: Range) -> Callable[[Range], Tensor]:
+        return lambda frames: self._fetch(frames)[..., slice(*rows), slice(*columns)]
+
+    def _fetch(self, frames: Range) -> Tensor:
+        """Frames of the prefix's output."""
+        first, stop = frames
+        parts = [
+            t[:, :, max(first - at, 0) : max(stop - at, 0)]
+            for at, t in self._grid
+            if at < stop and at + t.shape[2] > first
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+    # Statistics
+
+    def _estimate(self, program: Program, number: int, size: tuple[int, int, int]) -> None:
+        """The statistics of all norms behind the cut, from a part; corrected by what a pass over
+        all tiles has gathered."""
+        if self._gathering is not None:
+            truth = self._truth()
+            self._corrections = {n: Correction(self._measured[n], truth[n]) for n in truth}
+            logger.debug("[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth))
+        self._gathering, self._measured, self._used = None, {}, {}
+        frames = sum(int(t.shape[2]) for _, t in self._grid)
+        whole = frames, *(int(n) for n in self._grid[0][1].shape[3:])
+        part = self._attempt(0, lambda: reduced(self._fetch, whole, size))
+        part = part.to(self.device, self.dtype)
+        for _ in self.section(program, number, lambda r: part[:, :, slice(*r)]):
+            pass  # nothing is given away
+
+    def _reduce(self, step: ProgramStep) -> None:
+        if self._section["kind"] != _STATISTICS:
+            super()._reduce(step)
+            return
+        norm = self._norm(step.node)
+        found = grouped(combine(self._moments_of(self.graph.nodes[step.node].source)), norm.groups)
+        self._measured[step.node] = found
+        if step.node in self._corrections:
+            found = self._corrections[step.node].of(found, norm.eps)
+        self._used[step.node] = found
+        channels = self.graph.nodes[self.graph.nodes[step.node].source].channels
+        self.affines[step.node] = found.affine(norm, self.backend.weights, channels, self.dtype)
+
+    def _norm(self, node: int) -> Norm:
+        layer = self.graph.layers[node]
+        assert isinstance(layer, (Conv, Attention))
+        assert layer.norm is not None
+        return layer.norm
+
+    def _begin_gathering(self, program: Program) -> None:
+        if self._gathering is None and self._used:
+            self._gathering = Gathering(len(self.graph.nodes))
+
+    def _took(self, step: ProgramStep, tensor: Tensor) -> None:
+        """A slice was made: what belongs to this tile alone counts for the true statistics."""
+        if self._gathering is None or self._tile is None or OPS[step.op] == "trim":
+            return
+        for node in self._normed.get(step.node, ()):
+            if node not in self._used:
+                continue
+            scale = tensor.shape[-1] // self._section["size"][2]
+            (h0, h1), (w0, w1) = self._owned
+            part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
+            self._gathering.add(self._norm(node), node, part)
+
+    def _truth(self) -> dict[int, Statistics]:
+        assert self._gathering is not None
+        return {node: self._gathering.statistics_of(node) for node in self._used}
+
+    def _worst(self, truth: dict[int, Statistics]) -> float:
+        return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
+
+    def _judge(self) -> None:
+        """At the end: how good the estimate was."""
+        self._grid = []
+        if self._gathering is not None:
+            self.estimate_error = self._worst(self._truth())
+            logger.info(
+                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
+                self.estimate_error,
+            )
+
+    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+        """With the tile's number and place."""
+        told = super()._told(step, at, picture)
+        if self._tile is None:
+            return told
+        (_, h0, w0), (_, h1, w1) = self._tile.out_start, self._tile.out_stop
+        kind = "statistics" if self._section["pass"] else told.kind
+        return replace(told, kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
+
+
+def _spatial(tiles: dict[str, Any]) -> DecodePlan:
+    """Where the tiles lie, of a hy3d_tiles_desc."""
+    return plan_decode(
+        tiles["latent"], factors=tiles["factor"], causal=bool(tiles["causal"]),
+        overlap=tiles["overlap"], halo=tiles["halo"], min_tile=tiles["min_tile"],
+        level=tiles["level"], shrink=tiles["shrink"],
+    )  # fmt: skip
+
+
+def _place(made: Tensor, first: int, tile: Grain, tiles: int, out: Tensor) -> None:
+    """Drops the halo and adds the rest, times the windows, to the output."""
+    _, rows, columns = tile.keep_slices
+    kept = made[..., rows, columns].to("cpu")
+    _, out_rows, out_columns = tile.out_slices
+    where = out[:, :, first : first + made.shape[2], out_rows, out_columns]
+    if tiles == 1:
+        where.copy_(kept)
+    else:
+        _native.blend_accumulate(kept, None, tile.window(1), tile.window(2), where)
+
+
+def _owned(tile: Grain, factors: tuple[int, int, int]) -> tuple[Range, Range]:
+    """The rows and columns of the tile's own grid that no other tile owns: the overlap is shared as
+    the schedule core shares it, the larger half before the boundary."""
+    found = []
+    for axis in (1, 2):
+        factor, offset = factors[axis], tile.in_start[axis]
+        before, after = tile.ramp_before[axis] // factor, tile.ramp_after[axis] // factor
+        start = tile.out_start[axis] // factor + before - before // 2
+        stop = tile.out_stop[axis] // factor - after // 2
+        found.append((start - offset, stop - offset))
+    return found[0], found[1]
