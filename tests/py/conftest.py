@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """Each decode collects garbage: what pytest, torch and the files of tests made before is none,
+    and looking through it took longer than a small decode."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For layers so small that they only wait for a second thread of PyTorch's."""
+    import router_doubles
+
+    with router_doubles.one_thread():
+        yield
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    import torch
+
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture

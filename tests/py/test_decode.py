@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,14 +32,7 @@ from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
 PARTS = ("streamed", "tiled", "cpu")
 BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ sentence, and what "auto" and "tiled" give is what the VAE's own code makes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,15 +40,7 @@ from hy3d_rocm.decode.executor import decode, decode_with_report, encode  # noqa
 from hy3d_rocm.decode.families import changes, family_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # The families' own code is asked in many small decodes, which take a second or so of Wan's.
 CASES = [(kind, change) for change in EVERYWHERE for kind in ("hunyuan", "image", "ltx")]
