@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One a core; none where a GPU's memory is measured, which all would share."""
+    import torch
+
+    return 0 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
 def pytest_collection_finish() -> None:

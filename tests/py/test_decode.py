@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import how_much
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -181,14 +182,17 @@ OUT_OF_MEMORY = (
 def test_an_allocation_that_fails_once_or_twice_changes_no_bit(
     vae: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The gate takes every 19th place and every 89th pair, `make pytest-full` every 5th and 23rd;
+    tests/checks/check_decode_oom.py takes every allocation."""
+    step, apart = how_much.of((19, 89), (5, 23))
     z = latents_of(vae, 2)
     want = decode(vae, z, strategy=strategy)
     with monkeypatch.context() as patch:
         count = FailingConvolutions(patch, {})
         decode(vae, z, strategy=strategy)
     errors = itertools.cycle(OUT_OF_MEMORY)
-    single: list[set[int]] = [{i} for i in range(0, count.calls, 5)]
-    pairs: list[set[int]] = [{i, j} for i in range(0, count.calls, 23) for j in (i + 1, i + 40)]
+    single: list[set[int]] = [{i} for i in range(0, count.calls, step)]
+    pairs: list[set[int]] = [{i, j} for i in range(0, count.calls, apart) for j in (i + 1, i + 40)]
     for places in (*single, *pairs):
         with monkeypatch.context() as patch:
             FailingConvolutions(patch, {n: next(errors)() for n in places})

@@ -45,6 +45,7 @@ def empty_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setattr(_native, "available", True)
     monkeypatch.delenv(finder.VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
+    finder.uninstall()  # an earlier test's
     forget()
     importlib.invalidate_caches()
     yield tmp_path
