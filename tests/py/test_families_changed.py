@@ -89,6 +89,15 @@ def latents(kind: str, vae: Any) -> Any:
     return tiny_latents(vae, 1 if kind == "image" else 3, 3, 4)
 
 
+def test_each_change_and_each_kind_is_tried_at_both_times() -> None:
+    met: dict[Any, set[str]] = {}
+    for kind, change, when in (case.values for case in cases()):
+        met.setdefault(kind, set()).add(when)
+        met.setdefault(change, set()).add(when)
+    assert set(met) >= {*EVERYWHERE, *SOMEWHERE, "hunyuan15", "wan22"}
+    assert all(times == set(WHEN) for times in met.values())
+
+
 @pytest.mark.parametrize(("kind", "change", "when"), cases())
 def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> None:
     vae = tiny_vae(kind)
