@@ -35,7 +35,7 @@ include csrc/core.mk
 .PHONY: help env demo test bench lint asan pytest pytest-full site check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
-	@echo "make test   lint, C tests, Python tests (ten minutes on two cores)"
+	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two cores)"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, compiler warnings as errors"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
