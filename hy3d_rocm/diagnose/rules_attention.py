@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
             r"the `?(?:sageattention|flash-attn)`? package must be installed",
         ),
         rank=2,
+        optional=True,
     ),
     Rule(
         id="sage-unsupported",
@@ -118,10 +119,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="triton-no-compiler",
-        symptom="Triton or torch.compile found no C compiler, or not its headers.",
-        cause="Triton builds a small part in C when it first meets the card. A compiler, the"
-        " headers of Python or of the system are missing; on Windows its own small compiler (tcc)"
-        " failed.",
+        symptom="No C compiler was found, or not its headers.",
+        cause="Triton builds a small part in C when it first meets the card, and pip builds"
+        " packages that have no wheel for this Python. A compiler, the headers of Python or of the"
+        " system are missing; on Windows Triton's own small compiler (tcc) failed.",
         do="sudo apt install build-essential python3-dev",
         windows="winget install Microsoft.VisualStudio.2022.BuildTools --override"
         ' "--add Microsoft.VisualStudio.Workload.VCTools --includeRecommended --passive"',
@@ -146,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         ),
         patterns=(
             r"Compiler: (?:cl|g\+\+|gcc|clang\S*) is not found",
-            r"command '\S*(?:cl\.exe|gcc|g\+\+)' failed",
+            r"command '\S*(?:cl(?:\.exe)?|gcc|g\+\+)' failed(?!:? with exit)",
             r"Microsoft Visual C\+\+ 14\.\d+ (?:or greater )?is required",
             r"Unable to find vcvarsall",
             r"Failed to find (?:a )?C compiler",
@@ -157,6 +158,7 @@ RULES: tuple[Rule, ...] = (
             r"hip_utils\S*\.(?:pyd|so|c)\b.{0,120}(?:error|failed|returned non-zero)",
         ),
         confidence="likely",
+        optional=True,
     ),
     Rule(
         id="triton-compile",
@@ -176,10 +178,7 @@ RULES: tuple[Rule, ...] = (
             "destroyed but still",
             "unsupported target",
             "compilationerror",
-            "0 active drivers",
             "tritonamd",
-            "_init_fn",
-            "triton",
         ),
         patterns=(
             r"OutOfResources: out of resource: shared memory",
@@ -188,11 +187,33 @@ RULES: tuple[Rule, ...] = (
             r"operation destroyed but still has uses",
             r"unsupported target: 'gfx",
             r"triton\.compiler\.errors\.CompilationError",
-            r"0 active drivers",
-            r"triton[\\/]runtime[\\/]driver\.py\", line \d+, in _initialize_obj",
         ),
-        follows=("triton-no-compiler", "triton-link"),
+        follows=("triton-no-compiler", "triton-link", "fp8-matmul"),
         confidence="likely",
+    ),
+    Rule(
+        id="triton-no-driver",
+        symptom="Triton found no driver of a GPU that it could use.",
+        cause="Triton asks PyTorch for the card before it compiles anything, and builds a small"
+        " module for it. PyTorch sees no GPU, is not the ROCm build (as under ZLUDA, where"
+        " torch.version.hip is None), or two Tritons (triton, triton-windows, pytorch-triton-rocm)"
+        " lie over each other. The log does not tell which.",
+        do='python -c "import torch, triton; print(torch.__version__, torch.version.hip,'
+        ' torch.cuda.is_available(), triton.__version__)"',
+        here=_OPTIONAL,
+        otherwise="Two Tritons (`python -m pip list`): uninstall all of them, install the one that"
+        " your PyTorch wants. Under ZLUDA: the Triton that its installer brings. Or no"
+        " torch.compile and no SageAttention.",
+        source="https://github.com/triton-lang/triton/pull/6579",
+        words=("active drivers", "active driver(s)", "_initialize_obj", "_create_driver"),
+        patterns=(
+            r"\b[02-9] active drivers \(",
+            r"\b[02-9] active driver\(s\) found",
+            r"triton[\\/]runtime[\\/]driver\.py\", line \d+, in (?:_initialize_obj|_create_driver)",
+        ),
+        follows=("triton-no-compiler", "no-gpu-found", "torch-without-gpu", "torch-cuda-build"),
+        confidence="possible",
+        optional=True,
     ),
     Rule(
         id="triton-architecture",
@@ -212,20 +233,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="triton-mismatch",
         symptom="Triton does not fit this PyTorch.",
-        cause="Each PyTorch goes with one version of Triton; here a part that torch asks Triton for"
-        " has another name or is not there.",
-        do="{wheels}",
-        windows="python -m pip install --upgrade triton-windows",
+        cause="Each PyTorch goes with one version of Triton; here a part that is asked for has"
+        " another name or is not there: another version, or files of two packages (triton,"
+        " triton-rocm, pytorch-triton-rocm, triton-windows) in one folder.",
+        do="python -m pip uninstall -y triton triton-rocm pytorch-triton-rocm && {wheels}",
+        windows="python -m pip uninstall -y triton triton-windows pytorch-triton-rocm & python -m"
+        " pip install triton-windows",
         here=_OPTIONAL,
-        otherwise="Or no torch.compile.",
+        otherwise="On Windows in the version for your PyTorch (its page has the table). Or no"
+        " torch.compile.",
         source="https://github.com/woct0rdho/triton-windows/issues/120",
         words=("triton", "_unsafe_update_src"),
         patterns=(
             r"No module named 'triton\.\w",
-            r"cannot import name '\w+' from 'triton[.']",
+            r"cannot import name '\w+' from (?:partially initialized module )?'triton[.']",
+            r"module 'triton[\w.]*' has no attribute",
             r"_unsafe_update_src",
         ),
+        unless=(r"'triton\.ops",),
         confidence="likely",
+        optional=True,
     ),
     Rule(
         id="triton-link",
@@ -263,6 +290,7 @@ RULES: tuple[Rule, ...] = (
             r"\bTritonMissing\b",
         ),
         unless=(r"Error caught was:",),
+        optional=True,
     ),
     Rule(
         id="bitsandbytes",
@@ -276,7 +304,9 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/ROCm/bitsandbytes/issues/82",
         words=("cextension", "setup failed despite", "bitsandbytes", "libcudart", "bnb_"),
         patterns=(
-            r"libbitsandbytes_\w+",
+            r"libbitsandbytes_\w+\S*.{0,80}(?:not found|No such file|cannot open|undefined symbol)",
+            r"libbitsandbytes_cpu\.so",
+            r"Could not find the bitsandbytes \w+ binary",
             r"No libcudart\.so found",
             r"did not contain .{0,40}libcudart\.so",
             r"bitsandbytes.{0,80}(?:compiled without GPU support|library load error)",
@@ -286,6 +316,7 @@ RULES: tuple[Rule, ...] = (
         ),
         confidence="likely",
         rank=2,
+        optional=True,
     ),
     Rule(
         id="xformers-extensions-warning",
