@@ -12,7 +12,7 @@ from hy3d_rocm.diagnose.read import Line, without_prefix
 _FINISHED = re.compile(
     r"Prompt executed in \d|\[VAE Decode\] .{0,200}\bSUCCESS\b"
     r"|\b(?:saved|written|wrote)\b.{0,200}\.(?:png|jpe?g|webp|mp4|webm|gif|glb|obj|safetensors)\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b",
+    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bStopped server$",
     re.IGNORECASE,
 )
 _BEGUN = re.compile(r"\bgot prompt\b")
@@ -20,6 +20,7 @@ _STARTED = re.compile(
     r"^(?:\S{1,40} )?(?:Starting server|To see the GUI go to: |Running on local URL: )"
 )
 _FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit", "starting server",
+                 "stopped server",
                  "to see the gui", "running on local")  # fmt: skip
 Mark = Literal["", "started", "begun", "finished"]
 _ERROR_WORDS = re.compile(

@@ -289,7 +289,7 @@ RULES: tuple[Rule, ...] = (
             r"No module named '?triton'?(?![\w.])",
             r"\bTritonMissing\b",
         ),
-        unless=(r"Error caught was:",),
+        unless=(r"Error caught was:|some optimizations will not be enabled",),
         optional=True,
     ),
     Rule(
@@ -325,10 +325,10 @@ RULES: tuple[Rule, ...] = (
         do="Nothing has to be done.",
         otherwise="`python -m pip uninstall -y xformers` keeps it quiet.",
         source="https://github.com/ROCm/xformers/issues/57",
-        words=("xformers can't load", "matching triton", "error caught was"),
+        words=("xformers can't load", "triton is not available", "error caught was"),
         patterns=(
             r"xFormers can't load C\+\+/CUDA extensions",
-            r"A matching Triton is not available",
+            r"Triton is not available, some optimizations",
             r"Error caught was: No module named '?triton",
         ),
         severity="notice",

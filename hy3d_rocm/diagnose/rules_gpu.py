@@ -264,7 +264,8 @@ RULES: tuple[Rule, ...] = (
         id="dynamic-vram-crash",
         symptom="The process crashed with ComfyUI's DynamicVRAM switched on.",
         cause="DynamicVRAM (comfy-aimdo) hooks the allocator and stages weights in pinned memory;"
-        " on AMD cards that is behind a class of crashes.",
+        " on AMD cards that is behind a class of crashes. It is on by default, so that it was on"
+        " proves nothing: the switch is only the first thing to try.",
         do="Start ComfyUI with --disable-dynamic-vram",
         otherwise="--disable-pinned-memory with DynamicVRAM left on; a newer comfy-aimdo.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/16102",
@@ -276,7 +277,14 @@ RULES: tuple[Rule, ...] = (
             r"HostBuffer\.\w+",
         ),
         needs=("windows-access-violation", "hip-invalid-value", "native-crash"),
-        confidence="likely",
+        follows=(
+            "crash-in-convolution",
+            "crash-in-attention",
+            "crash-in-matmul",
+            "int8-matmul",
+            "fp8-matmul",
+        ),
+        confidence="possible",
         rank=0,
     ),
     Rule(
@@ -306,7 +314,7 @@ RULES: tuple[Rule, ...] = (
             r"-107374(?:1819|0940|0791|1795)\b",
         ),
         follows=(ANY,),
-        confidence="likely",
+        confidence="possible",
         rank=0,
     ),
     Rule(

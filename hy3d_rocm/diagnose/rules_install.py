@@ -173,9 +173,9 @@ RULES: tuple[Rule, ...] = (
         symptom="There is no PyTorch wheel for this Python or system at that address.",
         cause="Wheels are made for some versions of Python each, and those of pytorch.org with ROCm"
         " for Linux only.",
-        do="{wheels}",
+        do="Make the environment anew with Python 3.12, and there: {wheels}",
         here=_NEVER,
-        otherwise="With Python 3.12, for which all of them are made.",
+        otherwise="`python --version` tells which Python it is; all of them are made for 3.12.",
         source="https://github.com/Nerogar/OneTrainer/issues/1381",
         words=(
             "distribution found for torch",
@@ -230,9 +230,14 @@ RULES: tuple[Rule, ...] = (
             r" (?:yet )?(?:on|for|with|in|by|under) (?:the )?(?:AMD|ROCm|HIP)\b",
             r"Could not run 'aten::\w+' with arguments from the 'CUDA' backend",
         ),
-        unless=(r"only (?:\w+ )?\w+ (?:on|for|with|in|by|under) (?:the )?(?:AMD|ROCm|HIP)\b",),
+        unless=(
+            r"only (?:\w+ )?\w+ (?:on|for|with|in|by|under) (?:the )?(?:AMD|ROCm|HIP)\b",
+            r"fall(?:s|ing)? ?back|skipp|disabl|ignor|instead",
+            r"_scaled_mm\b|PyTorch extensions",
+        ),
         follows=("torchvision-mismatch", "cuda-extension-build", "fp8-matmul"),
         confidence="likely",
+        optional=True,
     ),
     Rule(
         id="cuda-version-none",
@@ -282,6 +287,8 @@ RULES: tuple[Rule, ...] = (
         " help.",
         do="{wheels}",
         here=_NEVER,
+        otherwise="If it is another package that the traceback ends in: its version for ROCm, or"
+        " without it.",
         source="https://github.com/pytorch/pytorch/issues/139410",
         words=("libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip"),
         patterns=(r"lib(?:torch|c10)_(?:cuda|hip)\.so: cannot open shared object file",),
@@ -326,6 +333,8 @@ RULES: tuple[Rule, ...] = (
         cause="It was compiled for another PyTorch, Python or ROCm than the installed one, so a"
         " function or a DLL that it asks for is not there. PyTorch itself is not at fault.",
         do="python -m pip install --force-reinstall --no-deps --no-binary :all: PACKAGE",
+        windows="Install the package's wheel for exactly this PyTorch, ROCm and Python, or leave it"
+        " out.",
         here=_DOCTOR,
         otherwise="That builds it here; or a wheel of it for exactly this PyTorch and ROCm; or"
         " without that package.",
