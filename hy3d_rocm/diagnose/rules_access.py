@@ -206,11 +206,12 @@ RULES: tuple[Rule, ...] = (
         " it, unset HIP_VISIBLE_DEVICES, the HIP SDK that it asks for. On an NVIDIA card: its"
         " driver.",
         source="https://github.com/lllyasviel/Fooocus/issues/1681",
-        words=("gpus are available", "no cuda-capable", "cudagetdevicecount"),
+        words=("gpus are available", "no cuda-capable", "cudagetdevicecount", "cuda unknown"),
         patterns=(
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
             r"Unexpected error from cudaGetDeviceCount",
+            r"CUDA initialization: CUDA unknown error",
         ),
         follows=(
             "no-gpu-found",

@@ -144,6 +144,7 @@ RULES: tuple[Rule, ...] = (
             "lnk1104",
             "stdlib.h",
             "hip_utils",
+            "triton test failed",
         ),
         patterns=(
             r"Compiler: (?:cl|g\+\+|gcc|clang\S*) is not found",
@@ -156,6 +157,7 @@ RULES: tuple[Rule, ...] = (
             r"fatal error: '?(?:Python|stdlib|stdio|math)\.h'?:? (?:No such file|file not found)",
             r"LNK1104: cannot open file .{0,60}python\w*\.lib",
             r"hip_utils\S*\.(?:pyd|so|c)\b.{0,120}(?:error|failed|returned non-zero)",
+            r"Triton test failed: \[WinError 2\]",
         ),
         confidence="likely",
         optional=True,
@@ -183,10 +185,10 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"OutOfResources: out of resource: shared memory",
             r"PassManager::run failed",
-            r"TritonAMDGPU\w*(?:Pipeline|Pass|AccelerateMatmul)",
+            r"TritonAMDGPU\w*(?:Pipeline|Pass|AccelerateMatmul)|tritonamdgpu-schedule-loops\{",
             r"operation destroyed but still has uses",
             r"unsupported target: 'gfx",
-            r"triton\.compiler\.errors\.CompilationError",
+            r"\bCompilationError: at \d+:\d+:|triton\.compiler\.errors\.CompilationError",
         ),
         follows=("triton-no-compiler", "triton-link", "fp8-matmul"),
         confidence="likely",
@@ -264,11 +266,12 @@ RULES: tuple[Rule, ...] = (
         here=_OPTIONAL,
         otherwise="Leave the torch.compile node out; a newer Triton (Windows: triton-windows).",
         source="https://github.com/ROCm/TheRock/issues/1278",
-        words=("inductorerror", "backendcompilerfailed", "hsaco", "inductor"),
+        words=("backendcompilerfailed", "hsaco", "inductor"),
         patterns=(
             r"LLD failed to link hsaco",
             r"_inductor\.exc\.InductorError",
-            r"BackendCompilerFailed: backend='inductor' raised",
+            r"\bBackendCompilerFailed\b",
+            r"^backend='inductor' raised",
         ),
         follows=("triton-no-compiler", "triton-missing"),
         confidence="likely",
@@ -316,6 +319,24 @@ RULES: tuple[Rule, ...] = (
         ),
         confidence="likely",
         rank=2,
+        optional=True,
+    ),
+    Rule(
+        id="bitsandbytes-missing",
+        symptom="bitsandbytes is not installed.",
+        cause="An 8-bit optimizer or 4-bit weights were asked for, and the package for them is not"
+        " in this environment. It needs no CUDA.",
+        do='python -m pip install --no-deps "bitsandbytes>=0.49"',
+        here=_OPTIONAL,
+        otherwise="From 0.49 on its wheels have ROCm parts. Or an optimizer without 8bit in its"
+        " name (AdamW, Adafactor), and weights that are not nf4.",
+        source="https://github.com/lshqqytiger/OneTrainer/issues/11",
+        words=("bitsandbytes",),
+        patterns=(
+            r"No module named '?bitsandbytes'?(?![\w.])",
+            r"ImportError: No bitsandbytes\b",
+            r"(?:install|requires?) .{0,40}\bbitsandbytes\b.{0,80}pip install",
+        ),
         optional=True,
     ),
     Rule(

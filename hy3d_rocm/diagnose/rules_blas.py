@@ -26,6 +26,21 @@ RULES: tuple[Rule, ...] = (
             r"(?:Cannot read|Could not load) \S.{0,160}TensileLibrary",
             r"Could not initialize Tensile host",
         ),
+        unless=(r"rocblaslt|hipblaslt|_rocm_sdk",),
+        follows=("integrated-gpu", "rocblas-files-missing"),
+    ),
+    Rule(
+        id="rocblas-files-missing",
+        symptom="ROCm's wheels have no rocBLAS kernels for this card.",
+        cause="rocBLAS comes with ROCm's Python packages here and finds no file for the card in"
+        " their folder: the part for this card is not installed, or of another version. Files made"
+        " for a HIP SDK do not belong there.",
+        do="{wheels}",
+        beside=_HIDE_IT,
+        here="Convolutions can go by Triton instead, matrix products of the model can't.",
+        source="https://github.com/patientx-cfz/comfyui-rocm/issues/44",
+        words=("tensilelibrary",),
+        patterns=(r"(?:Cannot read|Could not load) \S.{0,200}_rocm_sdk.{0,200}TensileLibrary",),
         unless=(r"rocblaslt|hipblaslt",),
         follows=("integrated-gpu",),
     ),
@@ -60,7 +75,7 @@ RULES: tuple[Rule, ...] = (
             "hipblas",
         ),
         patterns=(
-            r"rocBLAS error: (?!Cannot read|Could not)",
+            r"rocBLAS error: (?!Cannot read|Could not|.{0,20}TensileLibrary)",
             r"\brocblas_status_\w*(?:error|fail)\w*",
             r"\bHIPBLAS_STATUS_(?!SUCCESS)\w+",
             r"hipblaslt (?:solution )?not (?:found|supported)",

@@ -173,6 +173,7 @@ RULES: tuple[Rule, ...] = (
         ),
         patterns=(
             r"0xC0000005.{0,200}amdhip64",
+            r"\b0x[0-9a-f]{16}, \S.{0,200}[\\/](?:amdhip64|torch_hip|c10_hip)\w*\.dll\(0x",
             r"#\d+ (?:0x[0-9a-f]+ )?.{0,200}\(\S*(?:amdhip64|torch_hip|c10_hip|MIOpen|amd_comgr"
             r"|(?:lib)?(?:hip|roc)blas)\w*\.dll",
             r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
@@ -370,6 +371,7 @@ RULES: tuple[Rule, ...] = (
             "segfault",
             "sigsegv",
             "status=11/segv",
+            "aborthandler",
         ),
         patterns=(
             r"^(?:.{0,80}line \d+: +\d+ )?Illegal instruction\b",
@@ -381,6 +383,7 @@ RULES: tuple[Rule, ...] = (
             r"\bSIGSEGV\b",
             r"status=11/SEGV",
             r": segfault at ",
+            r"Unhandled exception caught in c10/util/AbortHandler",
         ),
         follows=(ANY,),
         confidence="possible",

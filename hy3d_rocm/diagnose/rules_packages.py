@@ -34,11 +34,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="pip-nothing-found",
         symptom="pip found no version of a package that this Python could use.",
-        cause="The address has no such package (a wrong address or name), none for this Python or"
-        " system, or was not reached. The line does not tell which.",
-        do="python --version",
-        otherwise="Too new a Python (3.13, 3.14) is the usual reason: 3.12 has the most wheels."
-        " `pip download PACKAGE --no-deps -v` shows which address was asked. " + _NO_CARD,
+        cause="Where pip looked ('Looking in indexes' above) there is no such package (PyTorch's"
+        " addresses have only PyTorch), none for this Python or system, or it was not reached. The"
+        " line does not tell which.",
+        do="python -m pip download --no-deps -v PACKAGE",
+        otherwise="It shows where pip looks. With --index-url install torch first, and the rest in"
+        " a second command without it. Else it is mostly too new a Python (`python --version`):"
+        " 3.12 has the most wheels. " + _NO_CARD,
         source="https://github.com/amd/playbooks/issues/315",
         words=("satisfies the requirement", "no matching distribution", "different python"),
         patterns=(
