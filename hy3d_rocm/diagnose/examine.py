@@ -226,8 +226,9 @@ class _Reader:
                 if any(0 < hits.begins - number <= NEAR_AFTER for number in lines):
                     del self.hits[hits.rule.id]
             elif above and "error-before-crash" in self.synthetic:
-                last = Line(above[-1].line, above[-1].text)
-                self._add("error-before-crash", last, "")
+                first = Hits(BY_ID["error-before-crash"], self.outcome.origin, "")
+                first.add(Line(above[-1].line, above[-1].text))
+                self.hits.setdefault("error-before-crash", first)
                 self.unknown_count -= 1
                 self.unknown.remove(above[-1])
 

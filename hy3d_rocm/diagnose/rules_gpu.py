@@ -164,12 +164,8 @@ RULES: tuple[Rule, ...] = (
         words=(
             "faulting module",
             "amdhip64",
-            "torch_hip",
-            "c10_hip",
-            "miopen",
-            "amd_comgr",
-            "hipblas",
-            "rocblas",
+            ".dll+0x",
+            ".dll(0x",
         ),
         patterns=(
             r"0xC0000005.{0,200}amdhip64",

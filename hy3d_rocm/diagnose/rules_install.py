@@ -131,13 +131,15 @@ RULES: tuple[Rule, ...] = (
         otherwise='For tools as rocm-sdk also: the same command with "rocm[libraries,devel]",'
         " then `rocm-sdk init`.",
         source="https://github.com/pytorch/pytorch/pull/188724",
-        words=("rocm_sdk", "rocm-sdk", "keyerror: 'lib", "_rocm_init"),
+        words=("rocm_sdk", "rocm-sdk", "keyerror: 'lib", "rocm_kpack"),
         patterns=(
             r"rocm-sdk init failed",
             r"'rocm-sdk' is not recognized",
             r"rocm-sdk: (?:command )?not found",
             r"No module named '?_?rocm_sdk\w*",
             r"KeyError: 'lib[\w-]+\.so[.\d]*'",
+            r"Could not find module '[^']{0,250}_rocm_sdk",
+            r"\brocm_kpack\.dll\b.{0,60}(?:missing|not found)",
         ),
     ),
     Rule(
@@ -408,6 +410,7 @@ RULES: tuple[Rule, ...] = (
         words=("error loading",),
         patterns=(
             r'Error loading "?\S.{0,200}[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll',
+            r'Error loading "?\S.{0,200}[\\/]_rocm_sdk\w*[\\/](?!.*amdhip)',
         ),
         follows=("windows-blocked",),
         confidence="likely",

@@ -176,7 +176,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="model-file-broken",
         symptom="A model's file is not complete or not what its name says.",
-        cause="The download was cut off, or it is a web page or a pointer in place of the model."
+        cause="The download was cut off, or it is a web page or a pointer in place of the model;"
+        " 'header too large' is also said of a whole file with more tensors than the library takes."
         " " + _NO_CARD,
         do="Delete the file that is named above and download it once more; compare its size.",
         source="https://github.com/cubiq/ComfyUI_IPAdapter_plus/issues/591",

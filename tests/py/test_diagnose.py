@@ -180,6 +180,8 @@ def test_an_error_right_above_a_crash_came_first() -> None:
     assert found.causes[0].evidence[0].text == error.strip()
     assert [row.rule for row in found.causes[0].follow_ups] == ["native-crash"]
     assert found.unknown_count == 0
+    frame = '  File "/c/ComfyUI/custom_nodes/Some-Pack/nodes.py", line 3, in run\n'
+    assert "Some-Pack" in examined(frame + error + crash).causes[0].where
     far = examined(error + "step\n" * 12 + crash)
     assert [cause.rule for cause in far.causes] == ["native-crash"]
     assert far.unknown_count == 1
@@ -222,6 +224,10 @@ def test_what_a_program_does_without_is_no_fault_once_it_goes_on(
     found = examined(NO_TRITON + after)
     assert ("triton-missing" in {notice.rule for notice in found.notices}) == harmless
     assert ("triton-missing" in {cause.rule for cause in found.causes}) != harmless
+
+
+def test_a_program_that_was_stopped_did_not_end_without_a_word() -> None:
+    assert ids("loading\nStopped server\nPress any key to continue . . .\n") == ()
 
 
 def test_what_a_program_needs_stays_a_fault_when_it_goes_on() -> None:
