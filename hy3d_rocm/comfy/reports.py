@@ -44,8 +44,8 @@ def report_lines(report: DecodeReport) -> list[str]:
     """What was planned, done and met."""
     if report.strategy == "own":
         return [
-            f"{report.vae} cannot be cut into parts here: ComfyUI's own code was run with failing "
-            f"convolutions caught; budget, strategy and precision had no effect ({report.reason})"
+            f"{report.vae} cannot be cut into parts here: ComfyUI's own code was run "
+            f"{report.plan['how']}; budget, strategy and precision had no effect ({report.reason})"
         ]
     sizes = {
         "budget": report.budget_bytes,

@@ -218,7 +218,7 @@ def own_report(
     return DecodeReport(
         type(inner).__name__, given, made, str(getattr(vae, "device", "its device")),
         str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
-        strategy="own", reason=why, seconds=seconds,
+        strategy="own", reason=why, plan={"how": caught()}, seconds=seconds,
     )  # fmt: skip
 
 

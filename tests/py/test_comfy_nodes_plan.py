@@ -121,6 +121,7 @@ def test_the_plan_names_the_way_that_the_decode_then_takes(
     assert set(out.ui) == {"images", "text"}
     taken = text.splitlines()[-1]
     assert taken.startswith("taken: streamed in chunks of ")
+    assert taken.count("streamed in chunks of") == 1, "nothing is said twice"
     assert "whole: planned peak" in text
     assert "tiled in" in text
     # 8 frames are 3 latents, 60 rows 8 of them.

@@ -141,6 +141,22 @@ def test_a_shared_budget_is_one_figure() -> None:
     assert plan.reason == "cpu needs 1.00 GB and fits the budget of 8.00 GB."
 
 
+def test_the_logs_line_says_nothing_twice() -> None:
+    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB"
+    assert plan.line("", "Its own code runs.") == f"{plan.line()}. Its own code runs"
+    plan = choose([Way("cpu")], SHARED, "cpu", costs(cpu=Need(GB)))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; as asked for"
+    ways, prices = [Way("whole"), Way("cpu")], {"whole": Need(9 * GB), "cpu": Need(GB)}
+    plan = choose(ways, SHARED, "auto", costs(**prices))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; whole needs 9.00 GB"
+    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB, prepared_bytes=GB)))
+    assert plan.line() == (
+        "cpu, planned peak 2.00 GB of 8.00 GB; 1.00 GB of prepared weights come on top, which make "
+        "it faster and stay for the next decode until memory is asked for: 2.00 GB at the peak"
+    )
+
+
 def streaming(all_bytes: int, least: int, host: int = 0) -> Callable[[Way], Need]:
     """A way that takes `least` and what is resident of `all_bytes`; the rest is on the host."""
 
