@@ -53,10 +53,13 @@ def report_lines(report: DecodeReport) -> list[str]:
         "measured peak": report.measured_peak_bytes,
     }
     way = report.plan.get("way", report.strategy)
+    reason = report.reason
+    if "more" in report.plan:  # the way, its peak and the budget have lines of their own
+        reason = f"{report.plan['more']} {reason.removeprefix(report.plan['reason'])}".strip()
     told = [f"{name} {size_text(size, 2)}" for name, size in sizes.items() if size]
     lines = [
         f"{report.vae} on {report.device} in {report.dtype}: {way}",
-        report.reason,
+        reason,
         ", ".join(told),
         f"budget: {report.budget_rule}; {report.steps} grains",
         *report.ignored,

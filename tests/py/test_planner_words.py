@@ -69,6 +69,7 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
         "strategy": "tiled", "way": "tiled small", "parameters": {"level": 3},
         "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "prepared_bytes": 0,
         "gmacs": 1.235, "planned_again": True, "reason": reason, "cheaper": [],
+        "more": "whole needs 9.00 GB; so it was planned once more.",
         "candidates": [refused, taken],
     }  # fmt: skip
     assert (plan.budget, plan.need, plan.strategy) == (

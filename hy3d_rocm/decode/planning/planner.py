@@ -161,6 +161,7 @@ class Plan:
             "gmacs": round(self.need.macs / 1e9, 3),
             "planned_again": self.way.again,
             "reason": self.reason,
+            "more": self.more,
             "cheaper": list(self.cheaper),
             "candidates": [c.describe() for c in self.candidates],
         }
