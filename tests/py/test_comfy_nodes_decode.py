@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -433,7 +433,7 @@ def test_prepared_weights_go_when_comfyui_unloads_a_part_of_the_vae(
     assert patcher.partially_unload("cpu", memory_to_free=7) == 7, "ComfyUI's own answer"
     assert patcher.partial == [("cpu", 7)], "called once"
     assert kept.stats().bytes == 0
-    alive = weakref.ref(patcher)
+    alive = ref(patcher)
     loads.clear()
     del patcher, vae.patcher
     assert alive() is None, "nothing of ours holds it"
