@@ -4,8 +4,13 @@
 # .venv is made. TORCH_SPEC chooses the torch to install there, in pip's words, for example
 #   make demo TORCH_SPEC="torch --index-url https://download.pytorch.org/whl/rocm6.4"
 TORCH_SPEC ?= torch==2.13.0
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # What the demo writes.
 OUT ?= demo_out
+# Processes of pytest: auto is one a core, or one if there is a GPU, which its tests measure.
+TEST_JOBS ?= auto
+# Files of tests that do less in the gate than they can.
+FULL_TESTS := $(addprefix tests/py/test_,families_changed.py decode.py seed_modes.py)
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -27,7 +32,7 @@ VENDORED_BLAS := ls $(CURDIR)/hy3d_rocm/_vendor/libhy3d_openblas.so 2>/dev/null 
 
 include csrc/core.mk
 
-.PHONY: help env demo test bench lint asan pytest site check-library clean
+.PHONY: help env demo test bench lint asan pytest pytest-full site check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two cores)"
@@ -64,14 +69,18 @@ site: $(STAMP)
 	@echo "the documentation: build/site/index.html"
 
 pytest: $(STAMP)
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+
+# All that tests do less of in the gate, for want of time; tests/nightly.py runs it.
+pytest-full: $(STAMP)
+	HY3D_TESTS=full $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile $(FULL_TESTS)
 
 # pytest comes last: its closing line is the result.
 test: check-library $(STAMP)
 	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory ctest HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
-	$(MAKE) --no-print-directory csites HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
-	$(MAKE) --no-print-directory cbits-quick HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory -j$(CORES) -Otarget ctest HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory -j$(CORES) -Otarget csites HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory -j$(CORES) -Otarget cbits-quick HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
 
 asan: check-library $(STAMP)

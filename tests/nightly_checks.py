@@ -20,6 +20,12 @@ def script(name: str, full: str, quick: str) -> tuple[str, str]:
 
 CHECKS = (
     Check(
+        "tests",
+        "the Python tests that the gate has no time for: whole products and large counts",
+        "make pytest-full",
+        "make pytest-full FULL_TESTS=tests/py/test_seed_modes.py",
+    ),
+    Check(
         "exact",
         "integer convolutions have an oracle's bits, by every strategy and CPU level",
         'make cbits-exact CBITS_ARGS="--count 1000000"',

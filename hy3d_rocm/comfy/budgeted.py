@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import vae_memory, vaes
+from hy3d_rocm.comfy import memory, vae_memory, vaes
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import current_device, running, said
 from hy3d_rocm.decode.memory.budget import parse_budget
@@ -79,7 +79,7 @@ def _left_alone_if_failing(
             request = parse_budget(budget)
             if request is None:
                 request = vae_memory.automatic(place)
-            with vae_memory.own_care(vae):
+            with memory.own_care(vae):
                 made, report = work(family, request, run)
         return made, report_text(report, given, made, report.seconds, "", kind)
     except management.InterruptProcessingException:

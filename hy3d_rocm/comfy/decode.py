@@ -216,7 +216,7 @@ def _carried_out(
     from hy3d_rocm.decode.executor import decode_with_report
 
     budget = vae_memory.budget_for(asked, place)
-    with run.metered(place), vae_memory.own_care(vae):
+    with run.metered(place), memory.own_care(vae):
         frames, report = decode_with_report(
             family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,
             asked.options,

@@ -10,6 +10,7 @@ from typing import Any
 from comfy_api.v0_0_2 import ComfyExtension, io
 
 from hy3d_rocm.comfy.nodes import NODES
+from hy3d_rocm.env.streams import guard_log
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -25,6 +26,7 @@ class Hy3DRocmExtension(ComfyExtension):  # type: ignore[misc]
 def make_extension() -> Hy3DRocmExtension:
     """What the pack's `comfy_entrypoint` returns. Schemas are built once here, so that a wrong
     one is found at the start and reported in one line."""
+    guard_log()
     for node in NODES:
         node.GET_SCHEMA()
     start()

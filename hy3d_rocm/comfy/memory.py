@@ -6,10 +6,12 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import comfy.model_management as management
 import torch
@@ -22,6 +24,9 @@ from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
+
+_KEY = "hy3d_rocm"
+_PARTLY = "partially_unload"
 
 _lock = threading.Lock()
 
@@ -172,6 +177,63 @@ def free_everything() -> str:
     for line in lines:
         logger.info("%s", line)
     return "\n".join(lines)
+
+
+def is_managed(vae: Any) -> bool:
+    """Whether ComfyUI loads and casts this VAE's weights."""
+    return hasattr(vae, "patcher") and hasattr(vae, "first_stage_model")
+
+
+def give_way(vae: Any) -> None:
+    """Has what was prepared of weights go with a VAE that ComfyUI manages: whenever ComfyUI unloads
+    it, or a part of it, for room, for its Free Memory node or for the route /free."""
+    patcher = vae.patcher
+    callbacks = getattr(patcher, "callbacks", None)
+    if not isinstance(callbacks, dict):
+        return
+    from comfy.patcher_extension import CallbacksMP
+
+    if not callbacks.get(CallbacksMP.ON_DETACH, {}).get(_KEY):
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, _KEY, _unloaded)
+    # A part of it is unloaded without a callback.
+    if _PARTLY not in vars(patcher) and callable(getattr(patcher, _PARTLY, None)):
+        setattr(patcher, _PARTLY, _then_unloaded(weakref.ref(patcher)))
+
+
+def _then_unloaded(found: weakref.ref[Any]) -> Callable[..., Any]:
+    """The patcher's own method, for the patcher alone. It must not hold the patcher: ComfyUI takes
+    one that outlives its VAE for a leak."""
+
+    def partially_unload(*args: Any, **kwargs: Any) -> Any:
+        patcher = found()
+        freed = getattr(type(patcher), _PARTLY)(patcher, *args, **kwargs)
+        _unloaded()
+        return freed
+
+    return partially_unload
+
+
+def _unloaded(*_: Any) -> None:
+    """A VAE, or a part of one, has left its device."""
+    freed = prepared.give_back()
+    if freed:
+        logger.info(
+            "hy3d_rocm: %s of prepared weights given back with the VAE", size_text(freed, 2)
+        )
+
+
+@contextmanager
+def own_care(vae: Any) -> Iterator[None]:
+    """Around a VAE's work. What was prepared of its weights goes when ComfyUI unloads the VAE; of
+    one that ComfyUI does not manage at the end, since nobody would say when it is in the way."""
+    is_kept = is_managed(vae)
+    if is_kept:
+        give_way(vae)
+    try:
+        yield
+    finally:
+        if not is_kept:
+            prepared.give_back()
 
 
 def counted_free(device: torch.device) -> tuple[int, int]:

@@ -169,7 +169,7 @@ def _text(found: Planned) -> str:
         *(_line(c, found, least) for c in found.candidates),
     ]
     if found.plan is not None:
-        lines.append(f"taken: {found.plan.way.name}. {found.plan.reason}")
+        lines.append(f"taken: {found.plan.way.name}. {found.plan.more}".strip())
     else:
         lines.append(f"nothing is taken: {found.why}")
     return "\n".join(lines)

@@ -44,8 +44,8 @@ def report_lines(report: DecodeReport) -> list[str]:
     """What was planned, done and met."""
     if report.strategy == "own":
         return [
-            f"{report.vae} cannot be cut into parts here: ComfyUI's own code was run with failing "
-            f"convolutions caught; budget, strategy and precision had no effect ({report.reason})"
+            f"{report.vae} cannot be cut into parts here: ComfyUI's own code was run "
+            f"{report.plan['how']}; budget, strategy and precision had no effect ({report.reason})"
         ]
     sizes = {
         "budget": report.budget_bytes,
@@ -53,10 +53,13 @@ def report_lines(report: DecodeReport) -> list[str]:
         "measured peak": report.measured_peak_bytes,
     }
     way = report.plan.get("way", report.strategy)
+    reason = report.reason
+    if "more" in report.plan:  # the way, its peak and the budget have lines of their own
+        reason = f"{report.plan['more']} {reason.removeprefix(report.plan['reason'])}".strip()
     told = [f"{name} {size_text(size, 2)}" for name, size in sizes.items() if size]
     lines = [
         f"{report.vae} on {report.device} in {report.dtype}: {way}",
-        report.reason,
+        reason,
         ", ".join(told),
         f"budget: {report.budget_rule}; {report.steps} grains",
         *report.ignored,

@@ -14,6 +14,7 @@ import comfy.model_management as management
 import comfy.utils
 import torch
 
+from hy3d_rocm.comfy.memory import own_care
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.memory.meter import PeakMeter
 from hy3d_rocm.decode.stages import told
@@ -164,7 +165,8 @@ def own_code(vae: Any, work: Callable[[], Any], given: Any, encode: bool = False
     device, dtype = where_of(vae)
     is_sent = POLICY.get() == ON_CPU and device.type != "cpu"
     how = f", {caught()}" if is_sent else ""
-    return told(work, given, device, dtype, encode, how)
+    with own_care(vae):
+        return told(work, given, device, dtype, encode, how)
 
 
 def where_of(vae: Any) -> tuple[torch.device, object]:
@@ -218,7 +220,7 @@ def own_report(
     return DecodeReport(
         type(inner).__name__, given, made, str(getattr(vae, "device", "its device")),
         str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
-        strategy="own", reason=why, seconds=seconds,
+        strategy="own", reason=why, plan={"how": caught()}, seconds=seconds,
     )  # fmt: skip
 
 

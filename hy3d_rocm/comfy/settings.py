@@ -9,9 +9,7 @@ inputs count there.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +20,17 @@ from hy3d_rocm.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
 from hy3d_rocm.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
 from hy3d_rocm.env.choices import PATCHES as PATCHES
 from hy3d_rocm.env.choices import SERVED_MODULES as SERVED_MODULES
-from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode
+from hy3d_rocm.env.choices import (
+    VAE_MODES,
+    VAE_VARIABLE,
+    VaeMode,
+    read_choice,
+    say_once,
+    say_wrong,
+)
 from hy3d_rocm.env.choices import VAE_PATCHES as VAE_PATCHES
 from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
-
-logger = logging.getLogger("hy3d_rocm")
 
 SETTING = "setting"  # a node's choice that means: as the settings say
 OFFLOADS = POLICIES
@@ -47,8 +50,6 @@ _YES_NO = {"on": True, "true": True, "yes": True, "1": True} | {
     "off": False, "false": False, "no": False, "0": False
 }  # fmt: skip
 
-_lock = threading.Lock()
-_said: set[str] = set()
 _read: tuple[tuple[str, int, int], dict[str, Any]] | None = None  # what of which file: values
 
 
@@ -128,11 +129,9 @@ def _found(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> 
         return _budget(name, environ, values)
     if name in _CHOICES:
         return _choice(name, environ, values)
-    asked = environ.get(VARIABLES[name], "").strip().lower()
-    if asked in _YES_NO:
+    asked = read_choice(environ, VARIABLES[name], tuple(_YES_NO))
+    if asked is not None:
         return "on" if _YES_NO[asked] else "off", f"{VARIABLES[name]} in the environment"
-    if asked:
-        _say_wrong(VARIABLES[name], environ[VARIABLES[name]], ("on", "off"))
     is_on = _switch(name, values, default=False)
     return "on" if is_on else "off", _source_of_switch(name, values)
 
@@ -148,12 +147,12 @@ def _budget(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) ->
         if value == "" or (isinstance(value, str) and not value.strip()):
             continue
         if not isinstance(value, str):
-            _say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
+            say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
             continue
         try:
             parse_budget(value.strip())
         except ValueError as error:
-            _say_once(f"{what} is passed over: {error}")
+            say_once(f"{what} is passed over: {error}")
             continue
         return value.strip(), source
     return _DEFAULTS[name], "default"
@@ -162,16 +161,14 @@ def _budget(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) ->
 def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
     """The value of a setting, and where it comes from."""
     variable = VARIABLES[name]
-    asked = environ.get(variable, "").strip().lower()
-    if asked in _CHOICES[name]:
+    asked = read_choice(environ, variable, _CHOICES[name])
+    if asked is not None:
         return asked, f"{variable} in the environment"
-    if asked:
-        _say_wrong(variable, environ[variable], _CHOICES[name])
     value = values.get(PREFIX + name)
     if isinstance(value, str) and value in _CHOICES[name]:
         return value, "ComfyUI's settings"
     if value is not None:
-        _say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, _CHOICES[name])
+        say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, _CHOICES[name])
     return _DEFAULTS[name], "default"
 
 
@@ -184,24 +181,12 @@ def _switch(name: str, values: Mapping[str, Any], default: bool = True) -> bool:
     if isinstance(value, bool):
         return value
     if value is not None:
-        _say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, ("true", "false"))
+        say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, ("true", "false"))
     return default
 
 
 def _source_of_switch(name: str, values: Mapping[str, Any]) -> str:
     return "ComfyUI's settings" if isinstance(values.get(PREFIX + name), bool) else "default"
-
-
-def _say_wrong(what: str, value: object, choices: tuple[str, ...]) -> None:
-    _say_once(f"{what} is {value!r} and is passed over; give one of {', '.join(choices)}")
-
-
-def _say_once(text: str) -> None:
-    with _lock:
-        if text in _said:
-            return
-        _said.add(text)
-    logger.warning("hy3d_rocm: %s", text)
 
 
 def _settings_file() -> Path | None:
@@ -212,7 +197,7 @@ def _settings_file() -> Path | None:
     except ImportError:
         return None
     if getattr(args, "multi_user", False):
-        _say_once(
+        say_once(
             "ComfyUI runs with --multi-user, where a prompt does not say whose it is: its settings "
             f"are not looked at; use {', '.join(VARIABLES.values())}, or the nodes' inputs"
         )
@@ -243,9 +228,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes() or b"{}")
     except (OSError, ValueError) as error:
-        _say_once(f"{path} cannot be read ({error}): the defaults are used")
+        say_once(f"{path} cannot be read ({error}): the defaults are used")
         return {}
     if not isinstance(values, dict):
-        _say_once(f"{path} holds no settings but a {type(values).__name__}: the defaults are used")
+        say_once(f"{path} holds no settings but a {type(values).__name__}: the defaults are used")
         return {}
     return values

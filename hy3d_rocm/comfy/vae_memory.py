@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,6 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import memory as comfy_memory
-from hy3d_rocm.comfy import vaes
-from hy3d_rocm.conv import prepared
 from hy3d_rocm.decode.counter import asked_to_stop
 from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
@@ -21,10 +18,9 @@ from hy3d_rocm.decode.planning.prices import meta_family, plan_job
 from hy3d_rocm.decode.planning.ways import Job, best_backend, runs_first
 from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
-from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget, Request
@@ -63,45 +59,10 @@ def load_for_own_code(vae: Any, shape: tuple[int, ...], asked: Asked) -> None:
 
 
 def _load(vae: Any, room: int) -> None:
-    _give_way(vae.patcher)
+    comfy_memory.give_way(vae)
     management.load_models_gpu(
         [vae.patcher], memory_required=room, force_full_load=getattr(vae, "disable_offload", False)
     )
-
-
-_KEY = "hy3d_rocm"
-
-
-def _give_way(patcher: Any) -> None:
-    """Has what was prepared of weights go with the VAE: when ComfyUI unloads it for room, for its
-    Free Memory node or for the route /free."""
-    callbacks = getattr(patcher, "callbacks", None)
-    if not isinstance(callbacks, dict):
-        return
-    from comfy.patcher_extension import CallbacksMP
-
-    if not callbacks.get(CallbacksMP.ON_DETACH, {}).get(_KEY):
-        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, _KEY, _unloaded)
-
-
-def _unloaded(*_: Any) -> None:
-    """A VAE has left its device."""
-    freed = prepared.give_back()
-    if freed:
-        logger.info(
-            "hy3d_rocm: %s of prepared weights given back with the VAE", size_text(freed, 2)
-        )
-
-
-@contextmanager
-def own_care(vae: Any) -> Iterator[None]:
-    """Around the work of a VAE that ComfyUI does not manage: nobody would say when what was
-    prepared of its weights is in the way, so that goes at the end."""
-    try:
-        yield
-    finally:
-        if not vaes.is_managed(vae):
-            prepared.give_back()
 
 
 def _estimate(vae: Any, shape: tuple[int, ...], encode: bool) -> int:

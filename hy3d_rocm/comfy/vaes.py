@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.engines.weights import ModuleWeights
@@ -88,11 +89,6 @@ def _own(tensor: Tensor | None, parameter: Any, lent: bool) -> Tensor | None:
     if not lent or tensor.data_ptr() == parameter.data_ptr():
         return tensor
     return tensor.clone()
-
-
-def is_managed(vae: Any) -> bool:
-    """Whether ComfyUI loads and casts this VAE's weights."""
-    return hasattr(vae, "patcher") and hasattr(vae, "first_stage_model")
 
 
 def family_of(vae: Any, encode: bool = False) -> StructuredFamily:

@@ -51,7 +51,6 @@ from hy3d_rocm.decode.stages import (
 )
 from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
-from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -154,9 +153,8 @@ class Execution:
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
-        report.strategy, report.reason = plan.strategy, plan.reason
-        if ways.is_opaque(self.job.family):
-            report.reason = f"{plan.reason} {own_code_words(self.job, plan.way)}"
+        own = own_code_words(self.job, plan.way) if ways.is_opaque(self.job.family) else ""
+        report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
         report.ignored = unused_sizes(self.job, plan.way, self.options)
         for sentence in report.ignored:
@@ -164,11 +162,7 @@ class Execution:
         known = not plan.need.unknown
         report.predicted_peak_bytes = plan.peak.device_bytes if known else 0
         report.predicted_host_bytes = plan.peak.host_bytes if known else 0
-        logger.info(
-            "[%s] %s, planned peak %s of %s. %s",
-            stage_of(self.job.encode), plan.way.name, plan.peak.text(),
-            size_text(self.budget.device_bytes, 2), report.reason,
-        )  # fmt: skip
+        logger.info("[%s] %s", stage_of(self.job.encode), plan.line(own))
 
     def _step_down(self, failure: Failure) -> None:
         """Plans what comes next; raises where nothing does."""

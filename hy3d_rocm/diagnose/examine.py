@@ -19,7 +19,7 @@ from hy3d_rocm.diagnose.found import (
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
-from hy3d_rocm.diagnose.rule import Rule
+from hy3d_rocm.diagnose.rule import ANY, Rule
 from hy3d_rocm.diagnose.rules import BY_ID, ORDER, RULES
 from hy3d_rocm.diagnose.sizes import memory_note
 from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
@@ -28,6 +28,7 @@ from hy3d_rocm.diagnose.words import WordIndex
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
+RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
 _WORDS = WordIndex(RULES)
 _JOINED_CHARS = 300
 
@@ -41,6 +42,7 @@ _END = re.compile(
     r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
     r"|\bBus error\b|^Error occurred when executing|^Exception Code: 0x|\*ERROR\*"
 )
+_CARETS = re.compile(r"[\^~ ]+")  # what Python draws under a line of a traceback
 _WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 
 
@@ -81,6 +83,8 @@ class _Reader:
         self.unknown: deque[Evidence] = deque(maxlen=UNKNOWN_LINES)
         self.unknown_count = 0
         self.ends: set[int] = set()  # those of `unknown` that only say how a process ended
+        self.run_failed = False  # the run that goes on now had an error
+        self.went_on = 0  # the last line at which the program is shown to work
         self.lines = 0
 
     def feed(self, line: Line) -> None:
@@ -88,14 +92,19 @@ class _Reader:
         low = line.text.lower()
         self.stages.feed(line, low)
         self.machine.feed(line.text, low)
-        self.outcome.feed(line, low)
+        mark = self.outcome.feed(line, low)
+        if mark == "started" or (mark == "finished" and not self.run_failed):
+            self.went_on = line.number
+        elif mark == "begun":
+            self.run_failed = False
         matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
         self._look_for_place(line)
         if not any(not rule.needs for rule in matched):
             self._look_for_unknown(line, low)
-        self.before.append(line.text)
+        if not _CARETS.fullmatch(line.text):
+            self.before.append(line.text)
 
     def _matched(self, line: Line, low: str) -> list[Rule]:
         tried = self.words.rules_in(low)
@@ -147,6 +156,7 @@ class _Reader:
             self.ends -= told
 
     def _failed(self) -> None:
+        self.run_failed = True
         beside = self.stages.failed()
         if beside is not None and "framepack-partial-offload" in self.synthetic:
             self._add("framepack-partial-offload", beside, "decode")
@@ -191,8 +201,9 @@ class _Reader:
             if stages.last is not None:
                 self._add("decode-stopped", stages.last, "")
         over = self.outcome.finished
+        self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
-        found = grouped(hits, ORDER, self.machine, stages.own_lines)
+        found = grouped(hits, ORDER, self.machine, stages.own_lines, self.went_on)
         unknown, count = tuple(self.unknown), self.unknown_count
         told = any(diagnosis.severity == "error" for diagnosis in found)
         if not count and not told:
@@ -200,6 +211,26 @@ class _Reader:
             count = self.outcome.suspicious_count
         origin = self.outcome.origin if count else ""
         return Examination(found, unknown, count, self.lines, origin, self.outcome.finished)
+
+    def _what_came_before_a_crash(self) -> None:
+        """An error that no rule knows, right above the line of a crash, came first. "Ended without
+        a word" is not true either where a word of an error stands above it."""
+        errors = [row for row in self.unknown if row.line not in self.ends]
+        for hits in list(self.hits.values()):
+            if ANY not in hits.rule.follows or hits.rule.rank:
+                continue
+            above = [row for row in errors if 0 <= hits.begins - row.line <= RIGHT_ABOVE]
+            if hits.rule.unfinished:
+                lines = [row.line for row in errors]
+                lines += [row.number for row in self.outcome.suspicious]
+                if any(0 < hits.begins - number <= NEAR_AFTER for number in lines):
+                    del self.hits[hits.rule.id]
+            elif above and "error-before-crash" in self.synthetic:
+                first = Hits(BY_ID["error-before-crash"], self.outcome.origin, "")
+                first.add(Line(above[-1].line, above[-1].text))
+                self.hits.setdefault("error-before-crash", first)
+                self.unknown_count -= 1
+                self.unknown.remove(above[-1])
 
 
 def examine(lines: Iterable[Line], rules: tuple[Rule, ...] = RULES) -> Examination:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line
@@ -110,6 +110,22 @@ def _supported(hits: Hits, all_hits: list[Hits]) -> bool:
     )
 
 
+def _excused(hits: Hits, all_hits: list[Hits]) -> bool:
+    """Whether another line close to it says that the program found another way."""
+    return any(other.rule.id in hits.rule.excused and _near(other, hits) for other in all_hits)
+
+
+def _make_harmless(all_hits: list[Hits], parents: dict[str, Hits], went_on: int) -> None:
+    """What programs do without is no fault where this one went on, unless a pack lacks it."""
+    lacked = {
+        parents[hits.rule.id].rule.id for hits in all_hits if hits.rule.id == "node-import-failed"
+    }
+    for hits in all_hits:
+        last = hits.last.line if hits.last is not None else hits.begins
+        if hits.rule.optional and last < went_on and hits.rule.id not in lacked:
+            hits.rule = replace(hits.rule, severity="notice")
+
+
 def _may_follow(effect: Hits, cause: Hits) -> bool:
     if cause.rule.id in effect.rule.follows:
         return True
@@ -141,13 +157,21 @@ def _root(hits: Hits, all_hits: list[Hits]) -> Hits:
 
 
 def grouped(
-    all_hits: list[Hits], order: dict[str, int], machine: Machine, likely_stop: bool = False
+    all_hits: list[Hits],
+    order: dict[str, int],
+    machine: Machine,
+    likely_stop: bool = False,
+    went_on: int = 0,
 ) -> tuple[Diagnosis, ...]:
     """Errors, the worst first and among equals by their first line, what follows from another one
-    under it; then notices. `order`: the places of the rules, for causes at one line."""
+    under it; then notices. `order`: the places of the rules, for causes at one line. `went_on`: the
+    last line at which the program is shown to work; 0: none."""
     all_hits = sorted(all_hits, key=lambda hits: (hits.begins, order[hits.rule.id]))
-    all_hits = [hits for hits in all_hits if _supported(hits, all_hits)]
+    all_hits = [
+        hits for hits in all_hits if _supported(hits, all_hits) and not _excused(hits, all_hits)
+    ]
     parents = {hits.rule.id: _root(hits, all_hits) for hits in all_hits}
+    _make_harmless(all_hits, parents, went_on)
     result = []
     for severity in ("error", "notice"):
         roots = [

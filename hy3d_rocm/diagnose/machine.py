@@ -105,6 +105,8 @@ class Machine:
         """`text` with {wheels} and {override} in place."""
         if "{wheels}" in text:
             text = text.replace("{wheels}", self._wheels())
+        if self.nvidia and not self.named:
+            text = text.replace("the current Adrenalin driver", "the card's current driver")
         text = text.replace("{card}", self.architecture or "gfx1100 (your card's)")
         return text.replace("{override}", self._override()).strip()
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
-from hy3d_rocm.diagnose.read import Line
+from hy3d_rocm.diagnose.read import Line, without_prefix
 
 _FINISHED = re.compile(
     r"Prompt executed in \d|\[VAE Decode\] .{0,200}\bSUCCESS\b"
     r"|\b(?:saved|written|wrote)\b.{0,200}\.(?:png|jpe?g|webp|mp4|webm|gif|glb|obj|safetensors)\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b",
+    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bStopped server$",
     re.IGNORECASE,
 )
 _BEGUN = re.compile(r"\bgot prompt\b")
-_FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit")
+_STARTED = re.compile(
+    r"^(?:\S{1,40} )?(?:Starting server|To see the GUI go to: |Running on local URL: )"
+)
+_FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit", "starting server",
+                 "stopped server",
+                 "to see the gui", "running on local")  # fmt: skip
+Mark = Literal["", "started", "begun", "finished"]
 _ERROR_WORDS = re.compile(
     r"\berrors?\b|error:|(?<![a-z])\w{0,60}(?:Error|Exception)\b|\bexception\b|\btraceback\b"
     r"|(?:\b|seg)fault|\bfail(?:ed|ure|s)\b|\bfatal\b|\babort(?:ed|ing)?\b|\bkill(?:ed|ing)\b"
@@ -63,12 +70,16 @@ class Outcome:
     last_frame: str = ""
     last_pack: str = ""
 
-    def feed(self, line: Line, low: str) -> None:
+    def feed(self, line: Line, low: str) -> Mark:
+        """What the line shows of the program: it started, a run began, a run came to its end."""
+        mark: Mark = ""
         if any(word in low for word in _FINISH_WORDS):
             if _FINISHED.search(line.text):
-                self.finished = True
+                self.finished, mark = True, "finished"
             elif _BEGUN.search(line.text):
-                self.finished = False
+                self.finished, mark = False, "begun"
+            elif _STARTED.search(without_prefix(line.text)):
+                mark = "started"
         if 'file "' in low and (found := _FRAME.search(line.text)):
             self.last_frame = found[1]
             if _PACK.search(found[1]):
@@ -77,6 +88,7 @@ class Outcome:
             self.last_frame = self.last_pack = ""
         elif ("node type" in low or "when executing" in low) and (found := _NODE.search(line.text)):
             self.node = found[1] or found[2]
+        return mark
 
     def error_word(self, line: Line, low: str) -> None:
         """A line that no rule knows."""

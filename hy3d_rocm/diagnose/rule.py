@@ -25,8 +25,11 @@ class Rule:
     answered with yes as well. `follows`: rules of which this is only a consequence where both are
     close together in a log; ANY: every other error. `needs`: rules without which this one says
     nothing; one of them has to be within `within` lines. `alone`: a line of this rule is evidence
-    for no other. `unfinished`: it counts only where the log shows no run that finished. A rule
-    without patterns is decided by the order of events (`stages.py`), not by one line.
+    for no other. `unfinished`: it counts only where the log shows no run that finished. `optional`:
+    what programs do without; it is told as harmless where the log shows that the program went on
+    (it started, or a run went without an error) and no pack failed to load by it. `excused`: rules
+    that take its place where they are close to it. A rule without patterns is decided by the order
+    of events (`stages.py`, or an error right above a crash), not by one line.
 
     `do`: one action, as it can be copied; `windows`, `wsl`, `container`: the one where the log
     shows that; `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on
@@ -62,6 +65,8 @@ class Rule:
     rank: Rank = 1
     alone: bool = False
     unfinished: bool = False
+    optional: bool = False
+    excused: tuple[str, ...] = ()
     compiled: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     refused: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 

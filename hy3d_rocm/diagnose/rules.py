@@ -13,6 +13,7 @@ from hy3d_rocm.diagnose import (
     rules_memory,
     rules_miopen,
     rules_nodes,
+    rules_packages,
     rules_zluda,
 )
 from hy3d_rocm.diagnose.rule import Rule
@@ -30,6 +31,7 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
     "HIP's errors and crashes": rules_gpu.RULES,
     "Nodes and pictures": rules_nodes.RULES,
     "ComfyUI": rules_comfy.RULES,
+    "Other packages, files, the network": rules_packages.RULES,
 }
 RULES = tuple(rule for family in FAMILIES.values() for rule in family)
 BY_ID = {rule.id: rule for rule in RULES}

@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
         source=_ROCM + "3571",
         words=("microsoft-standard-wsl",),
         patterns=(r"microsoft-standard-WSL",),
-        needs=("no-gpu-found",),
+        needs=("no-gpu-found", "no-cuda-gpu"),
         follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
         confidence="likely",
     ),
@@ -170,15 +170,13 @@ RULES: tuple[Rule, ...] = (
             "hiperrornodevice",
             "no rocm-capable",
             "getdevicecount",
-            "no cuda-capable",
             "rock module",
         ),
         patterns=(
-            r"No (?:HIP|CUDA) GPUs are available",
+            r"No HIP GPUs are available",
             r"\bhipErrorNoDevice\b",
             r"no ROCm-capable device is detected",
-            r"Unexpected error from (?:hip|cuda)GetDeviceCount",
-            r"no CUDA-capable device is detected",
+            r"Unexpected error from hipGetDeviceCount",
             r"ROCk module is NOT loaded",
         ),
         follows=(
@@ -193,6 +191,34 @@ RULES: tuple[Rule, ...] = (
             "gpu-init-failed",
             "gpu-init-memory",
             "hip-runtime-missing",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="no-cuda-gpu",
+        symptom="A PyTorch that is not the one for ROCm sees no GPU.",
+        cause="These are the words of a CUDA build (ROCm's says HIP). On an AMD card that is PyPI's"
+        " PyTorch in place of ROCm's, or ZLUDA that did not start or sees no card, also since"
+        " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides it.",
+        do='python -c "import torch; print(torch.__version__, torch.version.hip)"',
+        here=_DOCTOR,
+        otherwise="Without a number for HIP and without ZLUDA: {wheels}. With ZLUDA: start through"
+        " it, unset HIP_VISIBLE_DEVICES, the HIP SDK that it asks for. On an NVIDIA card: its"
+        " driver.",
+        source="https://github.com/lllyasviel/Fooocus/issues/1681",
+        words=("gpus are available", "no cuda-capable", "cudagetdevicecount", "cuda unknown"),
+        patterns=(
+            r"No CUDA GPUs are available",
+            r"no CUDA-capable device is detected",
+            r"Unexpected error from cudaGetDeviceCount",
+            r"CUDA initialization: CUDA unknown error",
+        ),
+        follows=(
+            "no-gpu-found",
+            "hip-sdk-no-device",
+            "torch-cuda-build",
+            "zluda-failed",
+            "card-too-old",
         ),
         confidence="likely",
     ),
@@ -251,7 +277,7 @@ RULES: tuple[Rule, ...] = (
             r"Torch is not able to use GPU",
             r"does not support the current version of Torch/CUDA",
         ),
-        follows=("zluda-failed", "torch-cuda-build", "no-gpu-found"),
+        follows=("zluda-failed", "torch-cuda-build", "no-gpu-found", "no-cuda-gpu"),
         confidence="likely",
     ),
     Rule(

@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
             r"the `?(?:sageattention|flash-attn)`? package must be installed",
         ),
         rank=2,
+        optional=True,
     ),
     Rule(
         id="sage-unsupported",
@@ -118,10 +119,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="triton-no-compiler",
-        symptom="Triton or torch.compile found no C compiler, or not its headers.",
-        cause="Triton builds a small part in C when it first meets the card. A compiler, the"
-        " headers of Python or of the system are missing; on Windows its own small compiler (tcc)"
-        " failed.",
+        symptom="No C compiler was found, or not its headers.",
+        cause="Triton builds a small part in C when it first meets the card, and pip builds"
+        " packages that have no wheel for this Python. A compiler, the headers of Python or of the"
+        " system are missing; on Windows Triton's own small compiler (tcc) failed.",
         do="sudo apt install build-essential python3-dev",
         windows="winget install Microsoft.VisualStudio.2022.BuildTools --override"
         ' "--add Microsoft.VisualStudio.Workload.VCTools --includeRecommended --passive"',
@@ -143,10 +144,11 @@ RULES: tuple[Rule, ...] = (
             "lnk1104",
             "stdlib.h",
             "hip_utils",
+            "triton test failed",
         ),
         patterns=(
             r"Compiler: (?:cl|g\+\+|gcc|clang\S*) is not found",
-            r"command '\S*(?:cl\.exe|gcc|g\+\+)' failed",
+            r"command '\S*(?:cl(?:\.exe)?|gcc|g\+\+)' failed(?!:? with exit)",
             r"Microsoft Visual C\+\+ 14\.\d+ (?:or greater )?is required",
             r"Unable to find vcvarsall",
             r"Failed to find (?:a )?C compiler",
@@ -155,8 +157,10 @@ RULES: tuple[Rule, ...] = (
             r"fatal error: '?(?:Python|stdlib|stdio|math)\.h'?:? (?:No such file|file not found)",
             r"LNK1104: cannot open file .{0,60}python\w*\.lib",
             r"hip_utils\S*\.(?:pyd|so|c)\b.{0,120}(?:error|failed|returned non-zero)",
+            r"Triton test failed: \[WinError 2\]",
         ),
         confidence="likely",
+        optional=True,
     ),
     Rule(
         id="triton-compile",
@@ -176,23 +180,42 @@ RULES: tuple[Rule, ...] = (
             "destroyed but still",
             "unsupported target",
             "compilationerror",
-            "0 active drivers",
             "tritonamd",
-            "_init_fn",
-            "triton",
         ),
         patterns=(
             r"OutOfResources: out of resource: shared memory",
             r"PassManager::run failed",
-            r"TritonAMDGPU\w*(?:Pipeline|Pass|AccelerateMatmul)",
+            r"TritonAMDGPU\w*(?:Pipeline|Pass|AccelerateMatmul)|tritonamdgpu-schedule-loops\{",
             r"operation destroyed but still has uses",
             r"unsupported target: 'gfx",
-            r"triton\.compiler\.errors\.CompilationError",
-            r"0 active drivers",
-            r"triton[\\/]runtime[\\/]driver\.py\", line \d+, in _initialize_obj",
+            r"\bCompilationError: at \d+:\d+:|triton\.compiler\.errors\.CompilationError",
         ),
-        follows=("triton-no-compiler", "triton-link"),
+        follows=("triton-no-compiler", "triton-link", "fp8-matmul"),
         confidence="likely",
+    ),
+    Rule(
+        id="triton-no-driver",
+        symptom="Triton found no driver of a GPU that it could use.",
+        cause="Triton asks PyTorch for the card before it compiles anything, and builds a small"
+        " module for it. PyTorch sees no GPU, is not the ROCm build (as under ZLUDA, where"
+        " torch.version.hip is None), or two Tritons (triton, triton-windows, pytorch-triton-rocm)"
+        " lie over each other. The log does not tell which.",
+        do='python -c "import torch, triton; print(torch.__version__, torch.version.hip,'
+        ' torch.cuda.is_available(), triton.__version__)"',
+        here=_OPTIONAL,
+        otherwise="Two Tritons (`python -m pip list`): uninstall all of them, install the one that"
+        " your PyTorch wants. Under ZLUDA: the Triton that its installer brings. Or no"
+        " torch.compile and no SageAttention.",
+        source="https://github.com/triton-lang/triton/pull/6579",
+        words=("active drivers", "active driver(s)", "_initialize_obj", "_create_driver"),
+        patterns=(
+            r"\b[02-9] active drivers \(",
+            r"\b[02-9] active driver\(s\) found",
+            r"triton[\\/]runtime[\\/]driver\.py\", line \d+, in (?:_initialize_obj|_create_driver)",
+        ),
+        follows=("triton-no-compiler", "no-gpu-found", "torch-without-gpu", "torch-cuda-build"),
+        confidence="possible",
+        optional=True,
     ),
     Rule(
         id="triton-architecture",
@@ -212,20 +235,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="triton-mismatch",
         symptom="Triton does not fit this PyTorch.",
-        cause="Each PyTorch goes with one version of Triton; here a part that torch asks Triton for"
-        " has another name or is not there.",
-        do="{wheels}",
-        windows="python -m pip install --upgrade triton-windows",
+        cause="Each PyTorch goes with one version of Triton; here a part that is asked for has"
+        " another name or is not there: another version, or files of two packages (triton,"
+        " triton-rocm, pytorch-triton-rocm, triton-windows) in one folder.",
+        do="python -m pip uninstall -y triton triton-rocm pytorch-triton-rocm && {wheels}",
+        windows="python -m pip uninstall -y triton triton-windows pytorch-triton-rocm & python -m"
+        " pip install triton-windows",
         here=_OPTIONAL,
-        otherwise="Or no torch.compile.",
+        otherwise="On Windows in the version for your PyTorch (its page has the table). Or no"
+        " torch.compile.",
         source="https://github.com/woct0rdho/triton-windows/issues/120",
         words=("triton", "_unsafe_update_src"),
         patterns=(
             r"No module named 'triton\.\w",
-            r"cannot import name '\w+' from 'triton[.']",
+            r"cannot import name '\w+' from (?:partially initialized module )?'triton[.']",
+            r"module 'triton[\w.]*' has no attribute",
             r"_unsafe_update_src",
         ),
+        unless=(r"'triton\.ops",),
         confidence="likely",
+        optional=True,
     ),
     Rule(
         id="triton-link",
@@ -237,11 +266,12 @@ RULES: tuple[Rule, ...] = (
         here=_OPTIONAL,
         otherwise="Leave the torch.compile node out; a newer Triton (Windows: triton-windows).",
         source="https://github.com/ROCm/TheRock/issues/1278",
-        words=("inductorerror", "backendcompilerfailed", "hsaco", "inductor"),
+        words=("backendcompilerfailed", "hsaco", "inductor"),
         patterns=(
             r"LLD failed to link hsaco",
             r"_inductor\.exc\.InductorError",
-            r"BackendCompilerFailed: backend='inductor' raised",
+            r"\bBackendCompilerFailed\b",
+            r"^backend='inductor' raised",
         ),
         follows=("triton-no-compiler", "triton-missing"),
         confidence="likely",
@@ -262,7 +292,8 @@ RULES: tuple[Rule, ...] = (
             r"No module named '?triton'?(?![\w.])",
             r"\bTritonMissing\b",
         ),
-        unless=(r"Error caught was:",),
+        unless=(r"Error caught was:|some optimizations will not be enabled",),
+        optional=True,
     ),
     Rule(
         id="bitsandbytes",
@@ -276,7 +307,9 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/ROCm/bitsandbytes/issues/82",
         words=("cextension", "setup failed despite", "bitsandbytes", "libcudart", "bnb_"),
         patterns=(
-            r"libbitsandbytes_\w+",
+            r"libbitsandbytes_\w+\S*.{0,80}(?:not found|No such file|cannot open|undefined symbol)",
+            r"libbitsandbytes_cpu\.so",
+            r"Could not find the bitsandbytes \w+ binary",
             r"No libcudart\.so found",
             r"did not contain .{0,40}libcudart\.so",
             r"bitsandbytes.{0,80}(?:compiled without GPU support|library load error)",
@@ -286,6 +319,25 @@ RULES: tuple[Rule, ...] = (
         ),
         confidence="likely",
         rank=2,
+        optional=True,
+    ),
+    Rule(
+        id="bitsandbytes-missing",
+        symptom="bitsandbytes is not installed.",
+        cause="An 8-bit optimizer or 4-bit weights were asked for, and the package for them is not"
+        " in this environment. It needs no CUDA.",
+        do='python -m pip install --no-deps "bitsandbytes>=0.49"',
+        here=_OPTIONAL,
+        otherwise="From 0.49 on its wheels have ROCm parts. Or an optimizer without 8bit in its"
+        " name (AdamW, Adafactor), and weights that are not nf4.",
+        source="https://github.com/lshqqytiger/OneTrainer/issues/11",
+        words=("bitsandbytes",),
+        patterns=(
+            r"No module named '?bitsandbytes'?(?![\w.])",
+            r"ImportError: No bitsandbytes\b",
+            r"(?:install|requires?) .{0,40}\bbitsandbytes\b.{0,80}pip install",
+        ),
+        optional=True,
     ),
     Rule(
         id="xformers-extensions-warning",
@@ -294,10 +346,10 @@ RULES: tuple[Rule, ...] = (
         do="Nothing has to be done.",
         otherwise="`python -m pip uninstall -y xformers` keeps it quiet.",
         source="https://github.com/ROCm/xformers/issues/57",
-        words=("xformers can't load", "matching triton", "error caught was"),
+        words=("xformers can't load", "triton is not available", "error caught was"),
         patterns=(
             r"xFormers can't load C\+\+/CUDA extensions",
-            r"A matching Triton is not available",
+            r"Triton is not available, some optimizations",
             r"Error caught was: No module named '?triton",
         ),
         severity="notice",

@@ -26,6 +26,22 @@ RULES: tuple[Rule, ...] = (
             r"(?:Cannot read|Could not load) \S.{0,160}TensileLibrary",
             r"Could not initialize Tensile host",
         ),
+        unless=(r"rocblaslt|hipblaslt|_rocm_sdk",),
+        follows=("integrated-gpu", "rocblas-files-missing"),
+    ),
+    Rule(
+        id="rocblas-files-missing",
+        symptom="ROCm's wheels have no rocBLAS kernels for this card.",
+        cause="rocBLAS comes with ROCm's Python packages here and finds no file for the card in"
+        " their folder: the part for this card is not installed, or of another version. Files made"
+        " for a HIP SDK do not belong there.",
+        do="{wheels}",
+        beside=_HIDE_IT,
+        here="Convolutions can go by Triton instead, matrix products of the model can't.",
+        source="https://github.com/patientx-cfz/comfyui-rocm/issues/44",
+        words=("tensilelibrary",),
+        patterns=(r"(?:Cannot read|Could not load) \S.{0,200}_rocm_sdk.{0,200}TensileLibrary",),
+        unless=(r"rocblaslt|hipblaslt",),
         follows=("integrated-gpu",),
     ),
     Rule(
@@ -59,14 +75,44 @@ RULES: tuple[Rule, ...] = (
             "hipblas",
         ),
         patterns=(
-            r"rocBLAS error: (?!Cannot read|Could not)",
+            r"rocBLAS error: (?!Cannot read|Could not|.{0,20}TensileLibrary)",
             r"\brocblas_status_\w*(?:error|fail)\w*",
             r"\bHIPBLAS_STATUS_(?!SUCCESS)\w+",
             r"hipblaslt (?:solution )?not (?:found|supported)",
+            r"\b[A-Z]\w*(?-i:Error|Exception): (?!.*BLAS_STATUS).{0,80}\bhipblas(?:lt)?\b"
+            r"|\bhipblas\w*(?-i:Exception)\b",
         ),
-        unless=(r"Attempting to use hipBLASLt on an unsupported architecture",),
-        follows=("int8-matmul", "wrong-architecture", "hip-invalid-image"),
+        unless=(
+            r"Attempting to use hipBLASLt on an unsupported architecture",
+            r"undefined symbol|cannot open shared object|hipBlasLT failed, falling back",
+        ),
+        follows=(
+            "int8-matmul",
+            "wrong-architecture",
+            "hip-invalid-image",
+            "hipblaslt-architecture",
+            "fp8-matmul",
+        ),
         confidence="likely",
+    ),
+    Rule(
+        id="hipblaslt-architecture",
+        symptom="hipBLASLt has no kernels for this card.",
+        cause="hipBLASLt reads its matrix kernels from files of its own (not rocBLAS's), for fewer"
+        " cards, and none is there for this one.",
+        do="export TORCH_BLAS_PREFER_HIPBLASLT=0",
+        windows="set TORCH_BLAS_PREFER_HIPBLASLT=0",
+        here=_NOT_OURS,
+        otherwise="PyTorch then takes rocBLAS. Under ZLUDA: set DISABLE_ADDMM_CUDA_LT=1. Wheels"
+        " that have the card: {wheels}",
+        source="https://github.com/ROCm/TheRock/issues/754",
+        words=("rocblaslt", "hipblaslt"),
+        patterns=(
+            r"rocblaslt error: ",
+            r"hipBLASLt error: ",
+            r"hipblaslt\S*TensileLibrary\S*.{0,40}(?:No such file|not found)",
+        ),
+        excused=("rocblas-fallback-warning",),
     ),
     Rule(
         id="zluda-cublaslt",
@@ -80,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/patientx/ComfyUI-Zluda/issues/64",
         words=("cublaslt",),
         patterns=(r"CUBLAS_STATUS_\w+ when calling `?cublasLt\w+",),
-        follows=("int8-matmul",),
+        follows=("int8-matmul", "hipblaslt-architecture"),
         confidence="likely",
     ),
     Rule(
@@ -119,6 +165,7 @@ RULES: tuple[Rule, ...] = (
             r"Float8_\w+ is only supported for",
             r"Cannot convert ScalarType Float8_\w+ to hip",
             r"\bfp8e\w+ not supported in this architecture",
+            r"\bat::(?:cuda|native|_ops)::_scaled_mm",
         ),
     ),
     Rule(
@@ -175,7 +222,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="rocblas-fallback-warning",
         symptom="rocBLAS takes its older kernels for a product.",
-        cause="hipBLASLt had none; the result is right.",
+        cause="hipBLASLt had none for it; the result is right.",
         do="Nothing has to be done.",
         source="https://github.com/ROCm/rocm-libraries/issues/780",
         words=("rocblas warning",),

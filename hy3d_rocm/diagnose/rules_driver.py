@@ -181,7 +181,6 @@ RULES: tuple[Rule, ...] = (
             r"\*ERROR\* Illegal (?:opcode|register) in command stream",
             r"amdgpu.{0,60}ring \S+ timeout",
             r"amdgpu.{0,30}GPU reset begin",
-            r"amdgpu.{0,40}(?:MODE[012]|BACO) reset\b",
             r"VRAM is lost due to GPU reset",
             r"amdgpu.{0,60}MES might be in unrecoverable state",
             r"\bamdgpu_job_timedout\b",

@@ -152,22 +152,30 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="windows-gpu-crash",
-        symptom="The process crashed inside AMD's run time (Windows).",
-        cause="An access violation inside amdhip64: the program ended at once, so no error reaches"
-        " Python. The ROCm wheels do not fit the card or its driver.",
+        symptom="The process crashed inside AMD's run time or libraries (Windows).",
+        cause="An access violation inside the DLL that is named: the program ended at once, so no"
+        " error reaches Python. Mostly the ROCm wheels do not fit the card or its driver; where the"
+        " stack names an operation (at::...), that one has a fault in this build.",
         do="{wheels}",
         here="Where that happens in the first call of a convolution's shape, this package remembers"
         " it and does not try it in that way again.",
         otherwise="The current Adrenalin driver; no folder of another HIP SDK on PATH.",
         source=_THEROCK + "7691",
-        words=("faulting module", "amdhip64", "amdocl64"),
+        words=(
+            "faulting module",
+            "amdhip64",
+            ".dll+0x",
+            ".dll(0x",
+        ),
         patterns=(
             r"0xC0000005.{0,200}amdhip64",
-            r"#\d+ 0x[0-9a-f]+ \(\S*amdhip64\w*\.dll",
+            r"\b0x[0-9a-f]{16}, \S.{0,200}[\\/](?:amdhip64|torch_hip|c10_hip)\w*\.dll\(0x",
+            r"#\d+ (?:0x[0-9a-f]+ )?.{0,200}\(\S*(?:amdhip64|torch_hip|c10_hip|MIOpen|amd_comgr"
+            r"|(?:lib)?(?:hip|roc)blas)\w*\.dll",
             r"Faulting module name: (?:amd(?:hip|ocl|_comgr)\w*|torch_hip|c10_hip|MIOpen"
             r"|(?:lib)?(?:hip|roc)blas\w*)",
         ),
-        follows=("integrated-gpu",),
+        follows=("integrated-gpu", "int8-matmul", "fp8-matmul"),
         confidence="likely",
         rank=0,
     ),
@@ -194,10 +202,67 @@ RULES: tuple[Rule, ...] = (
         rank=0,
     ),
     Rule(
+        id="crash-in-convolution",
+        symptom="The process crashed in a convolution.",
+        cause="The stack's first line is PyTorch's convolution, behind which MIOpen stands: it, or"
+        " one of its kernels for this card, crashed. The node and the model are not at fault.",
+        do="torch.backends.cudnn.enabled = False",
+        here="Under protect() no convolution of MIOpen is started that was not proven for its"
+        " shape.",
+        otherwise="In ComfyUI on AMD that is the default of newer versions. Else: {wheels}",
+        source="https://github.com/patientx-cfz/comfyui-rocm/issues/108",
+        words=("conv",),
+        patterns=(r"torch[\\/]nn[\\/]modules[\\/]conv\.py\", line \d+",),
+        needs=("windows-access-violation", "native-crash"),
+        within=4,
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="crash-in-attention",
+        symptom="The process crashed in attention.",
+        cause="The stack's first line is attention (PyTorch's, SageAttention's or"
+        " FlashAttention's): its kernel for this card crashed. The node and the model are not at"
+        " fault.",
+        do="Start ComfyUI with --use-split-cross-attention and without --use-sage-attention and"
+        " --use-flash-attention",
+        otherwise="TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL unset; another PyTorch for ROCm.",
+        source="https://docs.python.org/3/library/faulthandler.html",
+        words=("attention", "attn"),
+        patterns=(
+            r"File \"\S[^\"]{0,300}(?:attention|attn)\w*(?:[\\/][\w\\/]+)?\.py\", line \d+"
+            r"|\", line \d+,? in scaled_dot_product_attention",
+        ),
+        needs=("windows-access-violation", "native-crash"),
+        within=4,
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
+        id="crash-in-matmul",
+        symptom="The process crashed in a matrix product.",
+        cause="The stack's first line is PyTorch's linear layer, behind which hipBLASLt or rocBLAS"
+        " stands: it crashed on this product. The node and the model are not at fault.",
+        do="export TORCH_BLAS_PREFER_HIPBLASLT=0",
+        windows="set TORCH_BLAS_PREFER_HIPBLASLT=0",
+        otherwise="Weights in bf16 or fp16 in place of int8 or fp8. Else: {wheels}",
+        source="https://github.com/ROCm/rocm-libraries/issues/5205",
+        words=("linear.py", "in linear", "in addmm", "in matmul"),
+        patterns=(
+            r"torch[\\/]nn[\\/]modules[\\/]linear\.py\", line \d+"
+            r"|\", line \d+,? in (?:linear|addmm|matmul|bmm)$",
+        ),
+        needs=("windows-access-violation", "native-crash"),
+        within=4,
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
         id="dynamic-vram-crash",
         symptom="The process crashed with ComfyUI's DynamicVRAM switched on.",
         cause="DynamicVRAM (comfy-aimdo) hooks the allocator and stages weights in pinned memory;"
-        " on AMD cards that is behind a class of crashes.",
+        " on AMD cards that is behind a class of crashes. It is on by default, so that it was on"
+        " proves nothing: the switch is only the first thing to try.",
         do="Start ComfyUI with --disable-dynamic-vram",
         otherwise="--disable-pinned-memory with DynamicVRAM left on; a newer comfy-aimdo.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/16102",
@@ -209,7 +274,14 @@ RULES: tuple[Rule, ...] = (
             r"HostBuffer\.\w+",
         ),
         needs=("windows-access-violation", "hip-invalid-value", "native-crash"),
-        confidence="likely",
+        follows=(
+            "crash-in-convolution",
+            "crash-in-attention",
+            "crash-in-matmul",
+            "int8-matmul",
+            "fp8-matmul",
+        ),
+        confidence="possible",
         rank=0,
     ),
     Rule(
@@ -239,7 +311,7 @@ RULES: tuple[Rule, ...] = (
             r"-107374(?:1819|0940|0791|1795)\b",
         ),
         follows=(ANY,),
-        confidence="likely",
+        confidence="possible",
         rank=0,
     ),
     Rule(
@@ -295,6 +367,7 @@ RULES: tuple[Rule, ...] = (
             "segfault",
             "sigsegv",
             "status=11/segv",
+            "aborthandler",
         ),
         patterns=(
             r"^(?:.{0,80}line \d+: +\d+ )?Illegal instruction\b",
@@ -306,8 +379,22 @@ RULES: tuple[Rule, ...] = (
             r"\bSIGSEGV\b",
             r"status=11/SEGV",
             r": segfault at ",
+            r"Unhandled exception caught in c10/util/AbortHandler",
         ),
         follows=(ANY,),
+        confidence="possible",
+        rank=0,
+    ),
+    Rule(
+        id="error-before-crash",
+        symptom="An error that no rule knows stands right above the crash, and came first.",
+        cause="The crash below only shows how the process ended. What failed is in the line of that"
+        " error; its cause is not known here.",
+        do="python -X faulthandler main.py",
+        windows="python -X faulthandler main.py",
+        otherwise="Look first for the words of that error together with the package in which the"
+        " traceback above it ends.",
+        source="hy3d_rocm/diagnose/examine.py",
         confidence="possible",
         rank=0,
     ),

@@ -73,9 +73,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="torchvision-mismatch",
         symptom="torchvision or torchaudio does not fit the installed torch.",
-        cause="They were built for another torch, so their operators are not there: they came from"
-        " another index, or one of them was updated alone. Neither the card nor xformers is at"
-        " fault.",
+        cause="They are not there or were built for another torch, so their operators are missing:"
+        " they came from another index, or one of them was updated alone. Neither the card nor"
+        " xformers is at fault.",
         do="{wheels}",
         here=_NEVER,
         source="https://github.com/utensils/comfyui-nix/issues/46",
@@ -85,7 +85,8 @@ RULES: tuple[Rule, ...] = (
             r"Couldn't load custom C\+\+ ops",
             r"torch(?:vision|audio)[\\/].{0,120}(?:undefined symbol|not load this library)",
             r"partially initialized module 'torchvision' has no attribute 'extension'",
-            r"No module named '?torch(?:vision|audio)\b",
+            r"No module named '?torch(?:vision|audio)(?![\w.])",
+            r"Could not run 'torchvision::\w+' with arguments from the 'CUDA'",
         ),
     ),
     Rule(
@@ -114,7 +115,11 @@ RULES: tuple[Rule, ...] = (
         otherwise="If it stays, all parts from one place: {wheels}",
         source="https://github.com/ROCm/pytorch/issues/2893",
         words=("undefined symbol", "version `"),
-        patterns=(_SHARED + r": (?:undefined symbol|version `)",),
+        patterns=(
+            _SHARED + r": (?:undefined symbol|version `)",
+            r"undefined symbol: _?(?:hip|roc|hsa|miopen|rsmi|amdsmi|amd_|__hip)\w+",
+        ),
+        unless=(r"librocdxg",),
     ),
     Rule(
         id="rocm-sdk-incomplete",
@@ -126,13 +131,15 @@ RULES: tuple[Rule, ...] = (
         otherwise='For tools as rocm-sdk also: the same command with "rocm[libraries,devel]",'
         " then `rocm-sdk init`.",
         source="https://github.com/pytorch/pytorch/pull/188724",
-        words=("rocm_sdk", "rocm-sdk", "keyerror: 'lib", "_rocm_init"),
+        words=("rocm_sdk", "rocm-sdk", "keyerror: 'lib", "rocm_kpack"),
         patterns=(
             r"rocm-sdk init failed",
             r"'rocm-sdk' is not recognized",
             r"rocm-sdk: (?:command )?not found",
             r"No module named '?_?rocm_sdk\w*",
             r"KeyError: 'lib[\w-]+\.so[.\d]*'",
+            r"Could not find module '[^']{0,250}_rocm_sdk",
+            r"\brocm_kpack\.dll\b.{0,60}(?:missing|not found)",
         ),
     ),
     Rule(
@@ -168,9 +175,9 @@ RULES: tuple[Rule, ...] = (
         symptom="There is no PyTorch wheel for this Python or system at that address.",
         cause="Wheels are made for some versions of Python each, and those of pytorch.org with ROCm"
         " for Linux only.",
-        do="{wheels}",
+        do="Make the environment anew with Python 3.12, and there: {wheels}",
         here=_NEVER,
-        otherwise="With Python 3.12, for which all of them are made.",
+        otherwise="`python --version` tells which Python it is; all of them are made for 3.12.",
         source="https://github.com/Nerogar/OneTrainer/issues/1381",
         words=(
             "distribution found for torch",
@@ -179,17 +186,85 @@ RULES: tuple[Rule, ...] = (
             "supported wheel",
         ),
         patterns=(
-            r"No matching distribution found for torch\b",
-            r"satisfies the requirement torch\b",
+            r"No matching distribution found for torch(?:vision|audio)?(?![\w.-])",
+            r"satisfies the requirement torch(?:vision|audio)?(?![\w.-])",
             r"torch\S* has no wheels with a matching",
             r"torch\S*\.whl is not a supported wheel",
         ),
+        follows=("pip-version-missing",),
+    ),
+    Rule(
+        id="torch-distributed-missing",
+        symptom="This PyTorch has no torch.distributed.",
+        cause="ROCm's wheels for Windows leave it out (RCCL and gloo do not exist there), and a"
+        " package calls it without asking whether it is there. The installation is whole and the"
+        " card is not at fault; installing again does not help.",
+        do="python -m pip install --upgrade PACKAGE (the one in the traceback)",
+        here="This package does not need it.",
+        otherwise="Newer versions of many packages ask torch.distributed.is_available() first. Else"
+        " leave that package or node out, or take Linux.",
+        source="https://github.com/ROCm/TheRock/issues/1179",
+        words=("torch.distributed", "_c10d", "distributed package"),
+        patterns=(
+            r"module 'torch\.distributed[\w.]*' has no attribute",
+            r"cannot import name '\w+' from 'torch\.distributed[.']",
+            r"No module named '?torch\._C\._distributed_c10d",
+            r"module 'torch\._C' has no attribute '_c10d",
+            r"torch\.distributed (?:package )?is not available",
+        ),
+        unless=(r"'torch\.distributed' has no attribute 'deprecated'",),
+        confidence="likely",
+    ),
+    Rule(
+        id="torch-operation-missing",
+        symptom="This build of PyTorch, or a package, has that operation not for AMD cards.",
+        cause="The line itself says so. It is a part that ROCm's build leaves out or that asks for"
+        " an NVIDIA card's generation; neither a driver nor an installation is missing.",
+        do="Switch the option off that asks for it, or choose another mode, in the node or program"
+        " in the traceback.",
+        here="This package does not need it.",
+        otherwise="A newer PyTorch for ROCm, if its release notes name the operation.",
+        source="https://github.com/pytorch/torchtitan/issues/1523",
+        words=("grouped", "supported", "aten::"),
+        patterns=(
+            r"_grouped_mm\b.{0,60}(?:not|only) (?:currently )?supported",
+            r"\b(?:not|isn't|only) (?:yet |currently )?(?:supported|implemented|available)"
+            r" (?:yet )?(?:on|for|with|in|by|under) (?:the )?(?:AMD|ROCm|HIP)\b",
+            r"Could not run 'aten::\w+' with arguments from the 'CUDA' backend",
+        ),
+        unless=(
+            r"only (?:\w+ )?\w+ (?:on|for|with|in|by|under) (?:the )?(?:AMD|ROCm|HIP)\b",
+            r"fall(?:s|ing)? ?back|skipp|disabl|ignor|instead",
+            r"_scaled_mm\b|PyTorch extensions",
+        ),
+        follows=("torchvision-mismatch", "cuda-extension-build", "fp8-matmul"),
+        confidence="likely",
+        optional=True,
+    ),
+    Rule(
+        id="cuda-version-none",
+        symptom="A package reads PyTorch's CUDA version, which is None in a build for AMD.",
+        cause="torch.version.cuda is None with ROCm (torch.version.hip has the number), and the"
+        " code in the traceback takes it for text. PyTorch and the card are not at fault.",
+        do="python -m pip install --upgrade PACKAGE (the one in the traceback)",
+        here="This package does not need it.",
+        otherwise="For a node pack: update it, or report it to its author; where the part is for"
+        " NVIDIA cards only, leave it out. The CPU build of PyTorch has None as well: {wheels}",
+        source="https://github.com/kijai/ComfyUI-KJNodes/issues/519",
+        words=("nonetype",),
+        patterns=(
+            r"torch\.version\.cuda\b.{0,250}(?:Type|Attribute|Value)Error: .{0,100}NoneType",
+            r"\bin \w*cuda_?(?:version|ver)\w*\b.{0,250}Error: .{0,100}NoneType",
+        ),
+        follows=("torch-without-gpu", "torch-cuda-build"),
+        confidence="likely",
     ),
     Rule(
         id="torch-broken",
-        symptom="PyTorch is installed in part, or is older than the code that uses it.",
-        cause="A module or name inside torch is missing: an installation that was interrupted or"
-        " overwritten, a folder of the name torch in the way, or code for a newer PyTorch.",
+        symptom="PyTorch is older than the code that uses it, or installed in part.",
+        cause="A module or name inside torch is missing: code for a newer PyTorch, an installation"
+        " that was interrupted or overwritten, or a folder of the name torch in the way. The log"
+        " does not tell which.",
         do="{wheels}",
         here=_NEVER,
         source="https://github.com/ROCm/legacy-rocm-build/issues/4161",
@@ -199,8 +274,12 @@ RULES: tuple[Rule, ...] = (
             r"cannot import name '\w+' from (?:partially initialized module )?'torch[.']",
             r"(?:partially initialized )?module 'torch(?:\._?\w+)*' has no attribute",
         ),
+        unless=(
+            r"'?torch\._six|torch\.distributed|_distributed_c10d|torch\.version'? has no",
+            r"'torch\._C' has no attribute '_c(?:uda|10d|udnn)|'_CudaDeviceProperties'",
+        ),
         follows=("mixed-torch-builds", "rocm-library-missing"),
-        confidence="likely",
+        confidence="possible",
     ),
     Rule(
         id="mixed-torch-builds",
@@ -210,6 +289,8 @@ RULES: tuple[Rule, ...] = (
         " help.",
         do="{wheels}",
         here=_NEVER,
+        otherwise="If it is another package that the traceback ends in: its version for ROCm, or"
+        " without it.",
         source="https://github.com/pytorch/pytorch/issues/139410",
         words=("libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip"),
         patterns=(r"lib(?:torch|c10)_(?:cuda|hip)\.so: cannot open shared object file",),
@@ -223,8 +304,12 @@ RULES: tuple[Rule, ...] = (
         here=_NEVER,
         otherwise="With DirectML start ComfyUI with --directml.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/2807",
-        words=("torch not compiled with cuda", "cpu-only torch"),
-        patterns=(r"Torch not compiled with CUDA enabled", r"Using CPU-only torch"),
+        words=("torch not compiled with cuda", "cpu-only torch", "'torch._c' has no"),
+        patterns=(
+            r"Torch not compiled with CUDA enabled",
+            r"Using CPU-only torch",
+            r"'torch\._C' has no attribute '(?:_cuda_\w+|_CudaDeviceProperties)'",
+        ),
         follows=("zluda-failed",),
     ),
     Rule(
@@ -250,17 +335,67 @@ RULES: tuple[Rule, ...] = (
         cause="It was compiled for another PyTorch, Python or ROCm than the installed one, so a"
         " function or a DLL that it asks for is not there. PyTorch itself is not at fault.",
         do="python -m pip install --force-reinstall --no-deps --no-binary :all: PACKAGE",
+        windows="Install the package's wheel for exactly this PyTorch, ROCm and Python, or leave it"
+        " out.",
         here=_DOCTOR,
         otherwise="That builds it here; or a wheel of it for exactly this PyTorch and ROCm; or"
         " without that package.",
         source="https://github.com/pytorch/pytorch/issues/136664",
         words=("dll load failed", "undefined symbol"),
         patterns=(
-            r"DLL load failed while importing (?!_C\b|custom_raster|mesh_proc)\w+",
+            r"DLL load failed while importing (?!_C\b|custom_raster|mesh_proc)"
+            r"\w*(?:cuda|kernel|ops|_C\b|sage|flash|torch|spconv|nvdiff|cumesh|_ext\b)\w*",
             r"\.(?:so|pyd)[.\d]*: undefined symbol: _ZN?K?\w*(?:c10|at|torch)",
         ),
         unless=(r"custom_rasterizer|torchvision|torchaudio|xformers",),
-        follows=("rocm-library-mismatch", "zluda-dll", "windows-hip-dll"),
+        follows=("rocm-library-mismatch", "zluda-dll", "windows-hip-dll", "windows-blocked"),
+        confidence="likely",
+    ),
+    Rule(
+        id="windows-package-dll",
+        symptom="The compiled part of a Python package does not load (Windows).",
+        cause="The file of the package is there; a DLL that it needs is missing or has another"
+        " version: mostly the Visual C++ run time, else a package for another Python or, where it"
+        " is built on PyTorch, for another PyTorch. The log does not tell which.",
+        do="winget install Microsoft.VCRedist.2015+.x64",
+        otherwise="Then: python -m pip install --force-reinstall --no-deps PACKAGE.",
+        source="https://github.com/pythongosssss/ComfyUI-WD14-Tagger/issues/74",
+        words=("dll load failed",),
+        patterns=(r"DLL load failed while importing (?!_C\b)\w+",),
+        unless=(r"custom_raster|mesh_proc|WinError 4551|Application Control|hip_utils",),
+        follows=(
+            "extension-mismatch",
+            "windows-torch-dll",
+            "windows-hip-dll",
+            "zluda-dll",
+            "attention-package-missing",
+            "sage-unsupported",
+            "triton-no-driver",
+        ),
+        confidence="possible",
+    ),
+    Rule(
+        id="library-mismatch",
+        symptom="Two libraries do not fit each other (undefined symbol).",
+        cause="The file in the line asks another library for a function that it has not got: they"
+        " were built for different versions. The line names the file and the function, not which"
+        " of the two is the wrong one.",
+        do="python -m pip install --force-reinstall --no-deps PACKAGE (whose file is named)",
+        here=_DOCTOR,
+        otherwise="Without LD_LIBRARY_PATH, and with the package's version for exactly this"
+        " PyTorch.",
+        source="https://github.com/pytorch/pytorch/issues/136664",
+        words=("undefined symbol",),
+        patterns=(r"undefined symbol: \w",),
+        follows=(
+            "rocm-library-mismatch",
+            "extension-mismatch",
+            "torchvision-mismatch",
+            "xformers-operator",
+            "custom-rasterizer",
+            "wsl-rocdxg",
+            "bitsandbytes",
+        ),
         confidence="likely",
     ),
     Rule(
@@ -275,7 +410,9 @@ RULES: tuple[Rule, ...] = (
         words=("error loading",),
         patterns=(
             r'Error loading "?\S.{0,200}[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll',
+            r'Error loading "?\S.{0,200}[\\/]_rocm_sdk\w*[\\/](?!.*amdhip)',
         ),
+        follows=("windows-blocked",),
         confidence="likely",
     ),
     Rule(
@@ -313,6 +450,7 @@ RULES: tuple[Rule, ...] = (
             r"[\\/](?:torch_hip|c10_hip|caffe2_hip\w*|\w*amdhip\w*)\.dll",
             r"WinError 127\b",
         ),
+        follows=("windows-blocked",),
         confidence="likely",
     ),
     Rule(

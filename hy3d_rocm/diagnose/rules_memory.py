@@ -73,6 +73,7 @@ RULES: tuple[Rule, ...] = (
         " second program, the desktop), or memory that was lost in a crash.",
         do="sudo fuser -v /dev/kfd",
         windows="Get-Process python*",
+        wsl="ps aux | grep python",
         here="`hy3d-rocm doctor` shows who holds the memory.",
         otherwise="End what it lists and is not needed; else restart the machine.",
         source=_ROCM + "4358",
@@ -130,6 +131,7 @@ RULES: tuple[Rule, ...] = (
         cause="The memory is really gone, or another process holds it: this is not fragmentation."
         " Mostly a large model is still on the card.",
         do="sudo fuser -v /dev/kfd",
+        wsl="ps aux | grep python",
         decode=_NODE,
         here=_BOUNDED + " `hy3d-rocm doctor` shows who holds the memory.",
         otherwise="Unload the other models before the decode, close other programs that use the"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hy3d_rocm.diagnose.rule import Rule
 
 _ISSUES = "https://github.com/ROCm/"
-_ANY_MIOPEN_CAUSE = ("miopen-compile", "miopen-database", "miopen-setting")
+_ANY_MIOPEN_CAUSE = ("miopen-compile", "miopen-database", "miopen-setting", "cxx-headers")
 _ROUTED = (
     'Under protect(), in the node "VAE Decode (ROCm, bounded memory)" and in the corrected VAE'
     " nodes such a convolution is computed in another way and the decode goes on."
@@ -31,6 +31,24 @@ RULES: tuple[Rule, ...] = (
         follows=_ANY_MIOPEN_CAUSE,
     ),
     Rule(
+        id="cxx-headers",
+        symptom="The compiler for the card does not find the C++ library's headers.",
+        cause="MIOpen, hiprtc or hipcc compile with the headers of the newest GCC that they see;"
+        " its development package is not installed (or, for hip/ headers, ROCm's own).",
+        do='sudo apt install "libstdc++-$(ls /usr/lib/gcc/x86_64-linux-gnu | sort -n | tail -1)'
+        '-dev"',
+        windows='python -m pip install "rocm[libraries,devel]" --index-url'
+        " https://rocm.nightlies.amd.com/whl-multi-arch/",
+        here=_ROUTED,
+        otherwise="Fedora: gcc-c++; Arch: gcc. hip/hip_runtime.h: the package hip-dev.",
+        source=_ISSUES + "legacy-rocm-build/issues/3380",
+        words=("file not found",),
+        patterns=(
+            r"fatal error: '?(?:cstdint|cstddef|cmath|cstdlib|cstring|limits|type_traits|utility"
+            r"|algorithm|array|functional|initializer_list|hip/[\w.]+)'? file not found",
+        ),
+    ),
+    Rule(
         id="miopen-compile",
         symptom="MIOpen could not build one of its kernels.",
         cause="MIOpen compiles kernels on the machine when they are first used. The compiler"
@@ -52,6 +70,7 @@ RULES: tuple[Rule, ...] = (
             r"Can't execute cd \S*miopen",
         ),
         unless=(r"migraphx",),
+        follows=("cxx-headers",),
     ),
     Rule(
         id="miopen-database",

@@ -61,16 +61,22 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="cuda-extension-build",
         symptom="A CUDA extension is to be built where it can't be.",
-        cause="Its setup wants CUDA's tools (CUDA_HOME), which an AMD machine has not got, or"
-        " PyTorch can't build extensions for ROCm on Windows.",
+        cause="Its setup wants CUDA's tools (CUDA_HOME, nvcc) or an NVIDIA card's architecture,"
+        " which an AMD machine has not got, also where ZLUDA shows it as one; or PyTorch can't"
+        " build extensions for ROCm on Windows.",
         do="Leave that package out, or look for its ROCm or Triton version.",
         here="This package needs no such extension.",
-        otherwise="Installing CUDA does not help; on Linux PyTorch can build some with hipcc.",
+        otherwise="Neither CUDA nor a value in TORCH_CUDA_ARCH_LIST helps; on Linux PyTorch can"
+        " build some with hipcc. On an NVIDIA card: PyTorch or CUDA is older than the card.",
         source="https://github.com/ROCm/DeepEP/issues/1",
-        words=("cuda_home", "building pytorch extensions"),
+        words=("cuda_home", "building pytorch extensions", "unknown cuda arch", "nvcc", "+ptx"),
         patterns=(
             r"CUDA_HOME environment variable is not set",
-            r"Cannot find CUDA_HOME",
+            r"Cannot find CUDA_HOME|CUDA_HOME does not exist",
+            r"Unknown CUDA arch",
+            r"arch_list\[-1\] \+= '\+PTX'",
+            r"\bnvcc(?:\.exe)?['\"]?:? ?(?:was )?(?:not found|: No such file|is not recognized)"
+            r"|No such file or directory: '\S*nvcc",
             r"Building PyTorch extensions using ROCm and Windows is not supported",
         ),
         follows=("custom-rasterizer",),
@@ -122,6 +128,27 @@ RULES: tuple[Rule, ...] = (
         follows=("nan-latents", "nan-vae"),
         confidence="likely",
         rank=2,
+    ),
+    Rule(
+        id="mesh-empty",
+        symptom="The shape's volume has no surface, so there is no mesh.",
+        cause="Marching cubes found no place where the volume crosses the level: the volume is NaN,"
+        " or all on one side. NaN comes from the model or the shape's VAE in fp16 or from"
+        " attention; the other from too few steps, an empty image mask, or a wrong level. The log"
+        " does not tell which.",
+        do="Start ComfyUI with --use-split-cross-attention --force-upcast-attention",
+        here="This package does not compute the shape's volume.",
+        otherwise="If the mesh stays empty: mc_level 0, the model in fp32 or bf16, an image with"
+        " its background removed, another PyTorch for ROCm.",
+        source=_WRAPPER + "172",
+        words=("surface level", "'mesh_f'", "'mesh_v'", "vertices"),
+        patterns=(
+            r"Surface level must be within volume data range",
+            r"'NoneType' object has no attribute 'mesh_[fv]'",
+            r"(?:\bnan\b.{0,40}\bvertices|\bvertices\b.{0,40}\bnan\b)",
+        ),
+        follows=("nan-latents",),
+        confidence="possible",
     ),
     Rule(
         id="decode-stopped",

@@ -25,7 +25,7 @@ RULES: tuple[Rule, ...] = (
             r"Error loading \S.{0,200}\b(?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*"
             r"|nvcuda)\.dll",
         ),
-        follows=("hip-sdk-path", "hip-sdk-elsewhere", "card-too-old"),
+        follows=("hip-sdk-path", "hip-sdk-elsewhere", "card-too-old", "windows-blocked"),
         confidence="likely",
     ),
     Rule(

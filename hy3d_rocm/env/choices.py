@@ -1,6 +1,7 @@
-"""What the user may choose about other people's nodes, and the one reader of HY3D_ROCM_PATCH.
+"""What the user may choose by variables: the one reader of those whose values are words.
 
-HY3D_ROCM_PATCH, upper and lower case alike, blanks ignored:
+`read_choice` reads one word, and says once what it does not know. HY3D_ROCM_PATCH has more of
+them, upper and lower case alike, blanks ignored:
 
     on | off | auto       patch, do not, or patch if the GPU is AMD's (the default)
     -NAME                 leave one patch out; several with commas, with or without a word before:
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, cast, get_args
 
 _LOGGER = logging.getLogger("hy3d_rocm")
 
@@ -36,6 +38,41 @@ _MODES: tuple[str, ...] = get_args(Mode)
 VAE_VARIABLE = "HY3D_ROCM_VAE"
 VaeMode = Literal["off", "protect", "full", "cpu"]
 VAE_MODES: tuple[VaeMode, ...] = get_args(VaeMode)
+
+ON_OFF = ("on", "off")
+_said: set[str] = set()
+_lock = threading.Lock()
+
+
+def say_once(text: str) -> None:
+    """A warning in the log; nothing if this process has said the same before."""
+    with _lock:
+        if text in _said:
+            return
+        _said.add(text)
+    _LOGGER.warning("hy3d_rocm: %s", text)
+
+
+def say_wrong(what: str, value: object, choices: Sequence[str]) -> None:
+    """Warns once that `value` is none of `choices`."""
+    say_once(f"{what} is {value!r} and is passed over; give one of {', '.join(choices)}")
+
+
+def read_choice(environ: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
+    """The one of `choices` (lower case) that the variable `name` holds, in upper or lower case;
+    None if it is not set or, with one line, holds none of them."""
+    asked = environ.get(name, "").strip().lower()
+    if asked in choices:
+        return asked
+    if asked:
+        say_wrong(name, environ[name], choices)
+    return None
+
+
+def is_off(environ: Mapping[str, str], name: str) -> bool:
+    """Whether the switch `name` (HY3D_ROCM, HY3D_ROCM_ENV, HY3D_RASTER) is off; on is the default,
+    and what a value that is neither counts as."""
+    return read_choice(environ, name, ON_OFF) == "off"
 
 
 class Choice(NamedTuple):
@@ -70,16 +107,7 @@ def read_patch_choice(environ: Mapping[str, str]) -> Choice:
 
 def read_vae_mode(environ: Mapping[str, str]) -> VaeMode:
     """What HY3D_ROCM_VAE asks for; "protect" if nothing, or, with a line, nothing that is known."""
-    text = environ.get(VAE_VARIABLE, "").strip().lower()
-    for mode in VAE_MODES:
-        if text == mode:
-            return mode
-    if text:
-        _LOGGER.warning(
-            "hy3d_rocm: %s is %r and is passed over; give one of %s",
-            VAE_VARIABLE, environ[VAE_VARIABLE], ", ".join(VAE_MODES),
-        )  # fmt: skip
-    return "protect"
+    return cast(VaeMode, read_choice(environ, VAE_VARIABLE, VAE_MODES) or "protect")
 
 
 def _wrong(word: str, known: tuple[str, ...], sign: str = "") -> str:

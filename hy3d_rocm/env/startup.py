@@ -8,15 +8,18 @@ changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 
+from hy3d_rocm.env.choices import is_off
 from hy3d_rocm.env.machine import Machine, detect
+from hy3d_rocm.env.streams import guard_log
 
 LOGGER = logging.getLogger("hy3d_rocm")
 
 
 def run(environ: MutableMapping[str, str], machine: Machine | None = None) -> list[str]:
     """Puts the environment in order and returns the lines that were logged. Never raises."""
+    guard_log()
     lines: list[tuple[int, str]] = []
     try:
         _fill(lines, environ, machine)
@@ -26,10 +29,6 @@ def run(environ: MutableMapping[str, str], machine: Machine | None = None) -> li
     for level, line in lines:
         LOGGER.log(level, "hy3d_rocm: %s", line)
     return [line for _, line in lines]
-
-
-def is_off(environ: Mapping[str, str], name: str) -> bool:
-    return environ.get(name, "").strip().lower() == "off"
 
 
 def _fill(

@@ -1,7 +1,12 @@
-"""What a command prints and logs obeys nobody: names of files and devices come from elsewhere."""
+"""What is printed and logged obeys nobody: names of files and devices come from elsewhere.
+
+A command's streams are ours to guard (`printed_safely`). In somebody else's process, ComfyUI's,
+only our own log lines are (`guard_log`).
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -12,14 +17,20 @@ from hy3d_rocm.env.shown import printable
 
 # Ours: ends of lines, tabs, and what progress lines write, to go back and to clear the rest.
 _OWN = re.compile(r"(\r?\n|\r\x1b\[K|\r|\t)")
+_IN_LOGS = re.compile(r"([\n\t])")
 
 
 def safe(text: str) -> str:
     """`text` with all characters that a terminal would obey written as in Python's literals, but
     for ends of lines, tabs and what our own progress lines are made of."""
+    return _safe_but_for(_OWN, text)
+
+
+def _safe_but_for(kept: re.Pattern[str], text: str) -> str:
+    """kept: one group, which is what is left as it is."""
     if text.isprintable() and text.isascii():
         return text
-    parts = _OWN.split(text)
+    parts = kept.split(text)
     return "".join(part if n % 2 else printable(part) for n, part in enumerate(parts))
 
 
@@ -57,3 +68,28 @@ def printed_safely() -> Iterator[None]:
             sys.stdout = before[0]
         if sys.stderr is mine[1]:
             sys.stderr = before[1]
+
+
+class _LogGuard(logging.Filter):
+    """Log records whose message and traceback a terminal has nothing to obey in."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):  # the handler tells of arguments that do not fit
+            return True
+        clean = _safe_but_for(_IN_LOGS, text)
+        if clean != text:
+            record.msg, record.args = clean, ()
+        if record.exc_info and not record.exc_text:
+            trace = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = _safe_but_for(_IN_LOGS, trace)
+        return True
+
+
+_LOG_GUARD = _LogGuard()
+
+
+def guard_log() -> None:
+    """From now on our log lines are safe, whoever's handlers write them; again is no harm."""
+    logging.getLogger("hy3d_rocm").addFilter(_LOG_GUARD)

@@ -23,6 +23,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from hy3d_rocm.env.choices import is_off
+
 __all__ = ["SERVED", "VARIABLE", "Installed", "install", "status", "uninstall"]
 
 logger = logging.getLogger("hy3d_rocm")
@@ -186,7 +188,7 @@ class _Trying(Loader):
 
 
 def _switched_off() -> str:
-    return f"{VARIABLE}=off" if os.environ.get(VARIABLE, "").strip().lower() == "off" else ""
+    return f"{VARIABLE}=off" if is_off(os.environ, VARIABLE) else ""
 
 
 def _served() -> dict[str, str]:

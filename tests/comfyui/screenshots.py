@@ -239,9 +239,14 @@ def thumbnail(png: bytes, nodes: list[dict[str, Any]], corner: list[float], name
     high = [max(box[i] for box in boxes) for i in (2, 3)]
     half = max(high[0] - low[0], high[1] - low[1]) / 2 + 12
     middle = [(low[i] + high[i]) / 2 - corner[i] for i in (0, 1)]
-    square = [round((m + side * half) * SCALE + MARGIN) for side in (-1, 1) for m in middle]
+    side = round(2 * half * SCALE)
     with Image.open(io.BytesIO(png)) as image:
-        part = image.convert("RGB").crop((square[0], square[1], square[2], square[3]))
+        # Moved into the picture as far as that goes: beyond it there is nothing to show.
+        left, top = (
+            max(0, min(round((m - half) * SCALE + MARGIN), length - side))
+            for m, length in zip(middle, image.size, strict=True)
+        )
+        part = image.convert("RGB").crop((left, top, left + side, top + side))
         return part.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
 
 

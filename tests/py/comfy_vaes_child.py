@@ -30,6 +30,7 @@ from comfy_vaes_tiny import KINDS, tiny_comfy_vae  # noqa: E402
 from hy3d_rocm.comfy import decode as node  # noqa: E402
 from hy3d_rocm.comfy.running import Steps  # noqa: E402
 from hy3d_rocm.comfy.vaes import family_of  # noqa: E402
+from hy3d_rocm.conv import prepared  # noqa: E402
 from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
 
 torch.set_num_threads(1)
@@ -218,11 +219,33 @@ def _failing(vae: Any, z: Any) -> str:
     return "own decode" if "cannot be cut into parts" in report and len(got) else report
 
 
+def unloading() -> dict[str, Any]:
+    """Bytes of prepared weights after a decode, and after ComfyUI has then unloaded some or all of
+    the VAE, and whether the VAE is still on its list. The tiny VAE's layers are too small to have
+    prepared weights: an entry stands for theirs."""
+    found, weight = {}, torch.zeros(4)
+    free = management.get_free_memory
+    for name, wanted in (("a part", 1), ("all", 1 << 40)):
+        vae = tiny_comfy_vae("hunyuan")
+        by_node(vae, latents(vae, 3))
+        prepared.cache().get(weight, 1, 300, object)
+        held = prepared.stats_now().bytes
+        management.get_free_memory = lambda *_, **more: (0, 0) if more else 0
+        try:
+            management.free_memory(wanted, vae.patcher.load_device)
+        finally:
+            management.get_free_memory = free
+        listed = any(m.model is vae.patcher for m in management.current_loaded_models)
+        found[name] = [held, prepared.stats_now().bytes, listed]
+    return found
+
+
 CHECKS: dict[str, Callable[[], dict[str, Any]]] = {
     "exactness": exactness,
     "encoding": encoding,
     "nodes": nodes,
     "patches": patches,
     "unchanged": unchanged,
+    "unloading": unloading,
 }
 print("\n" + json.dumps(CHECKS[check]()))

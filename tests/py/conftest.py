@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# Threads of OpenMP that have nothing to do sleep. By default they spin, and where two processes
+# have two cores, each waits for the other's: 72 s in place of 5 s for 1,500 small convolutions.
+# Read when torch is imported, which is later; children inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One a core; none where a GPU's memory is measured, which all would share."""
+    import torch
+
+    return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def pytest_collection_finish() -> None:
+    """Each decode collects garbage: what pytest, torch and the files of tests made before is none,
+    and looking through it took longer than a small decode."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For layers so small that they only wait for a second thread of PyTorch's."""
+    import router_doubles
+
+    with router_doubles.one_thread():
+        yield
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    import torch
+
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture

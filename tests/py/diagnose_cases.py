@@ -165,7 +165,7 @@ LINES = (
     _case("gpu-launch-refused", "RuntimeError: HIP error: invalid configuration argument", _HIP),
     _case("gpu-launch-refused", "hipErrorInvalidConfiguration", _HIP),
     _case("gpu-reset", "amdgpu 0000:0d:00.0: amdgpu: GPU reset begin!", _AMDGPU),
-    _case("gpu-reset", "amdgpu 0000:0d:00.0: amdgpu: BACO reset", _AMDGPU),
+    _case("", "amdgpu 0000:06:00.0: amdgpu: MODE2 reset", "Bumblebee#1078, an ordinary start"),
     _case("gpu-reset", "[drm] VRAM is lost due to GPU reset!", _AMDGPU),
     _case(
         "gpu-reset",

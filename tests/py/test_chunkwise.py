@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from chunk_doubles import C, Function, SimpleBackend, WholeEngine, decoders, random_decoder
@@ -13,14 +11,7 @@ from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 
 DECODERS = decoders()
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small take ten times as long on two threads of a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def latent(frames: int, height: int = 3, width: int = 4) -> Tensor:

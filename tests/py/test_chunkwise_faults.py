@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from chunk_doubles import RMS, C, SimpleBackend, chain, decoders, layer, module, resnet
-from test_chunkwise import chunked, latent, one_thread, whole  # noqa: F401
+from test_chunkwise import chunked, latent, whole
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -18,6 +18,7 @@ from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 from hy3d_rocm.decode.layers import Attention, Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DECODERS = decoders()
 SHORT = {"hunyuan": (3, 2), "wan": (3, 1), "ltx": (3, 2), "video attention": (3, 2)}
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit
-from test_chunkwise import one_thread  # noqa: F401
 
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 from hy3d_rocm.decode.engines.torch_backend import TorchBackend
 from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ("hunyuan15", "wan", "wan22", "ltx", "ltx_causal")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -24,13 +25,7 @@ __all__ = ["comfy", "door", "execute"]  # fixtures
 Execute = Callable[..., Any]
 AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -360,13 +355,18 @@ def test_ticks_are_few_round_and_within_the_axis(top: float, binary: bool) -> No
 
 
 class Patcher:
-    """ComfyUI's ModelPatcher, as far as callbacks go."""
+    """ComfyUI's ModelPatcher, as far as unloading goes."""
 
     def __init__(self) -> None:
+        self.partial: list[tuple[Any, int]] = []
         self.callbacks: dict[str, dict[str, list[Any]]] = {}
 
     def add_callback_with_key(self, when: str, key: str, callback: Any) -> None:
         self.callbacks.setdefault(when, {}).setdefault(key, []).append(callback)
+
+    def partially_unload(self, device_to: Any, memory_to_free: int = 0) -> int:
+        self.partial.append((device_to, memory_to_free))
+        return memory_to_free
 
     def detach(self) -> None:
         for found in self.callbacks.get("on_detach_after", {}).values():
@@ -388,16 +388,21 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
     return cache
 
 
-def test_prepared_weights_go_when_comfyui_unloads_the_vae(
-    comfy: Comfy, kept: Any, loads: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def callbacks(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of ComfyUI's callbacks."""
     from comfy_doubles import module
-
-    from hy3d_rocm.comfy import vae_memory
 
     names = type("CallbacksMP", (), {"ON_DETACH": "on_detach_after"})
     extension = module("comfy.patcher_extension", CallbacksMP=names)
     monkeypatch.setitem(sys.modules, "comfy.patcher_extension", extension)
+
+
+def test_prepared_weights_go_when_comfyui_unloads_the_vae(
+    callbacks: None, kept: Any, loads: list[Any]
+) -> None:
+    from hy3d_rocm.comfy import vae_memory
+
     vae = video_vae()
     vae.patcher = Patcher()
     for _ in range(3):
@@ -410,6 +415,38 @@ def test_prepared_weights_go_when_comfyui_unloads_the_vae(
     vae_memory._load(vae, 0)
 
 
+def test_prepared_weights_go_when_comfyui_unloads_a_part_of_the_vae(
+    callbacks: None, kept: Any, loads: list[Any]
+) -> None:
+    from hy3d_rocm.comfy import vae_memory
+
+    vae = video_vae()
+    patcher = vae.patcher = Patcher()
+    for _ in range(3):
+        vae_memory._load(vae, 0)
+    assert patcher.partially_unload("cpu", memory_to_free=7) == 7, "ComfyUI's own answer"
+    assert patcher.partial == [("cpu", 7)], "called once"
+    assert kept.stats().bytes == 0
+    alive = ref(patcher)
+    loads.clear()
+    del patcher, vae.patcher
+    assert alive() is None, "nothing of ours holds it"
+
+
+def test_prepared_weights_of_a_vaes_own_code_go_with_it_too(callbacks: None, kept: Any) -> None:
+    from hy3d_rocm.comfy import running
+
+    vae = video_vae()
+    vae.patcher = Patcher()
+    running.own_code(vae, lambda: torch.ones(1), torch.ones(1))
+    assert kept.stats().bytes == 300, "ComfyUI says when"
+    vae.patcher.detach()
+    assert kept.stats().bytes == 0
+    kept.fill()
+    running.own_code(torch.nn.Identity(), lambda: torch.ones(1), torch.ones(1))
+    assert kept.stats().bytes == 0, "nobody would say when"
+
+
 def test_prepared_weights_go_with_the_free_memory_node(execute: Execute, kept: Any) -> None:
     execute("Hy3DRocmFreeMemory")
     assert kept.stats().bytes == 0
@@ -418,12 +455,12 @@ def test_prepared_weights_go_with_the_free_memory_node(execute: Execute, kept: A
 def test_prepared_weights_of_a_vae_that_comfyui_does_not_manage_go_with_the_decode(
     comfy: Comfy, kept: Any
 ) -> None:
-    from hy3d_rocm.comfy import vae_memory
+    from hy3d_rocm.comfy import memory
 
-    with vae_memory.own_care(video_vae()):
+    with memory.own_care(video_vae()):
         pass
     assert kept.stats().bytes == 300, "ComfyUI says when"
-    with pytest.raises(KeyError), vae_memory.own_care(torch.nn.Identity()):
+    with pytest.raises(KeyError), memory.own_care(torch.nn.Identity()):
         raise KeyError
     assert kept.stats().bytes == 0
 

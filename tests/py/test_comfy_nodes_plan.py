@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -24,13 +24,7 @@ Execute = Callable[..., Any]
 SIZE = {"width": 64, "height": 60, "frames": 8}
 AUTO = {"budget": "auto", "strategy": "auto", "precision": "auto"}
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -121,6 +115,7 @@ def test_the_plan_names_the_way_that_the_decode_then_takes(
     assert set(out.ui) == {"images", "text"}
     taken = text.splitlines()[-1]
     assert taken.startswith("taken: streamed in chunks of ")
+    assert taken.count("streamed in chunks of") == 1, "nothing is said twice"
     assert "whole: planned peak" in text
     assert "tiled in" in text
     # 8 frames are 3 latents, 60 rows 8 of them.
@@ -130,6 +125,7 @@ def test_the_plan_names_the_way_that_the_decode_then_takes(
     report = execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given).values[1]
     named = taken.removeprefix("taken: ").partition(".")[0]
     assert f"Wan on cpu in float32: {named}" in report
+    assert report.count(named) == 1, "nothing is said twice"
 
 
 def test_the_plan_says_which_size_means_nothing_to_the_way_that_is_taken(

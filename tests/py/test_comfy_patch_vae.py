@@ -145,7 +145,10 @@ def test_in_full_decode_and_encode_are_what_our_nodes_do(
 def test_where_our_decode_fails_comfyuis_runs_and_its_own_errors_are_not_tried_twice(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_is(monkeypatch, lambda vae, given, own, **_: (own(given), report(strategy="own")))
+    full_is(
+        monkeypatch,
+        lambda vae, given, own, **_: (own(given), report(strategy="own", plan={"how": "so"})),
+    )
     vae = core.VAE(Model())
     with core_patched():
         call(vae, "decode")

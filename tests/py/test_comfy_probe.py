@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,14 +20,12 @@ __all__ = ["comfy", "door", "execute"]  # fixtures
 Execute = Callable[..., Any]
 ASKED = {"budget": "300MB", "strategy": "streamed", "precision": "auto"}
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(autouse=True)
-def one_thread(comfy: Comfy) -> Iterator[None]:
+def nothing_loaded(comfy: Comfy) -> None:
     comfy.management.load_models_gpu = lambda models, **_: None
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

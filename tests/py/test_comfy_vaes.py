@@ -6,7 +6,6 @@ With stand-ins of the same structure; test_comfy_vaes_core.py has the real class
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,14 +23,7 @@ from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily  # noqa: E402
 from hy3d_rocm.decode.families.proof import encodes_as_told  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Wrapper(torch.nn.Module):

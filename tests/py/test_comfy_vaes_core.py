@@ -76,3 +76,11 @@ def test_the_vae_is_as_before_also_after_a_cancel_and_a_mistake(core: str) -> No
         assert after, kind
         assert later, kind
         assert raised == ["InterruptProcessingException", "own decode"], kind
+
+
+def test_prepared_weights_go_when_comfyui_frees_memory(core: str) -> None:
+    found = measured(core, "unloading")
+    for name, (held, left, listed) in found.items():
+        assert held > 0, name
+        assert left == 0, name
+        assert listed is (name == "a part"), name

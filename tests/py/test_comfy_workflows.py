@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -153,6 +155,50 @@ def test_no_node_overlaps_another_or_its_badge(path: Path) -> None:
     left, top, width, tall = flow(path)["groups"][0]["bounding"]
     assert all(left < a[0] and a[2] < left + width for a in boxes)
     assert all(top < a[1] + BADGE and a[3] < top + tall for a in boxes)
+
+
+def slot(node: dict[str, Any], is_output: bool, index: int) -> tuple[float, float]:
+    """Where a link begins or ends on the classic canvas: sockets first, then widgets."""
+    (x, y), (width, _) = node["pos"], node["size"]
+    if is_output:
+        return x + width, y + (index + 0.7) * SLOT
+    given = node["inputs"][index]
+    sockets = [one["name"] for one in node["inputs"] if "widget" not in one]
+    if given["name"] in sockets:
+        return x, y + (sockets.index(given["name"]) + 0.7) * SLOT
+    return x, y + max(len(sockets), len(node["outputs"])) * SLOT + WIDGET / 2
+
+
+def dot(weights: Sequence[float], values: Sequence[float]) -> float:
+    return sum(w * v for w, v in zip(weights, values, strict=True))
+
+
+def spline(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float]]:
+    """Points of a link as litegraph draws it: it leaves and arrives level, with a quarter of the
+    distance as the length of both handles."""
+    handle = math.dist(start, end) / 4
+    xs = (start[0], start[0] + handle, end[0] - handle, end[0])
+    ys = (start[1], start[1], end[1], end[1])
+    weights = [
+        ((1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3)
+        for t in (i / 200 for i in range(201))
+    ]
+    return [(dot(w, xs), dot(w, ys)) for w in weights]
+
+
+@each_workflow
+def test_no_link_passes_behind_a_node(path: Path) -> None:
+    nodes = {node["id"]: node for node in flow(path)["nodes"]}
+    hidden = set()
+    for _, source, out, target, into, kind in flow(path)["links"]:
+        points = spline(slot(nodes[source], True, out), slot(nodes[target], False, into))
+        for node in nodes.values():
+            (x, y), (width, tall) = node["pos"], node["size"]
+            # Its own ends lie on the border, and their badges beside it.
+            top = TITLE if node["id"] in (source, target) else TITLE + BADGE
+            if any(x < px < x + width and y - top < py < y + tall for px, py in points):
+                hidden.add(f"{kind} from {source} to {target} behind {node['id']}")
+    assert not hidden
 
 
 @each_workflow

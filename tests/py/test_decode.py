@@ -7,9 +7,10 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import how_much
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,14 +33,7 @@ from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
 PARTS = ("streamed", "tiled", "cpu")
 BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -188,14 +182,17 @@ OUT_OF_MEMORY = (
 def test_an_allocation_that_fails_once_or_twice_changes_no_bit(
     vae: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The gate takes every 19th place and every 89th pair, `make pytest-full` every 5th and 23rd;
+    tests/checks/check_decode_oom.py takes every allocation."""
+    step, apart = how_much.of((19, 89), (5, 23))
     z = latents_of(vae, 2)
     want = decode(vae, z, strategy=strategy)
     with monkeypatch.context() as patch:
         count = FailingConvolutions(patch, {})
         decode(vae, z, strategy=strategy)
     errors = itertools.cycle(OUT_OF_MEMORY)
-    single: list[set[int]] = [{i} for i in range(0, count.calls, 5)]
-    pairs: list[set[int]] = [{i, j} for i in range(0, count.calls, 23) for j in (i + 1, i + 40)]
+    single: list[set[int]] = [{i} for i in range(0, count.calls, step)]
+    pairs: list[set[int]] = [{i, j} for i in range(0, count.calls, apart) for j in (i + 1, i + 40)]
     for places in (*single, *pairs):
         with monkeypatch.context() as patch:
             FailingConvolutions(patch, {n: next(errors)() for n in places})

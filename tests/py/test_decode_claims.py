@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,9 @@ np = pytest.importorskip("numpy")
 av = pytest.importorskip("av")
 Image = pytest.importorskip("PIL.Image")
 
+import claim_child  # noqa: E402
+from claim_child import COUNT  # noqa: E402
+
 from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
 from hy3d_rocm.decode.frames import lock  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
@@ -28,48 +32,37 @@ from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
-COUNT = 6
 NAMES = ["clip.mp4", "clip.mkv", "clip.npy", "pictures", "12:30.mp4"]
-# A grey a process: which frames are whose can be read off the output.
-CHILD = textwrap.dedent("""
-    import sys, time
-    from fractions import Fraction
-    from pathlib import Path
-    import torch
-    from hy3d_rocm.decode.frames.output import OutputError
-    from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.resume import Parts
-    from hy3d_rocm.decode.frames.sinks import sink_for
-
-    path, grey, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
-    resume = sys.argv[3] == "resume"
-    frames = torch.full((1, 3, 6, 16, 16), grey / 127.5 - 1)
-    claim = Parts(path, {"grey": grey}) if resume else Claim(path)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    try:
-        with claim:
-            print("began", flush=True)
-            sink = sink_for(path, fps=Fraction(24), claim=claim)
-            sink.begin(tuple(frames.shape), frames.dtype, {"grey": grey})
-            for at in range(6):
-                time.sleep(pause)
-                sink.put(0, at, frames[:, :, at : at + 1])
-            sink.finish()
-    except OutputError as error:
-        print("refused:", error, flush=True)
-        sys.exit(1)
-""")  # fmt: skip
+# Its children have imported torch before they are forked: seconds, if each did it.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["av", "numpy", "torch", "hy3d_rocm.decode.frames.resume", "hy3d_rocm.decode.frames.sinks"]
+)
 
 
-def child(path: Path, grey: int, resume: bool = False, pause: float = 0.0) -> Any:
-    started = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), str(grey), "resume" if resume else "", str(pause)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert started.stdout is not None
-    assert started.stdout.readline() == "ready\n", started.stderr.read()  # type: ignore[union-attr]
-    return started
+class Child:
+    """A process that is ready to claim `path`, see claim_child.write()."""
+
+    def __init__(self, path: Path, grey: int, resume: bool = False, hold: bool = False) -> None:
+        self.talk, other = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(
+            target=claim_child.write, args=(path, grey, resume, hold, other), daemon=True
+        )
+        self.process.start()
+        other.close()
+
+    def tell(self) -> None:
+        """To begin, or to go on."""
+        self.talk.send("go")
+
+    def end(self) -> tuple[int | None, list[str]]:
+        """Its exit code, and what it said that was not read."""
+        self.process.join(120)
+        said = []
+        with contextlib.suppress(EOFError):
+            while self.talk.poll(0):
+                said.append(self.talk.recv())
+        return self.process.exitcode, said
 
 
 def greys(path: Path) -> set[int]:
@@ -112,15 +105,15 @@ def test_the_second_of_two_processes_is_refused_before_it_begins(
     tmp_path: Path, name: str, resumed: tuple[bool, bool]
 ) -> None:
     path = tmp_path / name
-    first, second = child(path, 60, resumed[0], 0.3), child(path, 180, resumed[1])
-    first.stdin.write("\n")
-    first.stdin.flush()
-    assert first.stdout.readline() == "began\n"
-    out, errors = second.communicate("\n", timeout=120)
-    assert second.returncode == 1, errors
-    assert "began" not in out
-    assert f"{path} is being written by another process ({first.pid} on" in out
-    assert first.wait(120) == 0
+    first, second = Child(path, 60, resumed[0], hold=True), Child(path, 180, resumed[1])
+    first.tell()
+    assert first.talk.recv() == "began"
+    second.tell()
+    code, (said,) = second.end()
+    assert code == 1, said
+    assert f"{path} is being written by another process ({first.process.pid} on" in said
+    first.tell()
+    assert first.end() == (0, [])
     assert greys(path) == {60}
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
@@ -128,13 +121,12 @@ def test_the_second_of_two_processes_is_refused_before_it_begins(
 def test_of_many_processes_at_once_each_output_is_of_one_and_whole(tmp_path: Path) -> None:
     """Whoever says 0 has written all of it; who comes when another is done may begin."""
     path = tmp_path / "clip.mp4"
-    children = [child(path, 60 * (1 + n % 3), n % 2 == 0, 0.01) for n in range(4)]
+    children = [Child(path, 60 * (1 + n % 3), n % 2 == 0) for n in range(4)]
     for one in children:
-        one.stdin.write("\n")
-        one.stdin.flush()
-    told = [one.communicate(timeout=120) for one in children]
-    codes = [one.returncode for one in children]
-    assert set(codes) <= {0, 1}, told
+        one.tell()
+    ends = [one.end() for one in children]
+    codes = [code for code, _ in ends]
+    assert set(codes) <= {0, 1}, ends
     assert 0 in codes
     done = {60 * (1 + n % 3) for n, code in enumerate(codes) if code == 0}
     assert len(greys(path)) == 1
@@ -146,14 +138,13 @@ def test_of_many_processes_at_once_each_output_is_of_one_and_whole(tmp_path: Pat
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.npy", "pictures"])
 def test_the_lock_of_a_killed_process_is_not_for_ever(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    first = child(path, 60, pause=30.0)
-    first.stdin.write("\n")
-    first.stdin.flush()
-    assert first.stdout.readline() == "began\n"
+    first = Child(path, 60, hold=True)
+    first.tell()
+    assert first.talk.recv() == "began"
     with pytest.raises(OutputError, match="by another process"):
         Claim(path).take()
-    first.kill()
-    first.wait()
+    first.process.kill()
+    first.process.join()
     assert write(path, 180) == path
     assert greys(path) == {180}
     assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -38,14 +38,7 @@ from hy3d_rocm.decode.tools.subjects import Subject  # noqa: E402
 #: Kinds of which some statement of diffusers' own code computes in float32 whatever the type
 ROUNDING = ("wan", "wan22", "qwen", "ltx", "ltx_causal", "ltx095", "ltx095_ahead")
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class _Wide(TorchFunctionMode):

@@ -22,13 +22,7 @@ from hy3d_rocm.decode.families import family_for  # noqa: E402
 CPU = torch.device("cpu")
 STREAMED = ("wan", "wan22", "ltx_causal")
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def decoded_from(family: Any, z: Any, chunk: int, wanted: int) -> tuple[int, Any]:

@@ -3,10 +3,8 @@ recommend and judge from given figures."""
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,16 +27,7 @@ from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # each decode collects garbage; what pytest and torch made before is none
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

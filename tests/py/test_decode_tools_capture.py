@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,7 @@ from hy3d_rocm.decode.tools.capture import (  # noqa: E402
 )
 from hy3d_rocm.decode.tools.files import plain, stamped  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # each decode collects garbage; what pytest and torch made before is none
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -25,15 +25,6 @@ SOURCES = Path(hy3d_rocm.__file__).parent
 CONSTRUCTORS = {f.__name__ for f in _device_constructors() if getattr(torch, f.__name__, None) is f}
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _constructed(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and name of each call torch.CONSTRUCTOR(...) that names no device."""
     for node in ast.walk(tree):

@@ -173,6 +173,85 @@ def test_how_a_process_ends_is_no_error_of_its_own() -> None:
     assert examined("Aborted (core dumped)\n").unknown_count == 1
 
 
+def test_an_error_right_above_a_crash_came_first() -> None:
+    error, crash = "KeyError: 'images'\n", "Segmentation fault (core dumped)\n"
+    found = examined(error + crash)
+    assert [cause.rule for cause in found.causes] == ["error-before-crash"]
+    assert found.causes[0].evidence[0].text == error.strip()
+    assert [row.rule for row in found.causes[0].follow_ups] == ["native-crash"]
+    assert found.unknown_count == 0
+    frame = '  File "/c/ComfyUI/custom_nodes/Some-Pack/nodes.py", line 3, in run\n'
+    assert "Some-Pack" in examined(frame + error + crash).causes[0].where
+    far = examined(error + "step\n" * 12 + crash)
+    assert [cause.rule for cause in far.causes] == ["native-crash"]
+    assert far.unknown_count == 1
+
+
+def test_a_symbol_that_is_missing_right_above_a_crash_is_the_cause() -> None:
+    crash = "Segmentation fault (core dumped)\n"
+    (found,) = diagnose("ImportError: /v/foo.so: undefined symbol: foo_open\n" + crash)
+    assert (found.rule, found.follow_ups[0].rule) == ("library-mismatch", "native-crash")
+
+
+@pytest.mark.parametrize("above", ["KeyError: 3\n", "The system cannot find it: fatal error\n"])
+def test_a_program_that_said_an_error_did_not_end_without_a_word(above: str) -> None:
+    over = "Press any key to continue . . .\n"
+    assert ids("loading\n" + over) == ("ended-silently",)
+    found = examined(above + over)
+    assert not found.causes
+    assert found.unknown_count == 1
+
+
+STARTED = "Starting server\nTo see the GUI go to: http://127.0.0.1:8188\n"
+RUN = "got prompt\n{}Prompt executed in 3.0 seconds\n"
+NO_TRITON = "ModuleNotFoundError: No module named 'triton'\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "harmless"),
+    [
+        ("", False),
+        (STARTED, True),
+        (RUN.format(""), True),
+        (RUN.format("KeyError: 3\n"), False),
+        (RUN.format("RuntimeError: HIP out of memory\n"), False),
+        ("   0.0 seconds (IMPORT FAILED): /c/custom_nodes/a\n" + STARTED, False),
+    ],
+)
+def test_what_a_program_does_without_is_no_fault_once_it_goes_on(
+    after: str, harmless: bool
+) -> None:
+    found = examined(NO_TRITON + after)
+    assert ("triton-missing" in {notice.rule for notice in found.notices}) == harmless
+    assert ("triton-missing" in {cause.rule for cause in found.causes}) != harmless
+
+
+def test_a_program_that_was_stopped_did_not_end_without_a_word() -> None:
+    assert ids("loading\nStopped server\nPress any key to continue . . .\n") == ()
+
+
+def test_what_a_program_needs_stays_a_fault_when_it_goes_on() -> None:
+    found = examined("RuntimeError: No HIP GPUs are available\n" + STARTED + RUN.format(""))
+    assert [cause.rule for cause in found.causes] == ["no-gpu-found"]
+
+
+def test_a_library_without_kernels_is_no_fault_where_another_took_the_product() -> None:
+    missing = 'rocblaslt error: Could not load "TensileLibrary_lazy_gfx1101.dat"\n'
+    instead = "rocBLAS warning: hipBlasLT failed, falling back to tensile.\n"
+    assert ids(missing + instead) == ("rocblas-fallback-warning",)
+    failed = "RuntimeError: CUDA error: HIPBLAS_STATUS_INVALID_VALUE when calling `x`\n"
+    assert ids(missing + failed) == ("hipblaslt-architecture",)
+
+
+def test_a_sentence_is_joined_over_the_marks_that_python_draws_under_a_line() -> None:
+    text = (
+        '  File "/c/a.py", line 3, in <module>\n    n = int(torch.version.cuda)\n'
+        "        ~~~^^^^^^^^^^^^^\nTypeError: int() argument must be a string, not 'NoneType'\n"
+    )
+    assert ids(text) == ("cuda-version-none",)
+    assert ids(text.replace("torch.version.cuda", "self.size")) == ()
+
+
 def test_the_package_reads_logs_without_torch_or_numpy() -> None:
     code = "import sys, hy3d_rocm.diagnose; print({'torch', 'numpy'} & set(sys.modules))"
     done = subprocess.run(

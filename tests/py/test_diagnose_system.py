@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from diagnose_cases import all_cases
 
 from hy3d_rocm.diagnose import diagnose
+from hy3d_rocm.diagnose.rule import Rule
 from hy3d_rocm.diagnose.rules import BY_ID
 
 CASES = all_cases()
@@ -78,6 +82,31 @@ def test_windows_is_told_no_command_of_linux(shown: str) -> None:
             )
 
 
+PROCESSOR_BESIDE = "GPU 0: gfx1103\nDevice: cuda:1 AMD Radeon RX 7900 XTX : native\n"
+
+
+@pytest.mark.parametrize("shown", ["", "Platform: Windows\n", WSL[0], "podman exec -it x bash\n"])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in BY_ID.values() if rule.beside], ids=lambda r: r.id
+)
+def test_a_gpu_in_the_processor_beside_a_card_is_hidden_before_anything_else(
+    rule: Rule, shown: str
+) -> None:
+    case = next(case for case in CASES if case.expected == (rule.id,) and "gfx" not in case.text)
+    (found,) = diagnose(shown + PROCESSOR_BESIDE + case.text)
+    assert found.do == rule.beside
+    (alone,) = diagnose(shown + PROCESSOR_BESIDE.split("\n")[1] + "\n" + case.text)
+    assert alone.do != rule.beside
+
+
+def test_an_nvidia_card_is_not_told_of_amds_driver() -> None:
+    crash = "Device: cuda:0 {} : native\nC:\\x\nCUDA error: unspecified launch failure\n"
+    (theirs,) = diagnose(crash.format("NVIDIA GeForce RTX 4090"))
+    (ours,) = diagnose(crash.format("AMD Radeon RX 9070 XT"))
+    assert "Adrenalin" not in theirs.do
+    assert "Adrenalin" in ours.do
+
+
 def test_only_the_card_that_the_sources_name_is_told_to_switch_cwsr_off() -> None:
     for rule in BY_ID.values():
         assert "cwsr" not in f"{rule.do} {rule.windows} {rule.wsl} {rule.otherwise}", rule.id
@@ -88,3 +117,24 @@ def test_only_the_card_that_the_sources_name_is_told_to_switch_cwsr_off() -> Non
     assert "cwsr" not in f"{found.do} {found.otherwise}"
     (found,) = diagnose(WSL[0] + "gfx1151\n" + fault)
     assert "cwsr" not in f"{found.do} {found.otherwise}"
+
+
+def page_of_causes() -> ModuleType:
+    """tools/site/causes.py, which is no part of the package."""
+    path = Path(__file__).resolve().parents[2] / "tools" / "site" / "causes.py"
+    spec = importlib.util.spec_from_file_location("causes", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_causes_shows_every_action_of_every_rule() -> None:
+    causes = page_of_causes()
+    for rule in BY_ID.values():
+        entry = causes.entry(rule)
+        actions = (rule.do, rule.windows, rule.wsl, rule.container, rule.decode, rule.beside,
+                   rule.gfx1151)  # fmt: skip
+        for action in filter(None, actions):
+            assert causes.plain(causes.MACHINE.filled(action)) in entry, (rule.id, action)

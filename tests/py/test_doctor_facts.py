@@ -213,7 +213,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, call: str, seconds: float) -> dict[st
 def test_a_torch_that_hangs_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     facts = asked(monkeypatch, "signal:pause", 1.0)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30  # it would be for ever
     assert facts == {"error": "nothing came back in 1 s", "is_hang": True}
 
 
@@ -255,7 +255,7 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
     start = time.monotonic()
     told: list[str] = []
     facts = selftest.run(torch_says(), 9.0, tell=told.append)
-    assert time.monotonic() - start < 14
+    assert time.monotonic() - start < 50  # less than the tier sleeps
     verdicts = {(r["device"], r["tier"]): r["verdict"] for r in facts["results"]}
     assert verdicts[("cuda:0", "vendor")] == "hang"
     assert verdicts[("cuda:0", "native")] == "oom"

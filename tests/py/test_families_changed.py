@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+import how_much  # noqa: E402
 from changed_vaes import (  # noqa: E402
     EVERYWHERE,
     SOMEWHERE,
@@ -41,24 +42,28 @@ from hy3d_rocm.decode.executor import decode, decode_with_report, encode  # noqa
 from hy3d_rocm.decode.families import changes, family_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-# The families' own code is asked in many small decodes, which take a second or so of Wan's.
+# The families' own code is asked in many small decodes, which take a second or so of Wan's. In the
+# gate each change meets each of its kinds once, and "first" and "second" in turns: an odd number of
+# kinds, so that each kind meets both too.
 CASES = [(kind, change) for change in EVERYWHERE for kind in ("hunyuan", "image", "ltx")]
 CASES += [
     (kind, change)
-    for kind in ("hunyuan15", "wan", "wan22")
     for change in (forward_hook, own_forward, subclassed_convolution, block_forward_of_the_class)
+    for kind in ("hunyuan15", "wan", "wan22")
 ]
-CASES += [(kind, change) for change, kinds in SOMEWHERE.items() for kind in kinds]
+WHEN = ("first", "second")
+
+
+def cases() -> Iterator[Any]:
+    """(kind, change, when); `make pytest-full` takes every change at both times."""
+    somewhere = [(kind, change) for change, kinds in SOMEWHERE.items() for kind in kinds]
+    both = [(case, when) for case in somewhere for when in WHEN]
+    for (kind, change), when in (*how_much.in_turns(CASES, WHEN), *both):
+        yield pytest.param(kind, change, when, id=f"{kind}-{change.__name__}-{when}")
+
+
 RANDOM = (dropout_while_training,)
 
 
@@ -84,8 +89,16 @@ def latents(kind: str, vae: Any) -> Any:
     return tiny_latents(vae, 1 if kind == "image" else 3, 3, 4)
 
 
-@pytest.mark.parametrize("when", ["first", "second"])
-@pytest.mark.parametrize(("kind", "change"), CASES, ids=lambda p: getattr(p, "__name__", p))
+def test_each_change_and_each_kind_is_tried_at_both_times() -> None:
+    met: dict[Any, set[str]] = {}
+    for kind, change, when in (case.values for case in cases()):
+        met.setdefault(kind, set()).add(when)
+        met.setdefault(change, set()).add(when)
+    assert set(met) >= {*EVERYWHERE, *SOMEWHERE, "hunyuan15", "wan22"}
+    assert all(times == set(WHEN) for times in met.values())
+
+
+@pytest.mark.parametrize(("kind", "change", "when"), cases())
 def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> None:
     vae = tiny_vae(kind)
     z = latents(kind, tiny_vae(kind))

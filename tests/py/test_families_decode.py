@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,14 +32,7 @@ SIZES = ((2, 3), (1, 2), (3, 1), (2, 2))
 BOUND = 1e-5  # of the range, in float32: a tenth of what an engine may err in all
 BOUND_64 = 1e-12
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def family_of(kind: str, vae: Any) -> Any:

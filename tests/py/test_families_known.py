@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,7 @@ from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import proven  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FACTS = {
     "hunyuan": ("HunyuanVideo", (4, 8), True),

@@ -33,14 +33,7 @@ from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noq
 
 ALL = 1 << 40
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 
 
 @pytest.fixture(scope="module")

@@ -38,14 +38,7 @@ from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 SLICE = 3000
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 
 
 class Job:

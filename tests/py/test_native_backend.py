@@ -32,14 +32,7 @@ from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
 CPU = torch.device("cpu")
 IS_THERE = _native.available and hasattr(functional, "fused_conv3d")
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 
 
 @pytest.fixture(params=["double", "core"])

@@ -30,16 +30,10 @@ from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions  # noqa: E402
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not _native.available, reason="the C core is not built here")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(not _native.available, reason="the C core is not built here"),
+    pytest.mark.usefixtures("one_thread", "no_gradients"),
+]
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
         "strategy": "tiled", "way": "tiled small", "parameters": {"level": 3},
         "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "prepared_bytes": 0,
         "gmacs": 1.235, "planned_again": True, "reason": reason, "cheaper": [],
+        "more": "whole needs 9.00 GB; so it was planned once more.",
         "candidates": [refused, taken],
     }  # fmt: skip
     assert (plan.budget, plan.need, plan.strategy) == (
@@ -139,6 +140,22 @@ def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:
 def test_a_shared_budget_is_one_figure() -> None:
     plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
     assert plan.reason == "cpu needs 1.00 GB and fits the budget of 8.00 GB."
+
+
+def test_the_logs_line_says_nothing_twice() -> None:
+    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB"
+    assert plan.line("", "Its own code runs.") == f"{plan.line()}. Its own code runs"
+    plan = choose([Way("cpu")], SHARED, "cpu", costs(cpu=Need(GB)))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; as asked for"
+    ways, prices = [Way("whole"), Way("cpu")], {"whole": Need(9 * GB), "cpu": Need(GB)}
+    plan = choose(ways, SHARED, "auto", costs(**prices))
+    assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; whole needs 9.00 GB"
+    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB, prepared_bytes=GB)))
+    assert plan.line() == (
+        "cpu, planned peak 2.00 GB of 8.00 GB; 1.00 GB of prepared weights come on top, which make "
+        "it faster and stay for the next decode until memory is asked for: 2.00 GB at the peak"
+    )
 
 
 def streaming(all_bytes: int, least: int, host: int = 0) -> Callable[[Way], Need]:

@@ -261,7 +261,7 @@ def test_a_child_that_cannot_be_reaped_is_left_and_polled_without_blocking(
     assert left_behind() == 1
     assert not ready()
     assert fake_probe(cases("ok"))[0].verdict == "not-run"
-    assert time.monotonic() - start < 0.1
+    assert time.monotonic() - start < 5.0  # it would be for ever
     monkeypatch.setattr(process.Child, "has_ended", real)
     assert left_behind() == 0
     assert fake_probe(cases("ok"))[0].verdict == "ok"

@@ -19,6 +19,7 @@ from types import ModuleType
 import pytest
 
 from hy3d_rocm import _native
+from hy3d_rocm.env import choices
 from hy3d_rocm.raster import custom_rasterizer as ours
 from hy3d_rocm.raster import finder, mesh_processor
 
@@ -45,6 +46,7 @@ def empty_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setattr(_native, "available", True)
     monkeypatch.delenv(finder.VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
+    finder.uninstall()  # an earlier test's
     forget()
     importlib.invalidate_caches()
     yield tmp_path
@@ -221,6 +223,19 @@ def test_switched_off_by_the_variable_nothing_is_served(
     assert finder.status() == finder.Installed(False, "HY3D_RASTER=off", {})
     monkeypatch.setenv(finder.VARIABLE, "on")
     assert load().rasterize is ours.rasterize
+
+
+def test_a_misspelt_variable_is_one_line_and_what_is_missing_is_served(
+    site: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(choices, "_said", set())
+    monkeypatch.setenv(finder.VARIABLE, "of")
+    with caplog.at_level(logging.WARNING, "hy3d_rocm"):
+        finder.install()
+        assert load().rasterize is ours.rasterize
+    assert caplog.messages == [
+        "hy3d_rocm: HY3D_RASTER is 'of' and is passed over; give one of on, off"
+    ]
 
 
 def test_switched_off_by_the_caller_nothing_is_served(site: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from hy3d_rocm.env import choices
+
 VARIABLES = (
     "HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD", "HY3D_ROCM_VAE", "HY3D_ROCM_VAE_BUDGET",
     "HY3D_ROCM_PROTECT_PROMPTS",
@@ -37,6 +39,7 @@ def args(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleName
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(choices, "_said", set())
     sys.modules.pop("hy3d_rocm.comfy.settings", None)
     yield made
     sys.modules.pop("hy3d_rocm.comfy.settings", None)
@@ -231,7 +234,7 @@ def test_a_wrong_budget_in_the_environment_falls_back_to_the_file_with_one_line(
     assert settings.current({"HY3D_ROCM_PROTECT_PROMPTS": "maybe"}).protect_prompts is False
     assert len(caplog.records) == 2
     assert "HY3D_ROCM_VAE_BUDGET is passed over: budget is 'much'" in caplog.text
-    assert "HY3D_ROCM_PROTECT_PROMPTS is 'maybe' and is passed over; give one of on, off" in (
+    assert "HY3D_ROCM_PROTECT_PROMPTS is 'maybe' and is passed over; give one of on, true" in (
         caplog.text
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -174,6 +176,31 @@ def test_no_command_prints_what_a_terminal_obeys(
         assert shown
         assert not {c for c in shown if not c.isprintable()} - {"\n", "\t", "\r"}, argv
         assert "\x1b" not in shown
+
+
+def test_our_log_lines_are_safe_in_a_process_whose_streams_are_not_ours() -> None:
+    from hy3d_rocm.env import startup
+
+    startup.run({"HY3D_ROCM": "off"})  # as ComfyUI's prestart step does
+    bad = "a\x1b[31m\x9b2J\r\x1b[K\u202e\udcff"
+    logger, written = logging.getLogger("hy3d_rocm"), io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    try:
+        logger.warning("%s.safetensors\n\t%d frames, käse 漢字", bad, 3)
+        logger.warning(bad)
+        logger.warning("100 %")
+        try:
+            raise ValueError(bad)
+        except ValueError:
+            logger.warning("failed", exc_info=True)
+    finally:
+        logger.removeHandler(handler)
+    lines = written.getvalue().splitlines()
+    shown = printable(bad)
+    assert lines[:4] == [f"{shown}.safetensors", "\t3 frames, käse 漢字", shown, "100 %"]
+    assert lines[-1] == f"ValueError: {shown}"
 
 
 def test_progress_lines_and_log_lines_go_through_the_same_stream() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hy3d_rocm.env import apply, rules, startup, variables_page
+from hy3d_rocm.env import apply, choices, rules, startup, variables_page
 from hy3d_rocm.env.machine import Machine, find_results
 from hy3d_rocm.env.rule import Verdict
 
@@ -131,6 +131,19 @@ def test_only_off_switches_off(value: str) -> None:
     environ = {"HY3D_ROCM": value, "HY3D_ROCM_ENV": value}
     startup.run(environ, AMD)
     assert environ["MIOPEN_FIND_MODE"] == "FAST"
+
+
+@pytest.mark.parametrize("name", ["HY3D_ROCM", "HY3D_ROCM_ENV"])
+def test_a_misspelt_switch_is_one_line_with_what_is_known(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "_said", set())
+    with caplog.at_level(logging.WARNING, "hy3d_rocm"):
+        for _ in range(2):
+            startup.run({name: "Offf"}, Machine())
+    assert caplog.messages == [
+        f"hy3d_rocm: {name} is 'Offf' and is passed over; give one of on, off"
+    ]
 
 
 @pytest.mark.parametrize("broken", ["detect", "judge", "set"])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from chunk_doubles import RMS, C, attention, chain, layer, module, resnet
 from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit
-from test_chunkwise import one_thread  # noqa: F401
 from test_chunkwise_faults import Live, OutOfMemoryAt
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 UP = {"before": (2, 1, 1), "after": (0, 1, 1), "modes": ("replicate",) * 3, "up": (1, 2, 2)}
 
 

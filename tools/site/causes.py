@@ -26,7 +26,15 @@ def plain(text: str) -> str:
 
 def entry(rule: Rule) -> str:
     lines = [f"### {plain(rule.symptom.rstrip('.'))} {{ #{rule.id} }}", plain(rule.cause)]
-    do = [("Do", rule.do), ("On Windows", rule.windows), ("In a VAE decode", rule.decode)]
+    do = [
+        ("Do", rule.do),
+        ("On Windows", rule.windows),
+        ("In WSL", rule.wsl),
+        ("In a container", rule.container),
+        ("In a VAE decode", rule.decode),
+        ("With a GPU in the processor beside the card", rule.beside),
+        ("On gfx1151 (Strix Halo)", rule.gfx1151),
+    ]
     lines += [f"**{title}.** {plain(MACHINE.filled(text))}" for title, text in do if text]
     if rule.here:
         lines.append(f"**With this package.** {plain(rule.here)}")

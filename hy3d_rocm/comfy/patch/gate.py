@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
+from hy3d_rocm.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
 
 _AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
     HY3D_ROCM=off comes first, then HY3D_ROCM_PATCH. torch is asked only for "auto".
     """
     environ = os.environ if environ is None else environ
-    if environ.get("HY3D_ROCM", "").strip().lower() == "off":
+    if is_off(environ, "HY3D_ROCM"):
         return False, "HY3D_ROCM=off"
     choice = read_patch_choice(environ)
     if choice.problem is not None:

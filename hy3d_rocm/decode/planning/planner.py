@@ -117,8 +117,9 @@ class Candidate:
 class Plan:
     """The way that is taken. reason: a sentence. candidates: all that were looked at, in order.
     need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
-    has room. cheaper: what a larger budget would save, as sentences. compiled: of a VAE whose
-    layers are known, the schedule whose program is carried out."""
+    has room. cheaper: what a larger budget would save, as sentences. more: of the reason what a
+    line that has the way, its peak and the budget does not say, "" if nothing. compiled: of a VAE
+    whose layers are known, the schedule whose program is carried out."""
 
     way: Way
     need: Need
@@ -127,6 +128,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     cheaper: tuple[str, ...] = ()
     prepared_bytes: int = 0
+    more: str = ""
     compiled: Compiled | None = None
 
     @property
@@ -150,6 +152,13 @@ class Plan:
     def strategy(self) -> str:
         return self.way.strategy
 
+    def line(self, *others: str) -> str:
+        """For the log: the way, its peak of the budget, and what more there is to say; others:
+        sentences to go on with."""
+        line = f"{self.way.name}, planned peak {self.peak.text()} of {_room(self.budget)}"
+        line += f"; {self.more}" if self.more else ""
+        return ". ".join(said.removesuffix(".") for said in (line, *others) if said)
+
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
         return {
@@ -163,6 +172,7 @@ class Plan:
             "gmacs": round(self.need.macs / 1e9, 3),
             "planned_again": self.way.again,
             "reason": self.reason,
+            "more": self.more,
             "cheaper": list(self.cheaper),
             "candidates": [c.describe() for c in self.candidates],
         }
@@ -202,12 +212,14 @@ def choose(
 def plan_of(looked: list[Candidate], taken: Candidate, budget: Budget, strategy: str) -> Plan:
     """The plan that takes this candidate, of those that were looked at."""
     assert taken.need is not None
-    reason = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
+    refused = [c for c in looked if not c.fits]
+    reason, more = _reason([*refused, taken], budget, strategy)
     cheaper = _cheaper(looked, taken, budget)
     kept = min(taken.need.prepared_bytes, _host_room(taken.need, budget))
     plan = Plan(taken.way, taken.need, budget, "", tuple(looked), cheaper, kept)
-    said = [reason, _prepared_words(plan), *cheaper]
-    return replace(plan, reason=" ".join(filter(None, said)))
+    besides = [said for said in (_prepared_words(plan), *cheaper) if said]
+    more = " ".join([more, *besides]).strip()
+    return replace(plan, reason=" ".join([reason, *besides]), more=more)
 
 
 def _row_of(way: Way) -> object:
@@ -337,23 +349,27 @@ def _cheaper(looked: list[Candidate], taken: Candidate, budget: Budget) -> tuple
     )
 
 
-def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> str:
-    """Why the last of `looked` was taken."""
+def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> tuple[str, str]:
+    """Why the last of `looked` was taken, and the same without its name, need and budget."""
     taken = looked[-1]
     assert taken.need is not None
     said = f"{taken.way.name} needs {taken.need.text()} and fits the budget of {_room(budget)}"
+    rest = ""
     if taken.need.unknown:
         said = (
             f"what {taken.way.name} takes can't be predicted ({taken.need.unknown}), so it is "
             f"tried, and smaller parts after it where memory runs out; it needs "
             f"{taken.need.text()} of the budget of {_room(budget)}"
         )
+        rest = said
     if strategy != "auto":
         said += ", as asked for"
+        rest += ", as asked for" if rest else "as asked for"
     before = [_refused(c) for c in _notable(looked[:-1])]
     if taken.way.again:
         before.append("so it was planned once more")
-    return "; ".join([*before, said]) + "."
+    more = "; ".join(filter(None, [*before, rest]))
+    return "; ".join([*before, said]) + ".", more and f"{more}."
 
 
 def _notable(refused: list[Candidate]) -> list[Candidate]:

@@ -14,7 +14,9 @@ from comfy_harness.server import Line, Server
 
 PATCHED_LINE = "run on the right device"
 ALONE_LINE = "left alone"
-MISSPELT = "(-delihgt: did you mean -delight?)"
+OBEYED = "\x1b[2J"  # a terminal would clear its window
+MISSPELT = f"(-delihgt{OBEYED.lower()}: did you mean -delight?)"  # as it is before our filter
+NO_CHOICE = "HY3D_RASTER is 'of' and is passed over; give one of on, off"
 
 
 def run(context: Context) -> None:
@@ -22,11 +24,14 @@ def run(context: Context) -> None:
         with _ordered(context, first) as server:
             context.report.check(f"the pack is listed {_where(first)} upstream", True)
             _works(context, server, f"loaded {_where(first)} upstream")
-    with context.server(packs={OURS: context.pack}, environ=PATCHED) as server:
+    misspelt = {**PATCHED, "HY3D_RASTER": "of"}
+    with context.server(packs={OURS: context.pack}, environ=misspelt) as server:
         ours = [name for name in server.ask("/object_info") if name.startswith("Hy3DRocm")]
         context.report.check("alone: its nodes are there", len(ours) >= 5, ours)
         context.report.equal("alone: nothing is said of patches", _patch_lines(context, server), [])
-        context.quiet(server)
+        said = [line.message for line in context.our_lines(server) if NO_CHOICE in line.message]
+        context.report.check("HY3D_RASTER=of: one line gives the words", len(said) == 1, said)
+        context.quiet(server, NO_CHOICE)
     without = copy_pack(context.pack, context.work / f"{context.core.name}-no-core", NATIVE)
     with context.server(without, PATCHED) as server:
         _works(context, server, "without _core")
@@ -69,7 +74,7 @@ def _switched_off(context: Context) -> None:
         ("HY3D_ROCM=off", {"HY3D_ROCM": "off", **PATCHED}),
         ("HY3D_ROCM_PATCH unset, no AMD GPU", {}),
         ("HY3D_ROCM_PATCH=off", {"HY3D_ROCM_PATCH": "off"}),
-        ("HY3D_ROCM_PATCH=on,-delihgt", {"HY3D_ROCM_PATCH": "on,-delihgt"}),
+        ("HY3D_ROCM_PATCH=on,-delihgt", {"HY3D_ROCM_PATCH": f"on,-delihgt{OBEYED}"}),
     )
     for label, environ in cases:
         with context.server(context.pack, environ) as server:
@@ -78,6 +83,8 @@ def _switched_off(context: Context) -> None:
             context.report.check(f"{label}: nothing is patched", untouched, result.seen())
             _one_line(context, label, context.our_lines(server), "HY3D_ROCM" in environ)
             context.quiet(server, MISSPELT if "delihgt" in label else None)
+            shown = [line for line in server.text().splitlines() if OBEYED in line]
+            context.report.check(f"{label}: nothing that a terminal obeys", not shown, shown)
 
 
 def _one_line(context: Context, label: str, lines: list[Line], whole_pack: bool) -> None:
@@ -87,4 +94,4 @@ def _one_line(context: Context, label: str, lines: list[Line], whole_pack: bool)
         said = [line for line in said if ALONE_LINE in line]
     context.report.check(f"{label}: one line says so", len(said) == 1, said)
     for line in said:
-        context.report.note(f"    {line}")
+        context.report.note("    " + line.replace(OBEYED, ascii(OBEYED)[1:-1]))
