@@ -1,0 +1,171 @@
+/* Where a graph may be cut, and how far a cut is felt: by pictures cut in two and looked at row by
+ * row. */
+#include "schedule_support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Nodes behind `node` read it and each other alone. */
+static bool stands_alone(const hy3d_graph *graph, int32_t node)
+{
+    for (int32_t behind = node + 1; behind < graph->count; behind++) {
+        const hy3d_node *const reader = &graph->nodes[behind];
+        if (reader->source < node || (reader->other >= 0 && reader->other < node)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The first value behind the last attention that stands alone; what is given away is no cut. */
+static int32_t cut_of(const hy3d_graph *graph)
+{
+    int32_t last = 0;
+    for (int32_t node = 0; node < graph->count; node++) {
+        last = graph->nodes[node].op == HY3D_OP_ATTENTION ? node : last;
+    }
+    for (int32_t node = last; last > 0 && node < graph->count - 1; node++) {
+        if (stands_alone(graph, node)) {
+            return node;
+        }
+    }
+    return 0;
+}
+
+/* Rows that a picture without its first `gone` rows (from_top) or its last ones gets wrong. */
+typedef struct picture {
+    const hy3d_graph *graph;
+    replay_values whole, part;
+    bool *wrong[GRAPHS_MOST_NODES];
+    int64_t scale[GRAPHS_MOST_NODES]; /* rows of the value for one of the cut's */
+    int64_t gone;                     /* rows of the cut's value; 0: gone from the end */
+} picture;
+
+/* Whether row `row` of the whole's value is not there in the part, or is wrong. Rows beyond the
+ * whole are padding, which both have. */
+static bool is_wrong(const picture *p, int32_t node, int64_t row)
+{
+    if (row < 0 || row >= p->whole.of[node].size.rows) {
+        return false;
+    }
+    const int64_t there = row - p->gone * p->scale[node];
+    return there < 0 || there >= p->part.of[node].size.rows || p->wrong[node][there];
+}
+
+static bool conv_row_is_wrong(const picture *p, const hy3d_node *node, int64_t row)
+{
+    bool wrong = false;
+    for (int32_t tap = 0; tap < node->kernel[1]; tap++) {
+        const int64_t at =
+            row / node->shuffle[1] + (int64_t)tap * node->dilation[1] - node->before[1];
+        wrong = wrong || (at >= 0 && is_wrong(p, node->source, at / node->up[1]));
+    }
+    return wrong;
+}
+
+static void mark(picture *p, int32_t index, int64_t factor)
+{
+    const hy3d_node *const node = &p->graph->nodes[index];
+    const int64_t rows = p->part.of[index].size.rows;
+    p->scale[index] = p->scale[node->source] * factor;
+    p->wrong[index] = calloc((size_t)rows, sizeof(bool));
+    ck_assert_ptr_nonnull(p->wrong[index]);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t row = i + p->gone * p->scale[index];
+        p->wrong[index][i] =
+            (node->op == HY3D_OP_CONV ? conv_row_is_wrong(p, node, row)
+                                      : is_wrong(p, node->source, row / factor)) ||
+            (node->other >= 0 && is_wrong(p, node->other, row));
+    }
+}
+
+/* Rows of the output for one of a source's; 0 where rows are not for rows. */
+static int64_t factor_of(const hy3d_node *node)
+{
+    if (node->op == HY3D_OP_CONV) {
+        return node->stride[1] == 1 ? (int64_t)node->up[1] * node->shuffle[1] : 0;
+    }
+    if (node->op == HY3D_OP_MAP) {
+        return node->space_down[0] == 1 ? node->space_up[0] : 0;
+    }
+    return node->op == HY3D_OP_OPAQUE ? 0 : 1;
+}
+
+/* Rows of the cut's value at the border, as far as the output is wrong. */
+static int64_t felt(const hy3d_graph *graph, int32_t cut, hy3d_size size, bool from_top)
+{
+    picture p = {.graph = graph, .gone = from_top ? 40 : 0};
+    const int32_t last = graph->count - 1;
+    hy3d_size part = size;
+    part.rows -= 40;
+    p.whole = replay_values_make(graph, cut, last, size);
+    p.part = replay_values_make(graph, cut, last, part);
+    p.scale[cut] = 1;
+    p.wrong[cut] = calloc((size_t)part.rows, sizeof(bool));
+    ck_assert_ptr_nonnull(p.wrong[cut]);
+    for (int32_t node = cut + 1; node <= last; node++) {
+        mark(&p, node, factor_of(&graph->nodes[node]));
+    }
+    const int64_t rows = p.part.of[last].size.rows, scale = p.scale[last];
+    int64_t reach = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        /* In the cut's rows from the border, which is at row 0 or at the part's end. */
+        const int64_t distance = from_top ? i / scale : part.rows - 1 - i / scale;
+        if (p.wrong[last][i] && distance + 1 > reach) {
+            reach = distance + 1;
+        }
+    }
+    for (int32_t node = cut; node <= last; node++) {
+        free(p.wrong[node]);
+    }
+    replay_values_free(&p.whole);
+    replay_values_free(&p.part);
+    return reach;
+}
+
+static bool has_rows_for_rows(const hy3d_graph *graph, int32_t cut)
+{
+    for (int32_t node = cut + 1; node < graph->count; node++) {
+        if (factor_of(&graph->nodes[node]) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+START_TEST(test_a_cut_is_behind_the_last_attention_and_felt_no_farther_than_said)
+{
+    long exact = 0, all = 0;
+    for (uint64_t i = 0; i < 3000; i++) {
+        graphs_case made;
+        graphs_seed seed;
+        hy3d_cut cut;
+        graphs_random(graphs_numbers_of(&seed, i), &made);
+        const hy3d_graph *const graph = &made.request.graph;
+        ck_assert_ok(hy3d_graph_cut(graph, made.request.size, &cut));
+        ck_assert_msg(cut.node == cut_of(graph), "case %d: behind node %d, not %d", (int)i,
+                      cut.node, cut_of(graph));
+        if (!has_rows_for_rows(graph, cut.node)) {
+            continue;
+        }
+        const hy3d_size size = {graph->nodes[cut.node].channels, 3, 80, 6};
+        const int64_t top = felt(graph, cut.node, size, true);
+        const int64_t end = felt(graph, cut.node, size, false);
+        ck_assert_msg(cut.reach >= top && cut.reach >= end,
+                      "case %d: a reach of %d, and %d rows are wrong at the top, %d at the end",
+                      (int)i, (int)cut.reach, (int)top, (int)end);
+        all++;
+        exact += cut.reach == (top > end ? top : end);
+    }
+    test_count("cuts whose reach is sound", all);
+    test_count("cuts whose reach is the least", exact);
+}
+END_TEST
+
+TCase *hy3d_schedule_cut_cases(void)
+{
+    TCase *const tests = tcase_create("cut");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_a_cut_is_behind_the_last_attention_and_felt_no_farther_than_said);
+    return tests;
+}
