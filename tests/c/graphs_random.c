@@ -318,6 +318,7 @@ void graphs_request(graphs_case *out, int64_t frames, int64_t rows, int64_t colu
     request->host.macs_per_second = 2e11;
     request->host.bytes_per_second = 2e10;
     request->copy_bytes_per_second = 1e10;
+    memset(request->halos, 0, sizeof request->halos);
     request->halos[0] = (hy3d_tile_sizes){-1, 0, 8};
     request->halos[1] = (hy3d_tile_sizes){8, 16, 32};
     request->statistic_passes = 1;
@@ -331,12 +332,24 @@ static void random_machine(builder *b, hy3d_machine *machine)
 {
     machine->slice_bytes[0] = draw(b, 1, 4000);
     machine->slice_bytes[1] = once_in(b, 2) ? draw(b, 1, 400) : 0;
-    machine->chunks[0] = draw(b, 0, 3);
+    machine->chunks[0] = draw(b, 1, 3);
     machine->chunks[1] = draw(b, 0, 1);
     machine->macs_per_second = draw(b, 1, 1000) * 1e6;
     machine->bytes_per_second = draw(b, 1, 1000) * 1e5;
     machine->seconds_per_step = draw(b, 1, 100) * 1e-6;
     machine->own_seconds_share = draw(b, 1, 4) * 0.5;
+}
+
+/* The best first: as far as a cut is felt, or wide, and then ever less. */
+static void random_halos(builder *b, hy3d_tile_sizes *halos)
+{
+    hy3d_tile_sizes last = {draw(b, -1, 6), draw(b, 0, 3), draw(b, 1, 6)};
+    for (int i = 0; i < HY3D_SCHEDULE_MAX_HALOS && last.smallest > 0; i++) {
+        halos[i] = last;
+        last = (hy3d_tile_sizes){draw(b, 0, last.halo < 0 ? 6 : (int32_t)last.halo),
+                                 draw(b, 0, (int32_t)last.overlap),
+                                 draw(b, 0, (int32_t)last.smallest)};
+    }
 }
 
 static void random_request(builder *b)
@@ -349,15 +362,17 @@ static void random_request(builder *b)
     request->input_bytes = once_in(b, 3) ? 0 : request->element_bytes;
     request->result_bytes = once_in(b, 2) ? draw(b, 0, 5000) : 0;
     request->kept_bytes = once_in(b, 2) ? draw(b, 0, 5000) : 0;
+    request->margin_bytes = once_in(b, 4) ? draw(b, 0, 3000) : 0;
+    request->margin_permille = once_in(b, 4) ? draw(b, 0, 0) : 0;
+    request->compiles_all = once_in(b, 3);
     request->is_unified = once_in(b, 6);
     request->is_host = once_in(b, 6);
     request->may_spill = !once_in(b, 4);
     request->pins_powers = once_in(b, 3);
     request->strategies = once_in(b, 4) ? (uint32_t)draw(b, 1, 15) : 15;
     request->copy_bytes_per_second = draw(b, 1, 100) * 1e5;
-    for (int i = 0; i < HY3D_SCHEDULE_MAX_HALOS; i++) {
-        request->halos[i] = (hy3d_tile_sizes){draw(b, -1, 6), draw(b, 0, 3), draw(b, i == 0, 6)};
-    }
+    memset(request->halos, 0, sizeof request->halos);
+    random_halos(b, request->halos);
     request->statistic_passes = draw(b, 0, 2);
     request->own_bytes = once_in(b, 2) ? draw(b, 0, 40000) : -1;
     request->ranks = draw(b, 0, 1);

@@ -12,10 +12,10 @@ typedef struct choice {
     hy3d_status status;
     hy3d_candidate candidate;
     uint64_t shapes;
-    int64_t smallest;
+    int64_t smallest, budget;
 } choice;
 
-enum { MOST_SHAPES = 64, MOST_FALLS = 400, MOST_REFUSALS = 40 };
+enum { MOST_SHAPES = 64, MOST_FALLS = 3000, MOST_REFUSALS = 40 };
 
 typedef struct judge {
     hy3d_context *context;
@@ -100,11 +100,18 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
     const int32_t count = hy3d_schedule_candidates(schedule, &all);
     bool is_there = false;
     for (int32_t i = 0; i < count; i++) {
-        is_there = is_there || memcmp(&all[i], chosen, sizeof *chosen) == 0;
+        is_there = is_there || (is_same_way(&all[i], chosen) && all[i].steps == chosen->steps &&
+                                all[i].device_bytes == chosen->device_bytes &&
+                                all[i].host_bytes == chosen->host_bytes);
         if (all[i].status == HY3D_OK && all[i].fits && all[i].is_exact >= chosen->is_exact &&
             all[i].on_host <= chosen->on_host && all[i].seconds < chosen->seconds) {
             return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
                           chosen->seconds);
+        }
+        if (all[i].status == HY3D_OK && all[i].order != HY3D_ORDER_WHOLE &&
+            all[i].fits != replay_is_within(&j->made->request, &all[i])) {
+            return object(j, "candidate %d of %lld and %lld bytes: fits %d", i,
+                          (ll)all[i].device_bytes, (ll)all[i].host_bytes, all[i].fits);
         }
         if (((j->made->request.strategies >> all[i].strategy) & 1) == 0) {
             return object(j, "candidate %d is of strategy %d", i, all[i].strategy);
@@ -113,15 +120,18 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
     return is_there || object(j, "the one taken is not among the %d candidates", count);
 }
 
-/* One failure after the other until nothing is left. */
+/* One failure after the other, of a step or one behind it, until nothing is left. */
 static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
 {
+    int32_t step = 0;
     for (int falls = 0; falls < MOST_FALLS; falls++) {
         const hy3d_program *program = hy3d_schedule_program(schedule);
         const hy3d_reason why = reason >= 0 ? (hy3d_reason)reason : (hy3d_reason)draw(j, 0, 5);
         const bool can_widen = draw(j, 0, 1) == 1;
         const int32_t steps = program->section_count > 0 ? program->sections[0].steps : 0;
-        const int32_t step = (int32_t)draw(j, 0, steps > 0 ? steps - 1 : 0);
+        if (step > 0 && step >= steps) {
+            return true; /* the section has run to its end */
+        }
         choice next;
         hy3d_action action = HY3D_ACTION_STOP;
         const hy3d_status status =
@@ -133,8 +143,11 @@ static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
         if (action == HY3D_ACTION_STOP) {
             return true;
         }
+        if (action == HY3D_ACTION_WIDER && can_widen && why == HY3D_REASON_NOT_FINITE) {
+            return true; /* who asks compiles for the wider type */
+        }
         if (why == HY3D_REASON_CANCELLED ||
-            (action == HY3D_ACTION_WIDER && (!can_widen || why != HY3D_REASON_NOT_FINITE)) ||
+            action == HY3D_ACTION_WIDER ||
             (why == HY3D_REASON_REFUSED && action != HY3D_ACTION_STEP_AGAIN)) {
             return object(j, "action %d after reason %d, can widen %d", (int)action, (int)why,
                           can_widen);
@@ -149,6 +162,7 @@ static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
         if (action != HY3D_ACTION_STEP_AGAIN && !judge_program(j, program, &next)) {
             return false;
         }
+        step = action == HY3D_ACTION_STEP_AGAIN ? step + (int32_t)(draw(j, 0, 3) == 3) : 0;
     }
     return object(j, "%d failures (reason %d), and it does not end", MOST_FALLS, reason);
 }
@@ -165,6 +179,7 @@ static bool compile(judge *j, int32_t reason, choice *out)
     hy3d_schedule *schedule = NULL;
     bool is_good = true;
     memset(out, 0, sizeof *out);
+    out->budget = j->made->request.device_budget;
     out->status = hy3d_schedule_compile(j->context, &j->made->request, &schedule);
     if (!is_allowed(out->status)) {
         return object(j, "compile: %s", hy3d_status_name(out->status));
@@ -216,7 +231,9 @@ static bool is_exact(judge *j, int64_t smallest)
            object(j, "a budget one byte below the smallest does");
 }
 
-/* A larger budget is never predicted slower, and nothing exact is given up for it. */
+/* A larger budget is never predicted slower, and neither the device nor what is exact is given up
+ * for it: the device before the host, then exact before inexact, then, of one halo, the
+ * fastest: halos are tried in the order of the request. */
 static bool is_no_worse(judge *j, const choice *small, const choice *large)
 {
     const hy3d_candidate *const a = &small->candidate, *const b = &large->candidate;
@@ -226,17 +243,20 @@ static bool is_no_worse(judge *j, const choice *small, const choice *large)
     if (large->status != HY3D_OK) {
         return object(j, "a smaller budget does, this one does not");
     }
-    return (b->is_exact >= a->is_exact &&
-            (b->is_exact != a->is_exact || b->on_host != a->on_host ||
-             b->seconds <= a->seconds)) ||
-           object(j, "%g s, exact %d, and with a smaller budget %g s, exact %d", b->seconds,
-                  b->is_exact, a->seconds, a->is_exact);
+    return (b->on_host <= a->on_host &&
+            (b->on_host != a->on_host || b->is_exact > a->is_exact ||
+             (b->is_exact == a->is_exact &&
+              (b->seconds <= a->seconds || b->halo_row < a->halo_row)))) ||
+           object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on host "
+                  "%d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
+                  a->is_exact, a->on_host);
 }
 
 static bool sweep(judge *j, int64_t smallest, int64_t most)
 {
     choice before = {.status = HY3D_ERR_BUDGET_TOO_SMALL};
     int64_t budget = smallest;
+    most = most > smallest ? most : smallest;
     for (int i = 0; i < 5; i++) {
         choice now;
         j->made->request.device_budget = budget;

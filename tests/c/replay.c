@@ -102,8 +102,17 @@ static void note_peak(replay_walk *walk, int64_t workspace)
     const int64_t device = walk->device + walk->slices_bytes + workspace;
     verdict->device_bytes = device > verdict->device_bytes ? device : verdict->device_bytes;
     verdict->host_bytes = walk->host > verdict->host_bytes ? walk->host : verdict->host_bytes;
-    verdict->slices_bytes =
-        walk->slices_bytes > verdict->slices_bytes ? walk->slices_bytes : verdict->slices_bytes;
+    verdict->both_bytes =
+        device + walk->host > verdict->both_bytes ? device + walk->host : verdict->both_bytes;
+}
+
+/* The slice whose memory the result takes over: it is counted once. -1: none. */
+static int32_t written_over(const hy3d_step *step, const int32_t *refs)
+{
+    if (!(step->flags & HY3D_STEP_OVERWRITE)) {
+        return -1;
+    }
+    return step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
 }
 
 /* What the step itself takes; `was`: where its slice was before. */
@@ -112,6 +121,10 @@ static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
     const hy3d_slice *const slice = step->slice < 0 ? NULL : replay_slice_at(walk, step->slice);
     const replay_place is =
         step->slice < 0 ? was : walk->slices[step->slice].place;
+    const int32_t over = written_over(step, walk->program->refs + step->first_ref);
+    if (over >= 0) {
+        walk->slices_bytes -= replay_slice_at(walk, over)->bytes;
+    }
     if (slice != NULL && is == REPLAY_ON_DEVICE && was != REPLAY_ON_DEVICE) {
         walk->slices_bytes += slice->bytes;
     }
@@ -129,8 +142,8 @@ static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
 
 static bool give_back(replay_walk *walk, const hy3d_step *step)
 {
-    const int32_t *const frees =
-        walk->program->refs + step->first_ref + step->sources + step->others;
+    const int32_t *const refs = walk->program->refs + step->first_ref;
+    const int32_t *const frees = refs + step->sources + step->others;
     if (step->op == HY3D_STEP_DROP) {
         walk->slices[step->slice].place = REPLAY_ON_HOST;
         walk->slices_bytes -= replay_slice_at(walk, step->slice)->bytes;
@@ -140,7 +153,7 @@ static bool give_back(replay_walk *walk, const hy3d_step *step)
         if (slice->place == REPLAY_UNMADE || slice->place == REPLAY_FREED) {
             return replay_object(walk, "slice %d is freed, which is not there", frees[i]);
         }
-        if (slice->place == REPLAY_ON_DEVICE) {
+        if (slice->place == REPLAY_ON_DEVICE && frees[i] != written_over(step, refs)) {
             walk->slices_bytes -= replay_slice_at(walk, frees[i])->bytes;
         }
         if (slice->is_stored) {
@@ -191,7 +204,11 @@ static bool ends_well(replay_walk *walk)
     for (int32_t node = 0; node < walk->request->graph.count; node++) {
         const bool is_norm = replay_node_at(walk, node)->norm == HY3D_NORM_GROUP;
         walk->known[node] = walk->known[node] || walk->reduced[node];
-        if (is_norm && walk->section->kind == HY3D_SECTION_STATISTICS && node > walk->entry &&
+        const replay_value *const value = &walk->values.of[node];
+        /* Where all frames pass by, nothing is normalised. */
+        const bool is_used = replay_node_at(walk, node)->op != HY3D_OP_CONV ||
+                             value->own_frames > 0;
+        if (is_norm && is_used && walk->section->kind == HY3D_SECTION_STATISTICS && node > walk->entry &&
             !walk->known[node]) {
             return replay_object(walk, "no statistics of node %d's norm", node);
         }
@@ -380,22 +397,36 @@ static bool is_laid_out(replay_walk *walk)
     replay_values_free(&values);
     const bool has_prefix =
         node > 0 && walk->program->candidate.order == HY3D_ORDER_TILES;
-    const int64_t bytes = replay_host_bytes(
-        walk->request,
-        cut.channels * cut.frames * cut.rows * cut.columns * walk->request->element_bytes);
+    const int64_t bytes =
+        cut.channels * cut.frames * cut.rows * cut.columns * walk->request->element_bytes;
     return kinds_are(walk, &cut) &&
            (walk->program->prefix_bytes == (has_prefix ? bytes : 0) ||
             replay_object(walk, "the prefix's output has %lld bytes, not %lld",
                           (ll)walk->program->prefix_bytes, (ll)(has_prefix ? bytes : 0)));
 }
 
-/* Peaks within the budgets. */
-static bool is_within(const hy3d_schedule_request *request, int64_t device, int64_t host)
+/* What the budget must hold beside so many bytes. */
+static int64_t margin_of(const hy3d_schedule_request *request, int64_t bytes)
 {
-    const bool shares = request->is_unified || request->is_host;
-    const int64_t all = shares ? device + host : device;
-    return (request->device_budget == 0 || all <= request->device_budget) &&
-           (request->host_budget == 0 || shares || host <= request->host_budget);
+    const int64_t share = bytes / 1000 * request->margin_permille +
+                          bytes % 1000 * request->margin_permille / 1000;
+    return share > request->margin_bytes ? share : request->margin_bytes;
+}
+
+static bool is_below(int64_t bytes, int64_t budget)
+{
+    return budget == 0 || bytes <= budget;
+}
+
+bool replay_is_within(const hy3d_schedule_request *request, const hy3d_candidate *candidate)
+{
+    const int64_t device = candidate->device_bytes, host = candidate->host_bytes;
+    const int64_t margin = margin_of(request, candidate->on_host ? host : device);
+    if (candidate->on_host && !request->is_unified) {
+        return is_below(host + margin, request->host_budget);
+    }
+    return is_below(device + (request->is_unified ? host : 0) + margin, request->device_budget) &&
+           is_below(host + (candidate->on_host ? margin : 0), request->host_budget);
 }
 
 static bool agree(replay_walk *walk, const char *what, int64_t candidate, int64_t replayed)
@@ -409,19 +440,22 @@ static bool figures_agree(replay_walk *walk)
     const hy3d_candidate *const candidate = &walk->program->candidate;
     const replay_verdict *const verdict = walk->verdict;
     walk->section = NULL;
+    const bool is_one = candidate->on_host || walk->request->is_host;
+    const int64_t device = is_one ? verdict->both_bytes : verdict->device_bytes;
+    const int64_t host = is_one ? 0 : verdict->host_bytes;
     if (candidate->resident_bytes < 0 && verdict->stored_bytes != 0) {
         return replay_object(walk, "%lld bytes leave where all stays", (ll)verdict->stored_bytes);
     }
-    return agree(walk, "device bytes", candidate->device_bytes, verdict->device_bytes) &&
-           agree(walk, "host bytes", candidate->host_bytes, verdict->host_bytes) &&
+    return agree(walk, "device bytes", candidate->device_bytes, candidate->on_host ? 0 : device) &&
+           agree(walk, "host bytes", candidate->host_bytes, candidate->on_host ? device : host) &&
            agree(walk, "stored bytes", candidate->stored_bytes, verdict->stored_bytes) &&
            agree(walk, "loaded bytes", candidate->loaded_bytes, verdict->loaded_bytes) &&
            agree(walk, "multiply-accumulates", candidate->macs, verdict->macs) &&
            agree(walk, "steps", candidate->steps, verdict->steps) &&
-           (!candidate->fits || candidate->on_host ||
-            is_within(walk->request, candidate->device_bytes, candidate->host_bytes) ||
-            replay_object(walk, "%lld bytes on the device and %lld on the host are beyond the "
-                          "budgets", (ll)candidate->device_bytes, (ll)candidate->host_bytes));
+           (candidate->fits == replay_is_within(walk->request, candidate) ||
+            replay_object(walk, "fits %d, with %lld bytes on the device and %lld on the host",
+                          candidate->fits, (ll)candidate->device_bytes,
+                          (ll)candidate->host_bytes));
 }
 
 bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
@@ -430,6 +464,7 @@ bool replay_program(const hy3d_schedule_request *request, const hy3d_program *pr
     replay_walk walk = {.request = request, .program = program, .verdict = verdict,
                         .device = request->kept_bytes, .host = request->result_bytes};
     *verdict = (replay_verdict){.device_bytes = walk.device, .host_bytes = walk.host,
+                                .both_bytes = walk.device + walk.host,
                                 .shapes = 0xcbf29ce484222325U};
     if (program->candidate.order == HY3D_ORDER_WHOLE) {
         return true; /* the VAE's own code */

@@ -51,11 +51,14 @@ int64_t replay_macs(const hy3d_graph *graph, const replay_values *values, const 
 
 typedef struct replay_verdict {
     char text[320]; /* "": nothing to object to */
-    int64_t device_bytes, host_bytes, stored_bytes, loaded_bytes, macs, steps;
-    int64_t slices_bytes; /* most bytes of slices that were on the device at once */
+    /* Peaks of what computes, of the host beside it, and of both at once: that is what a candidate
+     * states where they are one memory (is_host, a candidate on the host). */
+    int64_t device_bytes, host_bytes, both_bytes, stored_bytes, loaded_bytes, macs, steps;
     uint64_t shapes;      /* of the computing steps: op, node, own, frames, reads, rows, drop */
 } replay_verdict;
 
+/* Whether a candidate's peaks, with the margin, are within the budgets. */
+bool replay_is_within(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
 /* Whether there is nothing to object to. */
 bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
                     replay_verdict *verdict);

@@ -248,7 +248,8 @@ typedef struct request_fault {
 static const request_fault request_faults[] = {
     REQUEST(element_bytes, 0), REQUEST(element_bytes, -1), REQUEST(input_bytes, -1),
     REQUEST(result_bytes, -1), REQUEST(kept_bytes, -1), REQUEST(device_budget, -1),
-    REQUEST(host_budget, -1), REQUEST(is_unified, 2), REQUEST(is_host, -1),
+    REQUEST(host_budget, -1), REQUEST(margin_bytes, -1), REQUEST(margin_permille, -1),
+    REQUEST(compiles_all, 2), REQUEST(is_unified, 2), REQUEST(is_host, -1),
     REQUEST(may_spill, 2), REQUEST(pins_powers, 2), REQUEST(strategies, 0),
     REQUEST(strategies, 16), REQUEST(statistic_passes, -1), REQUEST(own_bytes, -2),
     REQUEST(rank, -1), REQUEST(rank, 1), REQUEST(ranks, -1), REQUEST(device.slice_bytes[0], -1),
