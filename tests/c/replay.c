@@ -421,12 +421,13 @@ static bool is_below(int64_t bytes, int64_t budget)
 bool replay_is_within(const hy3d_schedule_request *request, const hy3d_candidate *candidate)
 {
     const int64_t device = candidate->device_bytes, host = candidate->host_bytes;
-    const int64_t margin = margin_of(request, candidate->on_host ? host : device);
-    if (candidate->on_host && !request->is_unified) {
+    const bool is_beside = candidate->on_host && !request->is_host;
+    const int64_t margin = margin_of(request, is_beside ? host : device);
+    if (is_beside && !request->is_unified) {
         return is_below(host + margin, request->host_budget);
     }
     return is_below(device + (request->is_unified ? host : 0) + margin, request->device_budget) &&
-           is_below(host + (candidate->on_host ? margin : 0), request->host_budget);
+           is_below(host + (is_beside ? margin : 0), request->host_budget);
 }
 
 static bool agree(replay_walk *walk, const char *what, int64_t candidate, int64_t replayed)
@@ -440,14 +441,15 @@ static bool figures_agree(replay_walk *walk)
     const hy3d_candidate *const candidate = &walk->program->candidate;
     const replay_verdict *const verdict = walk->verdict;
     walk->section = NULL;
-    const bool is_one = candidate->on_host || walk->request->is_host;
-    const int64_t device = is_one ? verdict->both_bytes : verdict->device_bytes;
-    const int64_t host = is_one ? 0 : verdict->host_bytes;
+    const int64_t both = verdict->both_bytes;
+    const bool is_host = walk->request->is_host, is_beside = candidate->on_host && !is_host;
+    const int64_t device = is_host ? both : is_beside ? 0 : verdict->device_bytes;
+    const int64_t host = is_host ? 0 : is_beside ? both : verdict->host_bytes;
     if (candidate->resident_bytes < 0 && verdict->stored_bytes != 0) {
         return replay_object(walk, "%lld bytes leave where all stays", (ll)verdict->stored_bytes);
     }
-    return agree(walk, "device bytes", candidate->device_bytes, candidate->on_host ? 0 : device) &&
-           agree(walk, "host bytes", candidate->host_bytes, candidate->on_host ? device : host) &&
+    return agree(walk, "device bytes", candidate->device_bytes, device) &&
+           agree(walk, "host bytes", candidate->host_bytes, host) &&
            agree(walk, "stored bytes", candidate->stored_bytes, verdict->stored_bytes) &&
            agree(walk, "loaded bytes", candidate->loaded_bytes, verdict->loaded_bytes) &&
            agree(walk, "multiply-accumulates", candidate->macs, verdict->macs) &&

@@ -17,19 +17,36 @@ static bool stands_alone(const hy3d_graph *graph, int32_t node)
     return true;
 }
 
-/* The first value behind the last attention that stands alone. */
+/* Whether a value has a whole number of rows for each of the input's, as its operations say. */
+static bool has_whole_scale(const hy3d_graph *graph, int32_t node)
+{
+    int64_t up = 1, down = 1;
+    for (; node > 0; node = graph->nodes[node].source) {
+        const hy3d_node *const at = &graph->nodes[node];
+        const bool is_map = at->op == HY3D_OP_MAP || at->op == HY3D_OP_OPAQUE;
+        up *= at->op == HY3D_OP_CONV ? (int64_t)at->up[1] * at->shuffle[1]
+              : is_map               ? at->space_up[0]
+                                     : 1;
+        down *= at->op == HY3D_OP_CONV ? at->stride[1] : is_map ? at->space_down[0] : 1;
+    }
+    return up % down == 0;
+}
+
+/* The first value behind the last attention, and behind unknown code, which may look as far, that
+ * stands alone. */
 static int32_t cut_of(const hy3d_graph *graph)
 {
     int32_t last = 0;
     for (int32_t node = 0; node < graph->count; node++) {
-        last = graph->nodes[node].op == HY3D_OP_ATTENTION ? node : last;
+        const int32_t op = graph->nodes[node].op;
+        last = op == HY3D_OP_ATTENTION || op == HY3D_OP_OPAQUE ? node : last;
     }
-    for (int32_t node = last; last > 0 && node < graph->count - 1; node++) {
-        if (stands_alone(graph, node)) {
+    for (int32_t node = last; node < graph->count - 2; node++) {
+        if (stands_alone(graph, node) && has_whole_scale(graph, node)) {
             return node;
         }
     }
-    return 0;
+    return -1; /* what is only given away is not cut */
 }
 
 /* Rows that a picture without its first `gone` rows (from_top) or its last ones gets wrong. */
@@ -163,7 +180,7 @@ START_TEST(test_a_cut_is_behind_the_last_attention_and_felt_no_farther_than_said
         }
         ck_assert_msg(cut.node == cut_of(graph), "case %d: behind node %d, not %d", (int)i,
                       cut.node, cut_of(graph));
-        if (!has_rows_for_rows(graph, cut.node)) {
+        if (cut.node < 0 || !has_rows_for_rows(graph, cut.node)) {
             continue;
         }
         const hy3d_size size = {graph->nodes[cut.node].channels, 3, 80, 6};

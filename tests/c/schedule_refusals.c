@@ -2,7 +2,9 @@
 #include "schedule_support.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* input 0, conv 1, attention 2, map 3, add 4 (2 + 3), conv 5 (residual 4), opaque 6, output 7. */
@@ -29,6 +31,21 @@ static void small_graph(graphs_case *made)
     made->nodes[7] = (hy3d_node){.op = HY3D_OP_OUTPUT, .source = 6, .other = -1, .channels = 4};
     made->request.graph.count = 8;
     graphs_request(made, 3, 4, 6);
+}
+
+/* All that is wrong in one test. */
+typedef struct notes {
+    char text[1200];
+} notes;
+
+static void note(notes *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(notes *to, const char *format, ...)
+{
+    const size_t used = strlen(to->text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(to->text + used, sizeof to->text - used, format, arguments);
+    va_end(arguments);
 }
 
 /* One field of one node. */
@@ -93,6 +110,7 @@ static const node_fault node_faults[] = {
     FIELD(2, span, -1, INVALID_ARGUMENT),
     FIELD(2, heads, 0, INVALID_ARGUMENT),
     FIELD(2, width, 0, INVALID_ARGUMENT),
+    FIELD(2, heads, 3, INVALID_ARGUMENT), /* width is no multiple of it */
     PART(2, kernel, 0, 1, INVALID_ARGUMENT),
     FIELD(2, groups, 1, INVALID_ARGUMENT),
     FIELD(3, norm, 1, INVALID_ARGUMENT),
@@ -116,7 +134,6 @@ static const node_fault node_faults[] = {
     FIELD(7, other, 1, INVALID_ARGUMENT),
     FIELD(5, op, HY3D_OP_OUTPUT, INVALID_ARGUMENT),
     FIELD(1, groups, 3, SHAPE_MISMATCH), /* a division with a rest */
-    FIELD(2, heads, 3, SHAPE_MISMATCH),
     FIELD(2, channels, 5, SHAPE_MISMATCH),
     FIELD(3, channels, 5, SHAPE_MISMATCH),
     FIELD(5, channels, 8, SHAPE_MISMATCH),
@@ -151,6 +168,7 @@ static hy3d_status status_with(graphs_case *made, const node_fault *fault)
 
 START_TEST(test_a_wrong_field_of_a_node_is_refused)
 {
+    notes wrong = {{0}};
     for (size_t i = 0; i < COUNT_OF(node_faults); i++) {
         const node_fault *const fault = &node_faults[i];
         graphs_case made;
@@ -160,10 +178,12 @@ START_TEST(test_a_wrong_field_of_a_node_is_refused)
             ck_assert_ok(status); /* 3 + 3: a sum of a value and itself */
             continue;
         }
-        ck_assert_msg(status == fault->status, "node %d, field at %zu, value %lld: %s",
-                      fault->node, fault->offset, (long long)fault->value,
-                      hy3d_status_name(status));
+        if (status != fault->status) {
+            note(&wrong, "node %d, field at %d, value %lld: %s; ", fault->node,
+                 (int)fault->offset, (long long)fault->value, hy3d_status_name(status));
+        }
     }
+    ck_assert_msg(wrong.text[0] == '\0', "%s", wrong.text);
 }
 END_TEST
 
@@ -249,8 +269,7 @@ static const request_fault request_faults[] = {
     REQUEST(element_bytes, 0), REQUEST(element_bytes, -1), REQUEST(input_bytes, -1),
     REQUEST(result_bytes, -1), REQUEST(kept_bytes, -1), REQUEST(device_budget, -1),
     REQUEST(host_budget, -1), REQUEST(margin_bytes, -1), REQUEST(margin_permille, -1),
-    REQUEST(compiles_all, 2), REQUEST(is_unified, 2), REQUEST(is_host, -1),
-    REQUEST(may_spill, 2), REQUEST(pins_powers, 2), REQUEST(strategies, 0),
+    REQUEST(strategies, 0),
     REQUEST(strategies, 16), REQUEST(statistic_passes, -1), REQUEST(own_bytes, -2),
     REQUEST(rank, -1), REQUEST(rank, 1), REQUEST(ranks, -1), REQUEST(device.slice_bytes[0], -1),
     REQUEST(device.slice_bytes[1], -1), REQUEST(device.chunks[0], -1),
@@ -265,6 +284,7 @@ static const request_fault request_faults[] = {
 
 START_TEST(test_a_wrong_field_of_a_request_is_refused)
 {
+    notes wrong = {{0}};
     hy3d_context *const context = test_context("ref", 1);
     for (size_t i = 0; i < COUNT_OF(request_faults); i++) {
         const request_fault *const fault = &request_faults[i];
@@ -279,11 +299,15 @@ START_TEST(test_a_wrong_field_of_a_request_is_refused)
                                    : (const void *)&fault->real,
                fault->bytes == 4 ? 4 : 8);
         const hy3d_status status = hy3d_schedule_compile(context, &made.request, &schedule);
-        ck_assert_msg(status == HY3D_ERR_INVALID_ARGUMENT, "field at %zu, value %lld or %g: %s",
-                      fault->offset, (long long)fault->value, fault->real,
-                      hy3d_status_name(status));
-        ck_assert_ptr_null(schedule); /* written on success alone */
+        if (status != HY3D_ERR_INVALID_ARGUMENT) {
+            note(&wrong, "field at %d, value %lld or %g: %s; ", (int)fault->offset,
+                 (long long)fault->value, fault->real, hy3d_status_name(status));
+        } else {
+            ck_assert_ptr_null(schedule); /* written on success alone */
+        }
+        hy3d_schedule_destroy(context, schedule);
     }
+    ck_assert_msg(wrong.text[0] == '\0', "%s", wrong.text);
     hy3d_context_destroy(context);
 }
 END_TEST
