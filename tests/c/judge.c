@@ -321,6 +321,9 @@ bool judge_case(hy3d_context *context, graphs_case *made, graphs_numbers numbers
     if (draw(&j, 0, 2) == 2) {
         made->request.host_budget = 1 + draw(&j, 0, 2 * most);
     }
+    if (made->request.host_budget > 0 && !compile(&j, -2, &first)) {
+        return false;
+    }
     made->request.device_budget = 1;
     if (!compile(&j, -2, &first)) {
         return false;

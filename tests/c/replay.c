@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hy3d/tiles.h"
+
 typedef long long ll;
 
 static const char *const op_names[HY3D_STEP_OPS] = {
@@ -344,6 +346,58 @@ static bool is_tile(replay_walk *walk, const hy3d_section *section, const hy3d_s
     return true;
 }
 
+/* A tile lies where the program's tiles are placed (hy3d_tiles_at, which has tests of its own), and
+ * what is kept of it is not nearer to where it was cut off than a cut is felt, where that is said. */
+static bool is_placed(replay_walk *walk, const hy3d_section *section, const hy3d_tiles_plan *plan)
+{
+    const int64_t reach = walk->program->candidate.is_exact ? walk->program->cut.reach : 0;
+    const int64_t *const ranges[] = {NULL, section->rows, section->columns};
+    hy3d_tile tile;
+    if (hy3d_tiles_at(plan, section->tile, &tile) != HY3D_OK) {
+        return replay_object(walk, "there is no tile %d", section->tile);
+    }
+    for (int axis = 1; axis < 3; axis++) {
+        const int64_t first = tile.in_start[axis], stop = tile.in_stop[axis];
+        const int64_t factor = plan->desc.factor[axis];
+        if (ranges[axis][0] != first || ranges[axis][1] != stop) {
+            return replay_object(walk, "tile %d reads %lld to %lld along axis %d, not %lld to %lld",
+                                 section->tile, (ll)ranges[axis][0], (ll)ranges[axis][1], axis,
+                                 (ll)first, (ll)stop);
+        }
+        if ((first > 0 && tile.out_start[axis] < (first + reach) * factor) ||
+            (stop < plan->desc.latent[axis] && tile.out_stop[axis] > (stop - reach) * factor)) {
+            return replay_object(walk, "tile %d is said to be exact and keeps %lld to %lld of %lld "
+                                 "to %lld along axis %d, where a cut is felt %lld far",
+                                 section->tile, (ll)tile.out_start[axis], (ll)tile.out_stop[axis],
+                                 (ll)first, (ll)stop, axis, (ll)reach);
+        }
+    }
+    return true;
+}
+
+static bool are_placed(replay_walk *walk, const hy3d_size *cut)
+{
+    const hy3d_program *const program = walk->program;
+    hy3d_tiles_plan plan;
+    const hy3d_status status = hy3d_tiles_make(&program->tiles, NULL, &plan);
+    if (status != HY3D_OK || plan.desc.latent[1] != cut->rows ||
+        plan.desc.latent[2] != cut->columns) {
+        return replay_object(walk, "its tiles: %s, of %lld x %lld", hy3d_status_name(status),
+                             (ll)program->tiles.latent[1], (ll)program->tiles.latent[2]);
+    }
+    if (program->candidate.is_exact && program->cut.group_norms > 0 && plan.grains > 1) {
+        return replay_object(walk, "%lld tiles with norms behind the cut are said to be exact",
+                             (ll)plan.grains);
+    }
+    for (int32_t i = 0; i < program->section_count; i++) {
+        if (program->sections[i].kind == HY3D_SECTION_TILE &&
+            !is_placed(walk, &program->sections[i], &plan)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool kinds_are(replay_walk *walk, const hy3d_size *cut)
 {
     const hy3d_program *const program = walk->program;
@@ -369,6 +423,9 @@ static bool kinds_are(replay_walk *walk, const hy3d_size *cut)
                replay_object(walk, "%d sections", program->section_count);
     }
     for (int32_t pass = 0; pass <= passes; pass++) {
+        if (pass == 0 && !are_placed(walk, cut)) {
+            return false;
+        }
         if (!tiles_cover(walk, cut, pass)) {
             return false;
         }

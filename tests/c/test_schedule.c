@@ -164,6 +164,63 @@ START_TEST(test_every_failing_allocation_of_a_fallback_is_survived)
 }
 END_TEST
 
+START_TEST(test_margins_are_thousandths_to_the_byte)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = small_case();
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
+    made.request.may_spill = 0;
+    made.request.device_budget = 1;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    const int64_t bytes = hy3d_schedule_smallest_budget(schedule);
+    hy3d_schedule_destroy(context, schedule);
+    ck_assert_int_ne(bytes % 1000, 0);
+    made.request.margin_permille = 500;
+    schedule = NULL;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_int_eq(hy3d_schedule_smallest_budget(schedule), bytes + bytes / 2);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_a_budget_of_the_host_holds_without_one_of_the_device)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = small_case();
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    made.request.result_bytes = 5000;
+    made.request.host_budget = 4999;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_a_step_that_is_not_there_can_not_fail)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = small_case();
+    hy3d_schedule *const schedule = compiled(context, &made);
+    const int32_t count = hy3d_schedule_program(schedule)->step_count;
+    hy3d_action action = HY3D_ACTION_STOP;
+    ck_assert_status(hy3d_schedule_fallback(context, schedule, -1, HY3D_REASON_OUT_OF_MEMORY,
+                                            false, &action),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_fallback(context, schedule, count, HY3D_REASON_OUT_OF_MEMORY,
+                                            false, &action),
+                     HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_names_are_never_null)
 {
     for (int32_t i = -1; i <= HY3D_STEP_OPS; i++) {
@@ -188,6 +245,9 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_what_follows_a_failure_is_as_the_header_says);
     tcase_add_test(tests, test_every_failing_allocation_of_a_compile_is_survived);
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
+    tcase_add_test(tests, test_margins_are_thousandths_to_the_byte);
+    tcase_add_test(tests, test_a_budget_of_the_host_holds_without_one_of_the_device);
+    tcase_add_test(tests, test_a_step_that_is_not_there_can_not_fail);
     tcase_add_test(tests, test_names_are_never_null);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_schedule_replay_cases());
