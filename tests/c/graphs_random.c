@@ -374,6 +374,7 @@ static void random_request(builder *b)
     memset(request->halos, 0, sizeof request->halos);
     random_halos(b, request->halos);
     request->statistic_passes = draw(b, 0, 2);
+    request->only_level = once_in(b, 10) ? draw(b, 1, 4) : 0;
     request->own_bytes = once_in(b, 2) ? draw(b, 0, 40000) : -1;
     request->ranks = draw(b, 0, 1);
     b->out->salt = once_in(b, 4) ? 0 : (uint64_t)draw(b, 1, 1 << 30);

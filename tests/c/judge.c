@@ -113,6 +113,12 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
             return object(j, "candidate %d of %lld and %lld bytes: fits %d", i,
                           (ll)all[i].device_bytes, (ll)all[i].host_bytes, all[i].fits);
         }
+        const int32_t only = j->made->request.only_level;
+        if (all[i].order == HY3D_ORDER_TILES && only > 0 &&
+            (all[i].level != only - 1 || all[i].halo_row != 0)) {
+            return object(j, "candidate %d is of level %d, halo %d", i, all[i].level,
+                          all[i].halo_row);
+        }
         if (((j->made->request.strategies >> all[i].strategy) & 1) == 0) {
             return object(j, "candidate %d is of strategy %d", i, all[i].strategy);
         }
@@ -264,7 +270,8 @@ static bool sweep(judge *j, int64_t smallest, int64_t most)
             return false;
         }
         before = now;
-        budget += (most - budget) / 4 + draw(j, 0, most > budget ? (most - budget) / 4 : 3);
+        const int64_t quarter = most > budget ? (most - budget) / 4 : 1;
+        budget += quarter + draw(j, 0, quarter);
     }
     return true;
 }
