@@ -58,7 +58,8 @@ typedef struct manner {
 
 static hy3d_node conv_of(manner how, int32_t source, int64_t channels, int32_t norm)
 {
-    return how.is_flat ? conv2(source, channels, norm) : conv3(source, channels, norm, how.is_ahead);
+    return how.is_flat ? conv2(source, channels, norm)
+                       : conv3(source, channels, norm, how.is_ahead);
 }
 
 static int32_t resnet(graphs_case *out, manner how, int32_t source, int64_t channels)

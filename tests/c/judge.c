@@ -253,8 +253,8 @@ static bool is_no_worse(judge *j, const choice *small, const choice *large)
             (b->on_host != a->on_host || b->is_exact > a->is_exact ||
              (b->is_exact == a->is_exact &&
               (b->seconds <= a->seconds || b->halo_row < a->halo_row)))) ||
-           object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on host "
-                  "%d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
+           object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on "
+                  "host %d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
                   a->is_exact, a->on_host);
 }
 

@@ -1,5 +1,5 @@
 /* Judges what the schedule makes of a graph and a request: programs are replayed, budgets tried to
- * the byte, failures followed to their end. Shared by the C suite, the long check and the fuzzer. */
+ * the byte, failures followed to their end. The C suite, the long check and the fuzzer share it. */
 #ifndef HY3D_TESTS_JUDGE_H
 #define HY3D_TESTS_JUDGE_H
 

@@ -210,8 +210,8 @@ static bool ends_well(replay_walk *walk)
         /* Where all frames pass by, nothing is normalised. */
         const bool is_used = replay_node_at(walk, node)->op != HY3D_OP_CONV ||
                              value->own_frames > 0;
-        if (is_norm && is_used && walk->section->kind == HY3D_SECTION_STATISTICS && node > walk->entry &&
-            !walk->known[node]) {
+        if (is_norm && is_used && walk->section->kind == HY3D_SECTION_STATISTICS &&
+            node > walk->entry && !walk->known[node]) {
             return replay_object(walk, "no statistics of node %d's norm", node);
         }
     }
@@ -347,7 +347,7 @@ static bool is_tile(replay_walk *walk, const hy3d_section *section, const hy3d_s
 }
 
 /* A tile lies where the program's tiles are placed (hy3d_tiles_at, which has tests of its own), and
- * what is kept of it is not nearer to where it was cut off than a cut is felt, where that is said. */
+ * where it is exact keeps nothing nearer to where it was cut off than a cut is felt. */
 static bool is_placed(replay_walk *walk, const hy3d_section *section, const hy3d_tiles_plan *plan)
 {
     const int64_t reach = walk->program->candidate.is_exact ? walk->program->cut.reach : 0;

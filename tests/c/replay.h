@@ -27,7 +27,7 @@ typedef struct replay_reads {
 typedef struct replay_value {
     hy3d_size size;
     /* CONV: frames that pass by; the convolution's own frames, rows and columns, before the
-     * shuffle; for each frame of it after the shuffle, before `drop`, the own frame it comes from. */
+     * shuffle; for each frame after the shuffle, before `drop`, the own frame it comes from. */
     int64_t passes, own_frames, own_rows, own_columns, made_frames;
     replay_reads *reads; /* own_frames of them */
     int64_t *made;       /* made_frames of them */

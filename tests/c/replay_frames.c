@@ -31,7 +31,7 @@ static int64_t own_length(const hy3d_node *node, int axis, int64_t length)
                   node->kernel[axis], node->stride[axis], node->dilation[axis]);
 }
 
-/* The up-sampled and padded video of a convolution: for each frame the source's frame that it shows.
+/* The up-sampled and padded video of a convolution: for each frame the source's that it shows.
  * Padding shows the frame that replication would. */
 typedef struct padded_video {
     int64_t *shows;

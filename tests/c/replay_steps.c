@@ -121,8 +121,8 @@ static bool describes(replay_walk *walk, const hy3d_step *step, const int64_t fr
     }
     if (slice->frames[0] != frames[0] || slice->frames[1] != frames[1] || frames[0] < 0 ||
         frames[1] <= frames[0] || frames[1] > size->frames) {
-        return replay_object(walk, "slice %d has frames %lld to %lld of %lld, the step %lld to %lld",
-                             step->slice, (ll)slice->frames[0], (ll)slice->frames[1],
+        return replay_object(walk, "slice %d has frames %lld to %lld of %lld, the step %lld to "
+                             "%lld", step->slice, (ll)slice->frames[0], (ll)slice->frames[1],
                              (ll)size->frames, (ll)frames[0], (ll)frames[1]);
     }
     if (slice->rows[0] != 0 || slice->rows[1] != size->rows || step->rows[0] != 0 ||
@@ -206,8 +206,8 @@ static bool has_others(replay_walk *walk, const hy3d_step *step)
     return hold(walk, refs_of(walk, step) + step->sources, step->others, other, step->frames);
 }
 
-/* A slice may be written over: one alone, of the frames that are made, freed by this step, no memory
- * of the caller's, and not what a convolution still reads. */
+/* A slice may be written over: one alone, of the frames that are made, freed by this step, no
+ * memory of the caller's, and not what a convolution still reads. */
 static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
 {
     const bool is_sum = step->op == HY3D_STEP_ADD;

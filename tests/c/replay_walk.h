@@ -34,7 +34,7 @@ typedef struct replay_walk {
     int64_t given; /* frames given away */
     int32_t at;    /* the step, within the section */
     /* Of the whole program. */
-    bool *kept, *known; /* by node: its kept bytes are counted; statistics from an earlier section */
+    bool *kept, *known; /* by node: its kept bytes are counted; statistics are there */
     int64_t device, host, slices_bytes;
     bool has_prefix;
 } replay_walk;

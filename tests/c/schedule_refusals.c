@@ -239,8 +239,8 @@ START_TEST(test_sizes_beyond_63_bits_are_refused)
         ck_assert_int_ge(node, -1);
         ck_assert_status(hy3d_graph_sizes(&made.request.graph, sizes[i], out), HY3D_ERR_OVERFLOW);
     }
-    /* Elements that fit, and multiply-accumulates that do not: 32 frames of 2^26 positions attend to
-     * those before them, 528 * 2^52 pairs, with 2 * 4 each. */
+    /* Elements that fit, and multiply-accumulates that do not: 32 frames of 2^26 positions attend
+     * to those before them, 528 * 2^52 pairs, with 2 * 4 each. */
     graphs_case made;
     small_graph(&made);
     ck_assert_status(

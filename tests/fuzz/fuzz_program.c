@@ -1,6 +1,6 @@
-/* Decode programs: bytes as the numbers of a graph and a request (tests/c/graphs_random.c), compiled
- * and replayed; and graphs whose fields are anything at all, which are checked and, where they are
- * good, have the sizes that the replayer counts. */
+/* Decode programs: bytes as the numbers of a graph and a request (tests/c/graphs_random.c),
+ * compiled and replayed; and graphs whose fields are anything at all, which are checked and, where
+ * they are good, have the sizes that the replayer counts. */
 #include "fuzz.h"
 
 #include <string.h>

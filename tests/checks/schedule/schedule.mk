@@ -1,8 +1,8 @@
 # Included by csrc/core.mk.
 #
 #   make schedule-million   build/c/check_schedule: a million random graphs, sizes, budgets and
-#                           orders, each program replayed; SCHEDULE_ARGS="--count N --first N --jobs N"
-#   make schedule-time      milliseconds to compile HunyuanVideo's decode under budgets of 2 to 64 GiB
+#                           orders, each program replayed (SCHEDULE_ARGS="--count N --first N")
+#   make schedule-time      milliseconds to compile HunyuanVideo's decode under 2 to 64 GiB
 
 .PHONY: schedule-million schedule-time
 
