@@ -363,7 +363,7 @@ static void random_request(builder *b)
     request->result_bytes = once_in(b, 2) ? draw(b, 0, 5000) : 0;
     request->kept_bytes = once_in(b, 2) ? draw(b, 0, 5000) : 0;
     request->margin_bytes = once_in(b, 4) ? draw(b, 0, 3000) : 0;
-    request->margin_permille = once_in(b, 4) ? draw(b, 0, 0) : 0;
+    request->margin_permille = once_in(b, 4) ? draw(b, 0, 1000) : 0;
     request->compiles_all = once_in(b, 3);
     request->is_unified = once_in(b, 6);
     request->is_host = once_in(b, 6);

@@ -517,6 +517,57 @@ static bool figures_agree(replay_walk *walk)
                           (ll)candidate->host_bytes));
 }
 
+/* Multiply-accumulates of a node over all of its frames. */
+static int64_t node_macs(const hy3d_graph *graph, const replay_values *values, int32_t node)
+{
+    const int64_t frames = values->of[node].size.frames;
+    hy3d_step step = {.op = HY3D_STEP_CONV, .node = node, .frames = {0, frames},
+                      .own = {0, values->of[node].own_frames}};
+    if (graph->nodes[node].op == HY3D_OP_CONV) {
+        return replay_macs(graph, values, &step);
+    }
+    if (graph->nodes[node].op != HY3D_OP_ATTENTION) {
+        return 0;
+    }
+    step.op = HY3D_STEP_KEYS;
+    const int64_t keys =
+        graph->nodes[node].span == HY3D_SPAN_FRAME ? 0 : replay_macs(graph, values, &step);
+    step.op = HY3D_STEP_ATTEND;
+    return keys + replay_macs(graph, values, &step);
+}
+
+/* The VAE's own code: one step that makes the output, with the memory that the request says. */
+static bool replay_whole(replay_walk *walk)
+{
+    const hy3d_schedule_request *const r = walk->request;
+    const hy3d_program *const program = walk->program;
+    const hy3d_candidate *const candidate = &program->candidate;
+    const hy3d_step *const step = program->steps;
+    const int32_t last = r->graph.count - 1;
+    replay_values values = replay_values_make(
+        &r->graph, 0, last, (hy3d_size){r->graph.nodes[0].channels, r->size[0], r->size[1],
+                                        r->size[2]});
+    const int64_t frames = values.of[last].size.frames;
+    int64_t macs = 0;
+    for (int32_t node = 0; node <= last; node++) {
+        macs += node_macs(&r->graph, &values, node);
+    }
+    replay_values_free(&values);
+    if (program->section_count != 1 || program->step_count != 1 ||
+        step->op != HY3D_STEP_OPAQUE || step->node != last || step->frames[0] != 0 ||
+        step->frames[1] != frames || step->sources + step->others + step->frees != 0) {
+        return replay_object(walk, "the VAE's own code is not one step that makes %lld frames",
+                             (ll)frames);
+    }
+    mix_step(&walk->verdict->shapes, step);
+    walk->verdict->steps = 1;
+    return agree(walk, "device bytes", candidate->device_bytes,
+                 r->own_bytes < 0 ? 0 : r->own_bytes) &&
+           agree(walk, "host bytes", candidate->host_bytes, r->is_host ? 0 : r->result_bytes) &&
+           agree(walk, "multiply-accumulates", candidate->macs, macs) &&
+           agree(walk, "steps", candidate->steps, 1);
+}
+
 bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
                     replay_verdict *verdict)
 {
@@ -526,7 +577,7 @@ bool replay_program(const hy3d_schedule_request *request, const hy3d_program *pr
                                 .both_bytes = walk.device + walk.host,
                                 .shapes = 0xcbf29ce484222325U};
     if (program->candidate.order == HY3D_ORDER_WHOLE) {
-        return true; /* the VAE's own code */
+        return replay_whole(&walk);
     }
     walk.kept = room(request->graph.count, sizeof *walk.kept);
     walk.known = room(request->graph.count, sizeof *walk.known);
