@@ -26,7 +26,7 @@ typedef struct judge {
     int count;
 } judge;
 
-static bool object(judge *j, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool object(judge *j, const char *format, ...) __attribute__((format(TEST_PRINTF, 2, 3)));
 static bool object(judge *j, const char *format, ...)
 {
     const hy3d_schedule_request *const r = &j->made->request;

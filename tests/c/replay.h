@@ -12,6 +12,11 @@
 
 #include "hy3d/schedule.h"
 
+/* What printf takes; another one on Windows. */
+#ifndef TEST_PRINTF
+#define TEST_PRINTF printf
+#endif
+
 /* Frames of a source, half open; equal where none. */
 typedef struct replay_range {
     int64_t first, stop;

@@ -41,7 +41,7 @@ typedef struct replay_walk {
 
 /* Notes what is wrong, once; false. */
 bool replay_object(replay_walk *walk, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+    __attribute__((format(TEST_PRINTF, 2, 3)));
 
 static inline const hy3d_slice *replay_slice_at(const replay_walk *walk, int32_t number)
 {

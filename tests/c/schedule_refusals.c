@@ -38,7 +38,7 @@ typedef struct notes {
     char text[1200];
 } notes;
 
-static void note(notes *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(notes *to, const char *format, ...) __attribute__((format(TEST_PRINTF, 2, 3)));
 static void note(notes *to, const char *format, ...)
 {
     const size_t used = strlen(to->text);
