@@ -24,7 +24,7 @@ RUN_SUITES := JOBS=$(JOBS) CK_TIMEOUT_MULTIPLIER=100 tests/c/run_suites.sh
 # $(call shares,SUITES,N,MOST): the suites in N shares each; with QUICK only MOST of them.
 shares = $(foreach suite,$(1),$(suite):$(2)$(if $(QUICK),:$(3)))
 # The suites that take longest, each cut for as many processors as there may be.
-LONG_SUITES := conv3d winograd winograd_kernels schedule
+LONG_SUITES := conv3d winograd winograd_kernels schedule tiles
 SHORT_SUITES := $(filter-out $(LONG_SUITES),$(CTEST_SUITES))
 
 # What it says of itself: as a build of OpenBLAS for eight threads would.
@@ -145,7 +145,7 @@ canalyze:
 CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
-CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule $(foreach suite,conv3d winograd,$(suite):16:2)
+CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule tiles $(foreach suite,conv3d winograd,$(suite):16:2)
 CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
 	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
 # Behind "python": of a line that is compiled twice the first build counts the branches.

@@ -107,6 +107,12 @@ CHECKS = (
         *script("check_plans", "--count 1000000", "--count 20000"),
     ),
     Check(
+        "schedule",
+        "a replayer finds nothing to object to in the programs of random graphs under any budget",
+        'make schedule-million SCHEDULE_ARGS="--count 1000000"',
+        'make schedule-million SCHEDULE_ARGS="--count 3000"',
+    ),
+    Check(
         "router",
         "a fault at every tier and call loses no convolution",
         *script("check_router", "", "--quick 300"),

@@ -62,6 +62,9 @@ Suite *hy3d_raster_kernels_suite(void);
 #ifdef HAVE_TEST_TILES
 Suite *hy3d_tiles_suite(void);
 #endif
+#ifdef HAVE_TEST_SCHEDULE
+Suite *hy3d_schedule_suite(void);
+#endif
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
 #endif
@@ -139,7 +142,10 @@ static const named_suite suites[] = {
     {"raster_kernels", hy3d_raster_kernels_suite},
 #endif
 #ifdef HAVE_TEST_TILES
-    {"schedule", hy3d_tiles_suite},
+    {"tiles", hy3d_tiles_suite},
+#endif
+#ifdef HAVE_TEST_SCHEDULE
+    {"schedule", hy3d_schedule_suite},
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},

@@ -321,8 +321,8 @@ END_TEST
 
 Suite *hy3d_tiles_suite(void)
 {
-    Suite *suite = suite_create("schedule");
-    TCase *tests = tcase_create("schedule");
+    Suite *suite = suite_create("tiles");
+    TCase *tests = tcase_create("tiles");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_every_small_shape_is_covered_with_weights_that_sum_to_one);
     tcase_add_loop_test(tests, test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis,

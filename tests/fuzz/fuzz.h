@@ -16,6 +16,7 @@
 void fuzz_conv3d(const uint8_t *data, size_t size);
 void fuzz_schedule(const uint8_t *data, size_t size);
 void fuzz_raster(const uint8_t *data, size_t size);
+void fuzz_program(const uint8_t *data, size_t size);
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -16,7 +16,8 @@ typedef struct named_target {
 } named_target;
 
 static const named_target targets[] = {
-    {"conv3d", fuzz_conv3d}, {"schedule", fuzz_schedule}, {"raster", fuzz_raster}};
+    {"conv3d", fuzz_conv3d}, {"schedule", fuzz_schedule}, {"raster", fuzz_raster},
+    {"program", fuzz_program}};
 
 static const named_target *target_of(const char *path)
 {

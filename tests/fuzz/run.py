@@ -22,7 +22,7 @@ from pathlib import Path
 import corpora
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("conv3d", "schedule", "raster")
+TARGETS = ("conv3d", "schedule", "raster", "program")
 MOST_BYTES = 768  # of an input
 # One input takes milliseconds; a minute is a hang. OpenBLAS and three threads take 400 MB.
 LIMITS = ["-timeout=60", "-rss_limit_mb=4096", f"-max_len={MOST_BYTES}"]

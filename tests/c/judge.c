@@ -1,0 +1,343 @@
+#include "judge.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef long long ll;
+
+/* What was chosen under one budget. */
+typedef struct choice {
+    hy3d_status status;
+    hy3d_candidate candidate;
+    uint64_t shapes;
+    int64_t smallest, budget;
+} choice;
+
+enum { MOST_SHAPES = 64, MOST_FALLS = 3000, MOST_REFUSALS = 40 };
+
+typedef struct judge {
+    hy3d_context *context;
+    graphs_case *made;
+    graphs_numbers numbers;
+    judge_report *report;
+    choice seen[MOST_SHAPES];
+    int count;
+} judge;
+
+static bool object(judge *j, const char *format, ...) __attribute__((format(TEST_PRINTF, 2, 3)));
+static bool object(judge *j, const char *format, ...)
+{
+    const hy3d_schedule_request *const r = &j->made->request;
+    char *const text = j->report->text;
+    va_list arguments;
+    if (text[0] != '\0') {
+        return false;
+    }
+    snprintf(text, sizeof j->report->text, "budgets %lld and %lld, strategies %u: ",
+             (ll)r->device_budget, (ll)r->host_budget, r->strategies);
+    const size_t used = strlen(text);
+    va_start(arguments, format);
+    vsnprintf(text + used, sizeof j->report->text - used, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static int64_t draw(judge *j, int64_t low, int64_t high)
+{
+    return j->numbers.between(j->numbers.state, low, high);
+}
+
+/* Whether both are the same way to carry a decode out, so that bits must be the same. */
+static bool is_same_way(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    return a->strategy == b->strategy && a->order == b->order && a->on_host == b->on_host &&
+           a->chunk == b->chunk && a->slice_bytes == b->slice_bytes && a->level == b->level &&
+           a->halo_row == b->halo_row;
+}
+
+static bool shapes_stay(judge *j, const choice *now)
+{
+    for (int i = 0; i < j->count; i++) {
+        if (is_same_way(&j->seen[i].candidate, &now->candidate)) {
+            return j->seen[i].shapes == now->shapes ||
+                   object(j, "the computing steps are others than under another budget");
+        }
+    }
+    if (j->count < MOST_SHAPES) {
+        j->seen[j->count++] = *now;
+    }
+    return true;
+}
+
+static bool judge_program(judge *j, const hy3d_program *program, choice *out)
+{
+    replay_verdict verdict;
+    out->candidate = program->candidate;
+    if (!replay_program(&j->made->request, program, &verdict)) {
+        return object(j, "%s (order %d, chunk %d, slices of %lld, level %d, halo %d, resident "
+                      "%lld, on host %d)", verdict.text, out->candidate.order,
+                      out->candidate.chunk, (ll)out->candidate.slice_bytes,
+                      out->candidate.level, out->candidate.halo_row,
+                      (ll)out->candidate.resident_bytes, out->candidate.on_host);
+    }
+    out->shapes = verdict.shapes;
+    j->report->programs[program->candidate.order]++;
+    j->report->steps += verdict.steps;
+    if (out->candidate.status != HY3D_OK || !out->candidate.fits ||
+        !(out->candidate.seconds >= 0)) {
+        return object(j, "the program's candidate has status %d, fits %d, %g s",
+                      out->candidate.status, out->candidate.fits, out->candidate.seconds);
+    }
+    return shapes_stay(j, out);
+}
+
+/* No candidate is at least as good in all that counts, and faster. */
+static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidate *chosen)
+{
+    const hy3d_candidate *all = NULL;
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    bool is_there = false;
+    for (int32_t i = 0; i < count; i++) {
+        is_there = is_there || (is_same_way(&all[i], chosen) && all[i].steps == chosen->steps &&
+                                all[i].device_bytes == chosen->device_bytes &&
+                                all[i].host_bytes == chosen->host_bytes);
+        if (all[i].status == HY3D_OK && all[i].fits && all[i].is_exact >= chosen->is_exact &&
+            all[i].on_host <= chosen->on_host && all[i].seconds < chosen->seconds) {
+            return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
+                          chosen->seconds);
+        }
+        if (all[i].status == HY3D_OK && all[i].order != HY3D_ORDER_WHOLE &&
+            all[i].fits != replay_is_within(&j->made->request, &all[i])) {
+            return object(j, "candidate %d of %lld and %lld bytes: fits %d", i,
+                          (ll)all[i].device_bytes, (ll)all[i].host_bytes, all[i].fits);
+        }
+        const int32_t only = j->made->request.only_level;
+        if (all[i].order == HY3D_ORDER_TILES && only > 0 &&
+            (all[i].level != only - 1 || all[i].halo_row != 0)) {
+            return object(j, "candidate %d is of level %d, halo %d", i, all[i].level,
+                          all[i].halo_row);
+        }
+        if (((j->made->request.strategies >> all[i].strategy) & 1) == 0) {
+            return object(j, "candidate %d is of strategy %d", i, all[i].strategy);
+        }
+    }
+    return is_there || object(j, "the one taken is not among the %d candidates", count);
+}
+
+/* One failure after the other, of a step or one behind it, until nothing is left. */
+static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
+{
+    int32_t step = 0;
+    for (int falls = 0; falls < MOST_FALLS; falls++) {
+        const hy3d_program *program = hy3d_schedule_program(schedule);
+        const hy3d_reason why = reason >= 0 ? (hy3d_reason)reason : (hy3d_reason)draw(j, 0, 5);
+        const bool can_widen = draw(j, 0, 1) == 1;
+        const int32_t steps = program->section_count > 0 ? program->sections[0].steps : 0;
+        if (step > 0 && step >= steps) {
+            return true; /* the section has run to its end */
+        }
+        choice next;
+        hy3d_action action = HY3D_ACTION_STOP;
+        const hy3d_status status =
+            hy3d_schedule_fallback(j->context, schedule, step, why, can_widen, &action);
+        j->report->falls++;
+        if (status != HY3D_OK) {
+            return object(j, "fallback for reason %d: %s", (int)why, hy3d_status_name(status));
+        }
+        if (action == HY3D_ACTION_STOP) {
+            return true;
+        }
+        if (action == HY3D_ACTION_WIDER && can_widen && why == HY3D_REASON_NOT_FINITE) {
+            return true; /* who asks compiles for the wider type */
+        }
+        if (why == HY3D_REASON_CANCELLED ||
+            action == HY3D_ACTION_WIDER ||
+            (why == HY3D_REASON_REFUSED && action != HY3D_ACTION_STEP_AGAIN)) {
+            return object(j, "action %d after reason %d, can widen %d", (int)action, (int)why,
+                          can_widen);
+        }
+        if (reason == HY3D_REASON_REFUSED && falls > MOST_REFUSALS) {
+            return true; /* who asks runs out of tiers */
+        }
+        program = hy3d_schedule_program(schedule);
+        if (program == NULL) {
+            return object(j, "no program after action %d", (int)action);
+        }
+        if (action != HY3D_ACTION_STEP_AGAIN && !judge_program(j, program, &next)) {
+            return false;
+        }
+        step = action == HY3D_ACTION_STEP_AGAIN ? step + (int32_t)(draw(j, 0, 3) == 3) : 0;
+    }
+    return object(j, "%d failures (reason %d), and it does not end", MOST_FALLS, reason);
+}
+
+static bool is_allowed(hy3d_status status)
+{
+    return status == HY3D_OK || status == HY3D_ERR_BUDGET_TOO_SMALL ||
+           status == HY3D_ERR_UNSUPPORTED;
+}
+
+/* Compiles the case as it is. reason: -1 any, -2 none. */
+static bool compile(judge *j, int32_t reason, choice *out)
+{
+    hy3d_schedule *schedule = NULL;
+    bool is_good = true;
+    memset(out, 0, sizeof *out);
+    out->budget = j->made->request.device_budget;
+    out->status = hy3d_schedule_compile(j->context, &j->made->request, &schedule);
+    if (!is_allowed(out->status)) {
+        return object(j, "compile: %s", hy3d_status_name(out->status));
+    }
+    if (out->status == HY3D_ERR_UNSUPPORTED) {
+        j->report->unsupported++;
+        return true;
+    }
+    out->smallest = hy3d_schedule_smallest_budget(schedule);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    if ((program == NULL) != (out->status == HY3D_ERR_BUDGET_TOO_SMALL)) {
+        is_good = object(j, "%s, and program %p", hy3d_status_name(out->status),
+                         (const void *)program);
+    } else if (program != NULL) {
+        is_good = judge_program(j, program, out) && is_best(j, schedule, &out->candidate) &&
+                  (reason == -2 || judge_falls(j, schedule, reason));
+    } else {
+        j->report->refused++;
+    }
+    hy3d_schedule_destroy(j->context, schedule);
+    return is_good;
+}
+
+/* The budget named is the least. */
+static bool is_exact(judge *j, int64_t smallest)
+{
+    choice at, below;
+    if (smallest < 1) {
+        return object(j, "the smallest budget is %lld", (ll)smallest);
+    }
+    j->made->request.device_budget = smallest;
+    if (!compile(j, (int32_t)draw(j, -1, 5), &at)) {
+        return false;
+    }
+    if (at.status != HY3D_OK) {
+        return object(j, "the budget said to be the smallest does not do");
+    }
+    if (at.smallest != smallest) {
+        return object(j, "it is the smallest, and there %lld is", (ll)at.smallest);
+    }
+    if (smallest == 1) {
+        return true;
+    }
+    j->made->request.device_budget = smallest - 1;
+    if (!compile(j, -2, &below)) {
+        return false;
+    }
+    return below.status == HY3D_ERR_BUDGET_TOO_SMALL ||
+           object(j, "a budget one byte below the smallest does");
+}
+
+/* A larger budget is never predicted slower, and neither the device nor what is exact is given up
+ * for it: the device before the host, then exact before inexact, then, of one halo, the
+ * fastest: halos are tried in the order of the request. */
+static bool is_no_worse(judge *j, const choice *small, const choice *large)
+{
+    const hy3d_candidate *const a = &small->candidate, *const b = &large->candidate;
+    if (small->status != HY3D_OK) {
+        return true;
+    }
+    if (large->status != HY3D_OK) {
+        return object(j, "a smaller budget does, this one does not");
+    }
+    return (b->on_host <= a->on_host &&
+            (b->on_host != a->on_host || b->is_exact > a->is_exact ||
+             (b->is_exact == a->is_exact &&
+              (b->seconds <= a->seconds || b->halo_row < a->halo_row)))) ||
+           object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on "
+                  "host %d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
+                  a->is_exact, a->on_host);
+}
+
+static bool sweep(judge *j, int64_t smallest, int64_t most)
+{
+    choice before = {.status = HY3D_ERR_BUDGET_TOO_SMALL};
+    int64_t budget = smallest;
+    most = most > smallest ? most : smallest;
+    for (int i = 0; i < 5; i++) {
+        choice now;
+        j->made->request.device_budget = budget;
+        if (!compile(j, i == 2 ? -1 : -2, &now) || !is_no_worse(j, &before, &now)) {
+            return false;
+        }
+        before = now;
+        const int64_t quarter = most > budget ? (most - budget) / 4 : 1;
+        budget += quarter + draw(j, 0, quarter);
+    }
+    return true;
+}
+
+static bool sizes_agree(judge *j)
+{
+    const hy3d_schedule_request *const r = &j->made->request;
+    hy3d_size sizes[GRAPHS_MOST_NODES];
+    int32_t node = -7;
+    bool is_same = true;
+    const hy3d_status status = hy3d_graph_check(&r->graph, r->size, &node);
+    if (status != HY3D_OK || node != -1) {
+        return object(j, "graph check: %s, node %d", hy3d_status_name(status), node);
+    }
+    if (hy3d_graph_sizes(&r->graph, r->size, sizes) != HY3D_OK) {
+        return object(j, "no sizes");
+    }
+    replay_values values = replay_values_make(
+        &r->graph, 0, r->graph.count - 1,
+        (hy3d_size){r->graph.nodes[0].channels, r->size[0], r->size[1], r->size[2]});
+    for (int32_t i = 0; i < r->graph.count && is_same; i++) {
+        const hy3d_size *const size = &values.of[i].size;
+        is_same = memcmp(size, &sizes[i], sizeof *size) == 0 ||
+                  object(j, "node %d has %lld x %lld x %lld x %lld, not %lld x %lld x %lld x %lld",
+                         i, (ll)sizes[i].channels, (ll)sizes[i].frames, (ll)sizes[i].rows,
+                         (ll)sizes[i].columns, (ll)size->channels, (ll)size->frames,
+                         (ll)size->rows, (ll)size->columns);
+    }
+    replay_values_free(&values);
+    return is_same;
+}
+
+bool judge_request(hy3d_context *context, graphs_case *made, graphs_numbers numbers,
+                   judge_report *report)
+{
+    judge j = {.context = context, .made = made, .numbers = numbers, .report = report};
+    choice out;
+    return sizes_agree(&j) && compile(&j, -1, &out);
+}
+
+bool judge_case(hy3d_context *context, graphs_case *made, graphs_numbers numbers,
+                judge_report *report)
+{
+    judge j = {.context = context, .made = made, .numbers = numbers, .report = report};
+    choice free_one, first;
+    made->request.device_budget = made->request.host_budget = 0;
+    if (!sizes_agree(&j) || !compile(&j, (int32_t)draw(&j, -1, 5), &free_one)) {
+        return false;
+    }
+    if (free_one.status != HY3D_OK) {
+        return true;
+    }
+    const int64_t most = free_one.candidate.device_bytes + free_one.candidate.host_bytes;
+    if (draw(&j, 0, 2) == 2) {
+        made->request.host_budget = 1 + draw(&j, 0, 2 * most);
+    }
+    if (made->request.host_budget > 0 && !compile(&j, -2, &first)) {
+        return false;
+    }
+    made->request.device_budget = 1;
+    if (!compile(&j, -2, &first)) {
+        return false;
+    }
+    if (first.status != HY3D_ERR_BUDGET_TOO_SMALL) {
+        return true; /* nothing takes memory */
+    }
+    return first.smallest == INT64_MAX || /* the host's budget is too small for all */
+           (is_exact(&j, first.smallest) && sweep(&j, first.smallest, most + most / 4));
+}

@@ -1,0 +1,564 @@
+/* What each kind of step must find and may make. */
+#include "replay_walk.h"
+
+#include <stddef.h>
+
+typedef long long ll;
+
+static int64_t length(const int64_t range[2])
+{
+    return range[1] - range[0];
+}
+
+int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
+{
+    int64_t power = 1;
+    if (!request->pins_powers || bytes == 0) {
+        return bytes;
+    }
+    while (power < bytes) {
+        power *= 2;
+    }
+    return power;
+}
+
+bool replay_makes(const hy3d_step *step)
+{
+    switch ((hy3d_step_op)step->op) {
+    case HY3D_STEP_ENTER:
+    case HY3D_STEP_CONV:
+    case HY3D_STEP_PASS:
+    case HY3D_STEP_ATTEND:
+    case HY3D_STEP_MAP:
+    case HY3D_STEP_ADD:
+    case HY3D_STEP_TRIM:
+    case HY3D_STEP_OPAQUE:
+        return true;
+    case HY3D_STEP_KEYS:
+    case HY3D_STEP_MOMENTS:
+    case HY3D_STEP_REDUCE:
+    case HY3D_STEP_EMIT:
+    case HY3D_STEP_STORE:
+    case HY3D_STEP_DROP:
+    case HY3D_STEP_LOAD:
+    case HY3D_STEP_SEND:
+    case HY3D_STEP_RECV:
+        break;
+    }
+    return false;
+}
+
+static bool is_slice(replay_walk *walk, int32_t number)
+{
+    return (number >= 0 && number < walk->section->slices) ||
+           replay_object(walk, "slice %d of %d", number, walk->section->slices);
+}
+
+static bool is_on_device(replay_walk *walk, int32_t number)
+{
+    static const char *const places[] = {"not made", "on the device", "on the host", "freed"};
+    const replay_place place = walk->slices[number].place;
+    return place == REPLAY_ON_DEVICE ||
+           replay_object(walk, "slice %d is read, which is %s", number, places[place]);
+}
+
+/* Slices refs[0 .. count) hold frames first .. stop of a node's value, in order, and no slice is
+ * among them for nothing. */
+static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t node,
+                 const int64_t range[2])
+{
+    int64_t at = 0;
+    if (range[0] == range[1]) {
+        return count == 0 || replay_object(walk, "%d slices for no frames", count);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const hy3d_slice *const slice = replay_slice_at(walk, refs[i]);
+        if (slice->node != node || slice->is_keys) {
+            return replay_object(walk, "slice %d is of node %d, not of node %d", refs[i],
+                                 slice->node, node);
+        }
+        if (!is_on_device(walk, refs[i])) {
+            return false;
+        }
+        if (i == 0 ? slice->frames[0] > range[0] || slice->frames[1] <= range[0]
+                   : slice->frames[0] != at || at >= range[1]) {
+            return replay_object(walk, "slice %d has frames %lld to %lld, not those from %lld",
+                                 refs[i], (ll)slice->frames[0], (ll)slice->frames[1],
+                                 (ll)(i == 0 ? range[0] : at));
+        }
+        at = slice->frames[1];
+    }
+    return (count > 0 && at >= range[1]) ||
+           replay_object(walk, "frames %lld to %lld of node %d are wanted, up to %lld are there",
+                         (ll)range[0], (ll)range[1], node, (ll)at);
+}
+
+/* Bytes of a slice by its node, kind and frames. */
+static int64_t bytes_of(const replay_walk *walk, const hy3d_slice *slice)
+{
+    const hy3d_size *const size = &walk->values.of[slice->node].size;
+    const int64_t pixels = size->rows * size->columns * length(slice->frames);
+    if (slice->is_keys) {
+        return 2 * replay_node_at(walk, slice->node)->width * pixels *
+               walk->request->element_bytes;
+    }
+    return size->channels * pixels *
+           (slice->node == 0 ? walk->request->input_bytes : walk->request->element_bytes);
+}
+
+/* The numbers of a slice that begins to be. */
+static bool describes(replay_walk *walk, const hy3d_step *step, const int64_t frames[2],
+                      int32_t is_keys)
+{
+    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    const hy3d_size *const size = &walk->values.of[step->node].size;
+    if (walk->slices[step->slice].place != REPLAY_UNMADE) {
+        return replay_object(walk, "slice %d is made twice", step->slice);
+    }
+    if (slice->node != step->node || slice->is_keys != is_keys) {
+        return replay_object(walk, "slice %d is of node %d, keys %d", step->slice, slice->node,
+                             slice->is_keys);
+    }
+    if (slice->frames[0] != frames[0] || slice->frames[1] != frames[1] || frames[0] < 0 ||
+        frames[1] <= frames[0] || frames[1] > size->frames) {
+        return replay_object(walk, "slice %d has frames %lld to %lld of %lld, the step %lld to "
+                             "%lld", step->slice, (ll)slice->frames[0], (ll)slice->frames[1],
+                             (ll)size->frames, (ll)frames[0], (ll)frames[1]);
+    }
+    if (slice->rows[0] != 0 || slice->rows[1] != size->rows || step->rows[0] != 0 ||
+        step->rows[1] != size->rows) {
+        return replay_object(walk, "slice %d has rows %lld to %lld, the step %lld to %lld, of %lld",
+                             step->slice, (ll)slice->rows[0], (ll)slice->rows[1],
+                             (ll)step->rows[0], (ll)step->rows[1], (ll)size->rows);
+    }
+    const int64_t bytes = bytes_of(walk, slice);
+    return slice->bytes == bytes ||
+           replay_object(walk, "slice %d has %lld bytes, not %lld", step->slice,
+                         (ll)slice->bytes, (ll)bytes);
+}
+
+static bool gather(replay_walk *walk, int32_t node, const int64_t frames[2])
+{
+    for (int64_t frame = frames[0]; frame < frames[1]; frame++) {
+        if (walk->frames[node].gathered[frame]++ != 0) {
+            return replay_object(walk, "moments of frame %lld of node %d a second time",
+                                 (ll)frame, node);
+        }
+    }
+    return true;
+}
+
+/* The slice that the step makes, whose frames are made for the first time. */
+static bool make(replay_walk *walk, const hy3d_step *step)
+{
+    if (!is_slice(walk, step->slice) || !describes(walk, step, step->frames, 0)) {
+        return false;
+    }
+    for (int64_t frame = step->frames[0]; frame < step->frames[1]; frame++) {
+        if (walk->frames[step->node].made[frame]++ != 0) {
+            return replay_object(walk, "frame %lld is made a second time", (ll)frame);
+        }
+    }
+    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
+    return !(step->flags & HY3D_STEP_GATHER) || gather(walk, step->node, step->frames);
+}
+
+static bool equal(replay_walk *walk, const char *what, const int64_t got[2], int64_t first,
+                  int64_t stop)
+{
+    return (got[0] == first && got[1] == stop) ||
+           replay_object(walk, "%s %lld to %lld, not %lld to %lld", what, (ll)got[0], (ll)got[1],
+                         (ll)first, (ll)stop);
+}
+
+static bool has_op(replay_walk *walk, const hy3d_step *step, hy3d_op op)
+{
+    const int32_t got = replay_node_at(walk, step->node)->op;
+    return got == (int32_t)op || replay_object(walk, "node %d is of operation %d", step->node, got);
+}
+
+static const int32_t *refs_of(const replay_walk *walk, const hy3d_step *step)
+{
+    return walk->program->refs + step->first_ref;
+}
+
+/* Statistics of the node's GroupNorm are there. */
+static bool is_normed(replay_walk *walk, const hy3d_step *step)
+{
+    return replay_node_at(walk, step->node)->norm != HY3D_NORM_GROUP ||
+           walk->reduced[step->node] || walk->known[step->node] ||
+           replay_object(walk, "the statistics of node %d's norm are not there", step->node);
+}
+
+static bool has_sources(replay_walk *walk, const hy3d_step *step)
+{
+    return hold(walk, refs_of(walk, step), step->sources,
+                replay_node_at(walk, step->node)->source, step->reads);
+}
+
+/* The residual or the second summand, frames as those that are made. */
+static bool has_others(replay_walk *walk, const hy3d_step *step)
+{
+    const int32_t other = replay_node_at(walk, step->node)->other;
+    if (other < 0) {
+        return step->others == 0 || replay_object(walk, "%d others", step->others);
+    }
+    return hold(walk, refs_of(walk, step) + step->sources, step->others, other, step->frames);
+}
+
+/* A slice may be written over: one alone, of the frames that are made, freed by this step, no
+ * memory of the caller's, and not what a convolution still reads. */
+static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
+{
+    const bool is_sum = step->op == HY3D_STEP_ADD;
+    const int32_t *const refs = refs_of(walk, step);
+    const int32_t *const frees = refs + step->sources + step->others;
+    const int32_t target = is_sum ? refs[0] : refs[step->sources];
+    bool is_freed = false;
+    if (!(step->flags & HY3D_STEP_OVERWRITE)) {
+        return true;
+    }
+    if ((step->op != HY3D_STEP_CONV && step->op != HY3D_STEP_PASS && !is_sum) ||
+        (is_sum ? step->sources : step->others) != 1) {
+        return replay_object(walk, "nothing can be written over");
+    }
+    for (int32_t i = 0; i < step->frees; i++) {
+        is_freed = is_freed || frees[i] == target;
+    }
+    for (int32_t i = 0; i < step->sources && !is_sum; i++) {
+        if (refs[i] == target) {
+            return replay_object(walk, "slice %d is read and written over", target);
+        }
+    }
+    const hy3d_slice *const slice = replay_slice_at(walk, target);
+    return (is_freed && length(slice->frames) == length(step->frames) &&
+            !(slice->node == 0 && walk->request->input_bytes == 0)) ||
+           replay_object(walk, "slice %d can't be written over", target);
+}
+
+static bool enter(replay_walk *walk, const hy3d_step *step)
+{
+    return (step->node == walk->entry ||
+            replay_object(walk, "node %d is not the section's input", step->node)) &&
+           make(walk, step);
+}
+
+/* Which frames the step's own frames become, and what they read. */
+static bool conv_frames(replay_walk *walk, const hy3d_step *step)
+{
+    const replay_value *const value = &walk->values.of[step->node];
+    const int64_t drop = replay_node_at(walk, step->node)->drop;
+    replay_range real = {0}, wide = {0};
+    int64_t first = 0, stop = 0;
+    if (step->own[0] < 0 || step->own[0] >= step->own[1] || step->own[1] > value->own_frames) {
+        return replay_object(walk, "own frames %lld to %lld of %lld", (ll)step->own[0],
+                             (ll)step->own[1], (ll)value->own_frames);
+    }
+    while (first < value->made_frames && value->made[first] < step->own[0]) {
+        first++;
+    }
+    for (stop = first; stop < value->made_frames && value->made[stop] < step->own[1];) {
+        stop++;
+    }
+    if (step->drop < 0 || first + step->drop < drop) {
+        return replay_object(walk, "drops %d frames, and frame %lld is not of the value",
+                             step->drop, (ll)(first + step->drop));
+    }
+    for (int64_t own = step->own[0]; own < step->own[1]; own++) {
+        const replay_reads *const reads = &value->reads[own];
+        if (reads->real.first != reads->real.stop) {
+            real.first = real.stop == 0 || reads->real.first < real.first ? reads->real.first
+                                                                          : real.first;
+            real.stop = reads->real.stop > real.stop ? reads->real.stop : real.stop;
+        }
+        wide.first = wide.stop == 0 || reads->wide.first < wide.first ? reads->wide.first
+                                                                      : wide.first;
+        wide.stop = reads->wide.stop > wide.stop ? reads->wide.stop : wide.stop;
+    }
+    if (step->reads[0] != step->reads[1]
+            ? (real.stop != 0 && (step->reads[0] > real.first || step->reads[1] < real.stop)) ||
+                  step->reads[0] < wide.first || step->reads[1] > wide.stop
+            : real.stop != 0) {
+        return replay_object(walk, "reads %lld to %lld; needed %lld to %lld, with padding %lld to "
+                             "%lld", (ll)step->reads[0], (ll)step->reads[1], (ll)real.first,
+                             (ll)real.stop, (ll)wide.first, (ll)wide.stop);
+    }
+    return equal(walk, "frames", step->frames, value->passes + first + step->drop - drop,
+                 value->passes + stop - drop);
+}
+
+static bool conv(replay_walk *walk, const hy3d_step *step)
+{
+    return has_op(walk, step, HY3D_OP_CONV) && is_normed(walk, step) && conv_frames(walk, step) &&
+           has_sources(walk, step) && has_others(walk, step) && may_overwrite(walk, step) &&
+           make(walk, step);
+}
+
+static bool pass(replay_walk *walk, const hy3d_step *step)
+{
+    const replay_value *const value = &walk->values.of[step->node];
+    return has_op(walk, step, HY3D_OP_CONV) &&
+           (step->frames[1] <= value->passes ||
+            replay_object(walk, "frame %lld does not pass by, only %lld do",
+                          (ll)step->frames[1] - 1, (ll)value->passes)) &&
+           equal(walk, "reads", step->reads, step->frames[0], step->frames[1]) &&
+           has_sources(walk, step) && has_others(walk, step) && may_overwrite(walk, step) &&
+           make(walk, step);
+}
+
+static bool keys(replay_walk *walk, const hy3d_step *step)
+{
+    const int64_t all[2] = {0, walk->values.of[step->node].size.frames};
+    if (!has_op(walk, step, HY3D_OP_ATTENTION) || !is_normed(walk, step) ||
+        !is_slice(walk, step->slice)) {
+        return false;
+    }
+    if (replay_node_at(walk, step->node)->span == HY3D_SPAN_FRAME) {
+        return replay_object(walk, "keys are kept of an attention within frames");
+    }
+    if (walk->slices[step->slice].place == REPLAY_UNMADE) {
+        if (!describes(walk, step, all, 1)) {
+            return false;
+        }
+        walk->slices[step->slice].place = REPLAY_ON_DEVICE;
+    }
+    if (!is_on_device(walk, step->slice) || !replay_slice_at(walk, step->slice)->is_keys ||
+        replay_slice_at(walk, step->slice)->node != step->node) {
+        return replay_object(walk, "slice %d is not of the node's keys", step->slice);
+    }
+    if (!equal(walk, "reads", step->reads, step->frames[0], step->frames[1]) ||
+        length(step->frames) < 1 || !has_sources(walk, step)) {
+        return replay_object(walk, "keys of no frames");
+    }
+    for (int64_t frame = step->frames[0]; frame < step->frames[1]; frame++) {
+        if (walk->frames[step->node].filled[frame]++ != 0) {
+            return replay_object(walk, "keys of frame %lld a second time", (ll)frame);
+        }
+    }
+    return true;
+}
+
+/* The slice of keys that the attention has, as long as it is there; -1. */
+static int32_t keys_of(const replay_walk *walk, int32_t node)
+{
+    for (int32_t i = 0; i < walk->section->slices; i++) {
+        if (replay_slice_at(walk, i)->node == node && replay_slice_at(walk, i)->is_keys &&
+            walk->slices[i].place == REPLAY_ON_DEVICE) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool attend(replay_walk *walk, const hy3d_step *step)
+{
+    if (!has_op(walk, step, HY3D_OP_ATTENTION) || !is_normed(walk, step) ||
+        !equal(walk, "reads", step->reads, step->frames[0], step->frames[1]) ||
+        !has_sources(walk, step)) {
+        return false;
+    }
+    const int32_t span = replay_node_at(walk, step->node)->span;
+    const int32_t slice = keys_of(walk, step->node);
+    if (span == HY3D_SPAN_FRAME) {
+        return make(walk, step);
+    }
+    if (slice < 0 ||
+        (step->others == 1 && refs_of(walk, step)[step->sources] != slice) || step->others > 1) {
+        return replay_object(walk, "its keys are not there");
+    }
+    const int64_t seen = span == HY3D_SPAN_VIDEO ? walk->values.of[step->node].size.frames
+                                                 : step->frames[1];
+    for (int64_t frame = 0; frame < seen; frame++) {
+        if (walk->frames[step->node].filled[frame] == 0) {
+            return replay_object(walk, "keys of frame %lld are not there", (ll)frame);
+        }
+    }
+    return make(walk, step);
+}
+
+/* MAP, OPAQUE. */
+static bool map(replay_walk *walk, const hy3d_step *step)
+{
+    const bool is_opaque = step->op == HY3D_STEP_OPAQUE;
+    if (!has_op(walk, step, is_opaque ? HY3D_OP_OPAQUE : HY3D_OP_MAP)) {
+        return false;
+    }
+    const int64_t frames = walk->values.of[replay_node_at(walk, step->node)->source].size.frames;
+    const int64_t *const begins = walk->values.of[step->node].begins;
+    if (is_opaque ? !equal(walk, "reads", step->reads, 0, frames)
+                  : step->reads[0] < 0 || step->reads[0] >= step->reads[1] ||
+                        step->reads[1] > frames) {
+        return replay_object(walk, "reads %lld to %lld of %lld", (ll)step->reads[0],
+                             (ll)step->reads[1], (ll)frames);
+    }
+    return equal(walk, "frames", step->frames, begins[step->reads[0]], begins[step->reads[1]]) &&
+           has_sources(walk, step) && make(walk, step);
+}
+
+static bool add(replay_walk *walk, const hy3d_step *step)
+{
+    return has_op(walk, step, HY3D_OP_ADD) &&
+           equal(walk, "reads", step->reads, step->frames[0], step->frames[1]) &&
+           has_sources(walk, step) && has_others(walk, step) && may_overwrite(walk, step) &&
+           make(walk, step);
+}
+
+static bool trim(replay_walk *walk, const hy3d_step *step)
+{
+    const int32_t *const refs = refs_of(walk, step);
+    if (step->sources != 1 || step->others != 0 || !is_slice(walk, step->slice) ||
+        step->flags != 0) {
+        return replay_object(walk, "%d slices to trim", step->sources);
+    }
+    const hy3d_slice *const source = replay_slice_at(walk, refs[0]);
+    if (!is_on_device(walk, refs[0]) || source->node != step->node || source->is_keys ||
+        source->frames[0] >= step->frames[0] || source->frames[1] != step->frames[1]) {
+        return replay_object(walk, "frames %lld to %lld are not the last ones of slice %d",
+                             (ll)step->frames[0], (ll)step->frames[1], refs[0]);
+    }
+    if (step->frees != 1 || refs[1] != refs[0]) {
+        return replay_object(walk, "the slice that is trimmed is not freed");
+    }
+    if (!describes(walk, step, step->frames, 0)) {
+        return false;
+    }
+    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
+    return true;
+}
+
+/* A slice that is there as a step of copying says. */
+static bool concerns(replay_walk *walk, const hy3d_step *step)
+{
+    if (!is_slice(walk, step->slice)) {
+        return false;
+    }
+    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    return ((!slice->is_keys || replay_object(walk, "slice %d is of keys", step->slice)) &&
+            equal(walk, "frames", step->frames, slice->frames[0], slice->frames[1]) &&
+            equal(walk, "rows", step->rows, slice->rows[0], slice->rows[1]) &&
+            step->sources + step->others == 0) ||
+           replay_object(walk, "%d sources", step->sources);
+}
+
+static bool moments(replay_walk *walk, const hy3d_step *step)
+{
+    return concerns(walk, step) && is_on_device(walk, step->slice) &&
+           gather(walk, replay_slice_at(walk, step->slice)->node, step->frames);
+}
+
+static bool reduce(replay_walk *walk, const hy3d_step *step)
+{
+    const hy3d_node *const node = replay_node_at(walk, step->node);
+    if (node->norm != HY3D_NORM_GROUP) {
+        return replay_object(walk, "node %d has no GroupNorm", step->node);
+    }
+    if (walk->section->kind == HY3D_SECTION_TILE) {
+        return replay_object(walk, "in a tile");
+    }
+    if (node->source < walk->entry || node->source > walk->last) {
+        return replay_object(walk, "node %d is not of this section", node->source);
+    }
+    for (int64_t frame = 0; frame < walk->values.of[node->source].size.frames; frame++) {
+        if (walk->frames[node->source].gathered[frame] == 0) {
+            return replay_object(walk, "frame %lld of node %d has no moments", (ll)frame,
+                                 node->source);
+        }
+    }
+    if (walk->reduced[step->node]) {
+        return replay_object(walk, "node %d a second time", step->node);
+    }
+    walk->reduced[step->node] = true;
+    return true;
+}
+
+static bool emit(replay_walk *walk, const hy3d_step *step)
+{
+    const bool is_prefix = walk->section->kind == HY3D_SECTION_PREFIX;
+    const int32_t output = is_prefix ? walk->last : replay_node_at(walk, walk->last)->source;
+    if (!concerns(walk, step) || !is_on_device(walk, step->slice)) {
+        return false;
+    }
+    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    if (slice->node != output || (step->node != output && step->node != walk->last)) {
+        return replay_object(walk, "slice %d of node %d is not of the output", step->slice,
+                             slice->node);
+    }
+    if (slice->frames[0] != walk->given) {
+        return replay_object(walk, "frame %lld is given away when it is frame %lld's turn",
+                             (ll)slice->frames[0], (ll)walk->given);
+    }
+    walk->given = slice->frames[1];
+    return true;
+}
+
+static bool store(replay_walk *walk, const hy3d_step *step)
+{
+    if (!concerns(walk, step) || !is_on_device(walk, step->slice)) {
+        return false;
+    }
+    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    if (!walk->request->may_spill || walk->slices[step->slice].is_stored) {
+        return replay_object(walk, "slice %d may not be stored%s", step->slice,
+                             walk->request->may_spill ? " twice" : "");
+    }
+    if (slice->host_bytes != replay_host_bytes(walk->request, slice->bytes)) {
+        return replay_object(walk, "the copy of %lld bytes has %lld", (ll)slice->bytes,
+                             (ll)slice->host_bytes);
+    }
+    walk->slices[step->slice].is_stored = true;
+    return true;
+}
+
+static bool drop(replay_walk *walk, const hy3d_step *step)
+{
+    return concerns(walk, step) && is_on_device(walk, step->slice) &&
+           (walk->slices[step->slice].is_stored ||
+            replay_object(walk, "slice %d was never stored", step->slice));
+}
+
+static bool load(replay_walk *walk, const hy3d_step *step)
+{
+    if (!concerns(walk, step)) {
+        return false;
+    }
+    if (walk->slices[step->slice].place != REPLAY_ON_HOST) {
+        return replay_object(walk, "slice %d is not on the host alone", step->slice);
+    }
+    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
+    return true;
+}
+
+static bool refs_are_slices(replay_walk *walk, const hy3d_step *step)
+{
+    const int64_t count = (int64_t)step->sources + step->others + step->frees;
+    if (step->sources < 0 || step->others < 0 || step->frees < 0 || step->first_ref < 0 ||
+        step->first_ref + count > walk->program->ref_count) {
+        return replay_object(walk, "refs %d and %lld more, of %d", step->first_ref, (ll)count,
+                             walk->program->ref_count);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (!is_slice(walk, refs_of(walk, step)[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool replay_check_step(replay_walk *walk, const hy3d_step *step)
+{
+    static bool (*const checks[HY3D_STEP_OPS])(replay_walk *, const hy3d_step *) = {
+        enter, conv, pass, keys, attend, map, add, trim, map, moments, reduce, emit, store, drop,
+        load};
+    if (step->op < 0 || step->op >= HY3D_STEP_OPS || checks[step->op] == NULL) {
+        return replay_object(walk, "operation %d", step->op);
+    }
+    if (step->node < walk->entry || step->node > walk->request->graph.count - 1 ||
+        (step->node > walk->last && step->op != HY3D_STEP_REDUCE)) {
+        return replay_object(walk, "node %d is not of this section", step->node);
+    }
+    if ((step->node == walk->entry) != (step->op == HY3D_STEP_ENTER) && replay_makes(step) &&
+        step->op != HY3D_STEP_TRIM) {
+        return replay_object(walk, "node %d is the section's input", step->node);
+    }
+    return refs_are_slices(walk, step) && checks[step->op](walk, step);
+}
