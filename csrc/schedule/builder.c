@@ -679,35 +679,6 @@ void hy3d__do_conv(hy3d__builder *b, int32_t index, int64_t stop)
     finish(b, step);
 }
 
-/* Multiply-accumulates of `count` projections of some frames, or -1. */
-static int64_t projection_macs(const hy3d_node *node, const hy3d_size *size, int64_t frames,
-                               int64_t count)
-{
-    int64_t macs = count;
-    const bool fits = hy3d__mul_i64(macs, frames, &macs) && hy3d__mul_i64(macs, size->rows, &macs) &&
-                      hy3d__mul_i64(macs, size->columns, &macs) &&
-                      hy3d__mul_i64(macs, node->channels, &macs) &&
-                      hy3d__mul_i64(macs, node->width, &macs);
-    return fits ? macs : -1;
-}
-
-/* Of the scores and sums of frames first .. stop, or -1. */
-static int64_t score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first, int64_t stop)
-{
-    int64_t seen = stop - first, tokens, macs; /* frames of keys, over all frames of queries */
-    bool fits = true;
-    if (node->span == HY3D_SPAN_CAUSAL) {
-        fits = hy3d__mul_i64(stop, stop + 1, &seen);
-        seen = fits ? seen / 2 - first * (first + 1) / 2 : 0;
-    } else if (node->span == HY3D_SPAN_VIDEO) {
-        fits = hy3d__mul_i64(seen, size->frames, &seen);
-    }
-    fits = fits && hy3d__mul_i64(size->rows, size->columns, &tokens) &&
-           hy3d__mul_i64(seen, tokens, &macs) && hy3d__mul_i64(macs, tokens, &macs) &&
-           hy3d__mul_i64(macs, node->width, &macs) && hy3d__mul_i64(macs, 2, &macs);
-    return fits ? macs : -1;
-}
-
 void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
 {
     const hy3d_node *node = &b->graph->nodes[index];
@@ -737,7 +708,7 @@ void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
     set(step->frames, state->own, stop);
     set(step->reads, state->own, stop);
     refer(b, node->source, state->own, stop, &step->sources);
-    count_macs(b, step, projection_macs(node, &state->size, stop - state->own, 2));
+    count_macs(b, step, hy3d__projection_macs(node, &state->size, stop - state->own, 2));
     state->own = stop;
     release(b, node->source);
     ask(b, step);
@@ -754,8 +725,8 @@ void hy3d__do_attend(hy3d__builder *b, int32_t index, int64_t stop)
         return;
     }
     const int64_t projections = node->span == HY3D_SPAN_FRAME ? 4 : 2;
-    const int64_t a = projection_macs(node, &state->size, stop - first, projections);
-    const int64_t c = score_macs(node, &state->size, first, stop);
+    const int64_t a = hy3d__projection_macs(node, &state->size, stop - first, projections);
+    const int64_t c = hy3d__score_macs(node, &state->size, first, stop);
     int64_t macs = -1;
     if (a >= 0 && c >= 0 && !hy3d__add_i64(a, c, &macs)) {
         macs = -1;

@@ -122,7 +122,8 @@ static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_can
 
 static int64_t margin_of(const hy3d_schedule_request *r, int64_t bytes)
 {
-    const int64_t share = bytes / 1000 * r->margin_permille;
+    const int64_t share =
+        bytes / 1000 * r->margin_permille + bytes % 1000 * r->margin_permille / 1000;
     return share > r->margin_bytes ? share : r->margin_bytes;
 }
 
@@ -144,6 +145,12 @@ static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidat
     return r->is_unified ? device + c->host_bytes : device;
 }
 
+static bool fits_budgets(const hy3d_schedule_request *r, const hy3d_candidate *c)
+{
+    const int64_t needed = needed_budget(r, c);
+    return needed < INT64_MAX && needed <= budget_of(r->device_budget);
+}
+
 static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candidate *c)
 {
     const hy3d_schedule_request *r = &s->request;
@@ -154,7 +161,7 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     c->macs = cost->macs;
     c->steps = cost->steps;
     c->seconds = cost->seconds;
-    c->fits = needed_budget(r, c) <= budget_of(r->device_budget);
+    c->fits = fits_budgets(r, c);
 }
 
 /* The VAE's own code: what the request says of it. */
@@ -168,6 +175,8 @@ static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
         if (node->op == HY3D_OP_CONV) {
             const hy3d__frames f = hy3d__frames_of(node, s->sizes[node->source].frames);
             macs = hy3d__conv_macs(node, &s->sizes[node->source], f.own_total);
+        } else if (node->op == HY3D_OP_ATTENTION) {
+            macs = hy3d__attention_macs(node, &s->sizes[i]);
         }
         if (macs < 0 || !hy3d__add_i64(c->macs, macs, &c->macs)) {
             return HY3D_ERR_OVERFLOW;
@@ -176,7 +185,7 @@ static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
     c->device_bytes = r->own_bytes < 0 ? 0 : r->own_bytes;
     c->host_bytes = r->is_host ? 0 : r->result_bytes;
     c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
-    c->fits = r->own_bytes < 0 || needed_budget(r, c) <= budget_of(r->device_budget);
+    c->fits = r->own_bytes < 0 || fits_budgets(r, c);
     return HY3D_OK;
 }
 
@@ -249,7 +258,8 @@ static bool has_failed(const hy3d_schedule *s, const hy3d_candidate *c)
 /* Errors that end the compilation; the others only rule this candidate out. */
 static bool is_fatal(hy3d_status status)
 {
-    return status != HY3D_OK && status != HY3D_ERR_OVERFLOW && status != HY3D_ERR_BUDGET_TOO_SMALL;
+    return status != HY3D_OK && status != HY3D_ERR_OVERFLOW &&
+           status != HY3D_ERR_BUDGET_TOO_SMALL && status != HY3D_ERR_SHAPE_MISMATCH;
 }
 
 static void note_smallest(hy3d_schedule *s, const hy3d_candidate *c)
@@ -298,14 +308,14 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
 {
     hy3d__arrays plain = {.steps = NULL};
     hy3d_candidate best = *all;
-    bool found = false;
+    bool found = false, is_bounded = false; /* some limit would do, however large the budget */
     hy3d_status status = build(context, s, all, &plain);
     const int64_t least = status == HY3D_OK ? hy3d__least_resident(&s->request, &plain) : 0;
     for (int32_t i = 0; i < 2 * LIMITS && !is_fatal(status); i++) {
         hy3d_candidate c = *all;
         c.resident_bytes = least + (all->device_bytes - least) / LIMITS * (i / 2);
         c.is_early = i % 2;
-        if (i > 1 && c.resident_bytes > budget_of(s->request.device_budget)) {
+        if (is_bounded && c.resident_bytes > budget_of(s->request.device_budget)) {
             break; /* and so are those behind it */
         }
         status = measure_limit(context, s, &plain, &c);
@@ -313,6 +323,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
             continue;
         }
         note_smallest(s, &c);
+        is_bounded = is_bounded || needed_budget(&s->request, &c) < INT64_MAX;
         const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
         best = better ? c : best;
         found = true;

@@ -38,6 +38,13 @@ int64_t hy3d__frames_needed(const hy3d__frames *f, int64_t own);
 /* Multiply-accumulates of `own` frames of a CONV node on frames like those of `source`; -1 beyond
  * 63 bits. */
 int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t own);
+/* Those of `count` projections of some frames by an ATTENTION node; of its scores and sums for the
+ * queries of frames first .. stop; and of all that it does. -1 beyond 63 bits. */
+int64_t hy3d__projection_macs(const hy3d_node *node, const hy3d_size *size, int64_t frames,
+                              int64_t count);
+int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first,
+                         int64_t stop);
+int64_t hy3d__attention_macs(const hy3d_node *node, const hy3d_size *size);
 /* The size of a node's value (not INPUT's), a residual left aside. */
 hy3d_status hy3d__node_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out);
 /* hy3d_graph_check's two parts: fields and edges; sizes of all values. */

@@ -59,23 +59,37 @@ static bool map_fields(const hy3d_node *node)
     return right;
 }
 
+static bool no_conv_fields(const hy3d_node *node)
+{
+    int32_t any = node->groups | node->keep_first | node->skip_first | node->reread |
+                  node->shuffle_first | node->drop;
+    for (int i = 0; i < 3; i++) {
+        any |= node->kernel[i] | node->stride[i] | node->dilation[i] | node->up[i] |
+               node->before[i] | node->after[i] | node->shuffle[i];
+    }
+    return any == 0;
+}
+
+static bool no_attention_fields(const hy3d_node *node)
+{
+    return node->span == 0 && node->heads == 0 && node->width == 0;
+}
+
+static bool no_map_fields(const hy3d_node *node)
+{
+    return (node->frames_first | node->frames_rest | node->frames_per | node->space_up[0] |
+            node->space_up[1] | node->space_down[0] | node->space_down[1]) == 0;
+}
+
 static bool node_fields(const hy3d_node *node)
 {
-    switch (node->op) {
-    case HY3D_OP_CONV:
-        return conv_fields(node);
-    case HY3D_OP_ATTENTION:
-        return attention_fields(node);
-    case HY3D_OP_MAP:
-    case HY3D_OP_OPAQUE:
-        return map_fields(node);
-    case HY3D_OP_INPUT:
-    case HY3D_OP_ADD:
-    case HY3D_OP_OUTPUT:
-        return true;
-    default:
-        return false;
-    }
+    const bool is_conv = node->op == HY3D_OP_CONV, is_attention = node->op == HY3D_OP_ATTENTION;
+    const bool is_map = node->op == HY3D_OP_MAP || node->op == HY3D_OP_OPAQUE;
+    return within(node->op, HY3D_OP_INPUT, HY3D_OP_OUTPUT) &&
+           (is_conv || is_attention || node->norm == HY3D_NORM_NONE) &&
+           (is_conv ? conv_fields(node) : no_conv_fields(node)) &&
+           (is_attention ? attention_fields(node) : no_attention_fields(node)) &&
+           (is_map ? map_fields(node) : no_map_fields(node));
 }
 
 /* Whether the node stands where it may and reads what is before it. */
@@ -154,6 +168,42 @@ int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t 
     return fits ? macs : -1;
 }
 
+int64_t hy3d__projection_macs(const hy3d_node *node, const hy3d_size *size, int64_t frames,
+                              int64_t count)
+{
+    int64_t macs = count;
+    const bool fits = hy3d__mul_i64(macs, frames, &macs) && hy3d__mul_i64(macs, size->rows, &macs) &&
+                      hy3d__mul_i64(macs, size->columns, &macs) &&
+                      hy3d__mul_i64(macs, node->channels, &macs) &&
+                      hy3d__mul_i64(macs, node->width, &macs);
+    return fits ? macs : -1;
+}
+
+int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first,
+                         int64_t stop)
+{
+    int64_t seen = stop - first, tokens, macs; /* frames of keys, over all frames of queries */
+    bool fits = true;
+    if (node->span == HY3D_SPAN_CAUSAL) {
+        fits = hy3d__mul_i64(stop, stop + 1, &seen);
+        seen = fits ? seen / 2 - first * (first + 1) / 2 : 0;
+    } else if (node->span == HY3D_SPAN_VIDEO) {
+        fits = hy3d__mul_i64(seen, size->frames, &seen);
+    }
+    fits = fits && hy3d__mul_i64(size->rows, size->columns, &tokens) &&
+           hy3d__mul_i64(seen, tokens, &macs) && hy3d__mul_i64(macs, tokens, &macs) &&
+           hy3d__mul_i64(macs, node->width, &macs) && hy3d__mul_i64(macs, 2, &macs);
+    return fits ? macs : -1;
+}
+
+int64_t hy3d__attention_macs(const hy3d_node *node, const hy3d_size *size)
+{
+    const int64_t projected = hy3d__projection_macs(node, size, size->frames, 4);
+    const int64_t scored = hy3d__score_macs(node, size, 0, size->frames);
+    int64_t macs;
+    return projected >= 0 && scored >= 0 && hy3d__add_i64(projected, scored, &macs) ? macs : -1;
+}
+
 static hy3d_status conv_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out)
 {
     const hy3d__frames frames = hy3d__frames_of(node, source->frames);
@@ -202,7 +252,11 @@ static hy3d_status attention_size(const hy3d_node *node, const hy3d_size *source
         return HY3D_ERR_SHAPE_MISMATCH;
     }
     *size_out = *source;
-    return check_size(&keys);
+    const hy3d_status status = check_size(&keys);
+    if (status == HY3D_OK && hy3d__attention_macs(node, source) < 0) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    return status;
 }
 
 hy3d_status hy3d__node_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out)
@@ -228,7 +282,7 @@ hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out)
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     for (int32_t i = 0; i < graph->count; i++) {
-        const bool sized = within(graph->nodes[i].channels, 1, MOST_OF_A_LENGTH);
+        const bool sized = graph->nodes[i].channels >= 1;
         if (!sized || !node_fields(&graph->nodes[i]) || !node_edges(graph, i)) {
             *node_out = i;
             return HY3D_ERR_INVALID_ARGUMENT;
@@ -306,33 +360,45 @@ static int32_t lonely_from(const hy3d_graph *graph, int32_t from)
     return -1;
 }
 
-/* How far a cut is felt, counted in rows of the cut's value, and rows of each value for one of the
- * input: doubles, which hold the quotients of small powers of two exactly. */
+/* How far a cut is felt along one axis, counted in rows (columns) of the cut's value, and those of
+ * each value for one of the input: doubles, which hold the quotients of small powers of two exactly.
+ */
 typedef struct reached {
-    double rows, scale;
+    double far, scale;
 } reached;
 
-static reached reached_by(const hy3d_node *node, const reached *all, double cut_scale)
+static reached reached_by(const hy3d_node *node, int axis, const reached *all, double cut_scale)
 {
     reached found = all[node->source];
     if (node->op == HY3D_OP_CONV) {
-        const double up = found.scale * node->up[1];
-        const int32_t extent = node->dilation[1] * (node->kernel[1] - 1);
-        const int32_t after = extent - node->before[1];
-        found.rows += (after > node->before[1] ? after : node->before[1]) / (up / cut_scale);
-        found.scale = up * node->shuffle[1] / node->stride[1];
+        const double up = found.scale * node->up[axis];
+        const int32_t extent = node->dilation[axis] * (node->kernel[axis] - 1);
+        const int32_t after = extent - node->before[axis];
+        found.far += (after > node->before[axis] ? after : node->before[axis]) / (up / cut_scale);
+        found.scale = up * node->shuffle[axis] / node->stride[axis];
     } else if (node->op == HY3D_OP_MAP || node->op == HY3D_OP_OPAQUE) {
-        found.scale *= (double)node->space_up[0] / node->space_down[0];
+        found.scale *= (double)node->space_up[axis - 1] / node->space_down[axis - 1];
     }
-    if (node->other >= 0 && all[node->other].rows > found.rows) {
-        found.rows = all[node->other].rows;
+    if (node->other >= 0 && all[node->other].far > found.far) {
+        found.far = all[node->other].far;
     }
     return found;
 }
 
-hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_cut *cut_out)
+/* Scale and reach of a cut along one axis. */
+static reached cut_along(const hy3d_graph *graph, int32_t cut, int axis)
 {
     reached all[HY3D_GRAPH_MAX_NODES];
+    all[0] = (reached){.scale = 1};
+    for (int32_t i = 1; i < graph->count; i++) {
+        all[i] = reached_by(&graph->nodes[i], axis, all, i > cut ? all[cut].scale : 1);
+        all[i].far = i <= cut ? 0 : all[i].far;
+    }
+    return (reached){.far = all[graph->count - 1].far, .scale = all[cut].scale};
+}
+
+hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_cut *cut_out)
+{
     if (cut_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
@@ -346,21 +412,16 @@ hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_
         last = op == HY3D_OP_ATTENTION || op == HY3D_OP_OPAQUE ? i : last;
     }
     hy3d_cut cut = {.node = lonely_from(graph, last), .scale = 1};
-    for (int32_t i = 0; i < graph->count; i++) {
-        all[i].rows = 0;
-        all[i].scale = 1;
-        if (i > 0) {
-            const double scale = cut.node >= 0 && i > cut.node ? all[cut.node].scale : 1;
-            all[i] = reached_by(&graph->nodes[i], all, scale);
-        }
-        all[i].rows = i <= cut.node ? 0 : all[i].rows;
-        cut.group_norms += i > cut.node && graph->nodes[i].norm == HY3D_NORM_GROUP;
+    for (int32_t i = cut.node + 1; i < graph->count; i++) {
+        cut.group_norms += graph->nodes[i].norm == HY3D_NORM_GROUP;
     }
     if (cut.node >= 0) {
-        const double scale = all[cut.node].scale;
-        cut.scale = (int64_t)scale;
-        cut.reach = (int64_t)ceil(all[graph->count - 1].rows - 1e-6);
-        if (scale < 1 || floor(scale) < scale) {
+        const reached rows = cut_along(graph, cut.node, 1);
+        const reached columns = cut_along(graph, cut.node, 2);
+        const double far = rows.far > columns.far ? rows.far : columns.far;
+        cut.scale = (int64_t)rows.scale;
+        cut.reach = (int64_t)ceil(far - 1e-6);
+        if (rows.scale < 1 || floor(rows.scale) < rows.scale) {
             cut.node = -1;
         }
     }

@@ -225,6 +225,11 @@ static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
             return false;
         }
     }
+    for (int32_t i = 0; i < section->steps && times > 1; i++) { /* with all that nodes keep */
+        if (!walk_step(w, &a->steps[section->first_step + i], 0, slices)) {
+            return false;
+        }
+    }
     w->cost.steps += (int64_t)times * section->steps;
     w->cost.seconds += times * w->clock.computing;
     return hy3d__mul_i64(macs, times, &macs) && hy3d__add_i64(w->cost.macs, macs, &w->cost.macs);

@@ -87,7 +87,7 @@ typedef struct hy3d_size {
 
 /* Where a decode may be cut in two: behind node `node`, whose value is the only one that nodes
  * after it read. 0: before everything; -1: nowhere. scale: rows of that value for one row of the
- * input. reach: rows of it at a tile's border that a cut there can change in the output.
+ * input. reach: rows or columns of it at a tile's border that a cut there can change.
  * group_norms: nodes behind it with a GroupNorm. */
 typedef struct hy3d_cut {
     int32_t node;

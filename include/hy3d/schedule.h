@@ -231,10 +231,11 @@ typedef struct hy3d_schedule hy3d_schedule;
 
 HY3D_BEGIN_DECLS
 
-/* Compiles the candidates that are allowed and takes one: of those that fit the fastest, an exact
- * one before an inexact one, the device before the host. On HY3D_OK, and on
- * HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the candidates, and the caller
- * destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
+/* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
+ * the host, there the whole picture before tiles, and of these the fastest; of tiles the largest of
+ * the first halo that has some. So a larger budget gives a faster program, or one of a better kind.
+ * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
+ * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
  * range; HY3D_ERR_UNSUPPORTED, no strategy that is allowed can run this graph;
  * HY3D_ERR_OUT_OF_MEMORY; and whatever the workspace function returned. */
 HY3D_API hy3d_status hy3d_schedule_compile(hy3d_context *context,

@@ -103,7 +103,9 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
         is_there = is_there || (is_same_way(&all[i], chosen) && all[i].steps == chosen->steps &&
                                 all[i].device_bytes == chosen->device_bytes &&
                                 all[i].host_bytes == chosen->host_bytes);
-        if (all[i].status == HY3D_OK && all[i].fits && all[i].is_exact >= chosen->is_exact &&
+        const bool tiles = all[i].order == HY3D_ORDER_TILES;
+        if (all[i].status == HY3D_OK && all[i].fits &&
+            tiles <= (chosen->order == HY3D_ORDER_TILES) &&
             all[i].on_host <= chosen->on_host && all[i].seconds < chosen->seconds) {
             return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
                           chosen->seconds);
@@ -237,8 +239,8 @@ static bool is_exact(judge *j, int64_t smallest)
            object(j, "a budget one byte below the smallest does");
 }
 
-/* A larger budget is never predicted slower, and neither the device nor what is exact is given up
- * for it: the device before the host, then exact before inexact, then, of one halo, the
+/* A larger budget is never predicted slower, and neither the device nor the whole picture is given
+ * up for it: the device before the host, then the whole picture before tiles, then, of one halo, the
  * fastest: halos are tried in the order of the request. */
 static bool is_no_worse(judge *j, const choice *small, const choice *large)
 {
@@ -249,9 +251,10 @@ static bool is_no_worse(judge *j, const choice *small, const choice *large)
     if (large->status != HY3D_OK) {
         return object(j, "a smaller budget does, this one does not");
     }
+    const bool in_tiles = a->order == HY3D_ORDER_TILES, now = b->order == HY3D_ORDER_TILES;
     return (b->on_host <= a->on_host &&
-            (b->on_host != a->on_host || b->is_exact > a->is_exact ||
-             (b->is_exact == a->is_exact &&
+            (b->on_host != a->on_host || now < in_tiles ||
+             (now == in_tiles &&
               (b->seconds <= a->seconds || b->halo_row < a->halo_row)))) ||
            object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on "
                   "host %d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,

@@ -344,7 +344,7 @@ def _result_bytes(job: Job) -> int:
 def _with_margin(count: int, device: torch.device) -> int:
     """Bytes that are planned: as the core's margin."""
     least = CPU_ALLOWANCE_BYTES if device.type == "cpu" else _GPU_MARGIN_BYTES
-    return count + max(least, count // 1000 * round(1000 * PLANNED_SHARE))
+    return count + max(least, count * round(1000 * PLANNED_SHARE) // 1000)
 
 
 _REASONS = {"HY3D_ERR_OVERFLOW": "it has too many steps"}
