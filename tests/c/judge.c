@@ -240,8 +240,8 @@ static bool is_exact(judge *j, int64_t smallest)
 }
 
 /* A larger budget is never predicted slower, and neither the device nor the whole picture is given
- * up for it: the device before the host, then the whole picture before tiles, then, of one halo, the
- * fastest: halos are tried in the order of the request. */
+ * up for it: the device before the host, then the whole picture before tiles, then the fastest; of
+ * tiles the widest halo (in the request's order) and the largest, which have the fewest borders. */
 static bool is_no_worse(judge *j, const choice *small, const choice *large)
 {
     const hy3d_candidate *const a = &small->candidate, *const b = &large->candidate;
@@ -255,7 +255,8 @@ static bool is_no_worse(judge *j, const choice *small, const choice *large)
     return (b->on_host <= a->on_host &&
             (b->on_host != a->on_host || now < in_tiles ||
              (now == in_tiles &&
-              (b->seconds <= a->seconds || b->halo_row < a->halo_row)))) ||
+              (b->seconds <= a->seconds || b->halo_row < a->halo_row ||
+               (now && b->level < a->level))))) ||
            object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on "
                   "host %d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
                   a->is_exact, a->on_host);
