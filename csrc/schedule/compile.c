@@ -9,7 +9,8 @@
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
-/* So many levels of tiles are looked at though the smallest does not fit. */
+/* Levels of tiles that are looked at though the smallest does not fit: all of a few, else so many. */
+#define FEW 16
 #define BETWEEN 4
 
 static int64_t budget_of(int64_t budget)
@@ -436,7 +437,7 @@ static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_
         }
         return status;
     }
-    const int32_t step = count > 2 + BETWEEN ? (count - 2) / BETWEEN : 1;
+    const int32_t step = count > FEW ? (count - 2) / BETWEEN : 1;
     for (int32_t i = step; i < count - 1 && status == HY3D_OK; i += step) {
         status = look_at_level(context, s, on_host, &levels[i], &fits);
         *fits_out = *fits_out || fits;

@@ -93,6 +93,9 @@ static void convolve(hy3d__builder *b, int32_t first, int32_t last)
         hy3d__state *state = &b->states[i];
         if (b->graph->nodes[i].norm == HY3D_NORM_GROUP) {
             require(b, source, b->states[source].size.frames);
+            if (b->output < 0) { /* the statistics are wanted, though it may have nothing to make */
+                hy3d__do_reduce(b, i);
+            }
         }
         require(b, source, state->frames.passed);
         if (state->made < state->frames.passed) {
