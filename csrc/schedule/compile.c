@@ -304,30 +304,38 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
     return status;
 }
 
-/* The fastest of the limits that fit; where none does, the least one. */
+/* The fastest of the limits that fit; where none does, the least one. What the smallest budget is
+ * is asked of the first limits that the host's budget allows, so it is the same under any budget. */
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *all)
 {
     hy3d__arrays plain = {.steps = NULL};
     hy3d_candidate best = *all;
-    bool found = false, is_bounded = false; /* some limit would do, however large the budget */
+    bool found = false, is_bounded = false;
     hy3d_status status = build(context, s, all, &plain);
     const int64_t least = status == HY3D_OK ? hy3d__least_resident(&s->request, &plain) : 0;
-    for (int32_t i = 0; i < 2 * LIMITS && !is_fatal(status); i++) {
-        hy3d_candidate c = *all;
-        c.resident_bytes = least + (all->device_bytes - least) / LIMITS * (i / 2);
-        c.is_early = i % 2;
-        if (is_bounded && c.resident_bytes > budget_of(s->request.device_budget)) {
+    for (int32_t i = 0; i < LIMITS && !is_fatal(status); i++) {
+        const int64_t limit = least + (all->device_bytes - least) / LIMITS * i;
+        bool allowed = false;
+        if (is_bounded && limit > budget_of(s->request.device_budget)) {
             break; /* and so are those behind it */
         }
-        status = measure_limit(context, s, &plain, &c);
-        if (status != HY3D_OK) {
-            continue;
+        for (int32_t early = 0; early < 2 && !is_fatal(status); early++) {
+            hy3d_candidate c = *all;
+            c.resident_bytes = limit;
+            c.is_early = early;
+            status = measure_limit(context, s, &plain, &c);
+            if (status != HY3D_OK) {
+                continue;
+            }
+            if (!is_bounded) {
+                note_smallest(s, &c);
+            }
+            allowed = allowed || needed_budget(&s->request, &c) < INT64_MAX;
+            const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
+            best = better ? c : best;
+            found = true;
         }
-        note_smallest(s, &c);
-        is_bounded = is_bounded || needed_budget(&s->request, &c) < INT64_MAX;
-        const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
-        best = better ? c : best;
-        found = true;
+        is_bounded = is_bounded || allowed;
     }
     hy3d__arrays_destroy(context, &plain);
     if (is_fatal(status)) {
