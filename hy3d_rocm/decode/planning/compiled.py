@@ -6,7 +6,7 @@ is decided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +73,13 @@ class Compiled:
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
-        schedule: Schedule, halos: tuple[tuple[int, int, int], ...],
+        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], refused: list[Candidate],
     ) -> None:  # fmt: skip
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.graph = graph
         self.schedule = schedule
         self.halos = halos
+        self.refused = refused
 
     @property
     def program(self) -> Program:
@@ -89,7 +90,7 @@ class Compiled:
 
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""
-        return [self._candidate(c) for c in self.schedule.candidates]
+        return [*self.refused, *(self._candidate(c) for c in self.schedule.candidates)]
 
     def plan(self) -> Plan:
         """The program's. DoesNotFitError, or ValueError, where there is none."""
@@ -207,11 +208,13 @@ class Compiled:
 def compile_job(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None, *,
     making: Mapping[str, Any] | None = None, compiles_all: bool = False,
+    check: Callable[[], object] = lambda: None,
 ) -> Compiled:  # fmt: skip
     """The schedule of a job whose layers are known. making: what frames depend on that are there
-    already (execution.making_of): only what makes such frames is a candidate. compiles_all: all
-    candidates, though an earlier one fits. ValueError (a sentence) for a strategy that is not
-    known."""
+    already (execution.making_of): only its strategy and sizes are taken. compiles_all: all
+    candidates, though an earlier one fits. check: called before each question of what a step
+    takes; what it raises ends the planning. ValueError (a sentence) for a strategy that is not
+    known or can't be taken."""
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
@@ -221,11 +224,16 @@ def compile_job(
         strategy = making["strategy"]
     on_cpu = job.device.type == "cpu"
     graph = record(job.family, job.encode)
-    allowed, own = _allowed(job, strategy)
+    allowed, own, refused = _allowed(job, strategy)
+    if not allowed:
+        raise nothing_fits(refused, budget, strategy, ())
     halos = _halos(options, making)
-    workspace = StepWorkspace(
-        graph, *_place(job, job.device), job.dtype, _place(job, _CPU)
-    )
+    takes = StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+        check()
+        return takes(step, source, on_host)
+
     schedule = _native.compile_schedule(
         graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
         input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
@@ -239,11 +247,12 @@ def compile_job(
         statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
         own_bytes=own, only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos)
+    return Compiled(job, budget, strategy, options, graph, schedule, halos, refused)
 
 
-def _allowed(job: Job, strategy: str) -> tuple[int, int]:
-    """Strategies as bits, and bytes of the VAE's own code where that is one (-1: not known)."""
+def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
+    """Strategies as bits, bytes of the VAE's own code where that is one (else -1), and that with
+    the reason where these can't be told."""
     allowed = _ALL if strategy == "auto" else _BITS[strategy]
     if strategy == "auto" and job.is_fused:
         allowed &= ~_BITS["whole"]  # it would be slower as well as larger
@@ -251,16 +260,16 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int]:
         allowed &= ~_BITS["tiled"]
     if strategy == "cpu" and job.device.type == "cpu":
         allowed = _BITS["cpu"]
-    own = -1
+    own, refused = -1, []
     if allowed & _BITS["whole"]:
         from hy3d_rocm.decode.planning.prices import Prices
 
         try:
-            need = Prices(job)(Way("whole"))
-            own = need.device_bytes
-        except ValueError:
-            allowed &= ~_BITS["whole"] if strategy == "auto" else _ALL
-    return allowed, own
+            own = Prices(job)(Way("whole")).device_bytes
+        except ValueError as error:
+            allowed &= ~_BITS["whole"]
+            refused.append(Candidate(Way("whole"), None, False, str(error)))
+    return allowed, own, refused
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:

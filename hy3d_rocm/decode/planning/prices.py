@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,10 +68,10 @@ def plan_job(
 ) -> Plan:  # fmt: skip
     """The best way to do the job within the budget, or of the strategy that was asked for.
 
-    wanted: says of each way of a VAE's own code whether it may be taken; asked once where the layers
-    are known. making: see compile_job. Raises DoesNotFitError with the least budget
-    that would do, ValueError (sentences) for a strategy that is not known or that this VAE can't be
-    run with.
+    wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
+    its answer means nothing, but it is called all along, and may raise. making: see compile_job.
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a strategy
+    that is not known or that this VAE can't be run with.
     """
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
@@ -78,8 +79,8 @@ def plan_job(
     if _native.available and not is_opaque(job.family):
         from hy3d_rocm.decode.planning.compiled import compile_job
 
-        wanted(Way("whole"))  # raises after a cancel
-        return compile_job(job, budget, strategy, options, making=making).plan()
+        check = partial(wanted, Way("whole"))
+        return compile_job(job, budget, strategy, options, making=making, check=check).plan()
     offered: Iterable[Way] = list_ways(job, options)
     excluded = left_out(job, options or WayOptions())
     if not _native.available:
