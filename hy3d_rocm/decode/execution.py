@@ -37,9 +37,9 @@ from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
-from hy3d_rocm.decode.planning.compiled import compile_job
+from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
 from hy3d_rocm.decode.planning.jobs import unused_sizes
-from hy3d_rocm.decode.planning.prices import Prices, plan_job
+from hy3d_rocm.decode.planning.prices import Prices
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeReport, Step
 from hy3d_rocm.decode.run import Run
@@ -143,8 +143,11 @@ class Execution:
         self._describe(self.plan)
 
     def _planned(self) -> Plan:
+        wanted, counter = self._may_be_taken, self.counter
+        if not ways.is_opaque(self.job.family):  # a schedule keeps it: it must not lead back here
+            wanted = lambda way: counter.check() is None  # noqa: E731
         return plan_job(
-            self.job, self.budget, self.strategy, self.options, self._may_be_taken, self.making
+            self.job, self.budget, self.strategy, self.options, wanted, self.making
         )
 
     def _going_on(self, plan: Plan, making: Mapping[str, Any]) -> Plan:
@@ -157,11 +160,9 @@ class Execution:
         return plan
 
     def _may_be_taken(self, way: Way) -> bool:
-        """Not one that failed; one whose frames are made as those that are there. Asked before each
-        way is priced, so a cancel is looked at."""
+        """Of a VAE's own code: not one that failed; one whose frames are made as those that are
+        there. Asked before each way is priced, so a cancel is looked at."""
         self.counter.check()
-        if not ways.is_opaque(self.job.family):
-            return True  # the C core's affair
         goes_on = self.making is None or making_of(self.job, way) == self.making
         return goes_on and _key(way) not in self.tried
 

@@ -61,8 +61,8 @@ class OomError(AssertionError):
 @dataclass(frozen=True)
 class Faults:
     """Where memory runs out. grains: numbers of attempts at a step of a program, or at a grain of a
-    VAE's own code. onward: at all attempts from this one on. operators: numbers of torch's operators. core: the number of an allocation of the
-    C core, forever: and all after it."""
+    VAE's own code. onward: at all attempts from this one on. operators: numbers of torch's
+    operators. core: the number of an allocation of the C core, forever: and all after it."""
 
     grains: tuple[int, ...] = ()
     onward: int | None = None
@@ -205,10 +205,11 @@ class Job:
             raise OomError(f"it does not work undisturbed: {text}")
         self.grains, self.operators = injector.grains, injector.operators
         self.allocations = self.allocations_now() - before
-        self.clean()
-        self.live = core.live_allocations() if core is not None else 0
         self.first, wanted = self.reference(injector.plan, is_watched=True)
         _, alone = self.reference(injector.plan, is_watched=False)
+        del injector
+        self.clean()
+        self.live = core.live_allocations() if core is not None else 0
         for one, two in ((got, wanted), (self.run(Faults())[1], alone)):
             if not np.array_equal(one, two):
                 raise OomError(f"{self.name}: two undisturbed runs differ")
@@ -274,6 +275,8 @@ class Job:
         """One decode with faults: "same way", "another way" or "ended". OomError where it is
         wrong."""
         injector, got, text = self.run(chosen, number % 3)
+        key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
+        del injector  # with its plan, which has a schedule
         self.clean()
         left = core.live_allocations() - self.live if core is not None else 0
         if left:
@@ -282,7 +285,6 @@ class Job:
             if not (text.startswith(ENDED) and LEFT in text):
                 raise OomError(f"the error is no sentence: {text!r}")
             return "ended"
-        key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
         if got.shape != wanted.shape or not np.array_equal(got, wanted):
             if self.is_by_another_tier(chosen, got, wanted):
                 return "another tier"

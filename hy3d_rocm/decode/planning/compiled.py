@@ -6,8 +6,9 @@ is decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,9 +31,12 @@ from hy3d_rocm.decode.planning.planner import (
     Need,
     Plan,
     Way,
+    choose,
     nothing_fits,
     plan_of,
 )
+from hy3d_rocm.decode.planning.prices import Prices
+from hy3d_rocm.decode.planning.ways import is_native, is_opaque, left_out, list_ways
 from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program, Schedule
     from hy3d_rocm.decode.memory.budget import Budget
 
-__all__ = ["Compiled", "compile_job"]
+__all__ = ["Compiled", "compile_job", "plan_job"]
 
 # hy3d_section_kind
 _ALL_OF_IT, _PREFIX = 0, 1
@@ -49,8 +53,8 @@ _ALL = 15
 _CPU = torch.device("cpu")
 # What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
 _GPU_MARGIN_BYTES = 56 * MB
-# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how much
-# longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
+# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how
+# much longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
 _GPU_RATES = (3e14, 3e12, 2e-5, 2.6)
 _CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
 _COPY_RATE = 2.5e10
@@ -66,6 +70,31 @@ _NATIVE_LATENTS = (4, 2)
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
+
+
+def plan_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
+    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """The best way to do the job within the budget, or of the strategy that was asked for.
+
+    wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
+    its answer means nothing, but it is called all along, and may raise. making: see compile_job.
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
+    strategy that is not known or that this VAE can't be run with.
+    """
+    if strategy not in STRATEGIES:
+        known = ", ".join(map(repr, STRATEGIES))
+        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    if _native.available and not is_opaque(job.family):
+        check = partial(wanted, Way("whole"))
+        return compile_job(job, budget, strategy, options, making=making, check=check).plan()
+    offered: Iterable[Way] = list_ways(job, options)
+    excluded = left_out(job, options or WayOptions())
+    if not _native.available:
+        excluded.append(f"cpu needs the C core ({_native.missing})")
+        offered = (way for way in offered if way.strategy != "cpu")
+    return choose(filter(wanted, offered), budget, strategy, Prices(job), excluded)
 
 
 class Compiled:
@@ -174,7 +203,6 @@ class Compiled:
         against 10.6 in the next decode). What is there already is used.
         """
         from hy3d_rocm.decode.native.memory import growth_bytes
-        from hy3d_rocm.decode.planning.ways import is_native
 
         way = self._way(self.program.candidate)
         if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
@@ -239,13 +267,14 @@ def compile_job(
         input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
-        margin_permille=round(1000 * PLANNED_SHARE), is_unified=int(budget.is_unified and not on_cpu),
-        is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
+        margin_permille=round(1000 * PLANNED_SHARE),
+        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
         pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
         statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
-        own_bytes=own, only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+        own_bytes=own,
+        only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
     return Compiled(job, budget, strategy, options, graph, schedule, halos, refused)
 
@@ -262,8 +291,6 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
         allowed = _BITS["cpu"]
     own, refused = -1, []
     if allowed & _BITS["whole"]:
-        from hy3d_rocm.decode.planning.prices import Prices
-
         try:
             own = Prices(job)(Way("whole")).device_bytes
         except ValueError as error:
@@ -300,8 +327,8 @@ def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[in
 
 
 def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
-    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those of
-    one latent frame. By shape alone."""
+    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
+    of one latent frame. By shape alone."""
     from hy3d_rocm.decode.planning.backends import computes_natively
 
     if options.chunk_size:
