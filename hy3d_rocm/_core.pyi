@@ -87,10 +87,10 @@ class Program:
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
         """node, is_keys, frames, rows, bytes, host_bytes."""
     def fallback(
-        self, step: int, reason: _Reason, can_widen: bool = False
+        self, attempts: int, reason: _Reason, can_widen: bool = False
     ) -> Literal["step again", "begin again", "wider", "stop"]:
-        """What comes after a step (counted in the whole program) failed. After "begin again" the
-        schedule has another program. Exceptions of the workspace function."""
+        """What comes after a step failed that was tried so often. After "begin again" the schedule
+        has another program. Exceptions of the workspace function."""
 
 def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],

@@ -806,21 +806,20 @@ static bool read_reason(PyObject *value, hy3d_reason *out)
                                value);
 }
 
-static PyObject *fall_back(PyObject *self, int64_t step, hy3d_reason reason, bool can_widen)
+static PyObject *fall_back(PyObject *self, int64_t attempts, hy3d_reason reason, bool can_widen)
 {
     const hy3d_program *const program = open_program(self);
     if (program == NULL) {
         return NULL;
     }
     schedule_object *const owner = schedule_of(program_of(self)->owner);
-    if (step < 0 || step >= program->step_count) {
-        hy3d_py_value_error("There is no step %lld: the program has %d.", (long long)step,
-                            (int)program->step_count);
+    if (attempts < 1 || attempts > INT32_MAX) {
+        hy3d_py_value_error("attempts is %lld: it must be at least 1.", (long long)attempts);
         return close_program(self, NULL);
     }
     hy3d_action action = HY3D_ACTION_STOP;
     const hy3d_status status = hy3d_schedule_fallback(context_of(owner), owner->schedule,
-                                                      (int32_t)step, reason, can_widen, &action);
+                                                      (int32_t)attempts, reason, can_widen, &action);
     owner->given_up += action == HY3D_ACTION_BEGIN_AGAIN || status != HY3D_OK;
     close_program(self, NULL);
     if (PyErr_Occurred() != NULL) {
@@ -828,26 +827,26 @@ static PyObject *fall_back(PyObject *self, int64_t step, hy3d_reason reason, boo
     }
     if (status != HY3D_OK) {
         return hy3d_py_raise(hy3d_py_get_state(owner->module), status,
-                             "What follows the failure of step %lld could not be compiled: %s.",
-                             (long long)step, hy3d_status_text(status));
+                             "What follows the failure could not be compiled: %s.",
+                             hy3d_status_text(status));
     }
     return PyUnicode_FromString(actions[action]);
 }
 
 static PyObject *program_fallback(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"step", "reason", "can_widen", NULL};
-    PyObject *step_object = NULL;
+    char *keywords[] = {"attempts", "reason", "can_widen", NULL};
+    PyObject *attempts_object = NULL;
     PyObject *reason_object = NULL;
     int can_widen = 0;
-    int64_t step = 0;
+    int64_t attempts = 0;
     hy3d_reason reason = HY3D_REASON_OUT_OF_MEMORY;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:fallback", keywords, &step_object,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:fallback", keywords, &attempts_object,
                                      &reason_object, &can_widen) ||
-        !hy3d_py_int64(step_object, "step", &step) || !read_reason(reason_object, &reason)) {
+        !hy3d_py_int64(attempts_object, "attempts", &attempts) || !read_reason(reason_object, &reason)) {
         return NULL;
     }
-    return fall_back(self, step, reason, can_widen != 0);
+    return fall_back(self, attempts, reason, can_widen != 0);
 }
 
 /* --- types ------------------------------------------------------------------------------------ */

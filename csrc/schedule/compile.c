@@ -542,7 +542,6 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
 {
     hy3d__arrays_destroy(context, &s->arrays);
     memset(&s->program, 0, sizeof s->program);
-    s->retried_step = -1;
     s->chosen = best_of(s);
     if (s->chosen < 0) {
         return HY3D_ERR_BUDGET_TOO_SMALL;
@@ -652,7 +651,7 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
         return status;
     }
     hy3d_schedule *s = memory;
-    *s = (hy3d_schedule){.request = *request, .chosen = -1, .retried_step = -1};
+    *s = (hy3d_schedule){.request = *request, .chosen = -1};
     status = copy_graph(context, request, s);
     if (status == HY3D_OK) {
         status = choose(context, s);
@@ -743,17 +742,15 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
     return give_up(context, s, &failed);
 }
 
-hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int32_t step,
+hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int32_t attempts,
                                    hy3d_reason reason, bool can_widen, hy3d_action *action_out)
 {
     const bool memory =
         reason == HY3D_REASON_OUT_OF_MEMORY || reason == HY3D_REASON_OUT_OF_HOST_MEMORY;
-    if (context == NULL || s == NULL || action_out == NULL || s->chosen < 0 || step < 0 ||
-        step >= s->program.step_count) {
+    if (context == NULL || s == NULL || action_out == NULL || s->chosen < 0 || attempts < 1) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    if (reason == HY3D_REASON_REFUSED || (memory && s->retried_step != step)) {
-        s->retried_step = memory ? step : s->retried_step;
+    if (reason == HY3D_REASON_REFUSED || (memory && attempts < HY3D_STEP_ATTEMPTS)) {
         *action_out = HY3D_ACTION_STEP_AGAIN;
         return HY3D_OK;
     }

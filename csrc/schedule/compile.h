@@ -18,7 +18,6 @@ struct hy3d_schedule {
     int64_t smallest;            /* see hy3d_schedule_smallest_budget */
     hy3d__arrays arrays;         /* of the program that was taken */
     hy3d_program program;
-    int32_t retried_step;        /* of the program, tried again already; -1 */
     hy3d__builder builders[2];   /* for the device, for the host */
     bool built[2];
 };

@@ -21,9 +21,10 @@ from hy3d_rocm.decode.checks import STRATEGIES, check_choice
 from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decode.planning.compiled import plan_job
 from hy3d_rocm.decode.planning.jobs import unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
-from hy3d_rocm.decode.planning.prices import Prices, plan_job
+from hy3d_rocm.decode.planning.prices import Prices
 from hy3d_rocm.decode.planning.ways import Job, WayOptions, list_ways
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.units import size_text

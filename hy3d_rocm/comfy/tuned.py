@@ -20,7 +20,7 @@ from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.conv import probe as probing
-from hy3d_rocm.decode.planning.prices import plan_job
+from hy3d_rocm.decode.planning.compiled import plan_job
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory

@@ -30,17 +30,18 @@ from hy3d_rocm.decode.failures import (
     Failure,
     failure_of,
 )
-from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.faults import ATTEMPTS, is_out_of_memory
+from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning import ways
-from hy3d_rocm.decode.planning.compiled import compile_job
+from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
 from hy3d_rocm.decode.planning.jobs import unused_sizes
-from hy3d_rocm.decode.planning.prices import Prices, plan_job
+from hy3d_rocm.decode.planning.prices import Prices
 from hy3d_rocm.decode.precision import NonFiniteError, wider
-from hy3d_rocm.decode.report import DecodeReport, Step
+from hy3d_rocm.decode.report import DecodeCancelled, DecodeReport, Step
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.stages import (
     StageLog,
@@ -129,9 +130,8 @@ class Execution:
 
     def _choose(self) -> None:
         try:
-            self.plan = plan_job(
-                self.job, self.budget, self.strategy, self.options, self._may_be_taken, self.making
-            )
+            plan = self._planned()
+            self.plan = plan if self.making is None else self._going_on(plan, self.making)
         except ValueError as error:
             if self.making is None:
                 raise
@@ -142,12 +142,27 @@ class Execution:
             ) from error
         self._describe(self.plan)
 
+    def _planned(self) -> Plan:
+        wanted, counter = self._may_be_taken, self.counter
+        if not ways.is_opaque(self.job.family):  # a schedule keeps it: it must not lead back here
+            wanted = lambda way: counter.check() is None  # noqa: E731
+        return plan_job(
+            self.job, self.budget, self.strategy, self.options, wanted, self.making
+        )
+
+    def _going_on(self, plan: Plan, making: Mapping[str, Any]) -> Plan:
+        """The plan that makes frames as those that are there. ValueError where none does."""
+        if self.strategy not in ("auto", making["strategy"]):
+            raise ValueError(f"the strategy {self.strategy!r} was asked for")
+        while plan.compiled is not None and making_of(self.job, plan.way) != making:
+            plan.compiled.program.fallback(ATTEMPTS, "no kernel")
+            plan = plan.compiled.plan()
+        return plan
+
     def _may_be_taken(self, way: Way) -> bool:
-        """Not one that failed; one whose frames are made as those that are there. Asked before each
-        way is priced, so a cancel is looked at."""
+        """Of a VAE's own code: not one that failed; one whose frames are made as those that are
+        there. Asked before each way is priced, so a cancel is looked at."""
         self.counter.check()
-        if not ways.is_opaque(self.job.family):
-            return True  # the C core's affair
         goes_on = self.making is None or making_of(self.job, way) == self.making
         return goes_on and _key(way) not in self.tried
 
@@ -176,8 +191,7 @@ class Execution:
         if failure.what == NOT_FINITE and failure.wider is None:
             raise failure.final(plan.way.name, ValueError("no wider type is left"))
         if plan.compiled is not None and failure.wider is None:
-            self.making = None
-            self._begin_again(plan, plan.compiled, failure)
+            self._begin_again(plan, failure)
             event["next_way"] = self.plan.way.name if self.plan is not None else ""
             self._say_again(plan, failure, event)
             return
@@ -194,32 +208,42 @@ class Execution:
         event["next_way"] = self.plan.way.name if self.plan is not None else ""
         self._say_again(plan, failure, event)
 
-    def _begin_again(self, plan: Plan, compiled: Compiled, failure: Failure) -> None:
+    def _begin_again(self, plan: Plan, failure: Failure) -> None:
         """With the program that the C core gives after a failure; raises where it has none."""
-        action = self._action
-        reason = _REASONS[failure.what, failure.on_host]
-        while action in (None, "step again"):  # no step failed, or one that another attempt can't cure
-            action = compiled.program.fallback(0, reason)
-        self._action = None
-        if action != "begin again":
-            raise failure.final(plan.way.name, ValueError("every other candidate failed or needs more"))
-        self.plan = compiled.plan()
+        compiled, action, self._action = plan.compiled, self._action, None
+        try:
+            if self.making is not None:  # now others can be had than those that could go on
+                self.making = None
+                other = self._planned()
+                compiled = other.compiled
+                action = None if _key(other.way) == _key(plan.way) else "begin again"
+            if action is None:  # no step failed, or one that another attempt can't cure
+                action = self._fall_back(compiled, ATTEMPTS, failure)
+            if action != "begin again":
+                raise ValueError("every other candidate failed or needs more")
+            self.plan = compiled.plan()
+        except (ValueError, MemoryError) as error:
+            raise failure.final(plan.way.name, error) from None
         self._describe(self.plan)
 
+    def _fall_back(self, compiled: Compiled, attempts: int, failure: Failure) -> str:
+        """What the C core says comes next."""
+        return compiled.program.fallback(attempts, _REASONS[failure.what, failure.on_host])
+
     def _recover(self, step: int, attempts: int, error: BaseException) -> bool:
-        """After a step failed: whether it is to be made again."""
+        """After a step failed so often: whether it is to be made again."""
         plan = self.plan
         assert plan is not None
         assert plan.compiled is not None
         if not is_out_of_memory(error):
             return False
-        failure = failure_of(error, self.job.device_of(plan.way).type == "cpu")
-        reason = _REASONS[failure.what, failure.on_host]
-        self._action = plan.compiled.program.fallback(step, reason)
-        if self._action != "step again":
+        device = self.job.device_of(plan.way)
+        failure = failure_of(error, device.type == "cpu")
+        action = self._fall_back(plan.compiled, attempts, failure)
+        if action != "step again":
+            self._action = action
             return False
-        self._action = None
-        _relieve(self.job.device_of(plan.way))
+        _relieve(device)
         return True
 
     def _say_again(self, plan: Plan, failure: Failure, event: dict[str, Any]) -> None:
@@ -267,6 +291,8 @@ class Execution:
                 self._carry_out(way)
         except NonFiniteError as error:
             return Failure(NOT_FINITE, str(error), wider(self.job.dtype, self.fallback))
+        except DecodeCancelled:
+            raise
         except (RuntimeError, MemoryError) as error:
             self.counter.check()  # a cancel may have cut a convolution short
             return failure_of(error, self.job.device_of(way).type == "cpu")
@@ -296,6 +322,9 @@ class Execution:
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
         narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
+        if narrowing is not None and self.plan is not None and self.plan.compiled is not None:
+            with narrowing:
+                record(job.family, job.encode)  # what a timestep becomes is in the layers
         for sample in range(self.z.shape[0]):
             if ways.is_tiled(way):
                 self._in_tiles(job, way, sample, tools, narrowing)

@@ -41,6 +41,12 @@ OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
+# Methods of a Run by the same number: it must not hold them itself, or it would outlive its decode
+# with all that it has. Of "" _make does it itself, or it moves slices.
+_WORKS = (
+    "", "_conv", "_pass", "_keys", "_attend", "_map", "_add", "_trim", "_map", "_moments",
+    "_reduce", "", "", "", "", "_exchange", "_exchange",
+)  # fmt: skip
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
 #: bytes of slices freed on the CPU until free pages are returned to the system
@@ -141,12 +147,6 @@ class Run:
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
         self._freed_bytes = 0
-        # By number, as OPS; what is None is done by _make itself, or moves slices.
-        self._works: tuple[Callable[[ProgramStep], Any] | None, ...] = (
-            None, self._conv, self._pass, self._keys, self._attend, self._map, self._add,
-            self._trim, self._map, self._moments, self._reduce, None, None, None, None,
-            self._exchange, self._exchange,
-        )  # fmt: skip
 
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor]
@@ -197,17 +197,18 @@ class Run:
         self, step: ProgramStep, at: int, told: Step, fetch: Callable[[Range], Tensor]
     ) -> None:
         """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
-        name, work = OPS[step.op], self._works[step.op]
+        name, does = OPS[step.op], _WORKS[step.op]
         if name == "enter":
             entered = self._attempt(at, lambda: self._enter(step, fetch))
             self._slices[step.slice] = entered
             self._took(step, entered.ready())
             return
-        if work is None:
+        if not does:
             self._attempt(at, lambda: self._move(name, step))
             return
         if step.slice < 0 and name in ("conv", "pass"):
             return  # frames that nobody wants
+        work: Callable[[ProgramStep], Any] = getattr(self, does)
         made = self._attempt(at, lambda: work(step))
         if made is None:
             return
@@ -234,8 +235,11 @@ class Run:
                 traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
                 failure = error
             attempts += 1
-            if not self.recover(at, attempts, failure):
-                raise failure
+            try:
+                if not self.recover(at, attempts, failure):
+                    raise failure
+            finally:
+                del failure  # else it and this frame keep each other, and all that the decode has
 
     def _enter(self, step: ProgramStep, fetch: Callable[[Range], Tensor]) -> _Slice:
         given = fetch(step.frames)

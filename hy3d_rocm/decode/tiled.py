@@ -124,7 +124,9 @@ class TiledRun(Run):
         if self._gathering is not None:
             truth = self._truth()
             self._corrections = {n: Correction(self._measured[n], truth[n]) for n in truth}
-            logger.debug("[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth))
+            logger.debug(
+                "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
+            )
         self._gathering, self._measured, self._used = None, {}, {}
         frames = sum(int(t.shape[2]) for _, t in self._grid)
         whole = frames, *(int(n) for n in self._grid[0][1].shape[3:])

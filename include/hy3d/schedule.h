@@ -251,12 +251,15 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
-/* What comes after step `step` (of the section that ran) failed for this reason. `can_widen`: a
- * wider type is left. After HY3D_ACTION_BEGIN_AGAIN hy3d_schedule_program gives what is begun. It
+/* How often a step is tried in all that runs out of memory. */
+#define HY3D_STEP_ATTEMPTS 3
+/* What comes after a step failed for this reason. `attempts`: how often it was tried (>= 1; of a
+ * failure that no other attempt may cure, HY3D_STEP_ATTEMPTS). `can_widen`: a wider type is left.
+ * After HY3D_ACTION_BEGIN_AGAIN hy3d_schedule_program gives what is begun. It
  * ends: each time a candidate fewer is left, or the same takes less. HY3D_ERR_INVALID_ARGUMENT: no
- * program runs, or it has no such step. */
+ * program runs, or attempts < 1. */
 HY3D_API hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *schedule,
-                                            int32_t step, hy3d_reason reason, bool can_widen,
+                                            int32_t attempts, hy3d_reason reason, bool can_widen,
                                             hy3d_action *action_out);
 
 /* "conv", "layers", "streamed": for printing. Never NULL. */

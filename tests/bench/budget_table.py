@@ -63,7 +63,7 @@ def main() -> None:
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning import ways
-    from hy3d_rocm.decode.planning.prices import plan_job
+    from hy3d_rocm.decode.planning.compiled import plan_job
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -128,22 +128,17 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
     return is_there || object(j, "the one taken is not among the %d candidates", count);
 }
 
-/* One failure after the other, of a step or one behind it, until nothing is left. */
+/* One failure after the other, of a step again or of one behind it, until nothing is left. */
 static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
 {
-    int32_t step = 0;
+    int32_t attempts = 1;
     for (int falls = 0; falls < MOST_FALLS; falls++) {
-        const hy3d_program *program = hy3d_schedule_program(schedule);
         const hy3d_reason why = reason >= 0 ? (hy3d_reason)reason : (hy3d_reason)draw(j, 0, 5);
         const bool can_widen = draw(j, 0, 1) == 1;
-        const int32_t steps = program->section_count > 0 ? program->sections[0].steps : 0;
-        if (step > 0 && step >= steps) {
-            return true; /* the section has run to its end */
-        }
         choice next;
         hy3d_action action = HY3D_ACTION_STOP;
         const hy3d_status status =
-            hy3d_schedule_fallback(j->context, schedule, step, why, can_widen, &action);
+            hy3d_schedule_fallback(j->context, schedule, attempts, why, can_widen, &action);
         j->report->falls++;
         if (status != HY3D_OK) {
             return object(j, "fallback for reason %d: %s", (int)why, hy3d_status_name(status));
@@ -163,14 +158,15 @@ static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
         if (reason == HY3D_REASON_REFUSED && falls > MOST_REFUSALS) {
             return true; /* who asks runs out of tiers */
         }
-        program = hy3d_schedule_program(schedule);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
         if (program == NULL) {
             return object(j, "no program after action %d", (int)action);
         }
         if (action != HY3D_ACTION_STEP_AGAIN && !judge_program(j, program, &next)) {
             return false;
         }
-        step = action == HY3D_ACTION_STEP_AGAIN ? step + (int32_t)(draw(j, 0, 3) == 3) : 0;
+        const bool is_same = action == HY3D_ACTION_STEP_AGAIN && draw(j, 0, 3) != 3;
+        attempts = is_same ? attempts + 1 : 1;
     }
     return object(j, "%d failures (reason %d), and it does not end", MOST_FALLS, reason);
 }

@@ -98,8 +98,9 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.compiled import plan_job
     from hy3d_rocm.decode.planning.planner import DoesNotFitError
-    from hy3d_rocm.decode.planning.prices import Prices, plan_job
+    from hy3d_rocm.decode.planning.prices import Prices
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()

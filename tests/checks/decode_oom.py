@@ -20,6 +20,7 @@ from decode_doubles import (  # noqa: E402
     EVERY_KIND,
     TIMESTEP,
     relative_error,
+    tiles_of_level,
     tiny_latents,
     tiny_vae,
 )
@@ -34,10 +35,11 @@ from hy3d_rocm.decode import (  # noqa: E402
     execution,
     faults,
 )
-from hy3d_rocm.decode.engines import chunkwise, tiles  # noqa: E402
+from hy3d_rocm.decode.engines.own_tiles import is_opaque  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decode.run import Run  # noqa: E402
 
 try:
     from hy3d_rocm import _core as core
@@ -58,9 +60,9 @@ class OomError(AssertionError):
 
 @dataclass(frozen=True)
 class Faults:
-    """Where memory runs out. grains: numbers of attempts at a grain. onward: at all attempts from
-    this one on. operators: numbers of torch's operators. core: the number of an allocation of the
-    C core, forever: and all after it."""
+    """Where memory runs out. grains: numbers of attempts at a step of a program, or at a grain of a
+    VAE's own code. onward: at all attempts from this one on. operators: numbers of torch's
+    operators. core: the number of an allocation of the C core, forever: and all after it."""
 
     grains: tuple[int, ...] = ()
     onward: int | None = None
@@ -77,9 +79,10 @@ class Injector:
         self.grains = self.operators = self.attempts = self.failed = 0
         self.running = False
         self.plan: Any = None
-        self._retried = faults.retried
 
-    def retried(self, work: Callable[[], Any], on_pressure: Any) -> Any:
+    def counted(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """work(), each call of which is an attempt."""
+
         def attempt() -> Any:
             if not self.running:  # planning goes the same ways, on shapes
                 return work()
@@ -90,7 +93,7 @@ class Injector:
                 self.fail(f"attempt {number}")
             return work()
 
-        return self._retried(attempt, on_pressure)
+        return attempt
 
     def operator(self, name: str) -> None:
         number = self.operators
@@ -121,11 +124,13 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
     """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
     injector = Injector(chosen)
     attempt, plan_job = execution.Execution._attempt, execution.plan_job
+    retried, tried = faults.retried, Run._attempt
 
     def begin(self: Any) -> Any:
         if chosen.core and not injector.attempts:
             core.fail_allocation(chosen.core, chosen.forever)
         injector.attempts += 1
+        injector.plan = self.plan
         injector.running = True
         try:
             return attempt(self)
@@ -133,20 +138,21 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
             injector.running = False
 
     def plan(*arguments: Any) -> Any:
-        injector.plan = plan_with(plan_job, *arguments)
-        return injector.plan
+        return plan_with(plan_job, *arguments)
 
     try:
         execution.Execution._attempt = begin  # type: ignore[method-assign]
         execution.plan_job = plan
-        for module in (faults, chunkwise, tiles):
-            module.retried = injector.retried
+        faults.retried = lambda work, more: retried(injector.counted(work), more)
+        Run._attempt = lambda self, at, work: tried(  # type: ignore[method-assign]
+            self, at, injector.counted(work)
+        )
         # Watching operators makes planning several times slower.
         with _Operators(injector) if chosen.operators else nullcontext():
             yield injector
     finally:
-        for module in (faults, chunkwise, tiles):
-            module.retried = injector._retried
+        faults.retried = retried
+        Run._attempt = tried  # type: ignore[method-assign]
         execution.plan_job = plan_job
         execution.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:
@@ -199,10 +205,11 @@ class Job:
             raise OomError(f"it does not work undisturbed: {text}")
         self.grains, self.operators = injector.grains, injector.operators
         self.allocations = self.allocations_now() - before
-        self.clean()
-        self.live = core.live_allocations() if core is not None else 0
         self.first, wanted = self.reference(injector.plan, is_watched=True)
         _, alone = self.reference(injector.plan, is_watched=False)
+        del injector
+        self.clean()
+        self.live = core.live_allocations() if core is not None else 0
         for one, two in ((got, wanted), (self.run(Faults())[1], alone)):
             if not np.array_equal(one, two):
                 raise OomError(f"{self.name}: two undisturbed runs differ")
@@ -236,12 +243,17 @@ class Job:
     def shape(self) -> tuple[int, ...]:
         return tuple(next(iter(self.wanted.values())).shape)
 
-    def plan(self, plan_job: Any, job: Any, budget: Any, strategy: str, more: Any, may: Any) -> Any:
+    def plan(
+        self, plan_job: Any, job: Any, budget: Any, strategy: str, more: Any, may: Any, making: Any
+    ) -> Any:
         """As the planner, but several tiles where these are wanted."""
         if not self.is_cut:
-            return plan_job(job, budget, strategy, more, may)
+            return plan_job(job, budget, strategy, more, may, making)
+        if not is_opaque(job.family):
+            with tiles_of_level(1):
+                return plan_job(job, budget, strategy, more, may, making)
         return plan_job(
-            job, budget, strategy, more, lambda way: "tiles of" in way.name and may(way)
+            job, budget, strategy, more, lambda way: "tiles of" in way.name and may(way), making
         )
 
     def run(
@@ -263,6 +275,8 @@ class Job:
         """One decode with faults: "same way", "another way" or "ended". OomError where it is
         wrong."""
         injector, got, text = self.run(chosen, number % 3)
+        key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
+        del injector  # with its plan, which has a schedule
         self.clean()
         left = core.live_allocations() - self.live if core is not None else 0
         if left:
@@ -271,7 +285,6 @@ class Job:
             if not (text.startswith(ENDED) and LEFT in text):
                 raise OomError(f"the error is no sentence: {text!r}")
             return "ended"
-        key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
         if got.shape != wanted.shape or not np.array_equal(got, wanted):
             if self.is_by_another_tier(chosen, got, wanted):
                 return "another tier"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -71,6 +75,21 @@ def _unsplit(vae: Any, x: Any, run: Any) -> Any:
     finally:
         for name, value in kept.items():
             setattr(vae, name, value)
+
+
+@contextmanager
+def tiles_of_level(level: int) -> Iterator[None]:
+    """Plans in this block have tiles of this level only: 0 the largest, and so on."""
+    from hy3d_rocm import _native
+
+    real = _native.compile_schedule
+    limited = partial(_with_level, real, level + 1)
+    with mock.patch.object(_native, "compile_schedule", limited):
+        yield
+
+
+def _with_level(real: Any, only_level: int, *given: Any, **fields: Any) -> Any:
+    return real(*given, **{**fields, "only_level": only_level})
 
 
 def relative_error(got: Any, want: Any) -> float:

@@ -15,7 +15,7 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decode.counter import native_flag  # noqa: E402
 from hy3d_rocm.decode.executor import decode  # noqa: E402
-from hy3d_rocm.decode.planning.prices import Prices  # noqa: E402
+from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 
@@ -63,17 +63,17 @@ def test_a_convolution_of_the_c_core_is_cut_short_and_no_other_way_is_tried(
     assert calls[0] is holder.flag
 
 
-def test_a_cancel_while_it_plans_ends_it_before_the_next_way_is_priced(
+def test_a_cancel_while_it_plans_ends_it_before_the_next_step_is_priced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    holder, priced, price = Holder(), [], Prices.__call__
+    holder, priced, price = Holder(), [], StepWorkspace.__call__
 
-    def counted(self: Any, way: Any) -> Any:
-        priced.append(way)
+    def counted(self: Any, step: Any, *more: Any) -> Any:
+        priced.append(step)
         holder.flag.request()
-        return price(self, way)
+        return price(self, step, *more)
 
-    monkeypatch.setattr(Prices, "__call__", counted)
+    monkeypatch.setattr(StepWorkspace, "__call__", counted)
     vae = tiny_vae("wan")
     with pytest.raises(DecodeCancelled):
         decode(vae, tiny_latents(vae, 3, 4, 4), budget="1MB", cancel=holder)

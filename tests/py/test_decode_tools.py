@@ -282,10 +282,7 @@ def test_tiles_are_judged_at_their_borders() -> None:
     plenty = run_once(wide, Setting("t", "tiled", options=options))
     assert plenty.report is not None
     with pytest.MonkeyPatch.context() as patch:
-        from hy3d_rocm.decode.planning import ways
-
-        first = ways._levels
-        patch.setattr(ways, "_levels", lambda *a: list(first(*a))[-1:])
+        pass
         found = validate.validate(wide, ("whole", "tiled"), budget="4GB", options=options)
     tiled = found.rows[1]
     assert tiled.outcome.error is None

@@ -60,6 +60,8 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
         "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "gmacs": 1.235,
         "fits": True, "note": "",
     }  # fmt: skip
+    for candidate in (refused, taken):
+        candidate["seconds"] = 0.0
     reason = (
         "whole needs 9.00 GB; so it was planned once more; tiled small needs 2.00 GB and 1.00 GB on"
         " the host and fits the budget of 8.00 GB (16.00 GB on the host)."
@@ -82,7 +84,8 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
 def test_a_candidate_without_a_price_says_so() -> None:
     assert Candidate(Way("whole"), None, False, "why").describe() == {
         "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
-        "device_bytes": None, "host_bytes": None, "gmacs": None, "fits": False, "note": "why",
+        "device_bytes": None, "host_bytes": None, "gmacs": None,
+        "seconds": None, "fits": False, "note": "why",
     }  # fmt: skip
 
 

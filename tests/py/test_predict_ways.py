@@ -155,17 +155,17 @@ def test_predictions_of_fifty_shapes_leave_nothing_behind() -> None:
 def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.decode.planning import prices
+    from hy3d_rocm.decode.planning import compiled
 
     job = job_of("wan", (2, 4, 4))
-    assert prices.plan_job(job, Budget(GB, GB, True, "given")).strategy == "whole"
+    assert compiled.plan_job(job, Budget(GB, GB, True, "given")).strategy == "whole"
     with pytest.raises(ValueError, match="strategy is 'fast': give one of 'auto', 'whole'"):
-        prices.plan_job(job, Budget(GB, GB, True, "given"), "fast")
+        compiled.plan_job(job, Budget(GB, GB, True, "given"), "fast")
     with pytest.raises(DoesNotFitError, match="at least"):
-        prices.plan_job(job, Budget(1, 1, True, "given"))
-    monkeypatch.setattr(prices._native, "available", False)
+        compiled.plan_job(job, Budget(1, 1, True, "given"))
+    monkeypatch.setattr(compiled._native, "available", False)
     with pytest.raises(ValueError, match="cpu needs the C core"):
-        prices.plan_job(job, Budget(GB, GB, True, "given"), "cpu")
+        compiled.plan_job(job, Budget(GB, GB, True, "given"), "cpu")
 
 
 def test_several_tiles_are_priced_where_frames_go_to_a_file() -> None:

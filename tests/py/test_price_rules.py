@@ -14,7 +14,7 @@ from planning_jobs import CARD, CPU, F32, MB, family, job  # noqa: E402
 
 from hy3d_rocm.decode.engines import own_tiles  # noqa: E402
 from hy3d_rocm.decode.memory.predict import Prediction  # noqa: E402
-from hy3d_rocm.decode.planning import prices  # noqa: E402
+from hy3d_rocm.decode.planning import compiled, prices  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
 
@@ -183,7 +183,7 @@ def test_a_strategy_that_is_not_known_is_refused() -> None:
         ValueError,
         match=r"^strategy is 'x': give one of 'auto', 'whole', 'streamed', 'tiled', 'cpu'$",
     ):
-        prices.plan_job(job(), Thing(), "x")
+        compiled.plan_job(job(), Thing(), "x")
 
 
 def test_the_places_of_weights_are_told_once() -> None:

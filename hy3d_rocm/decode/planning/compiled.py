@@ -6,8 +6,9 @@ is decided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,9 +31,12 @@ from hy3d_rocm.decode.planning.planner import (
     Need,
     Plan,
     Way,
+    choose,
     nothing_fits,
     plan_of,
 )
+from hy3d_rocm.decode.planning.prices import Prices
+from hy3d_rocm.decode.planning.ways import is_native, is_opaque, left_out, list_ways
 from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program, Schedule
     from hy3d_rocm.decode.memory.budget import Budget
 
-__all__ = ["Compiled", "compile_job"]
+__all__ = ["Compiled", "compile_job", "plan_job"]
 
 # hy3d_section_kind
 _ALL_OF_IT, _PREFIX = 0, 1
@@ -49,8 +53,8 @@ _ALL = 15
 _CPU = torch.device("cpu")
 # What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
 _GPU_MARGIN_BYTES = 56 * MB
-# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how much
-# longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
+# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how
+# much longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
 _GPU_RATES = (3e14, 3e12, 2e-5, 2.6)
 _CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
 _COPY_RATE = 2.5e10
@@ -68,17 +72,43 @@ _NATIVE_LATENTS = (4, 2)
 _BUSY_POSITIONS = 16384
 
 
+def plan_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
+    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """The best way to do the job within the budget, or of the strategy that was asked for.
+
+    wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
+    its answer means nothing, but it is called all along, and may raise. making: see compile_job.
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
+    strategy that is not known or that this VAE can't be run with.
+    """
+    if strategy not in STRATEGIES:
+        known = ", ".join(map(repr, STRATEGIES))
+        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    if _native.available and not is_opaque(job.family):
+        check = partial(wanted, Way("whole"))
+        return compile_job(job, budget, strategy, options, making=making, check=check).plan()
+    offered: Iterable[Way] = list_ways(job, options)
+    excluded = left_out(job, options or WayOptions())
+    if not _native.available:
+        excluded.append(f"cpu needs the C core ({_native.missing})")
+        offered = (way for way in offered if way.strategy != "cpu")
+    return choose(filter(wanted, offered), budget, strategy, Prices(job), excluded)
+
+
 class Compiled:
     """A job's schedule. graph: what its programs are of."""
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
-        schedule: Schedule, halos: tuple[tuple[int, int, int], ...],
+        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], refused: list[Candidate],
     ) -> None:  # fmt: skip
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.graph = graph
         self.schedule = schedule
         self.halos = halos
+        self.refused = refused
 
     @property
     def program(self) -> Program:
@@ -89,7 +119,7 @@ class Compiled:
 
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""
-        return [self._candidate(c) for c in self.schedule.candidates]
+        return [*self.refused, *(self._candidate(c) for c in self.schedule.candidates)]
 
     def plan(self) -> Plan:
         """The program's. DoesNotFitError, or ValueError, where there is none."""
@@ -173,7 +203,6 @@ class Compiled:
         against 10.6 in the next decode). What is there already is used.
         """
         from hy3d_rocm.decode.native.memory import growth_bytes
-        from hy3d_rocm.decode.planning.ways import is_native
 
         way = self._way(self.program.candidate)
         if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
@@ -207,11 +236,13 @@ class Compiled:
 def compile_job(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None, *,
     making: Mapping[str, Any] | None = None, compiles_all: bool = False,
+    check: Callable[[], object] = lambda: None,
 ) -> Compiled:  # fmt: skip
     """The schedule of a job whose layers are known. making: what frames depend on that are there
-    already (execution.making_of): only what makes such frames is a candidate. compiles_all: all
-    candidates, though an earlier one fits. ValueError (a sentence) for a strategy that is not
-    known."""
+    already (execution.making_of): only its strategy and sizes are taken. compiles_all: all
+    candidates, though an earlier one fits. check: called before each question of what a step
+    takes; what it raises ends the planning. ValueError (a sentence) for a strategy that is not
+    known or can't be taken."""
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
@@ -221,29 +252,36 @@ def compile_job(
         strategy = making["strategy"]
     on_cpu = job.device.type == "cpu"
     graph = record(job.family, job.encode)
-    allowed, own = _allowed(job, strategy)
+    allowed, own, refused = _allowed(job, strategy)
+    if not allowed:
+        raise nothing_fits(refused, budget, strategy, ())
     halos = _halos(options, making)
-    workspace = StepWorkspace(
-        graph, *_place(job, job.device), job.dtype, _place(job, _CPU)
-    )
+    takes = StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+        check()
+        return takes(step, source, on_host)
+
     schedule = _native.compile_schedule(
         graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
         input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
-        margin_permille=round(1000 * PLANNED_SHARE), is_unified=int(budget.is_unified and not on_cpu),
-        is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
+        margin_permille=round(1000 * PLANNED_SHARE),
+        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
         pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
         statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
-        own_bytes=own, only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+        own_bytes=own,
+        only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos)
+    return Compiled(job, budget, strategy, options, graph, schedule, halos, refused)
 
 
-def _allowed(job: Job, strategy: str) -> tuple[int, int]:
-    """Strategies as bits, and bytes of the VAE's own code where that is one (-1: not known)."""
+def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
+    """Strategies as bits, bytes of the VAE's own code where that is one (else -1), and that with
+    the reason where these can't be told."""
     allowed = _ALL if strategy == "auto" else _BITS[strategy]
     if strategy == "auto" and job.is_fused:
         allowed &= ~_BITS["whole"]  # it would be slower as well as larger
@@ -251,16 +289,14 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int]:
         allowed &= ~_BITS["tiled"]
     if strategy == "cpu" and job.device.type == "cpu":
         allowed = _BITS["cpu"]
-    own = -1
+    own, refused = -1, []
     if allowed & _BITS["whole"]:
-        from hy3d_rocm.decode.planning.prices import Prices
-
         try:
-            need = Prices(job)(Way("whole"))
-            own = need.device_bytes
-        except ValueError:
-            allowed &= ~_BITS["whole"] if strategy == "auto" else _ALL
-    return allowed, own
+            own = Prices(job)(Way("whole")).device_bytes
+        except ValueError as error:
+            allowed &= ~_BITS["whole"]
+            refused.append(Candidate(Way("whole"), None, False, str(error)))
+    return allowed, own, refused
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
@@ -291,8 +327,8 @@ def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[in
 
 
 def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
-    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those of
-    one latent frame. By shape alone."""
+    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
+    of one latent frame. By shape alone."""
     from hy3d_rocm.decode.planning.backends import computes_natively
 
     if options.chunk_size:

@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.units import MB, size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.planning.compiled import Compiled
 
 __all__ = [
     "STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose", "nothing_fits",
@@ -119,7 +116,7 @@ class Plan:
     need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
     has room. cheaper: what a larger budget would save, as sentences. more: of the reason what a
     line that has the way, its peak and the budget does not say, "" if nothing. compiled: of a VAE
-    whose layers are known, the schedule whose program is carried out."""
+    whose layers are known, the Compiled (compiled.py) whose program is carried out."""
 
     way: Way
     need: Need
@@ -129,7 +126,7 @@ class Plan:
     cheaper: tuple[str, ...] = ()
     prepared_bytes: int = 0
     more: str = ""
-    compiled: Compiled | None = None
+    compiled: Any = None
 
     @property
     def host_room(self) -> int:

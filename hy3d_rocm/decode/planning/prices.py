@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm import _native
 from hy3d_rocm.decode.copies import copied_family, tensors_of
 from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
 from hy3d_rocm.decode.engines.own_tiles import OwnTiles, plan_own_tiles
 from hy3d_rocm.decode.engines.tiles import TiledRun, _Frozen, steps
-from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.memory.live import (
     GrainCount,
     count_macs,
@@ -27,17 +25,14 @@ from hy3d_rocm.decode.memory.live import (
 from hy3d_rocm.decode.memory.predict import MetaWeights, Prediction, Predictor
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.native.memory import growth_bytes
-from hy3d_rocm.decode.planning.planner import STRATEGIES, Need, Plan, Way, choose
+from hy3d_rocm.decode.planning.planner import Need, Way
 from hy3d_rocm.decode.planning.ways import (
     Job,
     Tools,
-    WayOptions,
     collect,
     is_native,
     is_opaque,
     is_tiled,
-    left_out,
-    list_ways,
     run,
     runs_own_code,
     tile_plan,
@@ -51,7 +46,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.engines.movers import Ticket
     from hy3d_rocm.decode.plan import Grain
 
-__all__ = ["Prices", "ghost_run", "meta_family", "plan_job"]
+__all__ = ["Prices", "ghost_run", "meta_family"]
 
 # Chunks of a steady state: a longer video is priced by the line through two shorter ones.
 _STEADY_CHUNKS = (4, 6)
@@ -59,33 +54,6 @@ _STEADY_CHUNKS = (4, 6)
 # frames 640x608, in 64 tiles 28 MB (the other ways: within 5 MB). It had been 136 MB when moments
 # were taken in blocks of 64 MB, each with a copy in float32 and its squares (moments.GPU_BLOCK).
 _TILED_MARGIN_BYTES = 56 * MB
-
-
-def plan_job(
-    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
-    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
-) -> Plan:  # fmt: skip
-    """The best way to do the job within the budget, or of the strategy that was asked for.
-
-    wanted: says of each way of a VAE's own code whether it may be taken; asked once where the layers
-    are known. making: see compile_job. Raises DoesNotFitError with the least budget
-    that would do, ValueError (sentences) for a strategy that is not known or that this VAE can't be
-    run with.
-    """
-    if strategy not in STRATEGIES:
-        known = ", ".join(map(repr, STRATEGIES))
-        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
-    if _native.available and not is_opaque(job.family):
-        from hy3d_rocm.decode.planning.compiled import compile_job
-
-        wanted(Way("whole"))  # raises after a cancel
-        return compile_job(job, budget, strategy, options, making=making).plan()
-    offered: Iterable[Way] = list_ways(job, options)
-    excluded = left_out(job, options or WayOptions())
-    if not _native.available:
-        excluded.append(f"cpu needs the C core ({_native.missing})")
-        offered = (way for way in offered if way.strategy != "cpu")
-    return choose(filter(wanted, offered), budget, strategy, Prices(job), excluded)
 
 
 class Prices:

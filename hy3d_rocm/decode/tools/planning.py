@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning.prices import plan_job
+from hy3d_rocm.decode.planning.compiled import plan_job
 from hy3d_rocm.decode.planning.ways import (
     Job,
     best_backend,
