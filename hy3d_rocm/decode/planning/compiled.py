@@ -69,16 +69,20 @@ _BUSY_POSITIONS = 16384
 
 
 class Compiled:
-    """A job's schedule. graph: what its programs are of."""
+    """A job's schedule. graph: what its programs are of. workspace: what told what their steps
+    take. result_bytes: of the result in host memory."""
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
-        schedule: Schedule, halos: tuple[tuple[int, int, int], ...],
+        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], workspace: StepWorkspace,
+        result_bytes: int,
     ) -> None:  # fmt: skip
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.graph = graph
         self.schedule = schedule
         self.halos = halos
+        self.workspace = workspace
+        self.result_bytes = result_bytes
 
     @property
     def program(self) -> Program:
@@ -116,7 +120,10 @@ class Compiled:
         host = found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
             device, host = 0, _with_margin(host, _CPU)
-        need = Need(device, host, found["macs"], seconds=found["seconds"])
+        need = Need(
+            device, host, found["macs"], seconds=found["seconds"],
+            stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
+        )  # fmt: skip
         return Candidate(way, need, fits, note)
 
     def _way(self, c: dict[str, Any]) -> Way:
@@ -223,12 +230,13 @@ def compile_job(
     graph = record(job.family, job.encode)
     allowed, own = _allowed(job, strategy)
     halos = _halos(options, making)
+    result = _result_bytes(job)
     workspace = StepWorkspace(
         graph, *_place(job, job.device), job.dtype, _place(job, _CPU)
     )
     schedule = _native.compile_schedule(
         graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
-        input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
+        input_bytes=job.dtype.itemsize, result_bytes=result,
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
         margin_permille=round(1000 * PLANNED_SHARE), is_unified=int(budget.is_unified and not on_cpu),
@@ -239,7 +247,7 @@ def compile_job(
         statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
         own_bytes=own, only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos)
+    return Compiled(job, budget, strategy, options, graph, schedule, halos, workspace, result)
 
 
 def _allowed(job: Job, strategy: str) -> tuple[int, int]:
