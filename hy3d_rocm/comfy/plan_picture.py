@@ -24,8 +24,8 @@ from hy3d_rocm.comfy.picture import (
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.comfy.planned import Planned
     from hy3d_rocm.decode.planning.planner import Candidate
+    from hy3d_rocm.decode.tools.planning import Explained
 
 __all__ = ["draw", "words"]
 
@@ -39,7 +39,7 @@ _TEXT_WIDTH = 300  # right of the bars
 _BUDGETS = 2.5
 
 
-def draw(found: Planned) -> torch.Tensor:
+def draw(found: Explained) -> torch.Tensor:
     """(1, H, WIDTH, 3) float32 in 0..1, H <= TALLEST."""
     rows = _shown(found)
     image = Image.new("RGB", (WIDTH, _TOP + _ROW * len(rows) + _FOOT), BACKGROUND)
@@ -52,7 +52,7 @@ def draw(found: Planned) -> torch.Tensor:
     top = _edge(found)
     for number, candidate in enumerate(rows):
         y = _TOP + number * _ROW
-        _row(pen, small, candidate, (y, right, top), _is_taken(candidate, found))
+        _row(pen, small, candidate, (y, right, top), found.is_taken(candidate))
     x = MARGIN + round(min(found.budget.device_bytes / top, 1.0) * (right - MARGIN))
     bottom = _TOP + _ROW * len(rows)
     for y in range(_TOP - 6, bottom, 12):
@@ -64,15 +64,11 @@ def draw(found: Planned) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
 
 
-def _is_taken(candidate: Candidate, found: Planned) -> bool:
-    return found.plan is not None and candidate.way.name == found.plan.way.name
-
-
-def _shown(found: Planned) -> list[Candidate]:
+def _shown(found: Explained) -> list[Candidate]:
     """The first that there is room for, and what is taken in any case."""
     rows = list(found.candidates)
     kept, others = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    return [*kept[:-1], *([c for c in others if _is_taken(c, found)][:1] or kept[-1:])]
+    return [*kept[:-1], *([c for c in others if found.is_taken(c)][:1] or kept[-1:])]
 
 
 def words(title: str, text: str) -> torch.Tensor:
@@ -80,7 +76,7 @@ def words(title: str, text: str) -> torch.Tensor:
     return picture.draw(title, [picture.Section(title, text.splitlines())])
 
 
-def _edge(found: Planned) -> float:
+def _edge(found: Explained) -> float:
     """Bytes at the bars' right end."""
     needs = [c.need.device_bytes + c.need.host_bytes for c in found.candidates if c.need]
     budget = max(found.budget.device_bytes, 1)

@@ -98,17 +98,21 @@ def plan_job(
 
 
 class Compiled:
-    """A job's schedule. graph: what its programs are of."""
+    """A job's schedule. graph: what its programs are of. workspace: what told what their steps
+    take. result_bytes: of the result in host memory."""
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
         schedule: Schedule, halos: tuple[tuple[int, int, int], ...], refused: list[Candidate],
+        workspace: StepWorkspace, result_bytes: int,
     ) -> None:  # fmt: skip
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.graph = graph
         self.schedule = schedule
         self.halos = halos
         self.refused = refused
+        self.workspace = workspace
+        self.result_bytes = result_bytes
 
     @property
     def program(self) -> Program:
@@ -146,7 +150,10 @@ class Compiled:
         host = found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
             device, host = 0, _with_margin(host, _CPU)
-        need = Need(device, host, found["macs"], seconds=found["seconds"])
+        need = Need(
+            device, host, found["macs"], seconds=found["seconds"],
+            stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
+        )  # fmt: skip
         return Candidate(way, need, fits, note)
 
     def _way(self, c: dict[str, Any]) -> Way:
@@ -262,13 +269,15 @@ def compile_job(
         check()
         return takes(step, source, on_host)
 
+    result = _result_bytes(job)
     schedule = _native.compile_schedule(
         graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
-        input_bytes=job.dtype.itemsize, result_bytes=_result_bytes(job),
+        input_bytes=job.dtype.itemsize, result_bytes=result,
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
         margin_permille=round(1000 * PLANNED_SHARE),
-        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
+        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
+        may_spill=int(options.cpu_offload and not on_cpu),
         pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
@@ -276,7 +285,9 @@ def compile_job(
         own_bytes=own,
         only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos, refused)
+    return Compiled(
+        job, budget, strategy, options, graph, schedule, halos, refused, takes, result
+    )
 
 
 def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:

@@ -105,7 +105,7 @@ def _why_no_chunks(job: Job, way: Way) -> str:
         return f"{family.name} makes single images, which have no frames to be cut"
     if way.strategy == "whole":
         return "the VAE's own unsplit decode has no chunks"
-    if parameters.get("engine") == "layers":
+    if parameters.get("engine") == "layers" and "chunk" not in parameters:
         return (
             f"the norms of {family.name} see the whole video, so it goes layer by layer; "
             "slice_bytes cuts that"

@@ -42,7 +42,8 @@ class Need:
     the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
     predicted, "" where it was; the bytes are then the least that it can be. prepared_bytes: more on
     the host that makes it faster, as far as there is room, and stays for the next decode. seconds:
-    estimated with nominal rates, to compare candidates; 0.0 where nobody did."""
+    estimated with nominal rates, to compare candidates; 0.0 where nobody did. stored_bytes,
+    loaded_bytes: copied to the host and back meanwhile."""
 
     device_bytes: int
     host_bytes: int = 0
@@ -50,6 +51,8 @@ class Need:
     unknown: str = ""
     prepared_bytes: int = 0
     seconds: float = 0.0
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
 
     def text(self) -> str:
         """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
@@ -105,6 +108,8 @@ class Candidate:
             "host_bytes": None if need is None else need.host_bytes,
             "gmacs": None if need is None else round(need.macs / 1e9, 3),
             "seconds": None if need is None else round(need.seconds, 4),
+            "stored_bytes": None if need is None else need.stored_bytes,
+            "loaded_bytes": None if need is None else need.loaded_bytes,
             "fits": self.fits,
             "note": self.note,
         }
@@ -116,7 +121,7 @@ class Plan:
     need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
     has room. cheaper: what a larger budget would save, as sentences. more: of the reason what a
     line that has the way, its peak and the budget does not say, "" if nothing. compiled: of a VAE
-    whose layers are known, the Compiled (compiled.py) whose program is carried out."""
+    whose layers are known, the Compiled (compiled.py) whose program is carried out, else None."""
 
     way: Way
     need: Need

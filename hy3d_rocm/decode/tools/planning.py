@@ -1,23 +1,181 @@
-"""What a decode would do, without doing it."""
+"""What a decode would do, without doing it: every candidate, and which would be taken."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm import _native
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning.compiled import plan_job
-from hy3d_rocm.decode.planning.ways import (
-    Job,
-    best_backend,
-    is_opaque,
-    runs_first,
-    torch_backend,
-)
+from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes
+from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
+from hy3d_rocm.decode.planning.ways import best_backend, is_opaque, runs_first, torch_backend
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.planning.planner import Plan
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.decode.tools.subjects import Subject
+
+__all__ = ["NOMINAL", "Explained", "explain", "plan_of"]
+
+NOMINAL = "seconds are estimates with nominal rates: they compare candidates, they promise nothing"
+# From here on a candidate's work is told against the least.
+_MORE_WORK = 1.05
+
+
+@dataclass(frozen=True)
+class Explained:
+    """candidates: in the order of preference. plan: None where nothing fits (`why` says so)."""
+
+    job: Job
+    budget: Budget
+    options: WayOptions
+    candidates: list[Candidate]
+    plan: Plan | None
+    why: str = ""
+
+    def is_taken(self, candidate: Candidate) -> bool:
+        """Whether the plan is this one."""
+        return self.plan is not None and self.plan.way.name == candidate.way.name
+
+    @property
+    def ignored(self) -> list[str]:
+        """Sentences about sizes that mean nothing to what is taken."""
+        return [] if self.plan is None else unused_sizes(self.job, self.plan.way, self.options)
+
+    def lines(self) -> list[str]:
+        """The plan in words, a line for each candidate."""
+        job = self.job
+        size, latent = ("x".join(map(str, shape)) for shape in (job.out_shape, job.shape))
+        dtype = str(job.dtype).removeprefix("torch.")
+        needs = [c.need for c in self.candidates if c.need is not None]
+        least = min((need.macs for need in needs if need.macs), default=0)
+        lines = [
+            f"{job.family.name}: latents {latent} -> {size} on {job.device} in {dtype}",
+            f"budget: {self.budget.rule}",
+            *([NOMINAL] if any(need.seconds for need in needs) else []),
+            *(self._line(c, least) for c in self.candidates),
+        ]
+        if self.plan is None:
+            return [*lines, f"nothing is taken: {self.why}"]
+        return [*lines, f"taken: {self.plan.way.name}. {self.plan.more}".strip(), *self.ignored]
+
+    def _line(self, candidate: Candidate, least_macs: int) -> str:
+        name, need = candidate.way.name, candidate.need
+        if need is None:
+            return f"  {name}: can't be told ({candidate.note})"
+        taken = self.is_taken(candidate)
+        word = "taken" if taken else "fits" if candidate.fits else "does not fit"
+        note = f" ({candidate.note})" if candidate.note else ""
+        if not candidate.fits:
+            note += f", from a budget of {size_text(smallest_budget(need, self.budget), 2)}"
+        said = [f"planned peak {need.text()}"]
+        if need.seconds:
+            said.append(f"estimated {_seconds(need.seconds)}")
+        said += [words] if (words := transfers(need)) else []
+        work = need.macs / least_macs if least_macs else 0.0
+        said += [f"{work:.1f}x the work"] if work >= _MORE_WORK else []
+        if need.prepared_bytes and not taken:
+            kept = size_text(need.prepared_bytes, 2)
+            said.append(f"and {kept} of prepared weights if there is room")
+        return f"  {name}: {', '.join([*said, word])}{note}"
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able."""
+        job, budget, plan = self.job, self.budget, self.plan
+        return {
+            "vae": job.family.name,
+            "latent_shape": list(job.shape),
+            "out_shape": list(job.out_shape),
+            "device": str(job.device),
+            "dtype": str(job.dtype).removeprefix("torch."),
+            "budget_bytes": budget.device_bytes,
+            "host_budget_bytes": budget.host_bytes,
+            "budget_rule": budget.rule,
+            "seconds_are": NOMINAL,
+            "candidates": [c.describe() | {"taken": self.is_taken(c)} for c in self.candidates],
+            "taken": None if plan is None else plan.way.name,
+            "reason": self.why if plan is None else plan.reason,
+            "ignored": self.ignored,
+        }
+
+
+def explain(
+    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
+    look: Callable[[], object] = lambda: None,
+) -> Explained:  # fmt: skip
+    """All candidates of a VAE whose layers are known, though one before them fits. look: called
+    between them; raises after a cancel. ValueError (a sentence) for a strategy that is none."""
+    options = options or WayOptions()
+    plan, why = None, ""
+
+    def go_on(_: object) -> bool:
+        look()
+        return True
+
+    try:
+        plan = plan_job(job, budget, strategy, options, go_on)
+    except ValueError as error:
+        why = str(error)
+    looked = _all_of(job, budget, strategy, options, look) if _native.available else []
+    if plan is not None:
+        taken = next(c for c in (*plan.candidates, *looked) if c.way.name == plan.way.name)
+        taken = replace(taken, need=plan.peak)  # with the weights that are going to be prepared
+        names = {c.way.name for c in looked}
+        looked = [taken if c.way.name == plan.way.name else c for c in looked]
+        looked += [taken if c.way.name == plan.way.name else c
+                   for c in plan.candidates if c.way.name not in names]  # fmt: skip
+    return Explained(job, budget, options, _in_order(looked, job), plan, why)
+
+
+def _all_of(
+    job: Job, budget: Budget, strategy: str, options: WayOptions, look: Callable[[], object]
+) -> list[Candidate]:
+    """Of "auto", of the strategy that was asked for, and the VAE's own code, which "auto" leaves
+    out where it is slower as well as larger."""
+    found: dict[str, Candidate] = {}
+    for asked in dict.fromkeys(("auto", strategy, "whole")):
+        if asked == "whole" and "whole" in found:
+            continue
+        look()
+        try:
+            compiled = compile_job(job, budget, asked, options, compiles_all=True)
+        except ValueError:
+            continue  # the plan's sentence says why
+        for candidate in compiled.candidates():
+            found.setdefault(candidate.way.name, candidate)
+    if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
+        return [c for c in found.values() if c.way.strategy != "cpu"]
+    return list(found.values())
+
+
+def _in_order(candidates: list[Candidate], job: Job) -> list[Candidate]:
+    """As they are preferred, tiles from large to small."""
+    first = ("streamed", "whole") if job.is_fused else ("whole", "streamed")
+    rank = {name: number for number, name in enumerate((*first, "tiled", "cpu"))}
+
+    def key(candidate: Candidate) -> tuple[int, bool, bool, int]:
+        way = candidate.way
+        level = int(way.parameters.get("level", -1))
+        return rank[way.strategy], level >= 0, way.again, level if not way.again else 0
+
+    return sorted(candidates, key=key)
+
+
+def transfers(need: Need) -> str:
+    """What is copied to and from the host, "" where nothing is."""
+    if not need.stored_bytes and not need.loaded_bytes:
+        return ""
+    out, back = size_text(need.stored_bytes, 2), size_text(need.loaded_bytes, 2)
+    return f"{out} to the host and {back} back"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value:.2g} s"
 
 
 def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "auto") -> Plan:

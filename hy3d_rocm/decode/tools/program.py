@@ -1,0 +1,211 @@
+"""The program of a plan as a table: what each step reads, makes and frees, and what lies in memory.
+
+Bytes are counted here anew, by the rules of include/hy3d/schedule.h; the largest of them is the
+peak that the candidate states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm import _native
+from hy3d_rocm.decode import graph
+from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
+from hy3d_rocm.units import size_text
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decode.planning.compiled import Compiled
+
+__all__ = ["sections_of", "table"]
+
+# hy3d_section_kind
+_PREFIX, _TILE = 1, 3
+_KINDS = ("all of it", "up to the cut", "statistics from a part", "a tile")
+_NODES = {
+    graph.INPUT: "input", graph.CONV: "conv", graph.ATTENTION: "attention", graph.MAP: "map",
+    graph.ADD: "add", graph.OPAQUE: "own code", graph.OUTPUT: "output",
+}  # fmt: skip
+_HEADS = (
+    "step", "operation", "node", "what", "frames", "rows", "reads", "makes", "frees", "workspace",
+    "on the device",
+)  # fmt: skip
+
+
+def sections_of(compiled: Compiled) -> Iterator[dict[str, Any]]:
+    """The sections of the program in order, each JSON-able, with its `steps`; of tiles of one size
+    the first has them, and those after it say whose they are (`as_section`).
+
+    A step's device_bytes and host_bytes are what lies there after it (on the CPU, all in
+    device_bytes), peak_bytes what lies on the device while it runs.
+    """
+    program, walk = compiled.program, _Walk(compiled)
+    known: dict[Any, int] = {}
+    for number, section in enumerate(program.sections):
+        steps, slices = program.steps(number), program.slices(number)
+        told = {
+            "section": number, "kind": _KINDS[section["kind"]], "size": list(section["size"]),
+            "tile": section["tile"] if section["kind"] == _TILE else None,
+            "pass": section["pass"], "rows": list(section["rows"]),
+            "columns": list(section["columns"]), "as_section": None, "steps": [],
+        }  # fmt: skip
+        walk.begin(section, slices)
+        walked = [walk.step(at, ProgramStep._make(fields)) for at, fields in enumerate(steps)]
+        told["peak_bytes"] = max(step["peak_bytes"] for step in walked)
+        key = section["kind"], tuple(section["size"]), steps
+        if key in known:
+            yield told | {"as_section": known[key]}
+        else:
+            known[key] = number
+            yield told | {"steps": walked}
+
+
+class _Walk:
+    """Follows what lies where. kept: of the nodes whose first step was there."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled, self.program = compiled, compiled.program
+        candidate = self.program.candidate
+        self._on_host = bool(candidate["on_host"])
+        # All memory is one where the host computes.
+        self._is_one = self._on_host or compiled.job.device.type == "cpu"
+        self._kept: dict[int, int] = {}
+        self._own = candidate["device_bytes"] or candidate["host_bytes"]
+        self._host = compiled.result_bytes
+        self._prefix = 0
+        self._is_prefix = False
+        self._first = 0
+        self._sizes: tuple[tuple[int, int, int, int], ...] = ()
+        self._slices: tuple[Any, ...] = ()
+        self._there: set[int] = set()
+        self._copied: set[int] = set()
+
+    def begin(self, section: dict[str, Any], slices: tuple[Any, ...]) -> None:
+        """A section starts, with nothing."""
+        self._slices, self._there, self._copied = slices, set(), set()
+        self._is_prefix = section["kind"] == _PREFIX
+        self._first = 0 if section["kind"] <= _PREFIX else max(self.program.cut["node"], 0)
+        nodes = self.compiled.graph.nodes[self._first :]
+        if self._first:  # what is behind the cut, with its value as the input
+            start = graph.Node(graph.INPUT, channels=nodes[0].channels)
+            nodes = (start, *(self._behind(node) for node in nodes[1:]))
+        self._sizes = _native.graph_sizes(nodes, tuple(section["size"]))
+
+    def _behind(self, node: graph.Node) -> graph.Node:
+        source, other = node.source - self._first, node.other - self._first
+        return node._replace(source=source, other=max(other, -1))
+
+    def step(self, at: int, step: ProgramStep) -> dict[str, Any]:
+        """The step in words, and what lies in memory."""
+        op = OPS[step.op]
+        told = {
+            "step": at, "operation": op, "node": step.node, "what": self._what(step.node),
+            "frames": list(step.frames), "rows": list(step.rows),
+            "reads": [*step.sources, *step.others], "makes": step.slice if _makes(op) else None,
+            "of": None if _makes(op) or step.slice < 0 else step.slice,
+            "frees": list(step.frees), "workspace_bytes": step.workspace_bytes, "macs": step.macs,
+        }  # fmt: skip
+        if op == "opaque" and step.slice < 0:  # the VAE's own code: nothing is known inside
+            return told | {"peak_bytes": self._own, "device_bytes": 0, "host_bytes": self._host}
+        self._keep(step)
+        over = None
+        if step.flags & OVERWRITE:
+            over = (step.sources if op == "add" else step.others)[0]
+            self._there.discard(over)
+        if step.slice >= 0 and (_makes(op) or op == "load"):
+            self._there.add(step.slice)
+        elif op == "store":
+            self._copied.add(step.slice)
+        elif op == "emit" and self._is_prefix:
+            self._prefix = self.program.prefix_bytes
+        peak = self._device() + step.workspace_bytes
+        if op == "drop":
+            self._there.discard(step.slice)
+        self._there.difference_update(step.frees)
+        self._copied.difference_update(step.frees)
+        return told | {
+            "peak_bytes": peak, "device_bytes": self._device(), "host_bytes": self._on_the_host()
+        }
+
+    def _keep(self, step: ProgramStep) -> None:
+        source = self.compiled.graph.nodes[step.node].source
+        if step.node in self._kept or source < self._first:
+            return
+        size = self._sizes[source - self._first]
+        # Asked as the core asks: before the step has its workspace.
+        fields = tuple(step._replace(workspace_bytes=0))
+        self._kept[step.node] = self.compiled.workspace(fields, size, self._on_host)[1]
+
+    def _device(self) -> int:
+        there = sum(self._slices[n][4] for n in self._there) + sum(self._kept.values())
+        return there + (self._beside() if self._is_one else 0)
+
+    def _beside(self) -> int:
+        return self._host + self._prefix + sum(self._slices[n][5] for n in self._copied)
+
+    def _on_the_host(self) -> int:
+        return 0 if self._is_one else self._beside()
+
+    def _what(self, number: int) -> str:
+        """The node in a few words: "conv 3x3x3 512>256", "attention 512"."""
+        nodes = self.compiled.graph.nodes
+        node = nodes[number]
+        words = [_NODES[node.op]]
+        if node.op == graph.CONV:
+            words.append("x".join(map(str, node.kernel)))
+        before = nodes[node.source].channels if node.source >= 0 else node.channels
+        words.append(str(node.channels) if before == node.channels else f"{before}>{node.channels}")
+        return " ".join(words)
+
+
+def _makes(op: str) -> bool:
+    return op not in ("emit", "store", "drop", "load", "moments", "reduce", "send")
+
+
+def table(compiled: Compiled) -> Iterator[str]:
+    """The program's lines: of each section a heading and a row for each step."""
+    program: Program = compiled.program
+    where = "in memory" if _Walk(compiled)._is_one else _HEADS[-1]
+    for section in sections_of(compiled):
+        size = "x".join(map(str, section["size"]))
+        line = f"section {section['section']}: {section['kind']}"
+        if section["tile"] is not None:
+            line += f" ({section['tile']}" + (f", pass {section['pass']})" if section["pass"] else ")")
+        line += f", of {size}"
+        if section["as_section"] is not None:
+            yield f"{line}: the steps of section {section['as_section']}"
+            continue
+        yield line
+        rows = [(*_HEADS[:-1], where), *map(_row, section["steps"])]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (
+                cell.rjust(width) if at in (0, 2, 9, 10) else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            yield "  ".join(cells).rstrip()
+    candidate = program.candidate
+    moved = candidate["stored_bytes"], candidate["loaded_bytes"]
+    yield (
+        f"{candidate['steps']} steps, {candidate['macs'] / 1e9:.1f} G multiply-accumulates, "
+        f"{size_text(moved[0], 2)} to the host, {size_text(moved[1], 2)} back"
+    )
+
+
+def _row(step: dict[str, Any]) -> tuple[str, ...]:
+    made = step["makes"] if step["makes"] is not None else step["of"]
+    return (
+        str(step["step"]), step["operation"], str(step["node"]), step["what"],
+        _range(step["frames"]), _range(step["rows"]), _numbers(step["reads"]),
+        "" if made is None or made < 0 else str(made) if step["of"] is None else f"({made})",
+        _numbers(step["frees"]), size_text(step["workspace_bytes"]), size_text(step["device_bytes"]),
+    )  # fmt: skip
+
+
+def _range(pair: list[int]) -> str:
+    return f"{pair[0]}..{pair[1]}"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
