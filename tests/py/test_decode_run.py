@@ -33,7 +33,10 @@ from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
 from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
+from hy3d_rocm.decode.fused.work import Machine  # noqa: E402
 from hy3d_rocm.decode.graph import opaque, record  # noqa: E402
+from hy3d_rocm.decode.memory.predict import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
@@ -157,6 +160,38 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
         if any(node.norm == 2 for node in graph.nodes):
             slack += statistics_bytes(graph, program)
         assert live.peak <= stated + slack, (job, live.peak, stated, slack)
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> None:
+    """On shapes: the backend's own allocations, packed weights and all. The widths are those of real
+    VAEs, since narrow layers go to torch's operators."""
+    family = family_of(kind, tiny_vae(kind).to(torch.bfloat16))
+    x = source_of(family, False, lengths(family)[-1], 3, 4).to(torch.bfloat16)
+    gpu = OperatorWorkspace(torch.device("cuda"))
+    plain = record(family)
+    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in (1, 60000, ALL)]
+    if kind in BY_CHUNKS:
+        jobs += [(plain, {"chunk": 2})]
+    for graph, job in jobs:
+        backend = fused_on_meta()
+        asked = StepWorkspace(graph, backend, gpu, x.dtype)
+        program = compiled(graph, x, workspace=asked, is_host=0, **job).program
+
+        def run(graph: Any = graph, program: Any = program) -> None:
+            here = Run(graph, fused_on_meta(), torch.device("meta"), x.dtype)
+            shapes = torch.empty(x.shape, dtype=x.dtype, device="meta")
+            for _first, _frames in here.section(program, 0, lambda r: shapes[:, :, slice(*r)]):
+                del _first, _frames
+
+        measured = predict(run, workspace=gpu.anew()).device_bytes - x.nbytes
+        slack = statistics_bytes(graph, program) + parameter_bytes(graph) * len(graph.nodes)
+        assert measured <= program.candidate["device_bytes"] + slack, job
+
+
+def fused_on_meta() -> FusedBackend:
+    weights = MetaWeights(torch.bfloat16, torch.device("cuda"))
+    return FusedBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])
