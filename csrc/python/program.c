@@ -286,8 +286,9 @@ static PyObject *slice_tuple(const hy3d_slice *slice)
 
 static PyObject *section_dict(const hy3d_section *section)
 {
-    return Py_BuildValue("{sisisisisisNsNsN}", "kind", (int)section->kind, "pass",
-                         (int)section->pass, "tile", (int)section->tile, "steps",
+    return Py_BuildValue("{sisisisisisisNsNsN}", "kind", (int)section->kind, "pass",
+                         (int)section->pass, "tile", (int)section->tile, "first_step",
+                         (int)section->first_step, "steps",
                          (int)section->steps, "slices", (int)section->slices, "size",
                          hy3d_py_tuple3(section->size), "rows", pair(section->rows), "columns",
                          pair(section->columns));

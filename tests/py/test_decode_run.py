@@ -164,8 +164,7 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> None:
-    """On shapes: the backend's own allocations, packed weights and all. The widths are those of real
-    VAEs, since narrow layers go to torch's operators."""
+    """On shapes: the backend's own allocations, packed weights and all."""
     family = family_of(kind, tiny_vae(kind).to(torch.bfloat16))
     x = source_of(family, False, lengths(family)[-1], 3, 4).to(torch.bfloat16)
     gpu = OperatorWorkspace(torch.device("cuda"))
@@ -302,6 +301,42 @@ def test_what_cannot_be_made_again_is_raised_and_nothing_stays() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="the test's"):
         carried_out(graph, x, program, backend=Failing(), recover=recover)
     assert seen == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_what_follows_a_failure_is_asked_of_the_program() -> None:
+    """The same step runs out of memory again and again, while slices are large: it is made again
+    once, then a program of smaller slices begins."""
+    family = family_of("hunyuan", tiny_vae("hunyuan"))
+    x = source_of(family, False, 5)
+    graph = record(family)
+    sizes = (ALL, 20000)
+    machine = (sizes, (1, 0), 1e12, 1e11, 1e-5, 1.0)
+    schedule = compiled(graph, x, device=machine, host=machine)
+    program = schedule.program
+    assert program.candidate["slice_bytes"] == ALL
+    actions: list[str] = []
+
+    def recover(step: int, attempts: int, error: BaseException) -> bool:
+        assert isinstance(error, torch.OutOfMemoryError)
+        number = program.sections[0]["first_step"] + step
+        actions.append(program.fallback(number, "out of memory"))
+        return actions[-1] == "step again"
+
+    class Short:
+        weights = torch_backend().weights
+
+        def convolve(self, layer: Any, source: Any, frames: Any, **more: Any) -> Any:
+            if frames[1] - frames[0] > 4:
+                raise torch.OutOfMemoryError("the test's")
+            return torch_backend().convolve(layer, source, frames, **more)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        carried_out(graph, x, program, backend=Short(), recover=recover)
+    assert actions == ["step again", "begin again"]
+    second = schedule.program
+    assert second.candidate["slice_bytes"] == 20000
+    wanted = carried_out(graph, x, compiled(graph, x, slice_bytes=20000).program)
+    assert torch.equal(carried_out(graph, x, second), wanted)
 
 
 def test_a_counter_is_asked_before_each_step_and_told_after_it() -> None:
