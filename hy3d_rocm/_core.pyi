@@ -80,7 +80,7 @@ class Program:
         """How tiles are placed on the cut's value: what schedule_plan takes; None without tiles."""
     @property
     def sections(self) -> tuple[dict[str, Any], ...]:
-        """The fields of hy3d_section but for where its steps and slices begin."""
+        """The fields of hy3d_section but for where its slices begin."""
     def steps(self, section: int, /) -> tuple[_Step, ...]:
         """op, node, slice, flags, own, frames, reads, rows, drop, peer, numbers of the slices that
         are the source, the other operand and free afterwards, macs, workspace_bytes."""

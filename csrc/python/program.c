@@ -1,8 +1,8 @@
 /* Decode programs: a graph and a request as tuples of numbers in, steps as tuples out.
  *
  * A Schedule owns the core's and the workspace function, which a fallback may ask again.
- * A Program is a Schedule's program until a fallback gives that up: what it tells is copied out, and
- * one that is over says so. */
+ * A Program is a Schedule's program until a fallback gives that up: what it tells is copied out,
+ * and one that is over says so. */
 #include "hy3d/schedule.h"
 
 #include "python/core.h"
@@ -156,7 +156,8 @@ static PyObject *items_of(PyObject *value, const char *name, Py_ssize_t most)
     }
     PyObject *const items = hy3d_py_items(value);
     if (items != NULL && PyTuple_Size(items) > most) {
-        hy3d_py_value_error("%s has %zd entries: it may have %zd.", name, PyTuple_Size(items), most);
+        hy3d_py_value_error("%s has %zd entries: it may have %zd.", name, PyTuple_Size(items),
+                            most);
         Py_DECREF(items);
         return NULL;
     }
@@ -286,8 +287,9 @@ static PyObject *slice_tuple(const hy3d_slice *slice)
 
 static PyObject *section_dict(const hy3d_section *section)
 {
-    return Py_BuildValue("{sisisisisisNsNsN}", "kind", (int)section->kind, "pass",
-                         (int)section->pass, "tile", (int)section->tile, "steps",
+    return Py_BuildValue("{sisisisisisisNsNsN}", "kind", (int)section->kind, "pass",
+                         (int)section->pass, "tile", (int)section->tile, "first_step",
+                         (int)section->first_step, "steps",
                          (int)section->steps, "slices", (int)section->slices, "size",
                          hy3d_py_tuple3(section->size), "rows", pair(section->rows), "columns",
                          pair(section->columns));
@@ -296,13 +298,15 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisLs(LL)sisLsisssisLsLsLsLsLsLsd}", "strategy", hy3d_strategy_name(c->strategy),
-        "order", hy3d_order_name(c->order), "on_host", (int)c->on_host, "chunk", (int)c->chunk,
+        "{sssssisisLsisisLs(LL)sisLsisssisLsLsLsLsLsLsd}", "strategy",
+        hy3d_strategy_name(c->strategy), "order", hy3d_order_name(c->order), "on_host",
+        (int)c->on_host, "chunk", (int)c->chunk,
         "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
         (int)c->halo_row, "tiles", (long long)c->tiles, "tile", (long long)c->tile[0],
         (long long)c->tile[1], "is_exact", (int)c->is_exact, "resident_bytes",
-        (long long)c->resident_bytes, "is_early", (int)c->is_early, "status", hy3d_status_name((hy3d_status)c->status), "fits",
-        (int)c->fits, "device_bytes", (long long)c->device_bytes, "host_bytes",
+        (long long)c->resident_bytes, "is_early", (int)c->is_early, "status",
+        hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits, "device_bytes",
+        (long long)c->device_bytes, "host_bytes",
         (long long)c->host_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
         (long long)c->loaded_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
         "seconds", c->seconds);
@@ -373,7 +377,8 @@ static bool claim(schedule_object *object)
     is_free = !object->is_busy && object->schedule != NULL;
     object->is_busy |= is_free;
     HY3D_PY_UNLOCK()
-    return is_free || hy3d_py_value_error("The schedule is being compiled: ask it when that is over.");
+    return is_free ||
+           hy3d_py_value_error("The schedule is being compiled: ask it when that is over.");
 }
 
 static void let_go(schedule_object *object)
@@ -402,7 +407,8 @@ static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_s
     int64_t bytes[2] = {0, 0};
     bool good = answer != NULL && hy3d_py_int64_array(answer, "the workspace's answer", 2, bytes);
     if (good && (bytes[0] < 0 || bytes[1] < 0)) {
-        good = hy3d_py_value_error("The workspace's answer is %R: both must be at least 0.", answer);
+        good = hy3d_py_value_error("The workspace's answer is %R: both must be at least 0.",
+                                   answer);
     }
     Py_XDECREF(arguments);
     Py_XDECREF(answer);
@@ -422,7 +428,8 @@ static PyObject *refuse(const hy3d_py_state *state, hy3d_status status,
     const bool is_graph = hy3d_graph_check(graph, size, &node) != HY3D_OK;
     if (is_graph && node >= 0) {
         return hy3d_py_raise(state, status,
-                             "Node %d of %d (op %d) is wrong for an input of (%lld, %lld, %lld): %s.",
+                             "Node %d of %d (op %d) is wrong for an input of (%lld, %lld, %lld): "
+                             "%s.",
                              (int)node, (int)graph->count, (int)graph->nodes[node].op,
                              (long long)size[0], (long long)size[1], (long long)size[2],
                              hy3d_status_text(status));
@@ -500,8 +507,8 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
         return NULL;
     }
     if (PyTuple_Size(args) != 1 || workspace == NULL || !PyCallable_Check(workspace)) {
-        hy3d_py_type_error("compile_schedule takes the nodes, and by keywords a callable workspace, "
-                           "size and what else the request says.");
+        hy3d_py_type_error("compile_schedule takes the nodes, and by keywords a callable "
+                           "workspace, size and what else the request says.");
         return NULL;
     }
     if (!read_request(kwargs, &request)) {
@@ -698,7 +705,8 @@ static PyObject *program_tiles(PyObject *self, void *ignored)
         return NULL;
     }
     const bool has_tiles = program->candidate.order == HY3D_ORDER_TILES;
-    return close_program(self, has_tiles ? hy3d_py_tiles_desc(&program->tiles) : Py_NewRef(Py_None));
+    return close_program(self, has_tiles ? hy3d_py_tiles_desc(&program->tiles)
+                                         : Py_NewRef(Py_None));
 }
 
 /* `count` of what make(data, i) gives, as a tuple. */
@@ -801,8 +809,8 @@ static bool read_reason(PyObject *value, hy3d_reason *out)
             return true;
         }
     }
-    return hy3d_py_value_error("reason is %R: it must be 'out of memory', 'out of host memory', 'no "
-                               "kernel', 'not finite', 'refused' or 'cancelled'.",
+    return hy3d_py_value_error("reason is %R: it must be 'out of memory', 'out of host memory', "
+                               "'no kernel', 'not finite', 'refused' or 'cancelled'.",
                                value);
 }
 
@@ -872,7 +880,8 @@ static PyGetSetDef program_getset[] = {
     {"candidate", program_candidate, NULL, "What it does, and what that takes.", NULL},
     {"cut", program_cut, NULL, "Where the graph is cut in two.", NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
-    {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it; or None.", NULL},
+    {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it, or None.",
+     NULL},
     {"sections", program_sections, NULL, "A dictionary each.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

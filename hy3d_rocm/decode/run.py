@@ -143,6 +143,7 @@ class Run:
         self.affines: dict[int, Affine] = {}
         self._slices: dict[int, _Slice] = {}
         self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
+        self._reduced: set[int] = set()  # nodes whose norms have been
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
@@ -161,22 +162,23 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    told = self._told(step, at, picture)
+                    report = self._told(step, at, picture)
                     if OPS[step.op] == "emit":
                         yield step.frames[0], self._attempt(at, partial(self._read, step))
                     elif OPS[step.op] == "opaque" and step.slice < 0:
                         yield 0, self._attempt(at, partial(self._whole, step, fetch))
                     else:
-                        self._make(step, at, told, fetch)
+                        self._make(step, at, report, fetch)
                     for freed in step.frees:
                         self._free(freed)
                     if self.counter is not None:
-                        self.counter.tick(told)
+                        self.counter.tick(report)
         finally:
             self._close()
 
     def _begin(self, slices: Sequence[tuple[Any, ...]]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
+        self._reduced = set()
         for index, (node, is_keys, frames, *_) in enumerate(slices):
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
@@ -194,7 +196,7 @@ class Run:
         """A step has made a slice, or its frames have entered."""
 
     def _make(
-        self, step: ProgramStep, at: int, told: Step, fetch: Callable[[Range], Tensor]
+        self, step: ProgramStep, at: int, report: Step, fetch: Callable[[Range], Tensor]
     ) -> None:
         """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
         name, does = OPS[step.op], _WORKS[step.op]
@@ -214,7 +216,7 @@ class Run:
             return
         tensor, moments = made
         if self.watch is not None:
-            self.watch(told, tensor)
+            self.watch(report, tensor)
         self._took(step, tensor)
         self._slices[step.slice] = _Slice(tensor, step.frames)
         del made, tensor
@@ -305,8 +307,15 @@ class Run:
         layer, node = self.graph.layers[step.node], self.graph.nodes[step.node]
         assert isinstance(layer, (Conv, Attention))
         assert layer.norm is not None
+        slices = self._of_node[node.source]
         found = combine(self._moments_of(node.source))
         self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
+        self._reduced.add(step.node)
+        same = {n for n, other in enumerate(self.graph.nodes)
+                if (other.source, other.norm) == (node.source, node.norm)}  # fmt: skip
+        if same <= self._reduced:
+            for number in slices:
+                del self._gathered[number]
 
     def _moments_of(self, node: int) -> list[Moments]:
         """Of the slices of a node's value, in order."""

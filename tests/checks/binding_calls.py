@@ -71,7 +71,7 @@ def _content(value: Any) -> Any:
     """A result by what it says: objects that are made anew are no difference."""
     if isinstance(value, memoryview):
         return value.tobytes()
-    if isinstance(value, (_core.PreparedWeights, _core.CancelFlag)):
+    if isinstance(value, (_core.PreparedWeights, _core.CancelFlag, _core.Schedule, _core.Program)):
         return type(value).__name__
     if isinstance(value, dict):
         return {key: _content(one) for key, one in value.items()}
@@ -110,7 +110,7 @@ def pipelines() -> list[Any]:
 
 
 def methods() -> list[Call]:
-    """Of the two types, and the module's own making."""
+    """Of the types, and the module's own making."""
     flag = _core.CancelFlag()
     found = [Call("CancelFlag", _core.CancelFlag, (), {}), Call("import", _import_again, (), {})]
     for name in ("request", "reset"):

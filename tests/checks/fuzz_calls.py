@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_objects import Endless, Hook, Thing, anything, triple
+from fuzz_program import PROGRAM_CALLS, compile_call
 from fuzz_raster import RASTER_CALLS
 
 from hy3d_rocm import _core
@@ -242,5 +243,6 @@ CALLS: dict[str, Maker] = {
     "PreparedWeights.nbytes": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "PreparedWeights.shape": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "Hy3dError": plain(lambda rng: [rng.choice(["text", 3]), rng.randrange(12)]),
-    **{name: plain(make) for name, make in RASTER_CALLS.items()},
+    "compile_schedule": both(compile_call),
+    **{name: plain(make) for name, make in (RASTER_CALLS | PROGRAM_CALLS).items()},
 }

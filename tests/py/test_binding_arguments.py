@@ -17,7 +17,8 @@ def test_bad_arguments_are_answered_with_exceptions(name: str) -> None:
     counts = fuzz_arguments.run_in_child(name, seed=20261121, count=500)
     # What conv3d_prepare may return depends on the CPU level: below, no layout may be known.
     needs_weights = name == "conv3d_prepare" or name.startswith("PreparedWeights.")
-    possible = name != "PreparedWeights" and (not needs_weights or fuzz_arguments.READY)
+    classes = ("PreparedWeights", "Schedule", "Program")  # nobody calls them
+    possible = name not in classes and (not needs_weights or fuzz_arguments.READY)
     assert "returned" in counts or not possible, (
         f"every case was refused, so little was tested: {counts}"
     )

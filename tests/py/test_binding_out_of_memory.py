@@ -99,7 +99,8 @@ NAMES = [line.split('"')[1] for line in CALLS.splitlines() if ": lambda" in line
 
 @pytest.mark.parametrize("name", NAMES)
 def test_python_without_memory_is_a_memory_error(name: str) -> None:
-    program = textwrap.dedent(f"TESTS = {str(Path(__file__).parent)!r}\n{CALLS}\nNAME = {name!r}\n{SWEEP}")
+    tests = str(Path(__file__).parent)
+    program = textwrap.dedent(f"TESTS = {tests!r}\n{CALLS}\nNAME = {name!r}\n{SWEEP}")
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100
     )

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("hy3d_rocm._core")
 
-from hy3d_rocm import _core  # noqa: E402
+from hy3d_rocm import _core
 
 ONES, NONE, AROUND = (1, 1, 1), (0, 0, 0), (0, 1, 1)
 INPUT = (0, -1, -1, 0, 4, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))

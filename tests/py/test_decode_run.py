@@ -33,7 +33,10 @@ from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
 from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
+from hy3d_rocm.decode.fused.work import Machine  # noqa: E402
 from hy3d_rocm.decode.graph import opaque, record  # noqa: E402
+from hy3d_rocm.decode.memory.predict import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
@@ -159,6 +162,37 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
         assert live.peak <= stated + slack, (job, live.peak, stated, slack)
 
 
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> None:
+    """On shapes: the backend's own allocations, packed weights and all."""
+    family = family_of(kind, tiny_vae(kind).to(torch.bfloat16))
+    x = source_of(family, False, lengths(family)[-1], 3, 4).to(torch.bfloat16)
+    gpu = OperatorWorkspace(torch.device("cuda"))
+    plain = record(family)
+    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in (1, 60000, ALL)]
+    if kind in BY_CHUNKS:
+        jobs += [(plain, {"chunk": 2})]
+    for graph, job in jobs:
+        backend = fused_on_meta()
+        asked = StepWorkspace(graph, backend, gpu, x.dtype)
+        program = compiled(graph, x, workspace=asked, is_host=0, **job).program
+
+        def run(graph: Any = graph, program: Any = program) -> None:
+            here = Run(graph, fused_on_meta(), torch.device("meta"), x.dtype)
+            shapes = torch.empty(x.shape, dtype=x.dtype, device="meta")
+            for _first, _frames in here.section(program, 0, lambda r: shapes[:, :, slice(*r)]):
+                del _first, _frames
+
+        measured = predict(run, workspace=gpu.anew()).device_bytes - x.nbytes
+        slack = statistics_bytes(graph, program) + parameter_bytes(graph) * len(graph.nodes)
+        assert measured <= program.candidate["device_bytes"] + slack, job
+
+
+def fused_on_meta() -> FusedBackend:
+    weights = MetaWeights(torch.bfloat16, torch.device("cuda"))
+    return FusedBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
+
+
 @pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])
 def test_what_leaves_for_the_host_changes_no_bit(kind: str) -> None:
     """A second device's copies happen as late as they may."""
@@ -267,6 +301,42 @@ def test_what_cannot_be_made_again_is_raised_and_nothing_stays() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="the test's"):
         carried_out(graph, x, program, backend=Failing(), recover=recover)
     assert seen == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_what_follows_a_failure_is_asked_of_the_program() -> None:
+    """The same step runs out of memory again and again, while slices are large: it is made again
+    once, then a program of smaller slices begins."""
+    family = family_of("hunyuan", tiny_vae("hunyuan"))
+    x = source_of(family, False, 5)
+    graph = record(family)
+    sizes = (ALL, 20000)
+    machine = (sizes, (1, 0), 1e12, 1e11, 1e-5, 1.0)
+    schedule = compiled(graph, x, device=machine, host=machine)
+    program = schedule.program
+    assert program.candidate["slice_bytes"] == ALL
+    actions: list[str] = []
+
+    def recover(step: int, attempts: int, error: BaseException) -> bool:
+        assert isinstance(error, torch.OutOfMemoryError)
+        number = program.sections[0]["first_step"] + step
+        actions.append(program.fallback(number, "out of memory"))
+        return actions[-1] == "step again"
+
+    class Short:
+        weights = torch_backend().weights
+
+        def convolve(self, layer: Any, source: Any, frames: Any, **more: Any) -> Any:
+            if frames[1] - frames[0] > 4:
+                raise torch.OutOfMemoryError("the test's")
+            return torch_backend().convolve(layer, source, frames, **more)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        carried_out(graph, x, program, backend=Short(), recover=recover)
+    assert actions == ["step again", "begin again"]
+    second = schedule.program
+    assert second.candidate["slice_bytes"] == 20000
+    wanted = carried_out(graph, x, compiled(graph, x, slice_bytes=20000).program)
+    assert torch.equal(carried_out(graph, x, second), wanted)
 
 
 def test_a_counter_is_asked_before_each_step_and_told_after_it() -> None:

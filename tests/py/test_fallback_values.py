@@ -46,6 +46,15 @@ def test_moments_and_rasteriser_are_refused_with_what_brings_them() -> None:
             getattr(_fallback, name)(1, x=2)
 
 
+@pytest.mark.parametrize(
+    "refusing",
+    [_fallback.compile_schedule, _fallback.graph_sizes, _fallback.Schedule, _fallback.Program],
+)
+def test_programs_are_refused_with_what_brings_them(refusing: Any) -> None:
+    with pytest.raises(_fallback.Hy3dError, match=r"^Decode programs need the C core, .*pip"):
+        refusing()
+
+
 def test_the_processor_is_python_with_the_threads_it_may_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

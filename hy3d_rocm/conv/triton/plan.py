@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ class Problem:
     replicate: tuple[bool, bool, bool]
     itemsize: int
 
-    @property
+    @cached_property
     def padded(self) -> Triple:
         """Input size with its padding."""
         sides = zip(self.size, self.pad_before, self.pad_after, strict=True)
         return _triple(n + a + b for n, a, b in sides)
 
-    @property
+    @cached_property
     def out(self) -> Triple:
         """Output size."""
         parts = zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)

@@ -148,18 +148,23 @@ class FusedBackend:
             size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
             total += 2 * whole(size * ITEMSIZE[job.dtype])
         in_place = by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
-        return total, in_place, self._packed_bytes(layer, job)
+        packed = self._packed_bytes(layer, parts)
+        if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
+            total += packed
+        return total, in_place, packed
 
-    def _packed_bytes(self, layer: Conv, job: Job) -> int:
-        weight, item = self._weight(layer), ITEMSIZE[job.dtype]
-        taps, outputs = weight[0, 0].numel(), int(weight.shape[0])
-        if job.folds[1]:
-            taps = 4 * (2 if job.folds[0] else int(weight.shape[2]))
-            outputs *= 8 if job.folds[0] else 4
-        elif job.shuffle != ONES:
-            outputs = job.outputs * math.prod(job.shuffle)
-        rows = -(-int(weight.shape[1]) // 8) * 8
-        return whole(outputs * taps * rows * item) + whole(outputs * item)
+    def _packed_bytes(self, layer: Conv, parts: list[Job]) -> int:
+        weight, total = self._weight(layer), 0
+        for part in parts:
+            taps, outputs = weight[0, 0].numel(), int(weight.shape[0])
+            if part.folds[1]:
+                taps = 4 * (2 if part.folds[0] else int(weight.shape[2]))
+                outputs *= 8 if part.folds[0] else 4
+            elif part.shuffle != ONES:
+                outputs = part.outputs * math.prod(part.shuffle)
+            rows, item = -(-int(weight.shape[1]) // 8) * 8, ITEMSIZE[part.dtype]
+            total += whole(outputs * taps * rows * item) + whole(outputs * item)
+        return total
 
     def _torch(self) -> Backend:
         if self._other is None:

@@ -14,6 +14,7 @@ import torch
 from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
 from hy3d_rocm.decode.engines.layer_attention import query_rows
 from hy3d_rocm.decode.engines.moments import block_elements, wide_type
+from hy3d_rocm.decode.graph import ATTENTION, CONV
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
 from hy3d_rocm.decode.memory.live import standing_for
 from hy3d_rocm.decode.memory.predict import predict
@@ -22,14 +23,13 @@ from hy3d_rocm.decode.run import OPS, ProgramStep, own_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.graph import Graph
+    from hy3d_rocm.decode.graph import Graph, Node
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
 __all__ = ["StepWorkspace"]
 
 Size = tuple[int, int, int, int]
-Bytes = tuple[int, int]
 
 
 class StepWorkspace:
@@ -50,10 +50,12 @@ class StepWorkspace:
         self._dtype = dtype
         self._places = ((backend, rules), host)
         self._kinds = [_kind(graph, number) for number in range(len(graph.nodes))]
-        self._known: dict[tuple[Any, ...], Bytes] = {}
-        self._converted: dict[tuple[int, bool], int] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._kept: dict[tuple[int, bool], int] = {}
+        products = (n for n, layer in enumerate(graph.layers) if _is_product(graph.nodes[n], layer))
+        self._first_product = next(products, -1)
 
-    def __call__(self, fields: tuple[Any, ...], source: Size, on_host: bool) -> Bytes:
+    def __call__(self, fields: tuple[Any, ...], source: Size, on_host: bool) -> tuple[int, int]:
         """(workspace_bytes, kept_bytes), as hy3d_workspace_function. Steps that differ in their
         place only, of layers that differ in their weights only, are looked at once."""
         step = ProgramStep._make(fields)
@@ -66,32 +68,58 @@ class StepWorkspace:
         )  # fmt: skip
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._asked(step, source, on_host)
+            question = self._question(step, source, on_host)
+            with standing_for(question.rules):
+                found = self._known[key] = question.workspace_bytes()
         where = step.node, on_host
-        if where not in self._converted:
-            device = self._place(on_host)[1].device
-            layer = self._graph.layers[step.node]
-            self._converted[where] = _converted_bytes(layer, self._dtype, device)
-        return found[0], found[1] + self._converted[where]
+        if where not in self._kept:
+            self._kept[where] = self._kept_bytes(step, source, on_host)
+        return found, self._kept[where]
 
     def _place(self, on_host: bool) -> tuple[Backend, OperatorWorkspace]:
         place = self._places[1 if on_host else 0]
         assert place is not None, "a candidate of the host was offered without its backend"
         return place
 
-    def _asked(self, step: ProgramStep, source: Size, on_host: bool) -> Bytes:
+    def _question(self, step: ProgramStep, source: Size, on_host: bool) -> _Question:
         backend, rules = self._place(on_host)
-        rules = rules.anew()
-        with standing_for(rules):
-            question = _Question(self._graph, backend, rules, self._dtype, step, source)
-            inside = question.workspace_bytes()
-            return inside, question.kept_bytes()
+        return _Question(self._graph, backend, rules.anew(), self._dtype, step, source)
+
+    def _kept_bytes(self, step: ProgramStep, source: Size, on_host: bool) -> int:
+        """Of a node, whichever of its steps is the first: converted weights; a GroupNorm's factor
+        and summand; what its layer keeps, of which any step tells."""
+        layer, (backend, rules) = self._graph.layers[step.node], self._place(on_host)
+        question = self._question(step, source, on_host)
+        with standing_for(question.rules):
+            found = question.layer_bytes()
+        found += _converted_bytes(layer, self._dtype, rules.device)
+        if self._graph.nodes[step.node].norm == _GROUP:
+            found += 2 * source[0] * wide_type(self._dtype).itemsize
+        if step.node == self._first_product and not hasattr(backend, "step_bytes"):
+            found += rules.once(torch.ops.aten.mm.default)
+        return found
+
+
+def _is_product(node: Node, layer: Any) -> bool:
+    """Whether torch computes the layer as a matrix product."""
+    return isinstance(layer, Attention) or (isinstance(layer, Conv) and node.kernel == (1, 1, 1))
+
+
+def _is_computed(graph: Graph, number: int) -> bool:
+    """Whether a node's value is laid out as the backend's results are: not what enters, functions
+    of frames make or a narrow shuffle, which is a copy."""
+    node = graph.nodes[max(number, 0)]
+    narrow = node.shuffle not in ((0, 0, 0), (1, 1, 1)) and node.channels < _FEWEST_SHUFFLED
+    return node.op in (CONV, ATTENTION) and not narrow
 
 
 def _kind(graph: Graph, number: int) -> tuple[Any, ...]:
     """What a node's answers depend on: equal for layers that differ in their weights only."""
     node, layer = graph.nodes[number], graph.layers[number]
-    fields = node._replace(source=0, other=min(node.other, 0))
+    fields = node._replace(
+        source=int(_is_computed(graph, node.source)),
+        other=int(_is_computed(graph, node.other)) if node.other >= 0 else -1,
+    )
     norm = getattr(layer, "norm", None)
     kept = None if norm is None else (
         norm.kind, norm.weight, norm.bias, norm.scale is None, norm.shift is None
@@ -138,7 +166,8 @@ class _Question:
         self.backend, self.rules, self.dtype = backend, rules, dtype
         self.step, self.source = step, source
         self.count = step.frames[1] - step.frames[0]
-        self.packed = 0
+        self.is_computed = _is_computed(graph, self.node.source)
+        self.adds_computed = _is_computed(graph, self.node.other)
 
     def workspace_bytes(self) -> int:
         rules = {
@@ -155,8 +184,8 @@ class _Question:
         assert isinstance(layer, Conv)
         if step.slice < 0:
             return 0  # nobody wants its frames: it is not made
-        inside, in_place, self.packed = self._told(layer, self._read(), step.own)
-        if not step.drop and (not step.others or in_place):
+        inside, in_place, _ = self._backend_bytes(layer, self._read(), step.own)
+        if not step.drop and (not step.others or (in_place and self.adds_computed)):
             return inside
         # The result beside the residual, be it copied or not; or all frames that the convolution
         # gives, beside a copy of those that stay.
@@ -212,9 +241,9 @@ class _Question:
         mixing = keys + 2 * one + self._mixed(layer, x)
         whole = Pieces((self._frames(self.count, self.node.width),), 0, self.count)
         out = Conv(layer.out)
-        inside, in_place, _ = self._told(out, whole, (0, self.count))
+        inside, in_place, _ = self._backend_bytes(out, whole, (0, self.count))
         leaving = one + inside
-        if layer.rescale == 1 and not in_place:
+        if layer.rescale == 1 and not (in_place and self.is_computed):
             leaving += x.nbytes  # a copy of x, or the result beside it
         return self._joined(step.sources, x) + max(queries, mixing, leaving)
 
@@ -235,18 +264,18 @@ class _Question:
         frames = (0, int(x.shape[2]))
         made = int(self._weight(module).shape[0]) * x[0, 0].numel() * self.dtype.itemsize
         conv = Conv(module, norm=layer.norm)
-        return made + self._told(conv, Pieces((x,), 0, frames[1]), frames)[0]
+        return made + self._backend_bytes(conv, Pieces((x,), 0, frames[1]), frames)[0]
 
     # Parts
 
-    def _told(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
+    def _backend_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
         """What the backend takes inside, whether it makes its result in the residual's memory, and
         what it keeps."""
         ask = getattr(self.backend, "step_bytes", None)
         if ask is None:
             return self.backend.workspace_bytes(layer, source, frames), False, 0
-        told: tuple[int, bool, int] = ask(layer, source, frames)
-        return told
+        found: tuple[int, bool, int] = ask(layer, source, frames)
+        return found
 
     def _weight(self, module: Any) -> Tensor:
         weight = self.backend.weights.of(module, "weight")
@@ -262,9 +291,10 @@ class _Question:
         return Pieces((self._frames(step.reads[1] - begin - first),), first, self.source[1] - begin)
 
     def _frames(self, count: int, channels: int = 0) -> Tensor:
-        """Frames of the source, laid out as the backend does."""
+        """Frames of the source, laid out as the backend does that made them."""
         size = (1, channels or self.source[0], count, *self.source[2:])
         last = getattr(self.backend, "is_channels_last", False) and size[1] >= 8
+        last = last and (bool(channels) or self.is_computed)
         form = torch.channels_last_3d if last else torch.contiguous_format
         return torch.empty(size, dtype=self.dtype, device="meta", memory_format=form)
 
@@ -272,14 +302,23 @@ class _Question:
         """x put together of several slices."""
         return int(x.nbytes) if len(slices) > 1 else 0
 
-    def kept_bytes(self) -> int:
-        """Packed weights; a GroupNorm's factor and summand; code that oneDNN generates, for the
-        steps at the video's beginning, in the middle and at its end. After workspace_bytes()."""
-        found = self.packed + 3 * self.rules.code_bytes
-        norm = getattr(self.layer, "norm", None)
-        if norm is not None and norm.kind == "group":
-            found += 2 * self.source[0] * wide_type(self.dtype).itemsize
-        return found
+    def layer_bytes(self) -> int:
+        """Packed weights; code that oneDNN generates, for the steps at the video's beginning, in
+        the middle and at its end."""
+        layer = self.layer
+        layers: list[Conv] = [layer] if isinstance(layer, Conv) else []
+        if isinstance(layer, Attention):
+            parts = (m for m in (layer.q, layer.k, layer.v) if m is not None)
+            layers = [Conv(module, norm=layer.norm) for module in parts]
+            layers.append(Conv(layer.out))
+        found = 0
+        for one in layers:
+            weight = self._weight(one.module)
+            frames = self._frames(kernel_size(weight)[0] + one.stride[0], int(weight.shape[1]))
+            found += self._backend_bytes(one, Pieces((frames,), 0, None), (0, 2))[2]
+        return found + 3 * self.rules.code_bytes
 
 
+_FEWEST_SHUFFLED = 16  # channels of a phase that the fused kernels shuffle in their store
+_GROUP = 2  # HY3D_NORM_GROUP
 _META = torch.device("meta")

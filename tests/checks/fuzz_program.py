@@ -1,0 +1,81 @@
+"""Calls that work, for what schedules a decode: as fuzz_calls.py."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hy3d_rocm import _core
+
+NONE, ONES, AROUND = (0, 0, 0), (1, 1, 1), (0, 1, 1)
+INPUT = (0, -1, -1, 0, 4, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
+CONV = (
+    1, 0, -1, 0, 8, (3, 3, 3), ONES, ONES, ONES, (2, 1, 1), AROUND, ONES, 1, *(0,) * 11,
+    (0, 0), (0, 0),
+)  # fmt: skip
+NORMED = (1, 1, 1, 2, *CONV[4:])
+OUTPUT = (6, 2, -1, 0, 8, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
+NODES = (INPUT, CONV, NORMED, OUTPUT)
+MACHINE = ((4000, 2000), (1, 0), 1e12, 1e11, 1e-5, 1.0)
+REASONS = ("out of memory", "no kernel", "not finite", "refused", "cancelled")
+
+
+def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+    return 100, 10
+
+
+def good_request(rng: random.Random) -> dict[str, Any]:
+    return {
+        "workspace": workspace, "size": (rng.randrange(1, 6), 6, 7), "element_bytes": 4,
+        "strategies": rng.choice([2, 6]), "copy_bytes_per_second": 1e10, "device": MACHINE,
+        "host": MACHINE, "device_budget": rng.choice([0, 1, 20000]), "may_spill": 1,
+        "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
+    }  # fmt: skip
+
+
+def good_schedule(rng: random.Random) -> Any:
+    return _core.compile_schedule(NODES, **(good_request(rng) | {"device_budget": 0}))
+
+
+def good_nodes(rng: random.Random) -> list[Any]:
+    """A list of nodes, one of them with another field now and then."""
+    nodes = [list(node) for node in NODES]
+    if rng.random() < 0.3:
+        node = rng.choice(nodes)
+        node[rng.randrange(len(node))] = rng.choice([-1, 0, 7, ONES, NONE, 1.5, None])
+    return [tuple(node) for node in nodes]
+
+
+def member(name: str, *more: Callable[[random.Random], Any]) -> Any:
+    """A method or attribute of a program, or of a schedule: the object comes first."""
+
+    def make(rng: random.Random) -> list[Any]:
+        schedule = good_schedule(rng)
+        owner = schedule if name == "Schedule" else schedule.program
+        return [owner, *(one(rng) for one in more)]
+
+    return make
+
+
+#: By name, makers of positional arguments
+PROGRAM_CALLS: dict[str, Any] = {
+    "graph_sizes": lambda rng: [good_nodes(rng), (rng.randrange(1, 6), 6, 7)],
+    "Schedule": lambda _rng: [],
+    **{f"Schedule.{n}": member("Schedule") for n in ("candidates", "smallest_budget", "program")},
+    "Program": lambda _rng: [],
+    **{
+        f"Program.{n}": member("Program")
+        for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections")
+    },
+    "Program.steps": member("Program", lambda rng: rng.randrange(2)),
+    "Program.slices": member("Program", lambda rng: rng.randrange(2)),
+    "Program.fallback": member(
+        "Program", lambda rng: rng.randrange(20), lambda rng: rng.choice(REASONS)
+    ),
+}
+
+
+def compile_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
+    """Of compile_schedule, whose request is in keywords."""
+    return [good_nodes(rng)], good_request(rng)
