@@ -517,6 +517,7 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     const bool goes_on = s->request.compiles_all;
     hy3d_status status = HY3D_OK;
     s->count = 0;
+    s->chosen = -1;
     s->smallest = INT64_MAX;
     if (allows(s, HY3D_STRATEGY_WHOLE)) {
         status = whole(context, s);

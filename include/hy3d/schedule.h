@@ -157,7 +157,7 @@ typedef struct hy3d_tile_sizes {
 } hy3d_tile_sizes;
 #define HY3D_SCHEDULE_MAX_HALOS 4
 /* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */
-#define HY3D_SCHEDULE_MAX_STEPS (1 << 22)
+#define HY3D_SCHEDULE_MAX_STEPS (1 << 20)
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
  * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
