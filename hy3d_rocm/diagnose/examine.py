@@ -84,6 +84,7 @@ class _Reader:
         self.unknown_count = 0
         self.ends: set[int] = set()  # those of `unknown` that only say how a process ended
         self.run_failed = False  # the run that goes on now had an error
+        self.runs = False  # the program says where a run begins
         self.went_on = 0  # the last line at which the program is shown to work
         self.lines = 0
 
@@ -93,15 +94,18 @@ class _Reader:
         self.stages.feed(line, low)
         self.machine.feed(line.text, low)
         mark = self.outcome.feed(line, low)
-        if mark == "started" or (mark == "finished" and not self.run_failed):
+        going = mark == "going" and not self.runs  # a trainer, which has no runs of its own
+        if mark == "started" or going or (mark in ("going", "finished") and not self.run_failed):
             self.went_on = line.number
         elif mark == "begun":
-            self.run_failed = False
+            self.run_failed, self.runs = False, True
         matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
+        if matched and _ERROR.search(without_prefix(line.text)):
+            self.outcome.told(line)
         self._look_for_place(line)
-        if not any(not rule.needs for rule in matched):
+        if not any(not rule.needs and not rule.when for rule in matched):
             self._look_for_unknown(line, low)
         if not _CARETS.fullmatch(line.text):
             self.before.append(line.text)
@@ -141,7 +145,7 @@ class _Reader:
             where = STAGE_WORDS[self.stages.stage] if rule.severity == "error" else ""
             hits = self.hits[rule.id] = Hits(rule, where, memory_note(rule.id, line.text))
         hits.add(line)
-        if rule.severity == "error" and not rule.needs:
+        if rule.severity == "error" and not rule.needs and not rule.when:
             self.last_error = (line.number, rule.id)
             self._failed()
             self._explain_ends(line)
@@ -201,6 +205,9 @@ class _Reader:
             if stages.last is not None:
                 self._add("decode-stopped", stages.last, "")
         over = self.outcome.finished
+        for name, row in list(self.hits.items()):
+            if not all(self.machine.holds(shown) for shown in row.rule.when):
+                del self.hits[name]
         self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
         found = grouped(hits, ORDER, self.machine, stages.own_lines, self.went_on)

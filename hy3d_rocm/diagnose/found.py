@@ -195,11 +195,11 @@ def _action(hits: Hits, machine: Machine) -> str:
     """What to do where the log shows this system and this card."""
     rule, system = hits.rule, machine.system
     fitting = (
+        *(action for shown, action in rule.instead if machine.holds(shown)),
         rule.decode if hits.where == STAGE_WORDS["decode"] else "",
         rule.beside if machine.beside else "",
         rule.windows if system == "windows" else "",
         rule.wsl if system == "wsl" else "",
-        rule.container if machine.container and system != "windows" else "",
         rule.gfx1151 if machine.architecture == "gfx1151" and system != "wsl" else "",
     )
     return next((action for action in fitting if action), rule.do)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hy3d_rocm.diagnose.read import Line, without_prefix
+from hy3d_rocm.diagnose.stages import TRACEBACK_LINES
 
 _FINISHED = re.compile(
     r"Prompt executed in \d|\[VAE Decode\] .{0,200}\bSUCCESS\b"
@@ -18,25 +19,32 @@ _FINISHED = re.compile(
 _BEGUN = re.compile(r"\bgot prompt\b")
 _STARTED = re.compile(
     r"^(?:\S{1,40} )?(?:Starting server|To see the GUI go to: |Running on local URL: )"
+    r"|^\W{0,4}Unsloth: Will patch your computer|^\W{0,12}Running training\b"
 )
+_GOING = re.compile(r"\b[1-9]\d{0,5}/\d{1,6} \[[\d:]{4,9}<[\d:?]{1,9}, .{1,12}(?:it/s|s/it)")
 _FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit", "starting server",
-                 "stopped server",
-                 "to see the gui", "running on local")  # fmt: skip
-Mark = Literal["", "started", "begun", "finished"]
+                 "stopped server", "to see the gui", "running on local", "unsloth: ",
+                 "running training", "it/s", "s/it")  # fmt: skip
+Mark = Literal["", "started", "begun", "going", "finished"]
 _ERROR_WORDS = re.compile(
     r"\berrors?\b|error:|(?<![a-z])\w{0,60}(?:Error|Exception)\b|\bexception\b|\btraceback\b"
     r"|(?:\b|seg)fault|\bfail(?:ed|ure|s)\b|\bfatal\b|\babort(?:ed|ing)?\b|\bkill(?:ed|ing)\b"
     r"|\b(?:hang|hung|hangs)\b|\btime(?:d )?-?out\b|\bcrash(?:ed)?\b|core dumped|!!!"
     r"|\bexit(?:ed)?(?: with)?(?: code| status)[ :=]{1,3}(?!0\b)-?\d|\b0x[c8]0[\da-f]{6}\b"
+    r"|\bunmet dependencies\b|\bheld broken packages\b"
     r"|\bhresult\b|\berrno\b|\bwinerror\b|^File \"[^\"]{1,300}\", line \d",
     re.IGNORECASE,
 )
 _NO_ERROR = re.compile(
-    r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=['\"]?(?:0|None|ignore)", re.IGNORECASE
+    r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=['\"]?(?:0|None|ignore)"
+    r"|Failed to create model quickly; will retry"
+    r"|\b(?:the|this|an|same|following) errors?\b(?!:)",  # prose
+    re.IGNORECASE,
 )
 _WORDS = (
     "err", "xception", "traceback", "fault", "fail", "fatal", "abort", "kill", "hang", "hung",
-    "time", "crash", "dumped", "!!!", "exit", "0xc0", "0x80", "hresult", "file \"",
+    "time", "crash", "unmet", "broken", "dumped", "!!!", "exit", "0xc0", "0x80", "hresult",
+    "file \"",
 )  # fmt: skip
 _FRAME = re.compile(r'^(?:\S{0,40} )?File "([^"]{1,300})", line \d{1,7}')
 _PACK = re.compile(r"custom_nodes[\\/]{1,2}([^\\/]{1,80})[\\/]")
@@ -69,9 +77,11 @@ class Outcome:
     node: str = ""
     last_frame: str = ""
     last_pack: str = ""
+    traceback: tuple[int, int] = (0, 0)  # the line of the last heading, the suspicious ones before
 
     def feed(self, line: Line, low: str) -> Mark:
-        """What the line shows of the program: it started, a run began, a run came to its end."""
+        """What the line shows of the program: it started, a run began, it takes steps, a run
+        came to its end."""
         mark: Mark = ""
         if any(word in low for word in _FINISH_WORDS):
             if _FINISHED.search(line.text):
@@ -80,12 +90,15 @@ class Outcome:
                 self.finished, mark = False, "begun"
             elif _STARTED.search(without_prefix(line.text)):
                 mark = "started"
+            elif _GOING.search(line.text):
+                mark = "going"
         if 'file "' in low and (found := _FRAME.search(line.text)):
             self.last_frame = found[1]
             if _PACK.search(found[1]):
                 self.last_pack = found[1]
         elif "traceback (most recent" in low:
             self.last_frame = self.last_pack = ""
+            self.traceback = (line.number, self.suspicious_count)
         elif ("node type" in low or "when executing" in low) and (found := _NODE.search(line.text)):
             self.node = found[1] or found[2]
         return mark
@@ -97,6 +110,15 @@ class Outcome:
         if _ERROR_WORDS.search(_NO_ERROR.sub("", line.text)):
             self.suspicious_count += 1
             self.suspicious.append(line)
+
+    def told(self, line: Line) -> None:
+        """A rule knows the error that this line ends: the traceback above it tells no other."""
+        begins, count = self.traceback
+        if begins and line.number - begins <= TRACEBACK_LINES:
+            rest = [row for row in self.suspicious if row.number < begins]
+            self.suspicious = deque(rest, maxlen=SUSPICIOUS_LINES)
+            self.suspicious_count = count
+        self.traceback = (0, 0)
 
     @property
     def origin(self) -> str:

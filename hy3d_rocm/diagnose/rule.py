@@ -28,13 +28,16 @@ class Rule:
     for no other. `unfinished`: it counts only where the log shows no run that finished. `optional`:
     what programs do without; it is told as harmless where the log shows that the program went on
     (it started, or a run went without an error) and no pack failed to load by it. `excused`: rules
-    that take its place where they are close to it. A rule without patterns is decided by the order
+    that take its place where they are close to it. `when`: what the whole log has to show
+    (Machine.holds), else the rule says nothing. A rule without patterns is decided by the order
     of events (`stages.py`, or an error right above a crash), not by one line.
 
-    `do`: one action, as it can be copied; `windows`, `wsl`, `container`: the one where the log
-    shows that; `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on
-    Linux; `beside`: where it shows the processor's GPU beside a card. {wheels} becomes the command
-    that installs PyTorch for the card in the log. `here`: what this package does about it.
+    `do`: one action, as it can be copied; `windows`, `wsl`: the one where the log shows that;
+    `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on Linux; `beside`:
+    where it shows the processor's GPU beside a card; `instead`: pairs of what the log shows
+    (Machine.holds) and the action for that, before all of these. {wheels} becomes the command that
+    installs PyTorch for the card in the log, {access} what lets this user or container use it.
+    `here`: what this package does about it.
     `otherwise`: what else helps; `linux`: more of that, left out where the log shows Windows or
     WSL. `source`: where the text and its meaning were read.
     """
@@ -48,10 +51,10 @@ class Rule:
     otherwise: str = ""
     windows: str = ""
     wsl: str = ""
-    container: str = ""
     decode: str = ""
     gfx1151: str = ""
     beside: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
     linux: str = ""
     words: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class Rule:
     unfinished: bool = False
     optional: bool = False
     excused: tuple[str, ...] = ()
+    when: tuple[str, ...] = ()
     compiled: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     refused: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 

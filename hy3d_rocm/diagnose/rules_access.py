@@ -16,11 +16,8 @@ _WSL_DRIVER = (
     " that"
     " list, then in PowerShell: wsl --update"
 )
+_NOT_IN_WINDOWS = "Windows has no /dev/kfd; on Windows itself, outside the container: {wheels}"
 _NO_GROUPS = "WSL has neither /dev/kfd nor its groups: usermod and modprobe do nothing there."
-_GROUP_ADD = (
-    'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)"'
-    ' --group-add "$(stat -c %g /dev/dri/renderD128)" IMAGE'
-)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -79,8 +76,8 @@ RULES: tuple[Rule, ...] = (
         + _WSL_DRIVER
         + ".",
         source=_ROCM + "3571",
-        words=("microsoft-standard-wsl",),
-        patterns=(r"microsoft-standard-WSL",),
+        words=("microsoft-standard-wsl", "usecase="),
+        patterns=(r"microsoft-standard-WSL", r"usecase=\S{0,20}\bwsl\b"),
         needs=("no-gpu-found", "no-cuda-gpu"),
         follows=("wsl-unsupported-gpu", "wsl-no-adapter", "wsl-thunk", "wsl-rocdxg"),
         confidence="likely",
@@ -120,9 +117,8 @@ RULES: tuple[Rule, ...] = (
         symptom="The HSA runtime could not start or allocate what it needs.",
         cause="At start: this user may not use /dev/kfd, or the driver is in a bad state. In the"
         " middle of work: GPU memory, queues or signals are used up.",
-        do="sudo usermod -aG render,video $USER",
+        do="{access}",
         wsl=_WSL_DRIVER,
-        container=_GROUP_ADD,
         here="`hy3d-rocm doctor` shows whether the card answers and who holds its memory.",
         otherwise="Then log in again. If `rocminfo` works for your user, end the programs that use"
         " the card or restart the machine.",
@@ -155,9 +151,8 @@ RULES: tuple[Rule, ...] = (
         symptom="PyTorch sees no GPU.",
         cause="The driver is not loaded, this user or container may not use it, or"
         " HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides the card.",
-        do="sudo usermod -aG render,video $USER",
+        do="{access}",
         wsl=_WSL_DRIVER,
-        container=_GROUP_ADD,
         windows="Install the current Adrenalin driver.",
         here=_DOCTOR,
         otherwise="Unset HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, or set"
@@ -171,6 +166,7 @@ RULES: tuple[Rule, ...] = (
             "no rocm-capable",
             "getdevicecount",
             "rock module",
+            "torch reports gpu",
         ),
         patterns=(
             r"No HIP GPUs are available",
@@ -178,6 +174,7 @@ RULES: tuple[Rule, ...] = (
             r"no ROCm-capable device is detected",
             r"Unexpected error from hipGetDeviceCount",
             r"ROCk module is NOT loaded",
+            r"Torch reports GPU not available",
         ),
         follows=(
             "wsl-torch-runtime",
@@ -217,9 +214,62 @@ RULES: tuple[Rule, ...] = (
             "no-gpu-found",
             "hip-sdk-no-device",
             "torch-cuda-build",
+            "torch-not-rocm",
             "zluda-failed",
             "card-too-old",
         ),
+        excused=("zluda-no-device",),
+        confidence="likely",
+    ),
+    Rule(
+        id="runs-on-cpu",
+        symptom="The program computes on the processor: it sees no card.",
+        cause="It says so at its start, or PyTorch answers that no GPU is available. The driver is"
+        " not loaded, this user or container may not use it, a variable hides the card, or this"
+        " PyTorch is not the one for ROCm (no +rocm in its version).",
+        do="{access}",
+        wsl=_WSL_DRIVER,
+        windows="{wheels}",
+        here=_DOCTOR,
+        otherwise='`python -c "import torch; print(torch.__version__)"` in the program\'s own'
+        " environment (or container) tells which PyTorch it is. Unset HIP_VISIBLE_DEVICES and"
+        " ROCR_VISIBLE_DEVICES.",
+        source="https://github.com/invoke-ai/InvokeAI/issues/9490",
+        words=("device: cpu", "available"),
+        patterns=(
+            r"Using torch device: CPU\b",
+            r"^Device: cpu$",
+            r"\b(?:CUDA|GPU|HIP|ROCm)[\w ()/]{0,12} available\W{1,4}False\b",
+            r"torch\.cuda\.is_available\(\)\W{1,6}False\b",
+        ),
+        when=("amd", "no by choice", "no torch works"),
+        follows=(
+            "no-gpu-found",
+            "no-cuda-gpu",
+            "torch-cuda-build",
+            "torch-not-rocm",
+            "torch-without-gpu",
+            "kfd-access",
+            "kfd-missing",
+            "hip-sdk-no-device",
+            "rocm-library-missing",
+            "wsl-torch-runtime",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="integrated-gpu-only",
+        symptom="The HIP SDK lists only the processor's GPU, not the card.",
+        cause="gfx1036 is the small GPU inside a desktop processor. Where a card is in the machine,"
+        " this HIP SDK or driver does not know it, and the program takes what is listed.",
+        do="rocminfo | grep -i gfx",
+        windows="Install the current Adrenalin driver and a HIP SDK whose hipInfo lists the card.",
+        here=_DOCTOR,
+        otherwise="Or PyTorch for ROCm in place of ZLUDA, and the processor's GPU switched off in"
+        " the Device Manager or the BIOS. Without a card there is nothing here that ROCm supports.",
+        source="https://github.com/LykosAI/StabilityMatrix/issues/1290",
+        words=("agents=",),
+        patterns=(r"\bagents=\['gfx1036'\]",),
         confidence="likely",
     ),
     Rule(
@@ -333,6 +383,7 @@ RULES: tuple[Rule, ...] = (
         cause="The amdgpu driver is not loaded on the machine below the container (or the machine"
         " is a WSL, which has no such device).",
         do="sudo modprobe amdgpu",
+        windows=_NOT_IN_WINDOWS,
         wsl=_WSL_DRIVER,
         here=_DOCTOR,
         otherwise="On the host, not in the container. In WSL: ROCm on Windows or on Linux itself.",
@@ -346,12 +397,13 @@ RULES: tuple[Rule, ...] = (
         symptom="The compute driver's device /dev/kfd can't be opened.",
         cause="The user is not in its group, the container was not given it, or the driver"
         " refuses.",
-        do="sudo usermod -aG render,video $USER",
+        do="{access}",
+        windows=_NOT_IN_WINDOWS,
         wsl=_WSL_DRIVER,
-        container=_GROUP_ADD,
         here=_DOCTOR,
         otherwise="Then log in again; in Docker --device /dev/kfd --device /dev/dri. If you are in"
         " the groups, look for 'kfd' in `dmesg`.",
+        linux="A container without root loses the groups: podman --group-add keep-groups.",
         source=_ROCM + "1211",
         words=(
             "not member of",

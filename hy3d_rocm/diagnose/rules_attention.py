@@ -127,7 +127,8 @@ RULES: tuple[Rule, ...] = (
         windows="winget install Microsoft.VisualStudio.2022.BuildTools --override"
         ' "--add Microsoft.VisualStudio.Workload.VCTools --includeRecommended --passive"',
         here=_OPTIONAL + " With Triton, convolutions on the GPU are faster.",
-        otherwise="On Windows a short path without blanks or letters beyond ASCII; or no"
+        otherwise="On Windows a short path without blanks or letters beyond ASCII, and for"
+        " hip_utils.c ROCm's headers: pip install rocm[devel], then `rocm-sdk init`; or no"
         " torch.compile and " + _PYTORCH[14:] + ".",
         source="https://github.com/unslothai/unsloth/pull/7704",
         words=(
@@ -140,6 +141,8 @@ RULES: tuple[Rule, ...] = (
             "tcc",
             "msvc",
             "python.h",
+            "_utils.c",
+            "launcher.c",
             "python libs",
             "lnk1104",
             "stdlib.h",
@@ -157,8 +160,10 @@ RULES: tuple[Rule, ...] = (
             r"fatal error: '?(?:Python|stdlib|stdio|math)\.h'?:? (?:No such file|file not found)",
             r"LNK1104: cannot open file .{0,60}python\w*\.lib",
             r"hip_utils\S*\.(?:pyd|so|c)\b.{0,120}(?:error|failed|returned non-zero)",
+            r"CalledProcessError: Command .{0,300}(?:(?:hip|cuda)_utils|_launcher|main)\.c\b",
             r"Triton test failed: \[WinError 2\]",
         ),
+        follows=("cxx-headers",),
         confidence="likely",
         optional=True,
     ),
@@ -191,6 +196,22 @@ RULES: tuple[Rule, ...] = (
             r"\bCompilationError: at \d+:\d+:|triton\.compiler\.errors\.CompilationError",
         ),
         follows=("triton-no-compiler", "triton-link", "fp8-matmul"),
+        confidence="likely",
+    ),
+    Rule(
+        id="inline-assembly",
+        symptom="A kernel holds assembly that was written for another maker's cards.",
+        cause="The compiler for the card refuses a constraint of inline assembly: a Triton kernel,"
+        " or one that torch.compile made with a Triton of another version than PyTorch's, was"
+        " written for NVIDIA cards. The card and its driver are not at fault.",
+        do="export TORCHDYNAMO_DISABLE=1",
+        windows="set TORCHDYNAMO_DISABLE=1",
+        here=_OPTIONAL,
+        otherwise="The Triton that belongs to your PyTorch; without the node or package whose"
+        " kernel it is.",
+        source="https://github.com/pytorch/pytorch/issues/98510",
+        words=("couldn't allocate",),
+        patterns=(r"couldn't allocate (?:input|output) reg(?:ister)? for constraint",),
         confidence="likely",
     ),
     Rule(
@@ -309,6 +330,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"libbitsandbytes_\w+\S*.{0,80}(?:not found|No such file|cannot open|undefined symbol)",
             r"libbitsandbytes_cpu\.so",
+            r"Configured \w+ binary not found at \S*bitsandbytes",
             r"Could not find the bitsandbytes \w+ binary",
             r"No libcudart\.so found",
             r"did not contain .{0,40}libcudart\.so",

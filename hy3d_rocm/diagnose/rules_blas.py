@@ -5,6 +5,10 @@ from __future__ import annotations
 from hy3d_rocm.diagnose.rule import Rule
 
 _HIDE_IT = "Hide the processor's GPU: set HIP_VISIBLE_DEVICES to the number of the card"
+_WHICH = (
+    'python -c "import torch; print(torch.__version__, torch.version.hip,'
+    ' torch.cuda.get_device_name())"'
+)
 _NOT_OURS = "This package computes convolutions; the model's matrix products are PyTorch's."
 
 RULES: tuple[Rule, ...] = (
@@ -83,7 +87,7 @@ RULES: tuple[Rule, ...] = (
             r"|\bhipblas\w*(?-i:Exception)\b",
         ),
         unless=(
-            r"Attempting to use hipBLASLt on an unsupported architecture",
+            r"Attempting to use hipBLASLt on an? unsupported architecture",
             r"undefined symbol|cannot open shared object|hipBlasLT failed, falling back",
         ),
         follows=(
@@ -110,6 +114,7 @@ RULES: tuple[Rule, ...] = (
         patterns=(
             r"rocblaslt error: ",
             r"hipBLASLt error: ",
+            r"Attempting to use hipBLASLt on a unsupported architecture",
             r"hipblaslt\S*TensileLibrary\S*.{0,40}(?:No such file|not found)",
         ),
         excused=("rocblas-fallback-warning",),
@@ -135,6 +140,7 @@ RULES: tuple[Rule, ...] = (
         cause="ZLUDA's cuBLAS is not in place (an update put NVIDIA's DLL back), or the HIP SDK's"
         " rocBLAS behind it is missing or has nothing for the card.",
         do="Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda).",
+        instead=(("no zluda", _WHICH),),
         here=_NOT_OURS,
         otherwise="The HIP SDK that your ZLUDA asks for, with rocBLAS files for your card; or"
         " PyTorch for ROCm in place of ZLUDA.",
@@ -208,7 +214,7 @@ RULES: tuple[Rule, ...] = (
         cause="The library behind PyTorch's call has nothing for it here: under ZLUDA one that is"
         " not there, with ROCm one of another version or without kernels for the card.",
         do="{wheels}",
-        windows="Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda).",
+        instead=(("zluda", "Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda)."),),
         here=_NOT_OURS,
         otherwise="Let that operation run on the CPU.",
         source="https://github.com/lshqqytiger/ZLUDA/issues/73",

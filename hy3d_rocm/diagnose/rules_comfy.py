@@ -51,6 +51,8 @@ RULES: tuple[Rule, ...] = (
             "extension-mismatch",
             "library-mismatch",
             "torch-distributed-missing",
+            "requirements-not-updated",
+            "numpy-too-old",
             "torch-broken",
             "cuda-version-none",
             "cuda-extension-build",

@@ -235,12 +235,13 @@ RULES: tuple[Rule, ...] = (
         otherwise="Unset HSA_OVERRIDE_GFX_VERSION if your card is supported without it; another"
         " attention; another ROCm.",
         source="https://github.com/cubiq/ComfyUI_InstantID/issues/71",
-        words=("hsa_status_error_",),
+        words=("hsa_status_error_", "vgpu=0x"),
         patterns=(
             r"HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION"
             r"|OUT_OF_REGISTERS|INVALID_ISA|MEMORY_FAULT)",
+            r"\bVGPU=0x[\da-f]+ SWq=0x",
         ),
-        follows=("gpu-page-fault", "gpu-reset"),
+        follows=("gpu-page-fault", "gpu-reset", "crash-in-attention"),
         confidence="likely",
         rank=0,
     ),

@@ -17,7 +17,7 @@ _TOLD = (
     r"invalid device function|no kernel image|out of memory|an illegal memory|unspecified launch"
     r"|the launch timed out|device-side assert|invalid configuration|no ROCm-capable"
     r"|device kernel image is invalid|invalid device ordinal|invalid argument"
-    r"|operation not supported"
+    r"|operation not supported|named symbol not found"
 )
 
 RULES: tuple[Rule, ...] = (
@@ -91,14 +91,30 @@ RULES: tuple[Rule, ...] = (
             "error: file not found",
             "invalidkernelfile",
             "addfatbinary",
+            "hip::devicefunc",
         ),
         patterns=(
             r"device kernel image is invalid",
             r"\bhipErrorInvalid(?:Image|KernelFile)\b",
             r"(?:HIP|CUDA) error: file not found",
             r"hip_code_object\.cpp:\d+: .{0,120}addFatBinary",
+            r"\b_Tp = hip::DeviceFunc\b",
         ),
         follows=("integrated-gpu",),
+        confidence="likely",
+    ),
+    Rule(
+        id="kernel-not-in-library",
+        symptom="A kernel is not in the library that was loaded (named symbol not found).",
+        cause="The package that called it has no code for this card in what it loaded: mostly a"
+        " CUDA build of xformers or another extension, also under ZLUDA, whose kernels ZLUDA could"
+        " not translate. PyTorch's own part ran before.",
+        do="python -m pip uninstall -y xformers",
+        here=_COMPARES,
+        otherwise="Without xformers: the package in the traceback, in its ROCm build or left out.",
+        source="https://github.com/patientx/ComfyUI-Zluda/issues/14",
+        words=("named symbol",),
+        patterns=(_ERROR + r"named symbol not found",),
         confidence="likely",
     ),
     Rule(
@@ -221,19 +237,27 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="crash-in-attention",
         symptom="The process crashed in attention.",
-        cause="The stack's first line is attention (PyTorch's, SageAttention's or"
-        " FlashAttention's): its kernel for this card crashed. The node and the model are not at"
-        " fault.",
+        cause="The stack's first line, or the kernel's name, is attention (PyTorch's,"
+        " SageAttention's or FlashAttention's): its kernel for this card crashed. The"
+        " node and the model are not at fault.",
         do="Start ComfyUI with --use-split-cross-attention and without --use-sage-attention and"
         " --use-flash-attention",
+        instead=(
+            (
+                "no comfy",
+                "Choose PyTorch's plain attention (math, or sdpa without flash) in place of flash"
+                " or sage attention in the program's settings.",
+            ),
+        ),
         otherwise="TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL unset; another PyTorch for ROCm.",
         source="https://docs.python.org/3/library/faulthandler.html",
         words=("attention", "attn"),
         patterns=(
             r"File \"\S[^\"]{0,300}(?:attention|attn)\w*(?:[\\/][\w\\/]+)?\.py\", line \d+"
             r"|\", line \d+,? in scaled_dot_product_attention",
+            r"\bKernel Name: \w{0,60}(?:attn|attention|fmha)",
         ),
-        needs=("windows-access-violation", "native-crash"),
+        needs=("windows-access-violation", "native-crash", "hsa-queue-error"),
         within=4,
         confidence="likely",
         rank=0,
@@ -285,17 +309,40 @@ RULES: tuple[Rule, ...] = (
         rank=0,
     ),
     Rule(
+        id="crash-in-package",
+        symptom="The process crashed inside a Python package that has nothing to do with the card.",
+        cause="The stack's first line lies in that package, and nothing in the log is AMD's or"
+        " PyTorch's: its compiled part does not fit this Python, or another package beside it. The"
+        " card, its driver and PyTorch have no part in it.",
+        do="python -m pip install --upgrade --force-reinstall PACKAGE (behind site-packages in the"
+        " stack's first line)",
+        otherwise="Or leave out the node pack below it in the stack that imports it.",
+        source="https://github.com/zhangp365/ComfyUI-utils-nodes/issues/27",
+        words=("site-packages",),
+        patterns=(
+            r"\(most recent call first\):? {0,3}File \"[^\"]{1,250}site-packages[\\/]"
+            r"(?!torch|triton|xformers|flash|sage|bitsandbytes|onnxruntime|comfy|_?rocm|amd)\w",
+        ),
+        needs=("windows-access-violation", "native-crash"),
+        when=("stranger",),
+        confidence="likely",
+        rank=0,
+    ),
+    Rule(
         id="windows-access-violation",
         symptom="The process crashed in native code (Windows: 0xC0000005 and the like).",
-        cause="A DLL below Python accessed memory that it has not got; on AMD cards mostly ROCm's,"
-        " of a build that does not fit the card or the driver. The log does not say more. It is no"
-        " lack of memory, and mostly not the node's fault.",
+        cause="A DLL below Python accessed memory that it has not got, or stopped at a check of its"
+        " own (0x80000003); on AMD cards mostly ROCm's, of a build that does not fit the card or"
+        " the driver. The log does not say more. It is no lack of memory, and mostly not the node's"
+        " fault.",
         do="Install the current Adrenalin driver, then: {wheels}",
+        instead=(("stranger", "python -X faulthandler main.py"),),
         otherwise="`set HIP_VISIBLE_DEVICES=0` where the processor has a GPU, too;"
         " --disable-dynamic-vram; no folder of another HIP SDK on PATH.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/11931",
         words=(
             "0xc0000",
+            "code 0x80000003",
             "322122",
             "-107374",
             "access violation",
@@ -306,6 +353,7 @@ RULES: tuple[Rule, ...] = (
         ),
         patterns=(
             r"(?:Windows fatal )?exception:? access violation",
+            r"Windows fatal exception: code 0x80000003",
             r"\b0xC0000(?:005|374|409|01D|0FD)\b",
             r"\b322122(?:5477|6356|6505|5501)\b",
             r"-107374(?:1819|0940|0791|1795)\b",
@@ -439,8 +487,15 @@ RULES: tuple[Rule, ...] = (
         " without its files. With ROCm: a feature that this card, driver or system lacks (virtual"
         " memory of expandable_segments, access between cards).",
         do="unset PYTORCH_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF",
-        windows="Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda).",
+        windows="set PYTORCH_ALLOC_CONF=& set PYTORCH_HIP_ALLOC_CONF=&"
+        " set PYTORCH_CUDA_ALLOC_CONF=",
+        instead=(
+            ("zluda", "Run ZLUDA's patch script again (patchzluda.bat of ComfyUI-Zluda)."),
+            ("no amd", "Start ComfyUI with --disable-cuda-malloc"),
+        ),
         here=_COMPARES,
+        otherwise="On an NVIDIA card it is mostly the asynchronous allocator (cudaMallocAsync),"
+        " which an old card or driver has not got: --disable-cuda-malloc of ComfyUI.",
         source="https://github.com/vladmandic/sdnext/issues/4647",
         words=("operation not supported", "hiperrornotsupported"),
         patterns=(_ERROR + r"operation not supported", r"\bhipErrorNotSupported\b"),

@@ -14,6 +14,7 @@ _ROCM_LIBRARY = (
     r"|rtc|file|_hcc)|hsa-[\w-]+|hsakmt|hc_am|mcwamp\w*|amdhip64|amdocl64|aotriton\w*|rccl)"
 )
 _SHARED = _ROCM_LIBRARY + r"(?:[.-][\w-]+)?\.so[.\d]*"
+_MISSING = _SHARED + r"\W{1,4}(?:.{0,20}: )?cannot open shared object file"
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -102,8 +103,26 @@ RULES: tuple[Rule, ...] = (
         " where one leaves a file out.",
         source="https://github.com/ROCm/TheRock/issues/4150",
         words=("cannot open shared object", "could not load dynamic library"),
-        patterns=(_SHARED + r"\W{1,4}(?:.{0,20}: )?cannot open shared object file",),
+        patterns=(_MISSING,),
         unless=(r"libtorch_hip|libc10_hip",),
+        excused=("extension-rocm-version",),
+    ),
+    Rule(
+        id="extension-rocm-version",
+        symptom="A package beside PyTorch was built for another ROCm.",
+        cause="PyTorch works here and sees the card; the package that the line is about asks for a"
+        " library of another ROCm version (the number behind .so). PyTorch is to be left as it is.",
+        do="python -m pip install --force-reinstall --no-deps PACKAGE (its build for this PyTorch's"
+        " ROCm; where there is none, from source: --no-binary :all:)",
+        here=_DOCTOR,
+        otherwise="Or without that package, where the program goes on without it.",
+        source="https://github.com/Looong01/pyg-rocm-build/issues/16",
+        words=("cannot open shared object",),
+        patterns=(_MISSING,),
+        unless=(r"libtorch_hip|libc10_hip",),
+        when=("torch works",),
+        confidence="likely",
+        rank=2,
     ),
     Rule(
         id="rocm-library-mismatch",
@@ -182,16 +201,28 @@ RULES: tuple[Rule, ...] = (
         words=(
             "distribution found for torch",
             "requirement torch",
-            "matching platform",
+            "no wheels with a matching",
             "supported wheel",
         ),
         patterns=(
             r"No matching distribution found for torch(?:vision|audio)?(?![\w.-])",
             r"satisfies the requirement torch(?:vision|audio)?(?![\w.-])",
-            r"torch\S* has no wheels with a matching",
+            r"torch\S* has no wheels with a matching (?!platform)",
             r"torch\S*\.whl is not a supported wheel",
         ),
         follows=("pip-version-missing",),
+    ),
+    Rule(
+        id="torch-no-wheel-system",
+        symptom="That version of PyTorch lies at that address for another system only.",
+        cause="It was built for Windows and not for Linux (or the other way round), or for a newer"
+        " glibc than this system's. Python's version is not at fault.",
+        do="{wheels}",
+        here=_NEVER,
+        otherwise="Or an older version that the address has for this system.",
+        source="https://github.com/ROCm/TheRock/issues/5358",
+        words=("matching platform",),
+        patterns=(r"torch\S* has no wheels with a matching platform",),
     ),
     Rule(
         id="torch-distributed-missing",
@@ -330,6 +361,27 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        id="torch-not-rocm",
+        symptom="The installed PyTorch is not the one for ROCm.",
+        cause="Its version has +cu or no +rocm, or its number for HIP is None: PyPI's build, for"
+        " NVIDIA cards or the processor. It has nothing for an AMD card, whatever is installed"
+        " beside it. Containers and `pip install -r requirements.txt` bring it.",
+        do="{wheels}",
+        here=_NEVER,
+        otherwise="In the program's own environment. A distribution's own package may lack +rocm"
+        " in its version; then torch.version.hip tells.",
+        source="https://github.com/invoke-ai/InvokeAI/issues/7977",
+        words=("torch", "version:"),
+        patterns=(
+            r"torch\.version\.hip\W{1,5}None\b",
+            r"torch(?:\.__version__| version)\W{1,5}\d[\d.]+\+cu\d+",
+            r"\bName: torch \W?Version: \d[\d.]+(?![\w.+])",
+            r"(?:^|\bINFO )Torch \d[\d.]+\+cu\d+$",
+        ),
+        when=("amd", "no nvidia", "no zluda", "no by choice", "no torch works"),
+        confidence="possible",
+    ),
+    Rule(
         id="extension-mismatch",
         symptom="A package's native part does not fit this PyTorch.",
         cause="It was compiled for another PyTorch, Python or ROCm than the installed one, so a"
@@ -425,6 +477,7 @@ RULES: tuple[Rule, ...] = (
         source="https://github.com/dmMaze/BallonsTranslator/issues/14",
         words=("winerror 127",),
         patterns=(r"WinError 127\b.{0,200}torch[\\/]lib",),
+        follows=("zluda-dll",),
         confidence="likely",
     ),
     Rule(
@@ -434,16 +487,18 @@ RULES: tuple[Rule, ...] = (
         " run time with its OpenMP library (libomp140).",
         do="winget install Microsoft.VCRedist.2015+.x64",
         here="This package works above PyTorch and can't mend it.",
-        otherwise="For fbgemm.dll also Visual Studio's C++ tools (libomp140.x86_64.dll); then torch"
-        " anew.",
+        otherwise="For fbgemm.dll and shm.dll also Visual Studio's C++ tools"
+        " (libomp140.x86_64.dll); then torch anew.",
         source="https://github.com/ROCm/TheRock/issues/1167",
         words=(
             "importing _c",
             "error loading",
+            "winerror 126",
         ),
         patterns=(
             r"DLL load failed while importing _C\b",
             r'Error loading "?\S.{0,200}[\\/]torch[\\/]lib[\\/][\w.-]+\.dll',
+            r"WinError 126\b(?!.{0,40}Error loading).{0,200}\btorch[\\/]lib[\\/][\w.-]+\.dll",
         ),
         unless=(
             r"[\\/](?:cublas\w*|cusparse\w*|caffe2_nvrtc|nvrtc\w*|cudnn\w*|nvcuda)\.dll",

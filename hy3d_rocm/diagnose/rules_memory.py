@@ -16,8 +16,18 @@ _FIGURES = (
     "memory-held-elsewhere",
     "attention-out-of-memory",
     "memory-one-request",
+    "memory-unseen",
+    "memory-first-request",
 )
 _GPU_CAUSES = ("framepack-partial-offload", "apu-memory", *_FIGURES)
+_VARIABLE = "In the Adrenalin program (Performance, Tuning) raise the Variable Graphics Memory."
+_NOT_COMFY = (
+    (
+        "no comfy",
+        "Let parts of the model wait in the computer's memory: pipe.enable_model_cpu_offload() in"
+        " diffusers, --medvram in a web UI; for a decode pipe.vae.enable_tiling().",
+    ),
+)
 _SIZES = (r"Tried to allocate \d.{0,80}total capac.{0,60}is free",)
 _OUT = ("hip-out-of-memory", "cuda-out-of-memory", "gpu-out-of-memory")
 
@@ -58,6 +68,7 @@ RULES: tuple[Rule, ...] = (
         " memory, the system's commit limit (Windows: memory and page file) or the driver had none"
         " left. A smaller picture does not help.",
         do="Start ComfyUI with --disable-pinned-memory",
+        instead=(("no comfy", "Update the card's driver and PyTorch: {wheels}"),),
         otherwise="--disable-dynamic-vram; on Windows let the system manage the page file; a"
         " current driver and ROCm.",
         source="https://github.com/Comfy-Org/ComfyUI/issues/13112",
@@ -91,6 +102,7 @@ RULES: tuple[Rule, ...] = (
         " grows with the square of the picture and the number of frames. The traceback names"
         " attention beside the error. It is no fragmentation.",
         do="Start ComfyUI with --use-split-cross-attention",
+        instead=_NOT_COMFY,
         decode=_NODE,
         here=_BOUNDED + " Attention of the sampler stays ComfyUI's.",
         otherwise="--use-quad-cross-attention; TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 where"
@@ -113,6 +125,7 @@ RULES: tuple[Rule, ...] = (
         " video VAE's convolution (PyTorch's own conv3d takes 27 times its input). It is no"
         " fragmentation.",
         do="Start ComfyUI with --use-split-cross-attention",
+        instead=_NOT_COMFY,
         decode=_NODE,
         here=_BOUNDED,
         otherwise="TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 where PyTorch brings AMD's attention"
@@ -123,7 +136,56 @@ RULES: tuple[Rule, ...] = (
         patterns=_SIZES,
         figures="most of the card",
         follows=("attention-out-of-memory", "apu-memory"),
+        excused=("memory-unseen", "memory-first-request"),
         confidence="likely",
+    ),
+    Rule(
+        id="memory-unseen",
+        symptom="The driver has more GPU memory than the program sees.",
+        cause="The driver set aside at least twice of what PyTorch or ROCm counts. On a GPU in the"
+        " processor (Strix Halo) older kernels give ROCm only what the system may lend, not the"
+        " part that the BIOS set aside. It is no fault of the model or of the program.",
+        do="Install kernel 6.16.9 or newer and reboot.",
+        here="`hy3d-rocm doctor` shows what PyTorch sees.",
+        otherwise="Or set aside little in the BIOS and let the kernel lend more: ttm.pages_limit="
+        " (pages of 4 KiB) on its command line.",
+        source=_ROCM + "5444",
+        words=("total capac", "size: ", "vram"),
+        patterns=(
+            r"total capac\w+ of \d{1,3}\.\d+ GiB",
+            r"^Size: \d{7,10}\(0x[\da-f]+\) ?KB",
+            r"\bTotal VRAM \d{3,7} MB",
+            r"amdgpu\b.{0,30}VRAM: \d{3,7}M",
+            r"Detected VRAM RAM=\d{3,7}M",
+            r"amdgpu: \d{3,7}M of VRAM memory ready",
+            r"\bmem_info_vram_total\b",
+        ),
+        when=("memory unseen",),
+        confidence="likely",
+    ),
+    Rule(
+        id="memory-first-request",
+        symptom="The first request is larger than all the memory that PyTorch sees.",
+        cause="PyTorch held next to nothing, nothing else held much, and one request did not fit"
+        " into the whole. If the card has more than the capacity in the line, the system gives the"
+        " program only a part of it: on a GPU in the processor what the BIOS and the kernel share"
+        " out.",
+        do="sudo dmesg | grep -i -e vram -e gtt",
+        windows=_VARIABLE,
+        wsl=_VARIABLE,
+        gfx1151="Install kernel 6.16.9 or newer and reboot.",
+        here="`hy3d-rocm doctor` shows what PyTorch sees.",
+        otherwise="Where that is all the card has: a smaller request (attention in parts, fewer"
+        " frames).",
+        source=_THEROCK + "1054",
+        words=("tried to allocate", "total capac", "is free"),
+        patterns=(
+            r"Tried to allocate \d.{0,80}total capac.{0,60}is free.{0,80}allocated by PyTorch",
+        ),
+        figures="first request",
+        excused=("memory-unseen",),
+        follows=("apu-memory",),
+        confidence="possible",
     ),
     Rule(
         id="block-allocator",
@@ -149,6 +211,7 @@ RULES: tuple[Rule, ...] = (
         " PyTorch's own conv3d takes 27 times its input for one 3x3x3 convolution; with MIOpen on,"
         " its find step may take room to try solvers.",
         do="Start ComfyUI with --lowvram",
+        instead=_NOT_COMFY,
         decode=_NODE,
         here=_BOUNDED,
         otherwise="Smaller tiles or fewer frames, other models unloaded, no --gpu-only or"
@@ -170,6 +233,7 @@ RULES: tuple[Rule, ...] = (
         cause="What was asked for is more than was free. The words are those of an NVIDIA card,"
         " or of an AMD card under ZLUDA.",
         do="Start ComfyUI with --lowvram",
+        instead=_NOT_COMFY,
         decode=_NODE,
         here=_BOUNDED,
         otherwise="Smaller tiles or fewer frames, and other models unloaded.",
@@ -197,6 +261,7 @@ RULES: tuple[Rule, ...] = (
         symptom="The card is out of memory.",
         cause="What was asked for is more than was free; the text does not say whose card it is.",
         do="Start ComfyUI with --lowvram",
+        instead=_NOT_COMFY,
         decode=_NODE,
         here=_BOUNDED,
         otherwise="Smaller tiles or fewer frames, and other models unloaded.",

@@ -42,8 +42,9 @@ RULES: tuple[Rule, ...] = (
         here=_ROUTED,
         otherwise="Fedora: gcc-c++; Arch: gcc. hip/hip_runtime.h: the package hip-dev.",
         source=_ISSUES + "legacy-rocm-build/issues/3380",
-        words=("file not found",),
+        words=("file not found", "include file"),
         patterns=(
+            r"include file '?hip/[\w./]+'? not found",
             r"fatal error: '?(?:cstdint|cstddef|cmath|cstdlib|cstring|limits|type_traits|utility"
             r"|algorithm|array|functional|initializer_list|hip/[\w.]+)'? file not found",
         ),
@@ -93,6 +94,23 @@ RULES: tuple[Rule, ...] = (
             r"miopen.{0,80}(?:database is locked|database disk image is malformed"
             r"|attempt to write a readonly database)",
         ),
+    ),
+    Rule(
+        id="miopen-temporary",
+        symptom="MIOpen could not make or remove a folder for temporary files.",
+        cause="MIOpen builds kernels in a folder of its own (miopen-interim-...) below the"
+        " temporary folder, and ends the process where that can't be removed: on a file"
+        " system that keeps deleted files for a while (a network's, NTFS under Linux, FUSE), or"
+        " where several processes share it. The model is not at fault.",
+        do="export TMPDIR=/tmp",
+        windows="set TMP=C:\\Temp& set TEMP=C:\\Temp",
+        here=_ROUTED,
+        otherwise="Any folder on a local disk of the system's own kind that has room. One process"
+        " at a time for the first run.",
+        source="https://github.com/RVC-Project/Retrieval-based-Voice-Conversion-WebUI/issues/1200",
+        words=("miopen-interim",),
+        patterns=(r"(?:filesystem|boost).{0,200}miopen-interim",),
+        confidence="likely",
     ),
     Rule(
         id="miopen-naive-kernel",

@@ -10,8 +10,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="device-mismatch",
         symptom="A model and its input are on different devices.",
-        cause="Under CPU offload a model comes to the card for its call, and its input does not:"
-        " a node has put the input where the model was resting.",
+        cause="A node has put its input on another device than the model's or the other input's:"
+        " mostly under CPU offload, where a model comes to the card for its call and the input does"
+        " not; also with --gpu-only. The card is not at fault.",
         do="Update the node pack that the traceback names.",
         here="For Hunyuan3DWrapper's nodes this pack puts inputs on the device that runs (no"
         " change of the workflow); for other pipelines PipelineProxy and resolve_device do.",
@@ -43,7 +44,8 @@ RULES: tuple[Rule, ...] = (
         here="It serves modules of its own under both names where upstream's are missing; in Python"
         " that is hy3d_rocm.raster.install().",
         otherwise="Uninstall a custom_rasterizer that is installed and does not load. Meshes"
-        " without texture work either way.",
+        " without texture work either way. To build it on an NVIDIA card: the first line with"
+        " 'error:' above says what fails.",
         source=_WRAPPER + "84",
         words=("custom_rasterizer", "custom-rasterizer", "mesh_processor", "texture synthesis"),
         patterns=(

@@ -12,6 +12,8 @@ _NAMES = (
 )
 _TORCH = r"(?:torch|torchvision|torchaudio)(?![\w.-])"
 
+_NOT_THERE = r".{1,200}\bbut .{1,80}(?:to be installed|installable|is installed)"
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="pip-version-missing",
@@ -153,8 +155,56 @@ RULES: tuple[Rule, ...] = (
             r"numpy\.core\.multiarray failed to import",
             r"_ARRAY_API not found",
         ),
+        unless=(r"Expected 96 from C header, got 88",),
         confidence="likely",
         optional=True,
+    ),
+    Rule(
+        id="numpy-too-old",
+        symptom="A package was compiled for a newer NumPy than the installed one.",
+        cause="It expects NumPy 2 (96 bytes), and NumPy 1 is there (88 bytes). " + _NO_CARD,
+        do='python -m pip install "numpy>=2"',
+        otherwise="Or an older version of the package in the traceback, where another one needs"
+        " NumPy 1.",
+        source="https://github.com/Comfy-Org/ComfyUI/issues/5614",
+        words=("numpy.dtype",),
+        patterns=(r"numpy\.dtype size changed.{0,80}Expected 96 from C header, got 88",),
+        optional=True,
+    ),
+    Rule(
+        id="requirements-not-updated",
+        symptom="ComfyUI was updated, the packages that it needs were not.",
+        cause="A package of ComfyUI's own requirements.txt is not in this environment. " + _NO_CARD,
+        do="python -m pip install -r requirements.txt (in ComfyUI's folder, with its own Python)",
+        otherwise="It leaves a torch that is installed as it is. A fork's updater does the same.",
+        source="https://github.com/patientx/ComfyUI-Zluda/issues/429",
+        words=("no module named",),
+        patterns=(
+            r"No module named '?(?:comfy_(?:aimdo|kitchen)|comfyui_\w+)\b",
+            r"No module named '?(?:alembic|torchsde|spandrel)\b",
+        ),
+        confidence="likely",
+    ),
+    Rule(
+        id="apt-rocm-conflict",
+        symptom="apt can't install ROCm: packages of two sources or releases do not fit.",
+        cause="Ubuntu has packages of the same names (rocminfo, rocm-cmake, hipcc) in versions of"
+        " its own, and apt takes them in place of AMD's; or AMD's address is for another Ubuntu or"
+        " another ROCm than the packages that are there.",
+        do="printf 'Package: *\\nPin: release o=repo.radeon.com\\nPin-Priority: 600\\n' | sudo tee"
+        " /etc/apt/preferences.d/rocm-pin-600 && sudo apt update",
+        here="PyTorch's ROCm wheels bring ROCm's libraries themselves: only the kernel's driver and"
+        " the user's groups are needed.",
+        otherwise="Remove Ubuntu's first: sudo apt remove rocminfo rocm-cmake. In"
+        " /etc/apt/sources.list.d only one ROCm version, for this Ubuntu.",
+        source="https://github.com/ROCm/rocm-install-on-linux/issues/583",
+        words=("depends",),
+        patterns=(
+            r"^Broken (?:rocm|hip|miopen|amdgpu)\S* Depends on ",
+            r"\b(?:rocm|hip|miopen|amdgpu|comgr|hsa-)\S* ?: (?:Pre-?)?Depends: " + _NOT_THERE,
+            r"^(?:Pre-?)?Depends: (?:rocm|hip|miopen|amdgpu|comgr|hsa-)\S* " + _NOT_THERE,
+        ),
+        confidence="likely",
     ),
     Rule(
         id="package-versions",

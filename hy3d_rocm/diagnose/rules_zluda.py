@@ -14,11 +14,12 @@ RULES: tuple[Rule, ...] = (
         symptom="PyTorch can't load a DLL behind which ZLUDA stands.",
         cause="cublas, cusparse, nvrtc and cudnn are ZLUDA's there; they need the HIP SDK and its"
         " PATH, and the files in torch\\lib have to be ZLUDA's. The file that is named is there: it"
-        " is one of those that it needs.",
+        " is one of those that it needs, or (WinError 127) one of another version.",
         do="Install the HIP SDK that your ZLUDA asks for from " + _SDK + " and add %HIP_PATH%bin to"
         " PATH.",
         here=_ABOVE,
-        otherwise="Run the patching script again, remove an old NVIDIA driver.",
+        otherwise="Run the patching script again, remove an old NVIDIA driver. A second Python that"
+        " a node starts has to be started through ZLUDA, too.",
         source=_ZLUDA + "224",
         words=("cublas", "cusparse", "caffe2_nvrtc", "nvrtc", "cudnn64", "nvcuda", "zluda"),
         patterns=(
@@ -40,13 +41,75 @@ RULES: tuple[Rule, ...] = (
         " Adrenalin driver.",
         source="https://github.com/CS1o/Stable-Diffusion-Info/issues/5",
         words=("zluda",),
-        follows=("hip-sdk-path", "hip-sdk-elsewhere", "hip-sdk-no-device", "card-too-old"),
+        follows=(
+            "hip-sdk-path",
+            "hip-sdk-elsewhere",
+            "hip-sdk-no-device",
+            "card-too-old",
+            "zluda-old",
+        ),
         patterns=(
             r"Failed to load ZLUDA",
             r"ZLUDA failed to initialize",
             r"ERROR\W{1,20}Load ZLUDA: ",
             r"ZLUDA device failed to pass basic operation test",
         ),
+    ),
+    Rule(
+        id="zluda-blocked",
+        symptom="Files of ZLUDA are gone: mostly the virus scanner took them.",
+        cause="zluda.exe or nccl.dll is not in ZLUDA's folder. Scanners take both for harmful,"
+        " since they stand in for other files, and put them away right after they were unpacked."
+        " The card and the HIP SDK are not at fault.",
+        do='Add-MpPreference -ExclusionPath "C:\\PATH\\OF\\ComfyUI-Zluda" (PowerShell as'
+        " administrator), then run the installer (install-n.bat) again.",
+        here=_ABOVE,
+        otherwise="Windows Security, Protection history, lists what was taken and gives it back.",
+        source=_ZLUDA + "360",
+        words=("zluda.exe", "nccl.dll"),
+        patterns=(
+            r"Can't detect zluda\.exe",
+            r"\bnccl\.dll is missing",
+            r"zluda\.exe['\"]? (?:is not recognized|was not found|could not be found)",
+        ),
+    ),
+    Rule(
+        id="zluda-old",
+        symptom="The program is newer than the ZLUDA in its folder.",
+        cause="It asks that ZLUDA for a function that came later: the program was updated, the"
+        " ZLUDA was not.",
+        do="Delete the folder .zluda (ComfyUI-Zluda: zluda) and start again, so that the ZLUDA that"
+        " belongs to it is fetched.",
+        here=_ABOVE,
+        otherwise="ComfyUI-Zluda: run install-n.bat again. A virus scanner may have put the new"
+        " files away.",
+        source="https://github.com/lshqqytiger/stable-diffusion-webui-amdgpu-forge/issues/81",
+        words=("zluda_get",),
+        patterns=(r"function\W{1,6}zluda_get\w+\W{1,6}not found",),
+        follows=("zluda-blocked",),
+    ),
+    Rule(
+        id="zluda-no-device",
+        symptom="ZLUDA was loaded and shows PyTorch no card.",
+        cause="The HIP SDK below ZLUDA could not start on this card: driver, HIP SDK and ZLUDA are"
+        " of versions that do not fit each other, or a variable hides the card. PyTorch is the"
+        " right one.",
+        do="Leave exactly one HIP SDK installed, the one that your ZLUDA asks for (" + _SDK + "),"
+        " and delete the folder .zluda.",
+        here=_ABOVE,
+        otherwise="The current Adrenalin driver; unset HIP_VISIBLE_DEVICES and"
+        " CUDA_VISIBLE_DEVICES; see whether hipInfo lists the card.",
+        source="https://github.com/lshqqytiger/stable-diffusion-webui-amdgpu-forge/issues/97",
+        words=("gpus are available", "no cuda-capable", "cudagetdevicecount", "cuda unknown"),
+        patterns=(
+            r"No CUDA GPUs are available",
+            r"no CUDA-capable device is detected",
+            r"Unexpected error from cudaGetDeviceCount",
+            r"CUDA initialization: CUDA unknown error",
+        ),
+        when=("zluda loaded",),
+        follows=("zluda-failed", "hip-sdk-no-device", "card-too-old"),
+        confidence="likely",
     ),
     Rule(
         id="hip-sdk-path",
@@ -83,15 +146,17 @@ RULES: tuple[Rule, ...] = (
         " and the SDK are no pair, or this SDK does not know the card (7.1 did not list RX 6000"
         " cards that 6.4 does).",
         do="See whether `rocminfo` lists the card for your user.",
+        instead=(("container", "{access}"),),
         windows="Install the current Adrenalin driver and a HIP SDK whose hipInfo lists the card"
         " (6.4"
         " where 7.1 does not): " + _SDK,
         here=_ABOVE,
         otherwise="Unset HIP_VISIBLE_DEVICES, if it is set.",
         source="https://github.com/ROCm/hip/issues/3899",
-        words=("no agent was", "hip api error"),
+        words=("no agent was", "hip api error", "no amd gpus"),
         patterns=(
             r"ROCm: no agent was found",
+            r"WARNING: No AMD GPUs specified",
             r"checkHipErrors\(\) HIP API error = 0100",
         ),
         confidence="likely",

@@ -45,10 +45,21 @@ def _most_of_the_card(text: str) -> bool:
     return asked is not None and total is not None and asked > max(0.6 * total, 4 * _GIB)
 
 
+def _first_request(text: str) -> bool:
+    """Less than a hundredth of the card is PyTorch's, nine tenths are free, and it was too much."""
+    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
+    held = _bytes(_HELD, text)
+    if asked is None or total is None or free is None or held is None:
+        return False
+    own = held + (_bytes(_RESERVED, text) or 0.0)
+    return own < 0.01 * total and 0.9 * total <= free <= total and asked > free
+
+
 FIGURES: dict[str, Callable[[str], bool]] = {
     "free but refused": _free_but_refused,
     "held elsewhere": _held_elsewhere,
     "most of the card": _most_of_the_card,
+    "first request": _first_request,
 }
 
 

@@ -50,7 +50,7 @@ _FRAMES = re.compile(
     r"\bvae_decode\(|\bvae\.decode(?:_tiled)?\(|first_stage_model\.decode|\bdecode_tiled_?\("
     r"|Node Type:\W{0,4}\s?VAEDecode|executing VAEDecode|\bin decode_first_stage"
 )
-_BAR = re.compile(r"(\d{1,3})%\|")
+_BAR = re.compile(r"(?<!shards: )(?<!\d)(\d{1,3})%\|(?!.*[kKMG]i?B/s)")  # not of a download
 
 
 @dataclass

@@ -226,6 +226,60 @@ def test_what_a_program_does_without_is_no_fault_once_it_goes_on(
     assert ("triton-missing" in {cause.rule for cause in found.causes}) != harmless
 
 
+BNB = "site-packages/bitsandbytes/x.so\n"
+HARMLESS_TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    + '  File "/v/a.py", line 3, in x\n' * 7
+    + "RuntimeError: Configured ROCm binary not found at /v/lib/python3.12/"
+    + BNB
+)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "Unsloth: Will patch your computer to enable 2x faster free finetuning.\n",
+        "***** Running training *****\n",
+        " 10%|#    | 2/20 [00:04<00:36,  2.03s/it]\n",
+    ],
+)
+def test_a_traceback_that_ends_in_what_a_program_does_without_is_no_error(shown: str) -> None:
+    found = examined(HARMLESS_TRACEBACK + shown)
+    assert ([row.rule for row in found.notices], found.causes) == (["bitsandbytes"], ())
+    assert found.unknown_count == 0
+    assert examined(HARMLESS_TRACEBACK).causes
+    other = examined(HARMLESS_TRACEBACK + shown + HARMLESS_TRACEBACK.split("Runtime")[0])
+    assert other.unknown_count == 8
+
+
+def test_steps_of_a_run_that_failed_do_not_make_its_error_harmless() -> None:
+    step = " 10%|#    | 2/20 [00:04<00:36,  2.03s/it]\n"
+    failed = examined("got prompt\n" + NO_TRITON + step)
+    assert [row.rule for row in failed.causes] == ["triton-missing"]
+    assert not examined("got prompt\n" + NO_TRITON + "got prompt\n" + step).causes
+
+
+def test_a_retry_and_prose_about_an_error_are_no_errors() -> None:
+    done = "got prompt\nPrompt executed in 3.0 seconds\n"
+    for line in (
+        "Failed to create model quickly; will retry using slow method.",
+        "in a Ubuntu 22.04 docker image leads to the following error",
+        "This error may also occur when the device is lost",
+    ):
+        assert examined(done + line).unknown_count == 0, line
+    assert examined(done + "Failed to create model").unknown_count == 1
+    assert examined(done + "the following error: no room").unknown_count == 1
+    assert examined("The following packages have unmet dependencies:\n").unknown_count == 1
+
+
+def test_the_bar_of_a_download_is_no_sampling() -> None:
+    bar = "100%|###| 3.97G/3.97G [03:07<00:00, 22.7MB/s]\n"
+    shards = "Loading checkpoint shards: 100%|###| 4/4 [00:03<00:00,  1.31it/s]\n"
+    for text in (bar, shards):
+        (found,) = diagnose(text + "RuntimeError: HIP out of memory\n")
+        assert found.where == ""
+
+
 def test_a_program_that_was_stopped_did_not_end_without_a_word() -> None:
     assert ids("loading\nStopped server\nPress any key to continue . . .\n") == ()
 

@@ -15,6 +15,15 @@ log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Cer
 text itself says, "likely" and "possible" are told as that.
 """
 MACHINE = Machine()  # no card and no system: commands in their general form
+CONTAINER = Machine(container=True)
+SHOWN = {  # what a log shows (Rule.instead) -> heading
+    "container": "In a container",
+    "no amd": "Where nothing in the log is AMD's",
+    "no comfy": "Where ComfyUI is not in the log",
+    "no zluda": "Where ZLUDA is not in the log",
+    "stranger": "Where nothing in the log is AMD's or PyTorch's",
+    "zluda": "With ZLUDA",
+}
 
 
 def plain(text: str) -> str:
@@ -30,10 +39,11 @@ def entry(rule: Rule) -> str:
         ("Do", rule.do),
         ("On Windows", rule.windows),
         ("In WSL", rule.wsl),
-        ("In a container", rule.container),
+        ("In a container", CONTAINER.filled(rule.do) if "{access}" in rule.do else ""),
         ("In a VAE decode", rule.decode),
         ("With a GPU in the processor beside the card", rule.beside),
         ("On gfx1151 (Strix Halo)", rule.gfx1151),
+        *((SHOWN[shown], action) for shown, action in rule.instead),
     ]
     lines += [f"**{title}.** {plain(MACHINE.filled(text))}" for title, text in do if text]
     if rule.here:
