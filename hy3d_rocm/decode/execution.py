@@ -322,7 +322,7 @@ class Execution:
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
         narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
-        if narrowing is not None and self.plan is not None and self.plan.compiled is not None:
+        if narrowing is not None and not ways.runs_own_code(job, way):
             with narrowing:
                 record(job.family, job.encode)  # what a timestep becomes is in the layers
         for sample in range(self.z.shape[0]):

@@ -34,8 +34,8 @@ class LayerByLayer(TorchFunctionMode):
 class Narrowing(TorchFunctionMode):
     """Notes the functions of torch that make narrower floating point numbers than `dtype` of
     floating point numbers, of this thread in its scope: x.float() in the middle of a float64 decode
-    is float32's error in all that follows. Copies into memory that is there already are not meant.
-    """
+    is float32's error in all that follows. Copies into memory that is there already are not meant,
+    nor are shapes on "meta"."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Narrowing(TorchFunctionMode):
         return made
 
     def _is_narrow(self, made: Any) -> bool:
-        return _is_float(made) and made.dtype.itemsize < self._bytes
+        return _is_float(made) and made.dtype.itemsize < self._bytes and not made.is_meta
 
     def words(self) -> str:
         """What a report says of it, "" where nothing was found."""

@@ -88,8 +88,8 @@ def tiles_of_level(level: int) -> Iterator[None]:
         yield
 
 
-def _with_level(real: Any, only_level: int, *given: Any, **fields: Any) -> Any:
-    return real(*given, **{**fields, "only_level": only_level})
+def _with_level(real: Any, level: int, /, *given: Any, **fields: Any) -> Any:
+    return real(*given, **{**fields, "only_level": level})
 
 
 def relative_error(got: Any, want: Any) -> float:
