@@ -1,5 +1,5 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `doctor`, `diagnose`, `miopen`, `bench`, `compare`,
-`tune`, `db`, `render`.
+"""Command line: `hy3d-rocm demo`, `decode`, `plan`, `doctor`, `diagnose`, `miopen`, `bench`,
+`compare`, `tune`, `db`, `render`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -18,6 +18,7 @@ from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_comm
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
 from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
 from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
+from hy3d_rocm.decode.tools.plan_command import add_plan_parser, run_plan_command
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_diagnose_parser(commands)
     add_miopen_parser(commands)
     add_decode_parser(commands)
+    add_plan_parser(commands)
     add_tool_parsers(commands)
     add_bench_parser(commands)
     add_compare_parser(commands)
@@ -84,6 +86,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return run_miopen_command(arguments)
     if arguments.command == "decode":
         return run_decode_command(arguments)
+    if arguments.command == "plan":
+        return run_plan_command(arguments)
     if arguments.command in COMMANDS:
         return run_tool_command(arguments)
     if arguments.command == "bench":

@@ -24,7 +24,7 @@ from hy3d_rocm.decode.planning.compiled import plan_job
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory
-    from hy3d_rocm.decode.planning.planner import Way
+    from hy3d_rocm.decode.planning.planner import Plan
     from hy3d_rocm.decode.planning.ways import Job
     from hy3d_rocm.tune.measure import Measured
     from hy3d_rocm.tune.session import Measuring, Probe
@@ -42,23 +42,23 @@ def tune(
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    job, way = _decode_of(vae, wanted)
+    job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":
         return (
             "Nothing was measured: ComfyUI computes this VAE on the CPU, where PyTorch's own "
             "convolution is left as it is until it fails. Tuning is for GPUs."
         )
     freed = memory.free_everything().splitlines()[-1]
-    shapes, whose = convolutions(job, way)
+    shapes, whose = convolutions(job, plan)
     report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
     return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}"
 
 
-def convolutions(job: Job, way: Way | None) -> tuple[list[Shape], str]:
+def convolutions(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
     """See tune.decodes.collect_decode()."""
     from hy3d_rocm.tune.decodes import collect_decode
 
-    return collect_decode(job, way)
+    return collect_decode(job, plan)
 
 
 def measure(
@@ -94,7 +94,7 @@ def measure(
     return tune_text(report, default)
 
 
-def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Way | None]:
+def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
     """What would be decoded, and how it would be, with all of the device's memory."""
     try:
         family = vaes.family_of(vae)
@@ -112,7 +112,7 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Way | None]:
             return job, None
         try:
             budget = vae_memory.largest(vae, job.device, None, options)
-            return job, plan_job(job, budget).way
+            return job, plan_job(job, budget)
         except ValueError:
             return job, None
 

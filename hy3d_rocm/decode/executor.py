@@ -300,7 +300,7 @@ def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
 def way_options(options: DecodeOptions) -> WayOptions:
     """What DecodeOptions say about ways."""
     return WayOptions(
-        chunk_size=options.chunk_size,
+        chunk_size=None if options.chunk_size == "auto" else options.chunk_size,
         slice_bytes=options.slice_bytes,
         cpu_offload=options.cpu_offload,
         halo_pixels=options.halo_pixels,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.precision import PRECISIONS
@@ -22,8 +22,9 @@ class DecodeOptions:
     """What decode() decides by itself unless told. docs/decode.md says when to touch what.
 
     chunk_size: latent frames that go through all layers at a time where norms are per position
-    (Wan, HunyuanVideo 1.5, LTX) and in tiles; None: 1, on a GPU more of small pictures. Where it
-    means nothing the report and the log say that it is ignored; slice_bytes likewise.
+    (Wan, HunyuanVideo 1.5, LTX) and in tiles; None or "auto" (which becomes None): 1, on a GPU more
+    of small pictures. Where it means nothing the report and the log say that it is ignored;
+    slice_bytes likewise.
     slice_bytes: most of one layer's result that is computed at a time where they are not.
     memory_threshold: share of the free memory that budget "auto" takes.
     memory_fraction: this process's share of the device's memory at most, None for no cap.
@@ -42,7 +43,7 @@ class DecodeOptions:
     operators everywhere) or "native" (on the CPU the C convolution, or an error).
     """
 
-    chunk_size: int | None = None
+    chunk_size: int | Literal["auto"] | None = None
     slice_bytes: int | None = None
     memory_threshold: float = 0.8
     memory_fraction: float | None = None
@@ -57,6 +58,8 @@ class DecodeOptions:
     backend: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.chunk_size == "auto":
+            object.__setattr__(self, "chunk_size", None)
         lowest = {
             "chunk_size": 1, "slice_bytes": 1, "cleanup_frequency": 0, "statistic_passes": 0,
             "halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1,
@@ -66,8 +69,10 @@ class DecodeOptions:
             if value is None and name in _MAY_BE_NONE:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                other = ', or "auto"' if name == "chunk_size" else ""
                 raise ValueError(
                     f"DecodeOptions.{name} is {value!r}; give a whole number of {low} or more"
+                    + other
                 )
         for name in ("cpu_offload", "synchronization"):
             if not isinstance(getattr(self, name), bool):

@@ -1,11 +1,10 @@
-"""The convolutions of a decode by decode(), of the way that would be taken, on shapes alone."""
+"""The convolutions of a decode by decode(), of the plan that would be taken, on shapes alone."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,48 +13,81 @@ from hy3d_rocm.decode.engines.plain import PlainEngine
 from hy3d_rocm.decode.engines.torch_backend import TorchBackend
 from hy3d_rocm.decode.memory.predict import MetaWeights, predict
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decode.planning.prices import ghost_run
+from hy3d_rocm.decode.run import ProgramStep, Run
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:
+    from hy3d_rocm._core import Program
     from hy3d_rocm.conv.call import ConvSpec
-    from hy3d_rocm.decode.planning.planner import Way
-    from hy3d_rocm.decode.planning.ways import Job
+    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.planner import Plan, Way
 
 __all__ = ["collect_decode"]
 
 logger = logging.getLogger("hy3d_rocm")
 
 
-def collect_decode(job: Job, way: Way | None) -> tuple[list[Shape], str]:
+def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
     """The convolutions, the most work first, and in words whose they are.
 
-    job: of a family over "meta" parameters. way: that would be taken; None, and where its layers
-    are computed by fused kernels (which call no convolution): the decode of all frames at once, as
-    the VAE's own code does it under protect().
+    job: of a family over "meta" parameters. plan: that would be taken; None, and where its layers
+    are computed by fused kernels (which call no convolution), or it is no program: the decode of
+    all frames at once, as the VAE's own code does it under protect().
     """
-    if way is not None and way.strategy != "whole" and not job.is_fused:
+    if plan is not None and plan.strategy != "whole" and plan.compiled and not job.is_fused:
         try:
-            return _of_way(job, way), f"of the decode {way.name}"
+            return _of_program(job, plan.way, plan.compiled), f"of the decode {plan.way.name}"
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            logger.debug("hy3d_rocm: %s on shapes: %s", way.name, error)
+            logger.debug("hy3d_rocm: %s on shapes: %s", plan.way.name, error)
     return _of_whole(job), "of the decode of all frames at once"
 
 
-def _of_way(job: Job, way: Way) -> list[Shape]:
-    """As the engine runs it, with torch's operators for the layers."""
-    device = job.device_of(way)
-    plain = replace(job, make_backend=lambda weights, place: TorchBackend(weights))
-    notes = Notes(device)
+class _Ghost(Run):
+    """On shapes nothing has to leave."""
+
+    def _move(self, name: str, step: ProgramStep) -> None:
+        """STORE, DROP and LOAD."""
+
+
+def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
+    """As its steps run, with torch's operators for the layers."""
+    device, meta = job.device_of(way), torch.device("meta")
+    program, nodes = compiled.program, compiled.graph.nodes
+    found: Counter[ConvSpec] = Counter()
 
     def run() -> None:
-        with torch.no_grad(), notes:
-            ghost_run(plain, way)
+        backend = TorchBackend(MetaWeights(job.dtype, device))
+        ghost = _Ghost(compiled.graph, backend, meta, job.dtype)
+        seen: dict[Any, Counter[ConvSpec]] = {}
+        for number, section in enumerate(program.sections):
+            size, behind = section["size"], section["kind"] > 1
+            key = section["kind"], size, program.steps(number)
+            channels = nodes[max(program.cut["node"], 0) if behind else 0].channels
+            if key not in seen:
+                seen[key] = _of_section(ghost, program, number, (channels, *size[1:]), device)
+            found.update(seen[key])
 
     predict(run, workspace=OperatorWorkspace(device, None))
-    if not notes.specs:
+    if not found:
         raise ValueError("no convolution was seen")
-    return sorted_shapes(notes.specs)
+    return sorted_shapes(found)
+
+
+def _of_section(
+    ghost: Run, program: Program, number: int, source: tuple[int, int, int], device: torch.device
+) -> Counter[ConvSpec]:
+    channels, rows, columns = source
+
+    def fetch(frames: tuple[int, int]) -> torch.Tensor:
+        size = 1, channels, frames[1] - frames[0], rows, columns
+        return torch.empty(size, dtype=ghost.dtype, device="meta")
+
+    with torch.no_grad(), Notes(device) as notes:
+        for _ in ghost.section(program, number, fetch):
+            pass
+    specs: Counter[ConvSpec] = notes.specs
+    return specs
 
 
 def _of_whole(job: Job) -> list[Shape]:

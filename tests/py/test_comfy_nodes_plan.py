@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -142,23 +143,39 @@ def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> Non
 
     from hy3d_rocm.comfy import plan_picture
     from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decode.tools.planning import Explained
 
     ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
-    job = SimpleNamespace(
+    job: Any = SimpleNamespace(
         family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device=""
     )
-    budget = SimpleNamespace(device_bytes=2**28)
+    budget: Any = SimpleNamespace(device_bytes=2**28)
+
+    def explained(candidates: list[Candidate], taken: Candidate | None) -> Explained:
+        plan: Any = taken and SimpleNamespace(way=taken.way)
+        return Explained(job, budget, Any, candidates, plan)  # type: ignore[arg-type]
+
     for taken in (ways[0], ways[30]):
-        found: Any = SimpleNamespace(
-            job=job, budget=budget, candidates=ways, plan=SimpleNamespace(way=taken.way)
-        )
+        found = explained(ways, taken)
         rows = plan_picture._shown(found)
         assert taken in rows
         assert rows[:-1] == ways[: len(rows) - 1]
         image = plan_picture.draw(found)
         assert image.shape[1] <= plan_picture.TALLEST < image.shape[2]
-    few: Any = SimpleNamespace(candidates=ways[:3], plan=None)
-    assert plan_picture._shown(few) == ways[:3]
+    assert plan_picture._shown(explained(ways[:3], None)) == ways[:3]
+
+
+def test_each_candidate_tells_its_seconds_as_an_estimate(execute: Execute) -> None:
+    text = execute("Hy3DRocmMemoryPlan", vae=wan(), **SIZE, **AUTO).values[0]
+    lines = text.splitlines()
+    assert lines[2].startswith("seconds are estimates with nominal rates")
+    candidates = [line for line in lines if line.startswith("  ")]
+    assert len(candidates) >= 4
+    for line in candidates:
+        assert re.search(r": planned peak [\d.]+ [kMG]?B, estimated [\d.e-]+ s, ", line), line
+        assert " to the host and " not in line, "on the CPU nothing moves"
+    names = [line.split(":")[0].split()[0] for line in candidates]
+    assert {"whole", "streamed", "tiled"} == set(names)
 
 
 def test_a_budget_that_is_too_small_is_a_plan_with_the_least_that_would_do(
@@ -249,24 +266,61 @@ def shapes_of(vae: ManagedVae) -> Any:
 
     family = vaes.family_of(vae)
     shape = sizes.latent_shape(family, sizes.Wanted(64, 64, 9))
-    job = vae_memory.job_of(family, shape, family.dtype)
-    from hy3d_rocm.decode.planning.ways import list_ways
-
-    return job, list(list_ways(job)), collect_decode
-
-
-def test_the_convolutions_are_those_of_the_way_that_would_be_taken(comfy: Comfy) -> None:
-    job, ways, collect = shapes_of(wan())
-    streamed = next(way for way in ways if way.strategy == "streamed")
     # Whatever computes the layers here: where torch's operators do.
-    found, words = collect(replace(job, is_fused=False), streamed)
+    return replace(vae_memory.job_of(family, shape, family.dtype), is_fused=False), collect_decode
+
+
+@pytest.mark.parametrize("strategy", ["streamed", "tiled"])
+def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
+    comfy: Comfy, strategy: str
+) -> None:
+    from collections import Counter
+
+    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.prices import plan_job
+    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.tune.shapes import Notes
+
+    vae = wan()
+    job, collect = shapes_of(vae)
+    plan = plan_job(job, Budget(1 << 40, 1 << 40, True, "given"), strategy)
+    found, words = collect(job, plan)
     whole, whole_words = collect(job, None)
-    assert words == f"of the decode {streamed.name}"
+    assert words == f"of the decode {plan.way.name}"
     assert whole_words == "of the decode of all frames at once"
     assert found != whole
-    assert all(shape.spec.op == "conv3d" or shape.spec.op == "conv2d" for shape in found)
     weights = [shape.weight for shape in found]
     assert weights == sorted(weights, reverse=True)
+    with Notes(torch.device("cpu")) as notes:  # what a decode with torch's operators calls
+        decode_with_report(
+            vae.first_stage_model, tiny_latents(vae.first_stage_model, 3, 8, 8), "1GB", strategy,
+            options=DecodeOptions(backend="torch", chunk_size=plan.way.parameters["chunk"]),
+        )  # fmt: skip
+    assert {shape.spec for shape in found} == set(notes.specs)
+    assert Counter({shape.spec: shape.count for shape in found}) == notes.specs
+
+
+def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
+    from hy3d_rocm.comfy import vae_memory
+    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.backends import host_backend
+    from hy3d_rocm.decode.planning.prices import plan_job
+    from hy3d_rocm.tune.decodes import collect_decode
+
+    family = family_for(tiny_vae("hunyuan"))
+    shape = (1, family.latent_channels, 5, 16, 16)
+    job = replace(
+        vae_memory.job_of(family, shape, family.dtype), device=torch.device("cuda"),
+        make_backend=host_backend, is_fused=False,
+    )  # fmt: skip
+    full = plan_job(job, Budget(1 << 40, 1 << 40, False, "given"), "streamed")
+    less = plan_job(job, Budget(full.need.device_bytes - 1, 1 << 40, False, "given"), "streamed")
+    assert full.need.stored_bytes == 0 < less.need.stored_bytes
+    found = [collect_decode(job, plan) for plan in (full, less)]
+    assert found[0][0] == found[1][0]
+    assert "of the decode streamed" in found[1][1]
 
 
 class Lab:
@@ -302,7 +356,7 @@ class Knowledge:
 def measured(comfy: Comfy, lab: Lab, known: Knowledge, seconds: float = 60) -> str:
     from hy3d_rocm.comfy import tuned
 
-    job, _, collect = shapes_of(wan())
+    job, collect = shapes_of(wan())
     return tuned.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
 
 

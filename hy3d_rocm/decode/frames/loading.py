@@ -140,6 +140,14 @@ def find_vae(path: Path) -> VaeFiles:
         is_folder = False
     if not is_folder:
         _check_file(path, "weights")
+    folder, class_name, config = read_config(path)
+    weights = _weights_in(folder) if path.is_dir() else (path,)
+    return VaeFiles(folder, weights, class_name, config, _stored_dtype(weights))
+
+
+def read_config(path: Path) -> tuple[Path, str, Any]:
+    """A VAE's folder, class and config.json: at `path`, in vae/ there, or beside the file that it
+    is. LoadingError where there is none."""
     folder = path if path.is_dir() else path.parent
     if path.is_dir() and not (folder / "config.json").is_file():
         folder = folder / "vae"
@@ -158,8 +166,7 @@ def find_vae(path: Path) -> VaeFiles:
             f'{config_file} does not tell the VAE\'s class (no "_class_name"): take the '
             "config.json that diffusers writes"
         ) from error
-    weights = _weights_in(folder) if path.is_dir() else (path,)
-    return VaeFiles(folder, weights, class_name, config, _stored_dtype(weights))
+    return folder, class_name, config
 
 
 def _demo_files() -> VaeFiles:
@@ -228,7 +235,7 @@ def _header(file: Path) -> dict[str, Any]:
 
 def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     """The VAE with its weights on the CPU, in eval mode. dtype: None as stored."""
-    kind = _class_of(files.class_name)
+    kind = class_of(files.class_name)
     if files.is_demo:
         from hy3d_rocm.demo.model import DemoModelError, load_demo_vae
 
@@ -264,7 +271,8 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     return vae.eval().requires_grad_(False)
 
 
-def _class_of(name: str) -> Any:
+def class_of(name: str) -> Any:
+    """diffusers' VAE class of this name; LoadingError where there is none."""
     try:
         import diffusers
     except ImportError:

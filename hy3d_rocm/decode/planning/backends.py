@@ -6,6 +6,7 @@ there, or "meta", which stands for either (live.modelled) and gets one that only
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.jobs import MakeBackend
 
 __all__ = [
-    "best_backend", "computes_natively", "fused_backend", "host_backend", "native_backend",
-    "runs_first", "torch_backend",
+    "FusedOf", "best_backend", "computes_natively", "fused_backend", "host_backend",
+    "native_backend", "runs_first", "torch_backend",
 ]  # fmt: skip
 
 # How many times faster a whole decode is layer by layer with the C convolution than by the VAE's
@@ -65,6 +66,34 @@ def fused_backend(weights: Weights, device: torch.device) -> Backend:
     return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
 
 
+@dataclass(frozen=True)
+class FusedOf:
+    """fused_backend as for a GPU that need not be here, of an architecture ("gfx1100", "sm_90"):
+    for plans, on "meta" and the host alone."""
+
+    arch: str
+
+    def refusal(self, dtype: torch.dtype) -> str | None:
+        """Why its kernels can't be asked for this type, in a few words, or None."""
+        from hy3d_rocm.conv.triton import configs
+
+        name = _KERNEL_TYPES.get(dtype)
+        if name is None:
+            return f"the fused kernels have no {dtype}"
+        if not configs.is_known(self.arch) or not configs.offered(self.arch, name):
+            return f"the kernels were not checked for {name} on {self.arch}"
+        return None
+
+    def __call__(self, weights: Weights, device: torch.device) -> Backend:
+        """See MakeBackend."""
+        from hy3d_rocm.decode.fused.backend import FusedBackend
+        from hy3d_rocm.decode.fused.work import Machine
+
+        if modelled(device).type == "cpu":
+            return host_backend(weights, device)
+        return FusedBackend(weights, device, machine=Machine(self.arch, _UNITS))
+
+
 def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") -> MakeBackend:
     """What computes this type on this device: fused kernels on a GPU, the C convolution on the CPU,
     torch's operators where they can't.
@@ -90,14 +119,19 @@ def computes_natively(make_backend: MakeBackend) -> bool:
     """Whether it is the C convolution on the host."""
     from hy3d_rocm.decode.native.backend import refusal
 
-    if make_backend in (host_backend, fused_backend):
+    if make_backend in (host_backend, fused_backend) or isinstance(make_backend, FusedOf):
         return refusal(_HOST, torch.float32) is None
     return make_backend is native_backend
 
 
 def runs_first(make_backend: MakeBackend) -> bool:
     """Whether it makes the layers faster than the VAE's own code does: see Job.is_fused."""
+    if isinstance(make_backend, FusedOf):
+        return True
     return make_backend is fused_backend or (make_backend is native_backend and NATIVE_SPEED >= 1.0)
 
 
 _HOST = torch.device("cpu")
+_KERNEL_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+# Compute units of a GPU that is not here: they choose tiles of kernels.
+_UNITS = 96

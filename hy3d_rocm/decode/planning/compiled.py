@@ -253,6 +253,10 @@ def compile_job(
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    if strategy == "tiled" and job.encode:
+        raise ValueError(
+            'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or "auto"'
+        )
     options = options or WayOptions()
     if making is not None:
         options = _as_made(options, making)

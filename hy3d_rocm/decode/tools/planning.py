@@ -72,7 +72,10 @@ class Explained:
         word = "taken" if taken else "fits" if candidate.fits else "does not fit"
         note = f" ({candidate.note})" if candidate.note else ""
         if not candidate.fits:
-            note += f", from a budget of {size_text(smallest_budget(need, self.budget), 2)}"
+            least, host = smallest_budget(need, self.budget), need.host_bytes
+            note += f", from a budget of {size_text(least, 2)}"
+            if not self.budget.is_unified and host > self.budget.host_bytes:
+                note += f" and of {size_text(host, 2)} on the host"
         said = [f"planned peak {need.text()}"]
         if need.seconds:
             said.append(f"estimated {_seconds(need.seconds)}")
@@ -175,7 +178,9 @@ def transfers(need: Need) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value:.2g} s"
+    if value < 1:
+        return f"{value:.2g} s"
+    return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
 
 
 def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "auto") -> Plan:

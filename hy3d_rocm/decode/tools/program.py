@@ -125,8 +125,8 @@ class _Walk:
         self._there.difference_update(step.frees)
         self._copied.difference_update(step.frees)
         return told | {
-            "peak_bytes": peak, "device_bytes": self._device(), "host_bytes": self._on_the_host()
-        }
+            "peak_bytes": peak, "device_bytes": self._device(), "host_bytes": self._on_the_host(),
+        }  # fmt: skip
 
     def _keep(self, step: ProgramStep) -> None:
         source = self.compiled.graph.nodes[step.node].source
@@ -171,7 +171,8 @@ def table(compiled: Compiled) -> Iterator[str]:
         size = "x".join(map(str, section["size"]))
         line = f"section {section['section']}: {section['kind']}"
         if section["tile"] is not None:
-            line += f" ({section['tile']}" + (f", pass {section['pass']})" if section["pass"] else ")")
+            number = f", pass {section['pass']}" if section["pass"] else ""
+            line += f" ({section['tile']}{number})"
         line += f", of {size}"
         if section["as_section"] is not None:
             yield f"{line}: the steps of section {section['as_section']}"
@@ -199,7 +200,8 @@ def _row(step: dict[str, Any]) -> tuple[str, ...]:
         str(step["step"]), step["operation"], str(step["node"]), step["what"],
         _range(step["frames"]), _range(step["rows"]), _numbers(step["reads"]),
         "" if made is None or made < 0 else str(made) if step["of"] is None else f"({made})",
-        _numbers(step["frees"]), size_text(step["workspace_bytes"]), size_text(step["device_bytes"]),
+        _numbers(step["frees"]), size_text(step["workspace_bytes"]),
+        size_text(step["device_bytes"]),
     )  # fmt: skip
 
 

@@ -143,12 +143,17 @@ def _diffusers() -> Any:
 
 def random_latents(vae: Any, frames: int, height: int, width: int, seed: int = 1) -> Tensor:
     """Normal latents (1, C, T, H, W) that make at least so many frames of at least that size."""
-    family = _asked_family(vae)
-    time, space = family.factor
-    steps = 1 if family.is_image else math.ceil((frames - 1) / time) + 1
-    shape = (1, family.latent_channels, steps, math.ceil(height / space), math.ceil(width / space))
+    shape = latent_shape(_asked_family(vae), frames, height, width)
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cpu")
+
+
+def latent_shape(family: Any, frames: int, height: int, width: int) -> tuple[int, ...]:
+    """(1, C, T, H, W) that makes at least so many frames of at least that size."""
+    time, space = family.factor
+    steps = 1 if family.is_image else math.ceil((frames - 1) / time) + 1
+    rows, columns = math.ceil(height / space), math.ceil(width / space)
+    return 1, int(family.latent_channels), steps, rows, columns
 
 
 def _asked_family(vae: Any) -> Any:

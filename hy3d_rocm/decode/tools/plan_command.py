@@ -1,0 +1,283 @@
+"""`hy3d-rocm plan`: how a decode would go, without a GPU and without weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.env.shown import printable
+from hy3d_rocm.units import brief, whole_number
+
+if TYPE_CHECKING:
+    import torch
+
+    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.tools.planning import Explained
+
+_EPILOG = """\
+Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
+kinds are hunyuan, hunyuan15, wan21, wan22, ltx and image, as they are usually published.
+--device gpu plans for some GPU by torch's operators' rules, gfx1100 or sm_90 (the name of an
+architecture) for that one by the fused kernels'. Seconds are estimates with nominal rates: they
+compare candidates, they promise nothing. Exit code: 0; 1 where nothing fits, or for what is said in
+a sentence; 2 for a wrong argument.
+"""
+_STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
+_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_SD = {
+    "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
+    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+}  # fmt: skip
+_WAN22 = {
+    "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "patch_size": 2,
+    "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16,
+}  # fmt: skip
+# diffusers' classes, and what differs from their defaults.
+_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hunyuan": ("AutoencoderKLHunyuanVideo", {}),
+    "hunyuan15": ("AutoencoderKLHunyuanVideo15", {}),
+    "wan21": ("AutoencoderKLWan", {}),
+    "wan22": ("AutoencoderKLWan", _WAN22),
+    "ltx": ("AutoencoderKLLTXVideo", {}),
+    "image": ("AutoencoderKL", _SD),
+}
+# Of a GPU that is not here, whose free memory nobody can look at.
+_NO_LIMIT = 1 << 50
+
+
+def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The arguments of `hy3d-rocm plan`."""
+    plan = commands.add_parser(
+        "plan",
+        help="how a decode would go: candidates, memory, estimated seconds, its program",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = plan.add_argument
+    add("--vae", required=True, metavar="NAME|DIR",
+        help=f"{', '.join(_KINDS)}, demo, or a folder with a VAE's config.json")  # fmt: skip
+    add("--latent", metavar="TxHxW", help="of the latent; also CxTxHxW and BxCxTxHxW")
+    add("--frames", type=_count, default=17, help="default 17, where --latent is not given")
+    add("--size", type=_size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
+    add("--budget", metavar="SIZE",
+        help="such as 6GB; default: on the CPU auto, on a GPU no limit")  # fmt: skip
+    add("--host-budget", metavar="SIZE", help="beside a GPU; default: no limit")
+    add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
+    add("--dtype", choices=tuple(_TYPES), help="default bf16 on a GPU, fp32 on the CPU")
+    add("--device", default="cpu", metavar="DEVICE",
+        help="cpu, gpu, or an architecture such as gfx1100 (default cpu)")  # fmt: skip
+    add("--chunk-size", metavar="N", default="auto", help="latent frames; default auto")
+    add("--no-offload", action="store_true", help="nothing may leave the GPU for the host")
+    add("--program", action="store_true", help="the steps of what is taken, too")
+    add("--json", action="store_true", help="as JSON")
+
+
+def run_plan_command(arguments: argparse.Namespace) -> int:
+    """Exit code: see the epilog."""
+    try:
+        found, rules = _explained(arguments)
+        if arguments.json:
+            sys.stdout.write(json.dumps(_described(found, rules, arguments.program)) + "\n")
+        else:
+            for line in _lines(found, rules, arguments.program):
+                sys.stdout.write(f"{printable(line)}\n")
+    except (OSError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        sys.stderr.write(f"hy3d-rocm plan: {error}\n")
+        return 1
+    if found.plan is None and not arguments.json:
+        sys.stderr.write(f"hy3d-rocm plan: {found.why}\n")
+    return 0 if found.plan is not None else 1
+
+
+def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
+    """The plan, and in words whose rules the layers' memory goes by."""
+    import torch
+
+    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decode.planning.jobs import WayOptions
+    from hy3d_rocm.decode.tools.planning import explain
+
+    on_cpu = arguments.device == "cpu"
+    dtype = getattr(torch, _TYPES[arguments.dtype or ("fp32" if on_cpu else "bf16")])
+    room = _budget(arguments, on_cpu)
+    text = arguments.chunk_size
+    if text != "auto" and not whole_number(text):
+        raise ValueError(f'--chunk-size {brief(text)}: give a whole number of 1 or more, or "auto"')
+    options = WayOptions(
+        chunk_size=None if text == "auto" else int(text), cpu_offload=not arguments.no_offload
+    )
+    make_backend, rules = _rules(arguments.device, dtype)
+    with torch.no_grad():
+        vae = torch.nn.Module.to(_bare_vae(arguments.vae), dtype)
+        family = family_for(vae)
+        shape = _shape(arguments, family)
+        job = _job(family, shape, torch.device("cpu" if on_cpu else "cuda"), dtype, make_backend)
+        return explain(job, room, arguments.strategy, options), rules
+
+
+def _job(
+    family: Any, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, backend: Any
+) -> Job:
+    from hy3d_rocm.decode.planning.backends import runs_first
+    from hy3d_rocm.decode.planning.jobs import Job
+
+    return Job(family, shape, device, dtype, dtype, backend, is_fused=runs_first(backend))
+
+
+def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
+    """What computes the layers, and in words whose rules that are. ValueError (a sentence) for a
+    device that is none."""
+    import torch
+
+    from hy3d_rocm.decode.planning import backends
+
+    if device == "cpu":
+        made = backends.best_backend(torch.device("cpu"), dtype)
+        native = backends.computes_natively(made)
+        return made, "the C convolution's rules" if native else "torch's operators' rules"
+    if device == "gpu":
+        return backends.host_backend, (
+            "torch's operators' rules on a GPU (--device gfx1100, or another architecture, asks "
+            "the fused kernels)"
+        )
+    if not re.fullmatch(r"gfx[0-9a-f]{3,4}|sm_[0-9]{2,3}", device):
+        raise ValueError(
+            f"--device {brief(device)}: give cpu, gpu, or the name of an architecture such as "
+            "gfx1100 or sm_90"
+        )
+    fused = backends.FusedOf(device)
+    reason = fused.refusal(dtype)
+    if reason is None:
+        return fused, f"the fused kernels' rules on {device}"
+    return backends.host_backend, f"torch's operators' rules on a GPU ({reason})"
+
+
+def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
+    """Of this machine's host on the CPU; of a GPU that is not here what is given."""
+    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
+
+    request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)
+    if on_cpu:
+        if arguments.host_budget is not None:
+            raise ValueError("--host-budget: on the CPU all memory is one budget: give --budget")
+        import torch
+
+        return make_budget(request, meter.machine_of(torch.device("cpu")))
+    for name, given in (("--budget", request), ("--host-budget", host)):
+        if isinstance(given, float):
+            raise ValueError(
+                f"{name}: a share needs a GPU whose memory can be looked at: give a size such as "
+                "6GB"
+            )
+    said = [
+        f"{where} {'as given' if isinstance(given, int) else 'without a limit'}"
+        for where, given in (("the device", request), ("the host", host))
+    ]
+    sizes = [given if isinstance(given, int) else _NO_LIMIT for given in (request, host)]
+    return Budget(sizes[0], sizes[1], False, _told(sizes, said))
+
+
+def _told(sizes: list[int], said: list[str]) -> str:
+    from hy3d_rocm.units import size_text
+
+    both = zip(sizes, said, strict=True)
+    return "; ".join(s if n == _NO_LIMIT else f"{size_text(n, 2)} on {s}" for n, s in both)
+
+
+def _bare_vae(name: str) -> Any:
+    """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
+    import torch
+
+    from hy3d_rocm.decode.frames import loading
+
+    path = Path(name)
+    if name in _KINDS:
+        class_name, config = _KINDS[name]
+        kind = loading.class_of(class_name)
+    elif name == "demo" and not path.exists():
+        from hy3d_rocm.demo.model import load_demo_vae
+
+        return load_demo_vae().to("meta")
+    elif path.is_dir() or path.name == "config.json":
+        _, class_name, config = loading.read_config(path)
+        kind = loading.class_of(class_name)
+    else:
+        raise ValueError(
+            f"--vae {brief(name)}: give {', '.join(_KINDS)}, demo, or a folder with a config.json"
+        )
+    try:
+        with torch.device("meta"):
+            vae = kind.from_config(config)
+    except Exception as error:
+        raise ValueError(
+            f"the config.json of {brief(name)} describes no {class_name} that can be made ({error})"
+        ) from error
+    return vae.eval().requires_grad_(False)
+
+
+def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
+    """(B, C, T, H, W). ValueError (a sentence) for a latent that this VAE does not take."""
+    from hy3d_rocm.decode.tools.subjects import latent_shape
+
+    channels = int(family.latent_channels)
+    text = arguments.latent
+    if text is None:
+        width, height = arguments.size
+        return latent_shape(family, arguments.frames, height, width)
+    sizes = tuple(map(whole_number, re.split("[xX]", text)))
+    if not 3 <= len(sizes) <= 5 or not all(sizes):
+        raise ValueError(
+            f"--latent {brief(text)}: give three whole numbers of 1 or more, frames x rows x "
+            "columns of the latent, such as 9x40x64 (with channels 16x9x40x64)"
+        )
+    if len(sizes) > 3 and sizes[-4] != channels:
+        raise ValueError(
+            f"--latent {brief(text)} has {sizes[-4]} channels, but this {family.name} VAE decodes "
+            f"{channels}: give {'x'.join(map(str, sizes[-3:]))}"
+        )
+    if family.is_image and sizes[-3] != 1:
+        raise ValueError(
+            f"--latent {brief(text)}: {family.name} makes single images: give 1x"
+            f"{'x'.join(map(str, sizes[-2:]))}"
+        )
+    batch = sizes[0] if len(sizes) == 5 else 1
+    return batch, channels, *sizes[-3:]
+
+
+def _lines(found: Explained, rules: str, program: bool) -> list[str]:
+    from hy3d_rocm.decode.tools.program import table
+
+    lines = found.lines()
+    lines.insert(2, f"what layers take: by {rules}")
+    if program and found.plan is not None and found.plan.compiled is not None:
+        lines += ["", *table(found.plan.compiled)]
+    return lines
+
+
+def _described(found: Explained, rules: str, program: bool) -> dict[str, Any]:
+    from hy3d_rocm.decode.tools.program import sections_of
+
+    told = found.describe() | {"rules": rules}
+    if program and found.plan is not None and found.plan.compiled is not None:
+        told["program"] = list(sections_of(found.plan.compiled))
+    return told
+
+
+def _count(text: str) -> int:
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number of 1 or more")
+    return value
+
+
+def _size(text: str) -> tuple[int, int]:
+    sizes = tuple(map(whole_number, re.split("[xX]", text)))
+    if len(sizes) != 2 or not all(sizes):
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no size, such as 640x480")
+    return sizes[0], sizes[1]
