@@ -131,7 +131,11 @@ class Execution:
     def _choose(self) -> None:
         try:
             plan = self._planned()
-            self.plan = plan if self.making is None else self._going_on(plan, self.making)
+            if self.making is not None:
+                if self.strategy not in ("auto", self.making["strategy"]):
+                    raise ValueError(f"the strategy {self.strategy!r} was asked for")
+                plan = _as_made(self.job, plan, self.making)
+            self.plan = plan
         except ValueError as error:
             if self.making is None:
                 raise
@@ -149,15 +153,6 @@ class Execution:
         return plan_job(
             self.job, self.budget, self.strategy, self.options, wanted, self.making
         )
-
-    def _going_on(self, plan: Plan, making: Mapping[str, Any]) -> Plan:
-        """The plan that makes frames as those that are there. ValueError where none does."""
-        if self.strategy not in ("auto", making["strategy"]):
-            raise ValueError(f"the strategy {self.strategy!r} was asked for")
-        while plan.compiled is not None and making_of(self.job, plan.way) != making:
-            plan.compiled.program.fallback(ATTEMPTS, "no kernel")
-            plan = plan.compiled.plan()
-        return plan
 
     def _may_be_taken(self, way: Way) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
@@ -382,10 +377,11 @@ class Execution:
             start = start_latent(job.family, way.parameters["chunk"], wanted)
         if start:
             shape = (*job.shape[:2], job.shape[2] - start, *job.shape[3:])
-            compiled = compile_job(
-                replace(job, shape=shape), self.budget, self.strategy, self.options,
-                making=making_of(job, way),
-            )  # fmt: skip
+            making = making_of(job, way)
+            rest = compile_job(
+                replace(job, shape=shape), self.budget, way.strategy, self.options, making=making
+            )
+            compiled = _as_made(job, rest.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, tools, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
         for first, frames in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
@@ -484,6 +480,15 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     if ways.is_native(job, way):
         made["backend"] = "native"
     return made
+
+
+def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
+    """The plan whose frames depend on the same as those that are there. ValueError: there is none.
+    """
+    while plan.compiled is not None and making_of(job, plan.way) != making:
+        plan.compiled.program.fallback(ATTEMPTS, "no kernel")
+        plan = plan.compiled.plan()
+    return plan
 
 
 def own_code_words(job: Job, way: Way) -> str:
