@@ -268,7 +268,8 @@ def compile_job(
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
         margin_permille=round(1000 * PLANNED_SHARE),
-        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu), may_spill=int(options.cpu_offload and not on_cpu),
+        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
+        may_spill=int(options.cpu_offload and not on_cpu),
         pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
@@ -364,7 +365,9 @@ def _as_made(options: WayOptions, making: Mapping[str, Any]) -> WayOptions:
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
     chosen = {names.get(name, name): value for name, value in made.items()}
     known = set(WayOptions.__dataclass_fields__)
-    sizes = {name: None if v == "None" else v for name, v in chosen.items() if name in known}
+    sizes: dict[str, Any] = {
+        name: None if v == "None" else v for name, v in chosen.items() if name in known
+    }  # fmt: skip
     return replace(options, **sizes)
 
 
