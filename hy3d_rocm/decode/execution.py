@@ -12,7 +12,8 @@ import logging
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -69,8 +70,9 @@ logger = logging.getLogger("hy3d_rocm")
 
 _Interpreter = TypeVar("_Interpreter", bound=Run)
 
+Reason = Literal["out of memory", "out of host memory", "no kernel"]
 # What the C core is told, by what failed and whether it was the host's memory.
-_REASONS = {
+_REASONS: dict[tuple[str, bool], Reason] = {
     (OUT_OF_MEMORY, False): "out of memory", (OUT_OF_MEMORY, True): "out of host memory",
     (CONVOLUTION, False): "no kernel", (CONVOLUTION, True): "no kernel",
 }  # fmt: skip
@@ -131,7 +133,11 @@ class Execution:
     def _choose(self) -> None:
         try:
             plan = self._planned()
-            self.plan = plan if self.making is None else self._going_on(plan, self.making)
+            if self.making is not None:
+                if self.strategy not in ("auto", self.making["strategy"]):
+                    raise ValueError(f"the strategy {self.strategy!r} was asked for")
+                plan = _as_made(self.job, plan, self.making)
+            self.plan = plan
         except ValueError as error:
             if self.making is None:
                 raise
@@ -145,19 +151,8 @@ class Execution:
     def _planned(self) -> Plan:
         wanted, counter = self._may_be_taken, self.counter
         if not ways.is_opaque(self.job.family):  # a schedule keeps it: it must not lead back here
-            wanted = lambda way: counter.check() is None  # noqa: E731
-        return plan_job(
-            self.job, self.budget, self.strategy, self.options, wanted, self.making
-        )
-
-    def _going_on(self, plan: Plan, making: Mapping[str, Any]) -> Plan:
-        """The plan that makes frames as those that are there. ValueError where none does."""
-        if self.strategy not in ("auto", making["strategy"]):
-            raise ValueError(f"the strategy {self.strategy!r} was asked for")
-        while plan.compiled is not None and making_of(self.job, plan.way) != making:
-            plan.compiled.program.fallback(ATTEMPTS, "no kernel")
-            plan = plan.compiled.plan()
-        return plan
+            wanted = partial(_any_way, counter)
+        return plan_job(self.job, self.budget, self.strategy, self.options, wanted, self.making)
 
     def _may_be_taken(self, way: Way) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
@@ -235,7 +230,7 @@ class Execution:
         plan = self.plan
         assert plan is not None
         assert plan.compiled is not None
-        if not is_out_of_memory(error):
+        if not isinstance(error, Exception) or not is_out_of_memory(error):
             return False
         device = self.job.device_of(plan.way)
         failure = failure_of(error, device.type == "cpu")
@@ -382,10 +377,11 @@ class Execution:
             start = start_latent(job.family, way.parameters["chunk"], wanted)
         if start:
             shape = (*job.shape[:2], job.shape[2] - start, *job.shape[3:])
-            compiled = compile_job(
-                replace(job, shape=shape), self.budget, self.strategy, self.options,
-                making=making_of(job, way),
-            )  # fmt: skip
+            making = making_of(job, way)
+            rest = compile_job(
+                replace(job, shape=shape), self.budget, way.strategy, self.options, making=making
+            )
+            compiled = _as_made(job, rest.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, tools, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
         for first, frames in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
@@ -484,6 +480,20 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     if ways.is_native(job, way):
         made["backend"] = "native"
     return made
+
+
+def _any_way(counter: Counter, way: Way) -> bool:
+    """Unless it was cancelled."""
+    counter.check()
+    return True
+
+
+def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
+    """The plan whose frames depend on what those depend on that are there; ValueError: none."""
+    while plan.compiled is not None and making_of(job, plan.way) != making:
+        plan.compiled.program.fallback(ATTEMPTS, "no kernel")
+        plan = plan.compiled.plan()
+    return plan
 
 
 def own_code_words(job: Job, way: Way) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +67,7 @@ class TiledRun(Run):
 
     def run(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
+        assert program.tiles is not None
         spatial = _spatial(program.tiles)
         tiles = len(spatial.grains)
         if tiles > 1:
@@ -87,7 +89,7 @@ class TiledRun(Run):
             if kind == _PREFIX:
                 made = []
                 for first, frames in self.section(program, number, lambda r: z[:, :, slice(*r)]):
-                    made.append((first, self._attempt(0, lambda f=frames: f.to("cpu", copy=True))))
+                    made.append((first, self._attempt(0, partial(frames.to, "cpu", copy=True))))
                     del frames
                 self._grid = made
             elif kind == _STATISTICS:
@@ -129,7 +131,8 @@ class TiledRun(Run):
             )
         self._gathering, self._measured, self._used = None, {}, {}
         frames = sum(int(t.shape[2]) for _, t in self._grid)
-        whole = frames, *(int(n) for n in self._grid[0][1].shape[3:])
+        rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
+        whole = frames, rows, columns
         part = self._attempt(0, lambda: reduced(self._fetch, whole, size))
         part = part.to(self.device, self.dtype)
         for _ in self.section(program, number, lambda r: part[:, :, slice(*r)]):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import itertools
 import json
 import logging
 import math
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +32,7 @@ from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
+from hy3d_rocm.decode.run import Run  # noqa: E402
 
 PARTS = ("streamed", "tiled", "cpu")
 BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take
@@ -75,7 +79,7 @@ class FailingConvolutions:
             def convolve(backend: Any, *arguments: Any, **options: Any) -> Any:
                 number, self.calls = self.calls, self.calls + 1
                 if number in failing:
-                    raise failing[number]
+                    raise copy.copy(failing[number])  # what is raised holds frames
                 return real(backend, *arguments, **options)
 
             return convolve
@@ -302,12 +306,41 @@ def test_cancel_is_looked_at_within_the_vaes_own_code(vae: Any) -> None:
     assert next(calls) == 6
 
 
-def test_progress_counts_every_grain_once(vae: Any) -> None:
+@pytest.mark.parametrize("strategy", ["streamed", "tiled"])
+def test_progress_counts_every_step_once_and_knows_how_many(vae: Any, strategy: str) -> None:
     seen: list[tuple[int, int, Any]] = []
     _, report = decode_with_report(
-        vae, latents_of(vae), strategy="streamed", progress=lambda *step: seen.append(step)
+        vae, latents_of(vae), strategy=strategy, progress=lambda *step: seen.append(step)
     )
     assert [s[0] for s in seen] == list(range(1, report.steps + 1))
+    assert {s[1] for s in seen} == {report.steps}
+
+
+def test_nothing_of_a_way_that_failed_is_left_when_the_next_begins(
+    vae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor of a decode when it has ended: without waiting for the garbage collector."""
+    made: list[Any] = []
+    left: list[int] = []
+    begin = Run.__init__
+
+    def seen(self: Any, *args: Any, **options: Any) -> None:
+        left.append(sum(run() is not None for run in made))
+        begin(self, *args, **options)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Run, "__init__", seen)
+    FailingConvolutions(monkeypatch, {n: MemoryError() for n in range(5, 8)})
+    gc.collect()
+    gc.disable()
+    try:
+        _, report = decode_with_report(vae, latents_of(vae), strategy="cpu")
+        assert [run() for run in made] == [None] * len(made)
+    finally:
+        gc.enable()
+    assert report.events
+    assert left == [0] * len(made)
+    assert len(made) > 1
 
 
 def test_report_is_json(vae: Any) -> None:

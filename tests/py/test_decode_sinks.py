@@ -109,6 +109,30 @@ def test_a_way_that_cannot_be_had_any_more_is_told() -> None:
         executor.decode_into(Recording(), vae, z, making=plan)
 
 
+def test_frames_of_another_strategy_than_asked_for_are_not_gone_on_with() -> None:
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 6, 2, 2)
+    first = Recording()
+    executor.decode_into(first, vae, z, strategy="streamed")
+    with pytest.raises(ValueError, match=r"can't go on so \(the strategy 'tiled' was asked for\)"):
+        executor.decode_into(Recording(11), vae, z, strategy="tiled", making=first.plans[0])
+
+
+def test_a_decode_that_goes_on_and_fails_begins_anew_in_another_way() -> None:
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 6, 2, 2)
+    first = Recording()
+    options = DecodeOptions(backend="torch")
+    executor.decode_into(first, vae, z, strategy="streamed", options=options)
+    rest = Recording(there=11)
+    rest.fail_at = 0
+    _, report = executor.decode_into(rest, vae, z, options=options, making=first.plans[0])
+    assert [e["event"] for e in report.events] == ["a convolution that failed"]
+    assert rest.plans[0] == first.plans[0]
+    assert len(rest.plans) == 2
+    assert rest.plans[1] != rest.plans[0]
+
+
 def test_a_failure_begins_anew_in_another_way_and_all_frames_are_of_that() -> None:
     vae = tiny_vae("wan")
     z = tiny_latents(vae, 5, 2, 2)

@@ -379,7 +379,9 @@ def _as_made(options: WayOptions, making: Mapping[str, Any]) -> WayOptions:
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
     chosen = {names.get(name, name): value for name, value in made.items()}
     known = set(WayOptions.__dataclass_fields__)
-    sizes = {name: None if v == "None" else v for name, v in chosen.items() if name in known}
+    sizes: dict[str, Any] = {
+        name: None if v == "None" else v for name, v in chosen.items() if name in known
+    }  # fmt: skip
     return replace(options, **sizes)
 
 
