@@ -282,7 +282,7 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.tune.shapes import Notes
 
-    vae = wan()
+    vae = ManagedVae(tiny_vae("wan"))
     job, collect = shapes_of(vae)
     plan = plan_job(job, Budget(1 << 40, 1 << 40, True, "given"), strategy)
     found, words = collect(job, plan)
@@ -302,21 +302,20 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
 
 
 def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
-    from hy3d_rocm.comfy import vae_memory
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.backends import host_backend
+    from hy3d_rocm.decode.planning.jobs import Job
     from hy3d_rocm.decode.planning.prices import plan_job
+    from hy3d_rocm.decode.tools.plan_command import bare_vae
     from hy3d_rocm.tune.decodes import collect_decode
 
-    family = family_for(tiny_vae("hunyuan"))
-    shape = (1, family.latent_channels, 5, 16, 16)
-    job = replace(
-        vae_memory.job_of(family, shape, family.dtype), device=torch.device("cuda"),
-        make_backend=host_backend, is_fused=False,
-    )  # fmt: skip
+    family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
+    place = torch.device("cuda")
+    job = Job(family, (1, 16, 9, 40, 64), place, half, half, host_backend)
     full = plan_job(job, Budget(1 << 40, 1 << 40, False, "given"), "streamed")
-    less = plan_job(job, Budget(full.need.device_bytes - 1, 1 << 40, False, "given"), "streamed")
+    room = full.need.device_bytes * 2 // 3
+    less = plan_job(job, Budget(room, 1 << 40, False, "given"), "streamed")
     assert full.need.stored_bytes == 0 < less.need.stored_bytes
     found = [collect_decode(job, plan) for plan in (full, less)]
     assert found[0][0] == found[1][0]

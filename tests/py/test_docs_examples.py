@@ -27,7 +27,7 @@ PYTHON = [block for block in blocks() if block.is_python]
 
 # Why a command is not run here; the first that matches counts.
 NOT_RUN = {
-    r"hy3d-rocm( (capture|compare|decode|diagnose|tune|validate|db|db forget|miopen))?$": (
+    r"hy3d-rocm( (capture|compare|decode|diagnose|plan|tune|validate|db|db forget|miopen))?$": (
         "names the command; with what it needs it is run"
     ),
     r"hy3d-rocm .*(\[|\.\.\.)": "a synopsis",

@@ -24,6 +24,7 @@ __all__ = [
     "DEVICE_HEADROOM_BYTES",
     "HOST_HEADROOM_BYTES",
     "MEMORY_THRESHOLD",
+    "NO_LIMIT",
     "Budget",
     "Machine",
     "Request",
@@ -38,6 +39,8 @@ Request = int | float | None
 MEMORY_THRESHOLD = 0.8  # the specification's
 DEVICE_HEADROOM_BYTES = (400 + 100) * MB
 HOST_HEADROOM_BYTES = 256 * MB
+# From here on a budget is none: of a plan for a machine that is not here.
+NO_LIMIT = 1 << 50
 
 # AMD's GPUs that share the host's memory, where torch doesn't say so itself: Raven and Picasso,
 # Renoir and Cezanne, Van Gogh, Rembrandt, Raphael, Phoenix and Hawk Point, Strix Point, Strix Halo,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from hy3d_rocm.decode.memory.budget import Budget
+from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.plan import BudgetTooSmallError
 from hy3d_rocm.units import MB, size_text
 
@@ -395,7 +395,7 @@ def _room(budget: Budget) -> str:
     if budget.is_unified:
         return size_text(budget.device_bytes, 2)
     device, host = size_text(budget.device_bytes, 2), size_text(budget.host_bytes, 2)
-    return f"{device} ({host} on the host)"
+    return device if budget.host_bytes >= NO_LIMIT else f"{device} ({host} on the host)"
 
 
 def nothing_fits(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.env.shown import printable
-from hy3d_rocm.units import brief, whole_number
+from hy3d_rocm.units import brief, size_text, whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +46,6 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "ltx": ("AutoencoderKLLTXVideo", {}),
     "image": ("AutoencoderKL", _SD),
 }
-# Of a GPU that is not here, whose free memory nobody can look at.
-_NO_LIMIT = 1 << 50
 
 
 def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,7 +111,7 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     )
     make_backend, rules = _rules(arguments.device, dtype)
     with torch.no_grad():
-        vae = torch.nn.Module.to(_bare_vae(arguments.vae), dtype)
+        vae = torch.nn.Module.to(bare_vae(arguments.vae), dtype)
         family = family_for(vae)
         shape = _shape(arguments, family)
         job = _job(family, shape, torch.device("cpu" if on_cpu else "cuda"), dtype, make_backend)
@@ -160,7 +158,7 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
 def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     """Of this machine's host on the CPU; of a GPU that is not here what is given."""
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
+    from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
 
     request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)
     if on_cpu:
@@ -176,21 +174,15 @@ def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
                 "6GB"
             )
     said = [
-        f"{where} {'as given' if isinstance(given, int) else 'without a limit'}"
+        f"{size_text(given, 2)} on {where} as given" if isinstance(given, int)
+        else f"{where} without a limit"  # nobody can look at what is free there
         for where, given in (("the device", request), ("the host", host))
-    ]
-    sizes = [given if isinstance(given, int) else _NO_LIMIT for given in (request, host)]
-    return Budget(sizes[0], sizes[1], False, _told(sizes, said))
+    ]  # fmt: skip
+    sizes = [given if isinstance(given, int) else NO_LIMIT for given in (request, host)]
+    return Budget(sizes[0], sizes[1], False, "; ".join(said))
 
 
-def _told(sizes: list[int], said: list[str]) -> str:
-    from hy3d_rocm.units import size_text
-
-    both = zip(sizes, said, strict=True)
-    return "; ".join(s if n == _NO_LIMIT else f"{size_text(n, 2)} on {s}" for n, s in both)
-
-
-def _bare_vae(name: str) -> Any:
+def bare_vae(name: str) -> Any:
     """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
     import torch
 

@@ -77,11 +77,14 @@ class _Walk:
         self._is_prefix = False
         self._first = 0
         self._sizes: tuple[tuple[int, int, int, int], ...] = ()
-        self._slices: tuple[Any, ...] = ()
+        # node, is_keys, frames, rows, bytes, host_bytes of each
+        self._slices: tuple[tuple[int, int, Any, Any, int, int], ...] = ()
         self._there: set[int] = set()
         self._copied: set[int] = set()
 
-    def begin(self, section: dict[str, Any], slices: tuple[Any, ...]) -> None:
+    def begin(
+        self, section: dict[str, Any], slices: tuple[tuple[int, int, Any, Any, int, int], ...]
+    ) -> None:
         """A section starts, with nothing."""
         self._slices, self._there, self._copied = slices, set(), set()
         self._is_prefix = section["kind"] == _PREFIX
