@@ -58,8 +58,8 @@ def test_the_import_costs_less_than_50_ms_and_brings_neither_torch_nor_numpy() -
     assert not names & {"torch", "numpy", "hy3d_rocm._core"}
 
 
-def test_the_core_is_below_400_kb_and_stripped() -> None:
-    assert CORE.stat().st_size < 400_000
+def test_the_core_is_below_500_kb_and_stripped() -> None:
+    assert CORE.stat().st_size < 500_000
     sections = read_elf("-S", file=CORE)
     assert ".symtab" not in sections
     assert ".debug_info" not in sections

@@ -289,9 +289,7 @@ def compile_job(
         own_bytes=own,
         only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(
-        job, budget, strategy, options, graph, schedule, halos, refused, takes, result
-    )
+    return Compiled(job, budget, strategy, options, graph, schedule, halos, refused, takes, result)
 
 
 def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
