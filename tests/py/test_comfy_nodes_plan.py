@@ -238,7 +238,7 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
     from hy3d_rocm.comfy import vae_memory, vaes
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning import prices
+    from hy3d_rocm.decode.planning import compiled
     from hy3d_rocm.decode.report import DecodeOptions
 
     vae = wan()
@@ -252,7 +252,7 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
         return vae_memory._planned_bytes(vae, family, shape, asked, None, False)
 
     assert (room("cpu") or 0) > 0
-    monkeypatch.setattr(prices._native, "available", False)
+    monkeypatch.setattr(compiled._native, "available", False)
     assert room("cpu") is None
     assert room("streamed") is not None
 

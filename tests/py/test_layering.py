@@ -143,9 +143,6 @@ ALLOWED_CIRCLES = {
     ("hy3d_rocm.decode.families.hosted", "hy3d_rocm.decode.families"): (
         "a hosted VAE's layers are found by the same survey again, on a view of it"
     ),
-    ("hy3d_rocm.decode.planning.compiled", "hy3d_rocm.decode.planning.prices"): (
-        "a schedule compares its programs with the VAE's own code, which prices run on shapes"
-    ),
     ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
         "a report words its advice; advice names the report's type"
     ),

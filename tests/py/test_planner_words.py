@@ -61,7 +61,7 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
         "fits": True, "note": "",
     }  # fmt: skip
     for candidate in (refused, taken):
-        candidate["seconds"] = 0.0
+        candidate |= {"seconds": 0.0, "stored_bytes": 0, "loaded_bytes": 0}
     reason = (
         "whole needs 9.00 GB; so it was planned once more; tiled small needs 2.00 GB and 1.00 GB on"
         " the host and fits the budget of 8.00 GB (16.00 GB on the host)."
@@ -85,7 +85,7 @@ def test_a_candidate_without_a_price_says_so() -> None:
     assert Candidate(Way("whole"), None, False, "why").describe() == {
         "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
         "device_bytes": None, "host_bytes": None, "gmacs": None,
-        "seconds": None, "fits": False, "note": "why",
+        "seconds": None, "stored_bytes": None, "loaded_bytes": None, "fits": False, "note": "why",
     }  # fmt: skip
 
 

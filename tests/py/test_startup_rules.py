@@ -118,7 +118,7 @@ ROWS: dict[str, Row] = {
     "cpu-level-unknown": ("HY3D_CPU", "sse", "ref", STRIX, {}),
     "faults": ("HY3D_FAULTS", "current:*:*:oom", "", STRIX, {}),
     "raster": ("HY3D_RASTER", "off", "yes", STRIX, {}),
-    "pack-off": ("HY3D_ROCM", "off", "on", STRIX, {}),
+    "pack-off": ("HY3D_ROCM", "off", "no", STRIX, {}),
     "environment-off": ("HY3D_ROCM_ENV", "OFF", "0", STRIX, {}),
     "only-off-counts": ("HY3D_ROCM_ENV", "0", "off", STRIX, {}),
     "vram-cap-unreadable": ("HY3D_ROCM_MAX_VRAM_GB", "20GB", "20.5", STRIX, {}),
