@@ -90,12 +90,12 @@ static double step_seconds(const hy3d_schedule_request *request, const hy3d_mach
 }
 
 /* The computing stream and one copying stream a direction. */
-typedef struct clock {
+typedef struct timeline {
     double computing, storing, loading;
     double *copied; /* of each slice: when its last copy is complete */
-} clock;
+} timeline;
 
-static void tick(clock *now, const hy3d_schedule_request *request, double seconds,
+static void tick(timeline *now, const hy3d_schedule_request *request, double seconds,
                  const hy3d_step *step, const int32_t *refs, const hy3d_slice *slices)
 {
     if (is_copy(step)) {
@@ -125,7 +125,7 @@ typedef struct walk {
     const hy3d_machine *machine;
     const hy3d__arrays *arrays;
     unsigned char *on_device, *on_host; /* of each slice of the section */
-    clock clock;
+    timeline clock;
     int64_t device, host, kept;
     hy3d__cost cost;
 } walk;

@@ -11,10 +11,11 @@
 
 #include "base/fingerprint.h"
 #include "conv3d_support.h"
+#include "graphs.h"
 #include "rasterize_support.h"
 #include "registry.h"
 
-enum { POINTS = 3000, SIDE_PIXELS = 48, CROWD = 300, LARGE = 3 << 20 };
+enum { POINTS = 3000, SIDE_PIXELS = 48, CROWD = 300, LARGE = 3 << 20, PROGRAMS = 2 };
 /* A sheet of squares, two faces each. */
 enum { SHEET = 24, SHEET_VERTICES = (SHEET + 1) * (SHEET + 1), SHEET_FACES = 2 * SHEET * SHEET };
 
@@ -188,6 +189,30 @@ static hy3d_status fingerprint(hy3d_context *context, const scenario *self)
                              (uint64_t *)(void *)self->result);
 }
 
+/* HunyuanVideo's decoder with less on the device than all, then what follows until nothing is left:
+ * tiles, and the host. The result: steps of each program. */
+static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
+{
+    static graphs_case made;
+    hy3d_schedule *schedule = NULL;
+    hy3d_action action = HY3D_ACTION_BEGIN_AGAIN;
+    int32_t steps[PROGRAMS] = {0};
+    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
+    graphs_request(&made, 2, 4, 4);
+    made.request.halos[1].smallest = 0;
+    made.request.device.slice_bytes[0] = 20000;
+    made.request.device_budget = 60000;
+    hy3d_status status = hy3d_schedule_compile(context, &made.request, &schedule);
+    for (int i = 0; i < PROGRAMS && status == HY3D_OK && action == HY3D_ACTION_BEGIN_AGAIN; i++) {
+        steps[i] = hy3d_schedule_program(schedule)->step_count;
+        status = hy3d_schedule_fallback(context, schedule, HY3D_STEP_ATTEMPTS,
+                                        HY3D_REASON_NO_KERNEL, false, &action);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    memcpy(self->result, steps, sizeof steps);
+    return status;
+}
+
 static hy3d_status describe_blas(hy3d_context *context, const scenario *self)
 {
     const char *text = NULL;
@@ -352,6 +377,7 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
         {"vertex normals", normals, m, NULL, 3 * SHEET_VERTICES * sizeof(float), two, false},
         {"inpaint", inpaint, m, NULL, texture, two, false},
         {"fingerprint", fingerprint, m, NULL, 16, two, false},
+        {"decode program", compile_decode, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
         {"cancel flag", flag, m, NULL, 1, all, false},
         {"large memory", large_memory, m, NULL, LARGE, two, false},
         {"BLAS", describe_blas, m, NULL, 1, two, true},
