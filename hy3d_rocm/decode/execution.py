@@ -222,8 +222,11 @@ class Execution:
         self._describe(self.plan)
 
     def _fall_back(self, compiled: Compiled, attempts: int, failure: Failure) -> str:
-        """What the C core says comes next."""
-        return compiled.program.fallback(attempts, _REASONS[failure.what, failure.on_host])
+        """What the C core says comes next. ValueError (a sentence) where it has no program left."""
+        program = compiled.schedule.program
+        if program is None:
+            raise ValueError("every other candidate failed or needs more")
+        return program.fallback(attempts, _REASONS[failure.what, failure.on_host])
 
     def _recover(self, step: int, attempts: int, error: BaseException) -> bool:
         """After a step failed so often: whether it is to be made again."""
@@ -234,7 +237,10 @@ class Execution:
             return False
         device = self.job.device_of(plan.way)
         failure = failure_of(error, device.type == "cpu")
-        action = self._fall_back(plan.compiled, attempts, failure)
+        try:
+            action = self._fall_back(plan.compiled, attempts, failure)
+        except ValueError:  # no program is left: what failed is told
+            return False
         if action != "step again":
             self._action = action
             return False

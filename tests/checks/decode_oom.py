@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -209,6 +210,7 @@ class Job:
         _, alone = self.reference(injector.plan, is_watched=False)
         del injector
         self.clean()
+        gc.collect()  # schedules of decodes before, which errors may still hold
         self.live = core.live_allocations() if core is not None else 0
         for one, two in ((got, wanted), (self.run(Faults())[1], alone)):
             if not np.array_equal(one, two):
