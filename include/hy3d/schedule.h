@@ -20,7 +20,23 @@
  * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output from its
  * first EMIT on; each slice's copy from its STORE until the slice is freed. What a step frees, it
  * frees when it is over. Slices of keys never leave. A slice is stored once at most: it may be
- * dropped again after a LOAD. */
+ * dropped again after a LOAD.
+ *
+ * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
+ * the rows of all values, rank r holds of a value of R rows those from U * r / ranks * (R / U) up
+ * to U * (r + 1) / ranks * (R / U) (divisions rounded down, from the left). A slice has those and,
+ * where a convolution or an attention of span FRAME of this rank reads more, the rows between the
+ * first and the last that are read, too; a slice of keys has all rows. What computes a slice makes
+ * this rank's rows of it (ENTER all of its rows: each rank has the whole input; a TRIM all, too);
+ * SEND begins to send such rows to another rank, RECV fills rows of others in, and a slice that
+ * lacks none is complete. A step that frees a slice waits until it was sent. MOMENTS, GATHER and
+ * EMIT are of this rank's rows; REDUCE sums over all ranks. All ranks make the same frames in the
+ * same order, so of each pair of ranks one's SENDs to the other are in order the other's RECVs from
+ * it, of the same node, frames and rows: no rank waits for ever. A rank whose share is empty has
+ * REDUCE steps alone. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose
+ * MAPs a row is made of the rows at its place. A candidate is compiled for every rank: it fits
+ * where it does on each, its bytes and seconds are those of the rank with the most, its sent_bytes,
+ * macs and copies of all together; so ranks whose requests differ in `rank` alone take the same. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -138,6 +154,7 @@ typedef struct hy3d_candidate {
      * host_bytes is that and device_bytes 0. */
     int64_t device_bytes, host_bytes;
     int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
+    int64_t sent_bytes;                 /* to other ranks */
     int64_t macs, steps;
     double seconds;
 } hy3d_candidate;
@@ -193,7 +210,8 @@ typedef struct hy3d_schedule_request {
     int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
                                 fits */
-    int32_t rank, ranks;     /* rows are shared by `ranks` devices; 0, 1: one device */
+    int32_t rank, ranks;     /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
+    double link_bytes_per_second; /* between two ranks, > 0 where there are several */
     hy3d_workspace_function workspace;
     void *user;
 } hy3d_schedule_request;
