@@ -24,8 +24,8 @@ from hy3d_rocm.decode.planning.compiled import plan_job
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory
+    from hy3d_rocm.decode.planning.jobs import Job
     from hy3d_rocm.decode.planning.planner import Plan
-    from hy3d_rocm.decode.planning.ways import Job
     from hy3d_rocm.tune.measure import Measured
     from hy3d_rocm.tune.session import Measuring, Probe
     from hy3d_rocm.tune.shapes import Shape

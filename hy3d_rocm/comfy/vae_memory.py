@@ -13,10 +13,11 @@ from hy3d_rocm.comfy import memory as comfy_memory
 from hy3d_rocm.decode.counter import asked_to_stop
 from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.black_box import meta_family
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
+from hy3d_rocm.decode.planning.backends import best_backend, runs_first
 from hy3d_rocm.decode.planning.compiled import plan_job
-from hy3d_rocm.decode.planning.prices import meta_family
-from hy3d_rocm.decode.planning.ways import Job, best_backend, runs_first
+from hy3d_rocm.decode.planning.jobs import Job
 from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
 

@@ -14,7 +14,6 @@ import torch
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
-from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
@@ -22,6 +21,7 @@ from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.stages import flush
+from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor

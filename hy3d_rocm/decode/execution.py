@@ -1,9 +1,9 @@
-"""One decode (or encode) from a plan to frames: down the ladder of ways until one ends.
+"""One decode (or encode) from a plan to frames: one candidate after the other until one ends.
 
-What an engine could not mend by trying a grain again (an allocation, a convolution that no tier
-could do) ends the way that was taken, and the next cheaper one starts from the beginning: so a
-result is that of one way, bit for bit, wherever the fault struck. NaN out of a finite latent starts
-the same way again in a wider type.
+What no other attempt at a step could mend (an allocation, a convolution that no tier could do) ends
+the program that runs, and the one that the C core names next starts from the beginning: so a result
+is that of one program, bit for bit, wherever the fault struck. NaN out of a finite latent starts
+the decode again in a wider type. A VAE's own code runs whole or in tiles (black_box.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import torch
 
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
+from hy3d_rocm.decode import black_box
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.counter import native_flag
-from hy3d_rocm.decode.engines.movers import mover_for
-from hy3d_rocm.decode.engines.restart import start_latent
-from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.failures import (
     CONVOLUTION,
     NOT_FINITE,
@@ -34,15 +32,16 @@ from hy3d_rocm.decode.failures import (
 from hy3d_rocm.decode.faults import ATTEMPTS, is_out_of_memory
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.black_box import grains
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning import ways
+from hy3d_rocm.decode.planning.backends import is_native
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
 from hy3d_rocm.decode.planning.jobs import unused_sizes
-from hy3d_rocm.decode.planning.prices import Prices
 from hy3d_rocm.decode.precision import NonFiniteError, wider
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeReport, Step
+from hy3d_rocm.decode.restart import start_latent
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.stages import (
     StageLog,
@@ -52,7 +51,9 @@ from hy3d_rocm.decode.stages import (
     synchronize,
 )
 from hy3d_rocm.decode.tiled import TiledRun
+from hy3d_rocm.decode.transfers import mover_for
 from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
+from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -60,11 +61,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.counter import Counter
-    from hy3d_rocm.decode.layers import Weights
+    from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decode.planning.jobs import Job, WayOptions
     from hy3d_rocm.decode.planning.planner import Plan, Way
-    from hy3d_rocm.decode.planning.ways import Job, WayOptions
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -150,8 +151,8 @@ class Execution:
 
     def _planned(self) -> Plan:
         wanted, counter = self._may_be_taken, self.counter
-        if not ways.is_opaque(self.job.family):  # a schedule keeps it: it must not lead back here
-            wanted = partial(_any_way, counter)
+        if not black_box.is_opaque(self.job.family):
+            wanted = partial(_any_way, counter)  # a schedule keeps it: it must not lead back here
         return plan_job(self.job, self.budget, self.strategy, self.options, wanted, self.making)
 
     def _may_be_taken(self, way: Way) -> bool:
@@ -163,7 +164,7 @@ class Execution:
 
     def _describe(self, plan: Plan) -> None:
         report = self.report
-        own = own_code_words(self.job, plan.way) if ways.is_opaque(self.job.family) else ""
+        own = own_code_words(self.job, plan.way) if black_box.is_opaque(self.job.family) else ""
         report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
         report.ignored = unused_sizes(self.job, plan.way, self.options)
@@ -305,32 +306,32 @@ class Execution:
         prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
         assert plan is not None
-        planned = ways.is_native(self.job, plan.way)
+        planned = is_native(self.job, plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _carry_out(self, way: Way) -> None:
         job, device = self.job, self.job.device_of(way)
-        if ways.runs_own_code(job, way):
+        own, backend = black_box.runs_own_code(job, way), None
+        if own:
             job = replace(job, family=converted_family(job.family, job.dtype))
-        weights = self.make_weights(job.dtype, device)
-        backend = job.make_backend(weights, device)
+        else:
+            backend = job.make_backend(self.make_weights(job.dtype, device), device)
         if isinstance(backend, NativeBackend):
             backend.cancel = native_flag(self.counter.cancel)
             backend.check = self.counter.check
         stages = StageLog(self.counter, device, self.synchronization, job.encode)
-        tools = ways.Tools(backend, device, stages, lambda: _relieve(device))
         synchronize(device)
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
         narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
-        if narrowing is not None and not ways.runs_own_code(job, way):
+        if narrowing is not None and not own:
             with narrowing:
                 record(job.family, job.encode)  # what a timestep becomes is in the layers
         for sample in range(self.z.shape[0]):
-            if ways.is_tiled(way):
-                self._in_tiles(job, way, sample, tools, narrowing)
+            if black_box.is_tiled(way):
+                self._in_tiles(job, way, sample, backend, stages, narrowing)
             else:
-                self._in_order(job, way, sample, tools, narrowing)
+                self._in_order(job, way, sample, backend, stages, narrowing)
         synchronize(device)
         if narrowing is not None and narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
@@ -341,10 +342,8 @@ class Execution:
         """That will be counted; 0 where some of a sample's frames are there already."""
         frames, samples = self.job.out_shape[2], range(self.z.shape[0])
         compiled = None if self.plan is None else self.plan.compiled
-        count = compiled.program.candidate["steps"] if compiled is not None else 0
-        if compiled is None:
-            count = Prices(self.job).grains(way)
-        if ways.is_tiled(way):
+        count = grains(self.job, way) if compiled is None else compiled.program.candidate["steps"]
+        if black_box.is_tiled(way):
             return len(samples) * count
         wanted = [self.placing.first_wanted(sample) for sample in samples]
         if any(0 < first < frames for first in wanted):
@@ -352,33 +351,33 @@ class Execution:
         return sum(first < frames for first in wanted) * count
 
     def _in_order(
-        self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
-    ) -> None:
-        wanted = self.placing.first_wanted(sample)
+        self, job: Job, way: Way, sample: int, backend: Backend | None, stages: StageLog,
+        narrowing: Narrowing | None,
+    ) -> None:  # fmt: skip
+        wanted, device = self.placing.first_wanted(sample), job.device_of(way)
         if wanted >= job.out_shape[2]:
             return
         z = self.z[sample : sample + 1]
         with ExitStack() as stack:
-            if ways.runs_own_code(job, way) and tools.counter is not None:
-                stack.enter_context(LayerByLayer(tools.counter.check))
-            made = self._made(job, way, z, tools, sample, wanted)
+            if backend is None:
+                stack.enter_context(LayerByLayer(stages.check))
+                made = _whole(job, z.to(device, job.dtype))
+            else:
+                made = self._made(job, way, z, backend, stages, sample, wanted)
             for number, (first, frames) in enumerate(_within(narrowing, made), 1):
                 self.placing.put(sample, first, frames)
                 del frames
-                self._clean_up(number, tools.device)
-        if way.strategy == "whole":
+                self._clean_up(number, device)
+        if backend is None:
             count, height, width = job.out_shape[2:]
             self.counter.tick(Step("whole", sample, 0, 0, (0, count), (0, height), (0, width)))
 
     def _made(
-        self, job: Job, way: Way, z: Tensor, tools: ways.Tools, sample: int, wanted: int
-    ) -> Iterator[tuple[int, Tensor]]:
-        """(first frame, frames) of one sample in order."""
-        compiled = None if self.plan is None else self.plan.compiled
-        if compiled is None or ways.runs_own_code(job, way):
-            yield from ways.run(job, way, z, tools, sample, wanted)
-            return
-        start = 0
+        self, job: Job, way: Way, z: Tensor, backend: Backend, stages: StageLog, sample: int,
+        wanted: int,
+    ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
+        """(first frame, frames) of one sample in order, by its program."""
+        compiled, start = self._compiled(), 0
         if wanted and "chunk" in way.parameters and not job.encode:
             start = start_latent(job.family, way.parameters["chunk"], wanted)
         if start:
@@ -388,7 +387,7 @@ class Execution:
                 replace(job, shape=shape), self.budget, way.strategy, self.options, making=making
             )
             compiled = _as_made(job, rest.plan(), making).compiled
-        run = self._interpreter(Run, compiled, job, tools, sample)
+        run = self._interpreter(Run, compiled, job, backend, stages, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
         for first, frames in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
             at = first + offset
@@ -396,37 +395,46 @@ class Execution:
                 yield max(at, wanted), frames[:, :, max(wanted - at, 0) :]
             del frames
 
+    def _compiled(self) -> Compiled:
+        assert self.plan is not None
+        found: Compiled | None = self.plan.compiled
+        assert found is not None, "layers are carried out by a program"
+        return found
+
     def _interpreter(
-        self, kind: type[_Interpreter], compiled: Compiled, job: Job, tools: ways.Tools, sample: int
-    ) -> _Interpreter:
+        self, kind: type[_Interpreter], compiled: Compiled, job: Job, backend: Backend,
+        stages: StageLog, sample: int,
+    ) -> _Interpreter:  # fmt: skip
         stores = compiled.program.candidate["stored_bytes"] > 0
+        assert self.plan is not None
+        device = job.device_of(self.plan.way)
         return kind(
-            compiled.graph, tools.backend, tools.device, job.dtype,
-            mover=mover_for(tools.device) if stores else None, counter=tools.counter,
-            recover=self._recover, watch=tools.watch, sample=sample,
+            compiled.graph, backend, device, job.dtype, mover=mover_for(device) if stores else None,
+            counter=stages, recover=self._recover, sample=sample,
         )  # fmt: skip
 
     def _in_tiles(
-        self, job: Job, way: Way, sample: int, tools: ways.Tools, narrowing: Narrowing | None
-    ) -> None:
+        self, job: Job, way: Way, sample: int, backend: Backend | None, stages: StageLog,
+        narrowing: Narrowing | None,
+    ) -> None:  # fmt: skip
         """Tiles are added up in one tensor."""
-        compiled = None if self.plan is None else self.plan.compiled
-        whole = self.placing.whole()
+        whole, device = self.placing.whole(), job.device_of(way)
         z, out = self.z[sample : sample + 1], whole[sample : sample + 1]
-        error: float | None
         with narrowing or nullcontext():
-            if compiled is not None:
-                tiles = self._interpreter(TiledRun, compiled, job, tools, sample)
+            if backend is not None:
+                compiled = self._compiled()
+                tiles = self._interpreter(TiledRun, compiled, job, backend, stages, sample)
                 tiles.run(compiled.program, z, out)
-                error = tiles.estimate_error
+                error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
+                self.report.estimate_error = error
             else:
-                run = ways.tiled_run(job, way, tools, sample=sample)
-                run.run(z, out)
-                error = run.report.estimate_error
-        if error is not None:
-            self.report.estimate_error = max(error, self.report.estimate_error or 0.0)
+                plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
+                black_box.OwnTiles(
+                    job.family, plan, device, job.dtype, counter=stages,
+                    on_pressure=partial(_relieve, device), sample=sample,
+                ).run(z, out)  # fmt: skip
         self.placing.put_whole(sample)
-        self._clean_up(self.cleanup_frequency or 1, tools.device)
+        self._clean_up(self.cleanup_frequency or 1, device)
 
     def _clean_up(self, number: int, device: torch.device) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
@@ -435,6 +443,12 @@ class Execution:
             meter.trim_malloc()
         elif self.cleanup_frequency and number % self.cleanup_frequency == 0:
             meter.give_back(device)
+
+
+def _whole(job: Job, z: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """All frames by the VAE's own code."""
+    with torch.no_grad():
+        yield 0, black_box.own_code(job)(z)
 
 
 def _within(
@@ -483,7 +497,7 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
     made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
-    if ways.is_native(job, way):
+    if is_native(job, way):
         made["backend"] = "native"
     return made
 

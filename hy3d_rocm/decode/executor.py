@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
+from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -21,24 +23,19 @@ from hy3d_rocm.decode.checks import (
 )
 from hy3d_rocm.decode.copies import tensors_of
 from hy3d_rocm.decode.counter import Counter, Progress
-from hy3d_rocm.decode.engines.weights import ModuleWeights
 from hy3d_rocm.decode.execution import Execution, make_report, name_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
+from hy3d_rocm.decode.families.unknown import OwnCodeFamily
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.ways import (
-    Job,
-    WayOptions,
-    best_backend,
-    is_opaque,
-    runs_first,
-    torch_backend,
-)
+from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision, only_stores
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.stages import say_start
 from hy3d_rocm.decode.tools.capture import around
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -201,6 +198,9 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
             check_unchanged(family, encode)
         _bring_weights(family)
         check_parameters(family)
+        if not _native.available and not is_opaque(family):
+            why = f"the C core, which plans its layers, is missing ({_native.missing})"
+            family = OwnCodeFamily(family, why)
         if isinstance(source, torch.Tensor) and only_stores(source.dtype):
             source = source.to(torch.float32)
         image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)

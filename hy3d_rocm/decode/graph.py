@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
 from hy3d_rocm.decode.families.parts import copied
+from hy3d_rocm.decode.geometry import kernel_size, own_size
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_frames
 
 if TYPE_CHECKING:

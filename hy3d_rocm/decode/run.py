@@ -16,22 +16,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.engines.layer_attention import query_rows
-from hy3d_rocm.decode.engines.moments import channel_moments, combine, group_affine
 from hy3d_rocm.decode.faults import ATTEMPTS, Counting, is_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
 from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.moments import channel_moments, combine, group_affine, wide_type
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decode.engines.movers import Mover, Ticket
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
+    from hy3d_rocm.decode.transfers import Mover, Ticket
 
-__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "retry_out_of_memory"]
+__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "query_rows", "retry_out_of_memory"]
 
 Affine = tuple["Tensor", "Tensor"]
 Result = TypeVar("Result")
@@ -49,6 +48,8 @@ _WORKS = (
 )  # fmt: skip
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
+#: of attention's scores where no fused kernel takes it
+SCORE_BYTES = 256 << 20
 #: bytes of slices freed on the CPU until free pages are returned to the system
 TRIM_BYTES = 64 << 20
 
@@ -488,3 +489,13 @@ def own_memory(made: Tensor, source: Tensor) -> Tensor:
 def _tokens(x: Tensor, heads: int) -> Tensor:
     """(1, width, T, H, W) -> (heads, tokens, size of a head), a view where it can be one."""
     return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
+
+
+def query_rows(q: Tensor, k: Tensor, v: Tensor, tokens: int) -> int:
+    """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32,
+    of float64 queries float64) below SCORE_BYTES. On shapes alone the scores are counted."""
+    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
+    if q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0:
+        return tokens
+    score = wide_type(q.dtype).itemsize
+    return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * score)))

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.engines.moments import combine
-from hy3d_rocm.decode.engines.reduced import Correction, Gathering, Statistics, grouped, reduced
 from hy3d_rocm.decode.layers import Attention, Conv
+from hy3d_rocm.decode.moments import combine
 from hy3d_rocm.decode.plan import plan_decode
 from hy3d_rocm.decode.run import OPS, ProgramStep, Run
+from hy3d_rocm.decode.statistics import Correction, Gathering, Statistics, grouped, reduced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.plan import DecodePlan, Grain
     from hy3d_rocm.decode.report import Step
 
-__all__ = ["TiledRun"]
+__all__ = ["TiledRun", "tile_places"]
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -68,7 +68,7 @@ class TiledRun(Run):
     def run(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         assert program.tiles is not None
-        spatial = _spatial(program.tiles)
+        spatial = tile_places(program.tiles)
         tiles = len(spatial.grains)
         if tiles > 1:
             out.zero_()
@@ -200,7 +200,7 @@ class TiledRun(Run):
         return replace(told, kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
 
 
-def _spatial(tiles: dict[str, Any]) -> DecodePlan:
+def tile_places(tiles: dict[str, Any]) -> DecodePlan:
     """Where the tiles lie, of a hy3d_tiles_desc."""
     return plan_decode(
         tiles["latent"], factors=tiles["factor"], causal=bool(tiles["causal"]),

@@ -16,7 +16,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 
 from hy3d_rocm import _core
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.families.hunyuan import HunyuanFamily
 from hy3d_rocm.decode.fused.backend import FusedBackend
 from hy3d_rocm.decode.fused.work import Machine

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend
-from hy3d_rocm.decode.engines.weights import ModuleWeights
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.engines.reduced import Statistics, StatisticsEngine, blocks
+from hy3d_rocm.decode.statistics import Statistics, StatisticsEngine, blocks
 from hy3d_rocm.decode.engines.tile_parts import cut_of, head, trunk
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend
-from hy3d_rocm.decode.engines.weights import ModuleWeights
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 
 Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]

@@ -33,7 +33,7 @@ from decode_doubles import (
     unsplit_moments,
 )
 
-from hy3d_rocm.decode.engines.plain import PlainEngine
+from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.families import family_for
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}

@@ -100,7 +100,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     from hy3d_rocm.decode.planning import ways
     from hy3d_rocm.decode.planning.compiled import plan_job
     from hy3d_rocm.decode.planning.planner import DoesNotFitError
-    from hy3d_rocm.decode.planning.prices import Prices
+    from hy3d_rocm.decode.memory.black_box import Prices
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
@@ -146,8 +146,8 @@ def measure(task: Any, way: Any, z: Any, room: int = 0) -> dict[str, Any]:
 
     from hy3d_rocm import protect
     from hy3d_rocm.conv.room import within
-    from hy3d_rocm.decode.engines.movers import mover_for
-    from hy3d_rocm.decode.engines.weights import ModuleWeights
+    from hy3d_rocm.decode.transfers import mover_for
+    from hy3d_rocm.decode.weights import ModuleWeights
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.planning import ways
 

@@ -102,7 +102,7 @@ def errors(vae: Any, family: Any) -> Iterator[tuple[str, float]]:
     """("decode", "encode" or "own decode", error) for each length."""
     from decode_doubles import relative_error
 
-    from hy3d_rocm.decode.engines.plain import PlainEngine
+    from hy3d_rocm.decode.plain import PlainEngine
 
     image = family.name == "image"
     for frames in (1,) if image else LENGTHS:

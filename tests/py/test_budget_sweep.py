@@ -16,7 +16,7 @@ from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning import ways  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need, Plan, Way, choose  # noqa: E402
-from hy3d_rocm.decode.planning.prices import Prices  # noqa: E402
+from hy3d_rocm.decode.memory.black_box import Prices  # noqa: E402
 
 CPU = torch.device("cpu")
 MB = 2**20

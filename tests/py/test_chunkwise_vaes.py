@@ -9,8 +9,8 @@ import torch
 from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit
 
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend
-from hy3d_rocm.decode.engines.weights import ModuleWeights
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")

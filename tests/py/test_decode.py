@@ -28,7 +28,7 @@ from hy3d_rocm.decode import (  # noqa: E402
     decode_with_report,
     encode,
 )
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402

@@ -28,8 +28,8 @@ from hy3d_rocm.decode import (  # noqa: E402
     encode_with_report,
 )
 from hy3d_rocm.decode.engines.tiles import TiledRun, plan_tiles  # noqa: E402
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.tools.runs import exact_frames  # noqa: E402

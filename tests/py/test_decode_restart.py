@@ -13,10 +13,10 @@ pytest.importorskip("hy3d_rocm.decode.families")
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode.engines.plain import PlainEngine  # noqa: E402
-from hy3d_rocm.decode.engines.restart import chunks_from, latents_before, start_latent  # noqa: E402
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
+from hy3d_rocm.decode.restart import chunks_from, latents_before, start_latent  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 
 CPU = torch.device("cpu")

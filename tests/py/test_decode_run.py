@@ -31,7 +31,7 @@ from hy3d_rocm.decode.copies import copied_family  # noqa: E402
 from hy3d_rocm.decode.engines.chunk_attention import Attended  # noqa: E402
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
-from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
 from hy3d_rocm.decode.fused.work import Machine  # noqa: E402

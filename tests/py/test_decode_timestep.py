@@ -14,7 +14,7 @@ from decode_doubles import TIMESTEP, tiny_latents, tiny_vae, unsplit  # noqa: E4
 from hy3d_rocm.decode import decode_with_report  # noqa: E402
 from hy3d_rocm.decode.copies import converted_family  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.planning.prices import meta_family  # noqa: E402
+from hy3d_rocm.decode.memory.black_box import meta_family  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", TIMESTEP)

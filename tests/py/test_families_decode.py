@@ -22,7 +22,7 @@ from decode_doubles import (  # noqa: E402
     unsplit_moments,
 )
 
-from hy3d_rocm.decode.engines.plain import PlainEngine  # noqa: E402
+from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.layers import Attention, Conv  # noqa: E402
 

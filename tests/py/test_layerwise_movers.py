@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from layerwise_doubles import CPU, joined, make_engine  # noqa: E402
 
-from hy3d_rocm.decode.engines.movers import StreamMover  # noqa: E402
+from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
 from hy3d_rocm.decode.engines.spill import Keeper  # noqa: E402
 from hy3d_rocm.decode.layers import Local  # noqa: E402
 

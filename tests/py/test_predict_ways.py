@@ -20,14 +20,14 @@ pytest.importorskip("diffusers")
 
 from decode_doubles import tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode.engines.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.memory.live import Live, NoScores  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.planning import ways  # noqa: E402
 from hy3d_rocm.decode.planning.planner import DoesNotFitError, Way, choose  # noqa: E402
-from hy3d_rocm.decode.planning.prices import Prices, meta_family  # noqa: E402
+from hy3d_rocm.decode.memory.black_box import Prices, meta_family  # noqa: E402
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 GB, MB = 2**30, 2**20

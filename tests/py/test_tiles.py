@@ -13,12 +13,12 @@ from test_chunkwise_faults import Live, OutOfMemoryAt
 from torch import Tensor
 
 from hy3d_rocm.decode.counter import Counter
-from hy3d_rocm.decode.engines.plain import PlainEngine
-from hy3d_rocm.decode.engines.reduced import blocks, reduced, reduced_size
+from hy3d_rocm.decode.plain import PlainEngine
+from hy3d_rocm.decode.statistics import blocks, reduced, reduced_size
 from hy3d_rocm.decode.engines.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.engines.tiles import TiledRun, plan_tiles, steps
-from hy3d_rocm.decode.engines.torch_backend import TorchBackend
-from hy3d_rocm.decode.engines.weights import ModuleWeights
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import Conv, Norm
 from hy3d_rocm.decode.report import DecodeCancelled, Step

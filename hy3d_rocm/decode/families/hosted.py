@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.engines.plain import OwnWeights
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.surroundings import Surroundings, surroundings_of
 from hy3d_rocm.decode.layers import Engine, Handle
+from hy3d_rocm.decode.plain import OwnWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,7 @@ class HostedFamily(StructuredFamily):
 
     def make_weights(self, dtype: torch.dtype, device: torch.device) -> Weights:
         """The weights for one decode."""
-        from hy3d_rocm.decode.engines.weights import ModuleWeights
+        from hy3d_rocm.decode.weights import ModuleWeights
 
         make = ModuleWeights if self.host is None else self.host.make_weights
         return make(dtype, device)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.engines.plain import shuffled
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.fixed import packed, packed_in_space
 from hy3d_rocm.decode.families.parts import (
@@ -25,6 +24,7 @@ from hy3d_rocm.decode.families.parts import (
     same_frames,
 )
 from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Shuffle
+from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.engines.plain import shuffled
 from hy3d_rocm.decode.families.parts import same_frames
 from hy3d_rocm.decode.layers import Local, Shuffle
+from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
     from torch import Tensor

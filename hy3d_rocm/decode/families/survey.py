@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.engines.plain import kernel_of
 from hy3d_rocm.decode.families.parts import StrangeModuleError
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, out_frames
+from hy3d_rocm.decode.plain import kernel_of
 
 
 @dataclass(frozen=True)

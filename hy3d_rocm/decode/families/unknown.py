@@ -214,6 +214,39 @@ class UnknownFamily:
         return made
 
 
+class OwnCodeFamily:
+    """A family whose layers can't be carried out, by its VAE's own code alone. why: a sentence."""
+
+    is_opaque = True
+    has_global_norms = False
+
+    def __init__(self, family: Any, why: str) -> None:
+        self._family = family
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Type of what it makes."""
+        found: torch.dtype = self._family.dtype
+        return found
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the layers tell; later latents may change earlier frames."""
+        time, space = self.factor
+        first = self.out_shape((1, self.latent_channels, 1, 8, 8))[2]
+        return Facts(bool(self.is_image), self.out_channels, None, first, time, space)
+
+    def over(self, vae: Any) -> OwnCodeFamily:
+        """The same over a copy of its VAE."""
+        family = self._family
+        made = family.over(vae) if hasattr(family, "over") else type(family)(vae)
+        return OwnCodeFamily(made, self.why)
+
+
 def _has_time(module: torch.nn.Module) -> bool:
     """Whether a convolution of it goes through time; True where it has none at all."""
     kernels = [p.ndim for p in module.parameters() if p.ndim >= 4]

@@ -15,13 +15,6 @@ from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs
 from hy3d_rocm.conv.triton import launch as tier
-from hy3d_rocm.decode.engines.moments import channel_moments, combine
-from hy3d_rocm.decode.engines.torch_backend import (
-    TorchBackend,
-    _add_parts,
-    _put_together,
-    _shuffled_parts,
-)
 from hy3d_rocm.decode.fused import packing, work
 from hy3d_rocm.decode.fused.job import ITEMSIZE, ONES, Job
 from hy3d_rocm.decode.fused.launching import launch, operand
@@ -37,6 +30,13 @@ from hy3d_rocm.decode.fused.tensors import (
 )
 from hy3d_rocm.decode.fused.work import Machine, Work
 from hy3d_rocm.decode.layers import Backend, Conv, Moments, Norm, Pieces, Range, Weights
+from hy3d_rocm.decode.moments import channel_moments, combine
+from hy3d_rocm.decode.torch_backend import (
+    TorchBackend,
+    _add_parts,
+    _put_together,
+    _shuffled_parts,
+)
 
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.

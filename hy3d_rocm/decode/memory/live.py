@@ -48,9 +48,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._true: set[int] = set()  # storages of what `all` said
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
-        self.macs = self.grains = 0
-        # Weights that would be prepared, bytes by what they are called (see prepares()).
-        self.prepared: dict[tuple[int, int], int] = {}
+        self.macs = 0
 
     def note(self, inside: int = 0) -> None:
         """Peaks with `inside` bytes on the device beside what lives."""
@@ -287,13 +285,6 @@ def workspace_rules() -> OperatorWorkspace | None:
     return None if live is None else live.workspace
 
 
-def uses_products() -> None:
-    """Says that a matrix product is made that no operator shows."""
-    live = getattr(_running, "live", None)
-    if live is not None:
-        live.stays(live.workspace.once(_aten.mm.default))
-
-
 def several_shapes(times: float) -> None:
     """Says that what follows stands for `times` as many shapes of convolutions."""
     live = getattr(_running, "live", None)
@@ -320,29 +311,7 @@ def count_macs(macs: int) -> None:
         live.macs += macs
 
 
-def prepares(module: Any, layout: int, nbytes: int) -> None:
-    """Says that a convolution may keep its module's weight in this layout for later calls."""
-    live = getattr(_running, "live", None)
-    if live is not None:
-        live.prepared[id(module), layout] = nbytes
-
-
 def macs_counted() -> int:
     """Multiply-accumulates counted so far; 0 outside of a prediction."""
     live = getattr(_running, "live", None)
     return 0 if live is None else int(live.macs)
-
-
-class GrainCount:
-    """A counter for an engine that runs for a prediction."""
-
-    total = 0
-
-    def check(self) -> None:
-        """Nobody cancels a prediction."""
-
-    def tick(self, step: object) -> None:
-        """A grain is done."""
-        live = getattr(_running, "live", None)
-        if live is not None:
-            live.grains += 1

@@ -3,8 +3,7 @@
 The very function that will run is run on "meta" tensors, which have shapes and no data, in a
 thread of its own; a dispatch mode follows every storage from its birth to its death. So the peak
 of live tensors is exact for any engine and any VAE, with no constants per model; what operators
-take inside themselves comes from workspace.py. A CountingBackend stands for a backend whose
-kernels don't run on "meta", or takes its time.
+take inside themselves comes from workspace.py.
 """
 
 from __future__ import annotations
@@ -18,17 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.layers import Moments, shuffled_frames
 from hy3d_rocm.decode.memory.live import (
     Live,
     NoScores,
     begin,
-    count_macs,
     given,
     given_empty,
     on_host,
     predicting,
-    uses_products,
 )
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.units import MB
@@ -36,14 +32,11 @@ from hy3d_rocm.units import MB
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.layers import Backend, Conv, Pieces, Range, Weights
 
 __all__ = [
-    "CountingBackend",
     "MetaWeights",
     "Prediction",
     "Predictor",
-    "count_macs",
     "given",
     "on_host",
     "planned_bytes",
@@ -60,16 +53,12 @@ CPU_ALLOWANCE_BYTES = 32 * MB
 @dataclass(frozen=True)
 class Prediction:
     """Peak bytes above what was there before: on the device, on the host, and of both together
-    (which may be less than their sum); multiply-accumulates of the convolutions; grains, where the
-    run counted them. prepared: (id of a module, layout, bytes) of weights that calls may keep
-    prepared, on the host, which the bytes before do not hold."""
+    (which may be less than their sum); multiply-accumulates of the convolutions."""
 
     device_bytes: int
     host_bytes: int = 0
     both_bytes: int = 0
     macs: int = 0
-    grains: int = 0
-    prepared: frozenset[tuple[int, int, int]] = frozenset()
 
     def planned(self, on_cpu: bool) -> Prediction:
         """With the allowance for what is not predicted."""
@@ -105,10 +94,7 @@ def predict(
         with torch.no_grad(), NoScores(live), live:
             kept = run()  # the result lives until the peak is read
             del kept
-        return Prediction(
-            live.device_peak, live.host_peak, live.both_peak, live.macs, live.grains,
-            frozenset((*key, nbytes) for key, nbytes in live.prepared.items()),
-        )  # fmt: skip
+        return Prediction(live.device_peak, live.host_peak, live.both_peak, live.macs)
 
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:
         return worker.submit(task).result()
@@ -165,59 +151,3 @@ class MetaWeights:
         if parameter.dtype == self.dtype and same_place:
             return given_empty(shape, self.dtype)
         return torch.empty(shape, dtype=self.dtype, device="meta")
-
-
-class CountingBackend:
-    """Stands for `inner` in a prediction: results on "meta", workspace as `inner` predicts it."""
-
-    def __init__(self, inner: Backend, weights: Weights) -> None:
-        self.inner = inner
-        self.weights = weights
-
-    def convolve(
-        self, layer: Conv, source: Pieces, frames: Range, *,
-        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
-        moments: bool = False,
-    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See layers.Backend."""
-        weight = self.weights.of(layer.module, "weight")
-        assert weight is not None
-        shape, macs = result_shape(layer, source, frames, tuple(weight.shape))
-        room = torch.empty(
-            self.inner.workspace_bytes(layer, source, frames), dtype=torch.uint8, device="meta"
-        )
-        if math.prod(weight.shape[2:]) == 1:
-            uses_products()
-        first = source.tensors[0]
-        out = torch.empty(shape, dtype=first.dtype, device="meta")
-        count_macs(macs)
-        del room
-        return out, _moments(shape) if moments else None
-
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """See layers.Backend."""
-        return self.inner.workspace_bytes(layer, source, frames)
-
-
-def result_shape(
-    layer: Conv, source: Pieces, frames: Range, weight: tuple[int, ...]
-) -> tuple[tuple[int, ...], int]:
-    """Shape of what Backend.convolve returns, and its multiply-accumulates."""
-    kernel = (1,) * (5 - len(weight)) + weight[2:]
-    size = [frames[1] - frames[0]]
-    for axis in (1, 2):
-        extent = source.tensors[0].shape[axis + 2] * layer.up[axis]
-        padded = extent + layer.before[axis] + layer.after[axis] - kernel[axis]
-        size.append(padded // layer.stride[axis] + 1)
-    macs = math.prod(weight[:2]) * math.prod(kernel) * math.prod(size)
-    channels = weight[0]
-    if layer.shuffle is not None:
-        factor = layer.shuffle.factor
-        channels //= math.prod(factor)
-        size = [shuffled_frames(layer.shuffle, frames), size[1] * factor[1], size[2] * factor[2]]
-    return (source.tensors[0].shape[0], channels, *size), macs
-
-
-def _moments(shape: tuple[int, ...]) -> Moments:
-    mean, deviations = (torch.empty(shape[1], device="meta") for _ in range(2))
-    return Moments(math.prod(shape[2:]), mean, deviations)

@@ -11,20 +11,20 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.decode.engines.geometry import kernel_size, own_size
-from hy3d_rocm.decode.engines.moments import block_elements, channel_moments
-from hy3d_rocm.decode.engines.torch_backend import (
+from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.fused.tensors import overlaps
+from hy3d_rocm.decode.geometry import kernel_size, own_size
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
+from hy3d_rocm.decode.moments import block_elements, channel_moments
+from hy3d_rocm.decode.native import memory
+from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
+from hy3d_rocm.decode.torch_backend import (
     TorchBackend,
     _add_parts,
     _put_together,
     _shuffled_parts,
     position_norm,
 )
-from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.fused.tensors import overlaps
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.native import memory
-from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,6 @@ class NativeBackend:
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
         inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
-        memory.note_prepared(layer, tuple(weight.shape), size, frames, x.dtype)
         return max(normed + max(inside, block), shuffled, block)
 
     def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.decode.engines.geometry import kernel_size, up_frames
+from hy3d_rocm.decode.geometry import kernel_size, up_frames
 from hy3d_rocm.decode.layers import Conv, Pieces, Range, read_frames, source_frame
 
 if TYPE_CHECKING:

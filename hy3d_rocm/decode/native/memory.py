@@ -10,9 +10,8 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.prepared import cache
-from hy3d_rocm.decode.engines.geometry import padded_size
+from hy3d_rocm.decode.geometry import padded_size
 from hy3d_rocm.decode.layers import Conv, Range, Triple, read_frames
-from hy3d_rocm.decode.memory.live import prepares
 
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -25,18 +24,16 @@ def inside_bytes(
     return max(_asked(_call(layer, weight, size, frames, dtype), torch.get_num_threads()))
 
 
-def note_prepared(
+def prepared_layout(
     layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
-) -> None:
-    """In a prediction: says which layout of its weights the call may keep prepared."""
-    number, nbytes = _layout(_call(layer, weight, size, frames, dtype))
-    if number:
-        prepares(layer.module, number, nbytes)
+) -> tuple[int, int]:
+    """Number (0: none of its own) and bytes of the layout that the call may keep its weights in."""
+    return _layout(_call(layer, weight, size, frames, dtype))
 
 
 def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:
-    """By how much the cache grows if all that is `wanted` (see Prediction.prepared) is kept: no
-    further than its limit."""
+    """By how much the cache grows if all that is `wanted` is kept, (id of a module, layout, bytes):
+    no further than its limit."""
     kept = cache()
     held = kept.stats()
     modules = {id(module): module for module in decoder.modules()}

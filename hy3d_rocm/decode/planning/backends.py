@@ -1,7 +1,7 @@
 """Which backend computes the layers of a decode, where.
 
 A maker is called with the weights and a device: the job's own, the host's where a way computes
-there, or "meta", which stands for either (live.modelled) and gets one that only counts.
+there, or "meta", which stands for either (live.modelled): that backend is asked, never run.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hy3d_rocm.decode.black_box import runs_own_code
 from hy3d_rocm.decode.memory.live import modelled
-from hy3d_rocm.decode.memory.predict import CountingBackend
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Backend, Weights
-    from hy3d_rocm.decode.planning.jobs import MakeBackend
+    from hy3d_rocm.decode.planning.jobs import Job, MakeBackend
+    from hy3d_rocm.decode.planning.planner import Way
 
 __all__ = [
-    "FusedOf", "best_backend", "computes_natively", "fused_backend", "host_backend",
+    "FusedOf", "best_backend", "computes_natively", "fused_backend", "host_backend", "is_native",
     "native_backend", "runs_first", "torch_backend",
 ]  # fmt: skip
 
@@ -30,19 +31,17 @@ NATIVE_SPEED = 1.0
 
 
 def torch_backend(weights: Weights, device: torch.device) -> Backend:
-    """TorchBackend; on "meta" one that counts what it would take."""
-    from hy3d_rocm.decode.engines.torch_backend import TorchBackend
+    """TorchBackend, whatever the device."""
+    from hy3d_rocm.decode.torch_backend import TorchBackend
 
-    backend = TorchBackend(weights)
-    return CountingBackend(backend, weights) if device.type == "meta" else backend
+    return TorchBackend(weights)
 
 
 def native_backend(weights: Weights, device: torch.device) -> Backend:
-    """NativeBackend; on "meta" one that counts what it would take."""
+    """NativeBackend, for the host."""
     from hy3d_rocm.decode.native.backend import NativeBackend
 
-    backend = NativeBackend(weights)
-    return CountingBackend(backend, weights) if device.type == "meta" else backend
+    return NativeBackend(weights)
 
 
 def host_backend(weights: Weights, device: torch.device) -> Backend:
@@ -122,6 +121,12 @@ def computes_natively(make_backend: MakeBackend) -> bool:
     if make_backend in (host_backend, fused_backend) or isinstance(make_backend, FusedOf):
         return refusal(_HOST, torch.float32) is None
     return make_backend is native_backend
+
+
+def is_native(job: Job, way: Way) -> bool:
+    """Whether the C convolution computes the way's layers."""
+    on_host = job.device_of(way).type == "cpu"
+    return on_host and not runs_own_code(job, way) and computes_natively(job.make_backend)
 
 
 def runs_first(make_backend: MakeBackend) -> bool:

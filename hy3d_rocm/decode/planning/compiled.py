@@ -6,7 +6,7 @@ is decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways
 from hy3d_rocm.decode.graph import Graph, record
 from hy3d_rocm.decode.layers import Conv
+from hy3d_rocm.decode.memory.black_box import planned, predicted
 from hy3d_rocm.decode.memory.live import standing_for
 from hy3d_rocm.decode.memory.predict import (
     CPU_ALLOWANCE_BYTES,
@@ -24,6 +26,7 @@ from hy3d_rocm.decode.memory.predict import (
 )
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decode.planning.backends import computes_natively, is_native
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 from hy3d_rocm.decode.planning.planner import (
     STRATEGIES,
@@ -35,8 +38,6 @@ from hy3d_rocm.decode.planning.planner import (
     nothing_fits,
     plan_of,
 )
-from hy3d_rocm.decode.planning.prices import Prices
-from hy3d_rocm.decode.planning.ways import is_native, is_opaque, left_out, list_ways
 from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
@@ -86,15 +87,12 @@ def plan_job(
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
-    if _native.available and not is_opaque(job.family):
+    if not is_opaque(job.family):
         check = partial(wanted, Way("whole"))
         return compile_job(job, budget, strategy, options, making=making, check=check).plan()
-    offered: Iterable[Way] = list_ways(job, options)
-    excluded = left_out(job, options or WayOptions())
-    if not _native.available:
-        excluded.append(f"cpu needs the C core ({_native.missing})")
-        offered = (way for way in offered if way.strategy != "cpu")
-    return choose(filter(wanted, offered), budget, strategy, Prices(job), excluded)
+    options = options or WayOptions()
+    offered = filter(wanted, own_ways(job, options))
+    return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
 
 
 class Compiled:
@@ -219,25 +217,24 @@ class Compiled:
     def _prepared_weights(self) -> set[tuple[int, int, int]]:
         """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
         tells."""
-        from hy3d_rocm.decode.native.memory import note_prepared
+        from hy3d_rocm.decode.native.memory import prepared_layout
 
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
-        seen: set[int] = set()
-        with standing_for(OperatorWorkspace(_CPU)) as live:
-            for number, section in enumerate(self.program.sections):
-                whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
-                rows, columns = (sizes[0] if whole else sizes[cut])[2:]
-                for step in map(ProgramStep._make, self.program.steps(number)):
-                    layer = self.graph.layers[step.node]
-                    if OPS[step.op] != "conv" or step.node in seen or not isinstance(layer, Conv):
-                        continue
-                    seen.add(step.node)
-                    of = sizes[self.graph.nodes[step.node].source]
-                    size = of[2] * section["size"][1] // rows, of[3] * section["size"][2] // columns
-                    shape = tuple(layer.module.weight.shape)
-                    note_prepared(layer, shape, size, step.own, self.job.dtype)
-            return {(*key, nbytes) for key, nbytes in live.prepared.items()}
+        seen: dict[int, tuple[int, int, int]] = {}
+        for number, section in enumerate(self.program.sections):
+            whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
+            rows, columns = (sizes[0] if whole else sizes[cut])[2:]
+            for step in map(ProgramStep._make, self.program.steps(number)):
+                layer = self.graph.layers[step.node]
+                if OPS[step.op] != "conv" or step.node in seen or not isinstance(layer, Conv):
+                    continue
+                of = sizes[self.graph.nodes[step.node].source]
+                size = of[2] * section["size"][1] // rows, of[3] * section["size"][2] // columns
+                shape = tuple(layer.module.weight.shape)
+                layout = prepared_layout(layer, shape, size, step.own, self.job.dtype)
+                seen[step.node] = (id(layer.module), *layout)
+        return {kept for kept in seen.values() if kept[1]}
 
 
 def compile_job(
@@ -253,6 +250,10 @@ def compile_job(
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
         raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    if not _native.available:
+        raise ValueError(
+            f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
+        )
     if strategy == "tiled" and job.encode:
         raise ValueError(
             'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or "auto"'
@@ -305,7 +306,8 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
     own, refused = -1, []
     if allowed & _BITS["whole"]:
         try:
-            own = Prices(job)(Way("whole")).device_bytes
+            found = predicted(job, Way("whole"))
+            own = found.both_bytes if job.device.type == "cpu" else found.device_bytes
         except ValueError as error:
             allowed &= ~_BITS["whole"]
             refused.append(Candidate(Way("whole"), None, False, str(error)))
@@ -322,7 +324,7 @@ def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     rules = OperatorWorkspace(device, tier)
     with standing_for(rules):
         backend = job.make_backend(MetaWeights(job.dtype, device), torch.device("meta"))
-    return getattr(backend, "inner", backend), rules
+    return backend, rules
 
 
 def _machine(job: Job, options: WayOptions, device: torch.device) -> tuple[Any, ...]:
@@ -332,8 +334,6 @@ def _machine(job: Job, options: WayOptions, device: torch.device) -> tuple[Any, 
 
 def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
     """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
-    from hy3d_rocm.decode.planning.backends import computes_natively
-
     usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
     native = device.type == "cpu" and computes_natively(job.make_backend)
     return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
@@ -342,8 +342,6 @@ def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[in
 def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
     """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
     of one latent frame. By shape alone."""
-    from hy3d_rocm.decode.planning.backends import computes_natively
-
     if options.chunk_size:
         return options.chunk_size, 0
     time, space = job.family.factor if job.encode else (1, 1)

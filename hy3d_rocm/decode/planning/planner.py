@@ -176,6 +176,7 @@ class Plan:
             "reason": self.reason,
             "more": self.more,
             "cheaper": list(self.cheaper),
+            "tiles": None if self.compiled is None else self.compiled.program.tiles,
             "candidates": [c.describe() for c in self.candidates],
         }
 

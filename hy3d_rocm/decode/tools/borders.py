@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
-from hy3d_rocm.decode.engines.own_tiles import plan_own_tiles
+from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
+from hy3d_rocm.decode.black_box import plan_own_tiles
+from hy3d_rocm.decode.tiled import tile_places
 
 
 @dataclass(frozen=True)
@@ -19,22 +20,20 @@ class Borders:
     frames: tuple[int, ...] = ()
 
 
-def borders_of(family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]) -> Borders:
-    """Of a way's parameters as DecodeReport.plan has them, for a latent (B, C, T, H, W).
+def borders_of(family: Any, shape: tuple[int, ...], plan: Mapping[str, Any]) -> Borders:
+    """Of a plan as DecodeReport.plan has it, for a latent (B, C, T, H, W).
 
     A tile's blend with its neighbour begins at one's start and ends at the other's stop; those two
     and the middle between them are where a seam can show.
     """
+    parameters = plan.get("parameters") or {}
     if parameters.get("engine") == OWN_TILES:
         own = list(plan_own_tiles(family, shape, parameters).grains)
         return Borders(_places(own, 1), _places(own, 2), _places(own, 0))
     frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
-    from hy3d_rocm.decode.engines.tiles import plan_tiles
-
-    named = {k: v for k, v in parameters.items() if k != "engine"}
-    grains = list(plan_tiles(family, shape, **named).spatial.grains)
+    grains = list(tile_places(plan["tiles"]).grains)
     rows, columns = (_places(grains, axis) for axis in (1, 2))
     return Borders(rows, columns, frames)
 

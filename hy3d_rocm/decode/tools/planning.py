@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
+from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
-from hy3d_rocm.decode.planning.ways import best_backend, is_opaque, runs_first, torch_backend
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:

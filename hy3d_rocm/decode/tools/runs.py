@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.bench.models import first_line
-from hy3d_rocm.decode.engines.moments import wide_type
-from hy3d_rocm.decode.engines.own_tiles import is_opaque
+from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.meter import PeakMeter
+from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
 
 if TYPE_CHECKING:

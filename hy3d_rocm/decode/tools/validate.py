@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.decode.engines.own_tiles import ENGINE as OWN_TILES
+from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
@@ -148,8 +148,8 @@ def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
     row.psnr, row.ssim = metrics.psnr(frames, exact), metrics.ssim(frames, exact)
     row.largest = metrics.largest_error(frames, exact)
     row.map = metrics.error_map(frames, exact)
-    parameters = outcome.report.plan.get("parameters", {})
-    row.borders = borders_of(subject.family, tuple(subject.latents.shape), parameters)
+    shape = tuple(subject.latents.shape)
+    row.borders = borders_of(subject.family, shape, outcome.report.plan)
 
 
 def _complete(found: Validation, exact: Tensor) -> None:

@@ -1,6 +1,6 @@
-"""Tiles of a VAE of which only its own decode() is known: each is decoded by that.
+"""A VAE's own code as a black box: whole, or in tiles where nothing else of the VAE is known.
 
-Tiles have a halo and are blended as those of tiles.py. Time is cut only where small latents showed
+Tiles have a halo and are blended as those of tiled.py. Time is cut only where small latents showed
 that later latents do not change earlier frames (families/probe.py); the latents decoded before a
 chunk are its warm-up. What norms or attention see is a tile and no more, and nobody can tell how
 far that is from the whole decode.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.engines.tile_plan import SHRINK
 from hy3d_rocm.decode.faults import Grains
 from hy3d_rocm.decode.memory.live import (
     count_macs,
@@ -37,10 +36,14 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 
 __all__ = [
-    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_ways", "plan_own_tiles",
+    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_code", "own_ways",
+    "plan_own_tiles", "runs_own_code",
 ]  # fmt: skip
 
 ENGINE = "own tiles"
+# A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a
+# budget is filled, and that a little less of it does not cost several times the work.
+SHRINK = 8
 # A level of tiles is offered if its latents are at most this share of those of the one before.
 _SMALLER = 0.85
 
@@ -69,13 +72,21 @@ def is_tiled(way: Way) -> bool:
     return way.parameters.get("engine") in ("tiles", ENGINE)
 
 
+def runs_own_code(job: Job, way: Way) -> bool:
+    """Whether the VAE's own code runs, with the VAE's own parameters."""
+    return way.strategy == "whole" or is_opaque(job.family)
+
+
+def own_code(job: Job) -> Callable[[Tensor], Tensor]:
+    """The VAE's own decode, or encode, unsplit, of (1, C, T, H, W)."""
+    found: Callable[[Tensor], Tensor] = job.family.whole
+    return job.family.whole_encode if job.encode else found
+
+
 def left_out(job: Job, options: WayOptions) -> list[str]:
-    """Sentences about what list_ways() does not offer."""
-    said = ["an encode has no tiles"] if job.encode else []
-    if is_opaque(job.family):
-        said.append(f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}')
-        if not job.encode:
-            said.append(no_own_tiles(job, options))
+    """Sentences about what own_ways() does not offer."""
+    said = [f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}']
+    said.append("an encode has no tiles" if job.encode else no_own_tiles(job, options))
     return [sentence for sentence in said if sentence]
 
 

@@ -14,20 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.engines.geometry import (
+from hy3d_rocm.decode.geometry import (
     first_up_frame,
     kernel_size,
     own_size,
     padded_size,
     source_range,
     up_frames,
-)
-from hy3d_rocm.decode.engines.moments import (
-    block_elements,
-    blocks,
-    channel_moments,
-    norm_parameters,
-    wide_type,
 )
 from hy3d_rocm.decode.layers import (
     Conv,
@@ -42,6 +35,13 @@ from hy3d_rocm.decode.layers import (
 from hy3d_rocm.decode.memory.hidden import conv_hidden
 from hy3d_rocm.decode.memory.onednn import instead_of_im2col, is_watched
 from hy3d_rocm.decode.memory.workspace import conv_backend
+from hy3d_rocm.decode.moments import (
+    block_elements,
+    blocks,
+    channel_moments,
+    norm_parameters,
+    wide_type,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,14 +10,13 @@ care of what remains, where one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from hy3d_rocm.decode.engines.layerwise import LayerEngine
-from hy3d_rocm.decode.engines.moments import (
+from hy3d_rocm.decode.moments import (
     channel_moments,
     combine,
     norm_parameters,
@@ -89,31 +88,6 @@ class Correction:
         )
 
 
-class StatisticsEngine(LayerEngine):
-    """A LayerEngine that remembers the statistics of each group norm in order: `measured`, and
-    `used`, which differ where `corrections` are given."""
-
-    def __init__(self, *args: Any, corrections: Sequence[Correction] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.corrections = corrections
-        self.measured: list[Statistics] = []
-        self.used: list[Statistics] = []
-
-    def affine(self, x: Any, norm: Norm | None) -> Any:
-        """See LayerEngine.affine."""
-        if norm is None or norm.kind != "group":
-            return None
-        parts = [p if p is not None else self._moments_of(x, i) for i, p in enumerate(x.parts)]
-        x.parts = list(parts)
-        found = grouped(combine(parts), norm.groups)
-        index = len(self.used)
-        self.measured.append(found)
-        if index < len(self.corrections):
-            found = self.corrections[index].of(found, norm.eps)
-        self.used.append(found)
-        return found.affine(norm, self.backend.weights, x.shape[0], x.dtype)
-
-
 class Gathering:
     """True moments of each group norm, frame by frame as tiles come by."""
 
@@ -136,15 +110,6 @@ class Gathering:
             raise RuntimeError("a norm saw no frames")
         return grouped(moments, self._groups[index])
 
-    def statistics(self) -> list[Statistics]:
-        """Of every norm; all have seen frames."""
-        found = []
-        for moments, groups in zip(self._moments, self._groups, strict=True):
-            if moments is None:
-                raise RuntimeError("a norm saw no frames")
-            found.append(grouped(moments, groups))
-        return found
-
 
 def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list[int]:
     """`keep` of `length` indices (all where that is as many): blocks of about `block` neighbours,
@@ -161,16 +126,6 @@ def blocks(length: int, keep: int, block: int, from_start: bool = False) -> list
         start = len(found) + gap
         found += range(start, start + keep * (i + 1) // count - keep * i // count)
     return found
-
-
-def reduced_size(size: Size, positions: int) -> Size:
-    """A size (T, H, W) of at most `positions`, or of the smallest part: rows and columns shrink
-    alike to LEAST_ROWS, and only then frames."""
-    t, h, w = size
-    share = min(1.0, (positions / (t * h * w)) ** 0.5)
-    h1, w1 = (min(n, max(int(n * share), LEAST_ROWS)) for n in (h, w))
-    h1 = min(h1, max(positions // (t * w1), min(h, LEAST_ROWS)))
-    return min(t, max(positions // (h1 * w1), LEAST_FRAMES)), h1, w1
 
 
 def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:
