@@ -16,7 +16,6 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 
 from hy3d_rocm import _core
-from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.families.hunyuan import HunyuanFamily
 from hy3d_rocm.decode.fused.backend import FusedBackend
 from hy3d_rocm.decode.fused.work import Machine
@@ -24,6 +23,7 @@ from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory.predict import MetaWeights
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decode.torch_backend import TorchBackend
 
 GPU, BF16 = torch.device("cuda"), torch.bfloat16
 MACHINE = ((512 << 20, 128 << 20), (1, 0), 50e12, 500e9, 20e-6, 2.0)

@@ -62,8 +62,9 @@ def main() -> None:
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.backends import best_backend, runs_first
     from hy3d_rocm.decode.planning.compiled import plan_job
+    from hy3d_rocm.decode.planning.jobs import Job
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -72,10 +73,10 @@ def main() -> None:
     vae = make_vae(args.kind, args.decode)
     family = family_for(vae)
     size = [int(n) for n in args.latents.split("x")]
-    backend = ways.best_backend(cpu, f32)
-    job = ways.Job(
+    backend = best_backend(cpu, f32)
+    job = Job(
         family, (1, family.latent_channels, *size), cpu, f32, f32, backend,
-        is_fused=ways.runs_first(backend),
+        is_fused=runs_first(backend),
     )  # fmt: skip
     budgets = [n * MB for n in args.budgets]
     plans = plans_of(budgets, lambda n: plan_job(job, Budget(n, n, True, "given")))

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from hy3d_rocm.decode.engines.layerwise import LayerEngine
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.meter import PeakMeter
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 
 MIB = 1 << 20
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 from decode_doubles import tiny_latents, tiny_vae

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.statistics import Statistics, StatisticsEngine, blocks
 from hy3d_rocm.decode.engines.tile_parts import cut_of, head, trunk
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.statistics import Statistics, StatisticsEngine, blocks
 from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
-from hy3d_rocm.decode.families import family_for
 
 Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]
 CPU = torch.device("cpu")

@@ -18,10 +18,10 @@ import time
 import torch
 
 from hy3d_rocm.decode.engines.tiles import TiledRun, TilePlan, plan_tiles
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 
 
 def steps_at_borders(frames: torch.Tensor, plan: TilePlan) -> float:

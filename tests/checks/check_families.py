@@ -33,8 +33,8 @@ from decode_doubles import (
     unsplit_moments,
 )
 
-from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.plain import PlainEngine
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 SIZES = ((3, 4), (2, 3), (5, 2), (3, 3))

@@ -31,8 +31,7 @@ from typing import Any
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("engines.chunkwise", "engines.layerwise", "memory.budget", "memory.meter",
-         "planning.planner", "planning.prices", "planning.ways")  # fmt: skip
+PARTS = ("execution", "memory.budget", "memory.meter", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -96,11 +95,12 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm.decode.memory.black_box import planned
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
     from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.planner import DoesNotFitError
-    from hy3d_rocm.decode.memory.black_box import Prices
+    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError, Way
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
@@ -110,10 +110,10 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     except TypeError as error:
         return {"skipped": str(error)}
     shape = (job["batch"], family.latent_channels, job["frames"], job["rows"], job["columns"])
-    make = ways.best_backend(device, dtype) if job["fused"] else ways.torch_backend
-    task = ways.Job(family, shape, device, dtype, dtype, make)
-    prices, on_cpu = Prices(task), device.type == "cpu"
-    whole = prices(ways.Way("whole"))
+    make = best_backend(device, dtype) if job["fused"] else torch_backend
+    task = Job(family, shape, device, dtype, dtype, make, is_fused=runs_first(make))
+    on_cpu = device.type == "cpu"
+    whole = planned(task, Way("whole"))
     room = 1 << 40 if job["share"] is None else int(whole.device_bytes * job["share"])
     budget = Budget(room, room if on_cpu else 1 << 40, on_cpu, "drawn")
     began, refused = time.perf_counter(), False
@@ -129,43 +129,39 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
             return {"skipped": str(error)}
     seconds = time.perf_counter() - began
     z = torch.randn(shape, generator=torch.Generator().manual_seed(job["seed"])).to(dtype)
-    record = measure(task, plan.way, z, plan.prepared_bytes)
-    planned = plan.peak.device_bytes
     if plan.way.strategy == "cpu" and not on_cpu:
         return {"skipped": "computes on the host"}
+    record = measure(task, budget, job["strategy"], z)
     return record | {
-        "planned_bytes": planned, "budget_bytes": budget.device_bytes, "refused": refused,
+        "planned_bytes": plan.peak.device_bytes, "budget_bytes": budget.device_bytes,
+        "refused": refused,
         "way": plan.way.name, "planning_seconds": seconds, "shape": shape,
-        "predicted_bytes": prices.predicted(plan.way).both_bytes,
     }  # fmt: skip
 
 
-def measure(task: Any, way: Any, z: Any, room: int = 0) -> dict[str, Any]:
-    """Runs the way once; peak bytes above what was there before. room: of prepared weights."""
+def measure(task: Any, budget: Any, strategy: str, z: Any) -> dict[str, Any]:
+    """Decodes once, as decode() does; peak bytes above what was there before."""
     import torch
 
-    from hy3d_rocm import protect
-    from hy3d_rocm.conv.room import within
-    from hy3d_rocm.decode.transfers import mover_for
-    from hy3d_rocm.decode.weights import ModuleWeights
+    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.execution import Execution, make_report
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.placing import Placing
+    from hy3d_rocm.decode.planning.jobs import WayOptions
 
-    device = task.device_of(way)
     warm_up(task.dtype)
-    weights = ModuleWeights(task.dtype, device)
-    backend = task.make_backend(weights, device)
-    mover = mover_for(device) if way.resident_bytes is not None else None
-    tools = ways.Tools(backend, device, mover=mover)
-    z = z.to(device)
-    with meter.PeakMeter(device, interval=0) as peak, within(room):
-        if way.strategy == "cpu":
-            with protect(policy="pin:cpu"):
-                out = ways.collect(task, way, z, tools)
-        else:
-            out = ways.collect(task, way, z, tools)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    z = z.to(task.device)
+    report = make_report(task, z, budget)
+    placing = Placing(task.out_shape, task.result_dtype, None, None)
+    run = Execution(
+        task, z, budget, strategy, WayOptions(), report, Counter(None, None), placing
+    )  # fmt: skip
+    with meter.PeakMeter(task.device, interval=0) as peak:
+        run.run()
+        out = placing.finish()
+        if task.device.type == "cuda":
+            torch.cuda.synchronize(task.device)
+    assert not report.events, report.events
     assert tuple(out.shape) == tuple(task.out_shape)
     assert bool(torch.isfinite(out).all())
     return {"peak_bytes": peak.peak_bytes, "exact": peak.exact, "seconds": peak.seconds}
@@ -254,10 +250,7 @@ def verdict(job: dict[str, Any], record: dict[str, Any]) -> tuple[str, bool]:
     if "skipped" in record:
         return f"skipped {what}: {record['skipped'][:100]}", True
     planned, peak = record["planned_bytes"], record["peak_bytes"]
-    text = (
-        f"{what} -> {record['way']}: planned {planned / MB:.1f} MB, measured {peak / MB:.1f} MB, "
-        f"predicted {record['predicted_bytes'] / MB:.1f} MB"
-    )
+    text = f"{what} -> {record['way']}: planned {planned / MB:.1f} MB, measured {peak / MB:.1f} MB"
     if planned > record["budget_bytes"]:
         return f"OVER THE BUDGET {text}", False
     return (f"ok {text}", True) if peak <= planned else (f"OVER {text}", False)

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hy3d_rocm.decode.engines.layerwise import LayerEngine
 from hy3d_rocm.decode.engines.spill import Keeper
+from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
-from hy3d_rocm.decode.report import Step
 
 CPU = torch.device("cpu")
 

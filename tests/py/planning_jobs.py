@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.planning import ways
+from hy3d_rocm.decode.planning.backends import torch_backend
 from hy3d_rocm.decode.planning.jobs import Job
 
 GB, MB = 2**30, 2**20
@@ -21,7 +21,7 @@ def job(device: Any = CPU, **changes: Any) -> Job:
         factor=(4, 8), has_global_norms=False, out_shape=lambda s: (*s, 1),
         moments_shape=lambda s: (*s, 2),
     )  # fmt: skip
-    made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, ways.torch_backend)
+    made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, torch_backend)
     return replace(made, **changes)
 
 

@@ -8,13 +8,13 @@ import torch
 from decode_doubles import TIMESTEP, tiny_latents, tiny_pixels
 
 from hy3d_rocm import _core
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.graph import Graph
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.run import Run
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 
 CPU = torch.device("cpu")
 ALL = 1 << 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace as Thing
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from planning_jobs import CARD, CPU, F32, META, job  # noqa: E402
+from planning_jobs import CARD, CPU, F32, META, family, job  # noqa: E402
 
+from hy3d_rocm.decode.black_box import runs_own_code  # noqa: E402
 from hy3d_rocm.decode.failures import (  # noqa: E402
     CONVOLUTION,
     NOT_FINITE,
@@ -20,7 +22,6 @@ from hy3d_rocm.decode.failures import (  # noqa: E402
 )
 from hy3d_rocm.decode.faults import ATTEMPTS, Grains, is_out_of_memory, retried  # noqa: E402
 from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
-from hy3d_rocm.decode.memory.predict import CountingBackend  # noqa: E402
 from hy3d_rocm.decode.native import backend as native  # noqa: E402
 from hy3d_rocm.decode.planning import backends  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import WayOptions  # noqa: E402
@@ -155,6 +156,19 @@ def test_options_are_whole_numbers_from_one_or_none(name: str) -> None:
             WayOptions(**{name: wrong})
 
 
+@pytest.mark.parametrize(
+    ("way", "opaque", "own", "is_native"),
+    [(Way("whole"), False, True, False), (Way("streamed"), False, False, True),
+     (Way("streamed"), True, True, False)],
+)  # fmt: skip
+def test_whose_code_runs(way: Way, opaque: bool, own: bool, is_native: bool) -> None:
+    made = job(family=family(is_opaque=opaque), make_backend=backends.native_backend)
+    assert runs_own_code(made, way) is own
+    assert backends.is_native(made, way) is is_native
+    assert not backends.is_native(replace(made, make_backend=backends.torch_backend), way)
+    assert not backends.is_native(replace(made, device=CARD), way)
+
+
 def test_a_job_knows_its_results_shape_and_where_a_way_computes() -> None:
     assert job().out_shape == (1, 16, 9, 16, 16, 1)
     assert job(encode=True).out_shape == (1, 16, 9, 16, 16, 2)
@@ -229,7 +243,7 @@ def test_who_computes_natively_and_who_runs_first(
         assert backends.runs_first(backends.torch_backend) is False
 
 
-def test_on_meta_a_backend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_computes_where(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch)
     weights = Thing()
     for make, kind in ((backends.torch_backend, "TorchBackend"),
@@ -238,12 +252,6 @@ def test_on_meta_a_backend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         real = make(weights, CPU)
         assert type(real).__name__ == kind
         assert real.weights is weights
-    for make in (backends.torch_backend, backends.native_backend):
-        ghost = make(weights, META)
-        assert isinstance(ghost, CountingBackend)
-        assert ghost.weights is weights
-        assert type(ghost.inner) is type(make(weights, CPU))
-        assert ghost.inner.weights is weights  # type: ignore[attr-defined]
     assert type(backends.host_backend(weights, CARD)).__name__ == "TorchBackend"
     assert type(backends.fused_backend(weights, CPU)).__name__ == "NativeBackend"
     refusing(monkeypatch, native="no")

@@ -9,9 +9,9 @@ import torch
 from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit
 
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
+from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
-from hy3d_rocm.decode.families import family_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ("hunyuan15", "wan", "wan22", "ltx", "ltx_causal")

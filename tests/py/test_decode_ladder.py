@@ -18,8 +18,9 @@ from hy3d_rocm.decode.failures import CONVOLUTION, OUT_OF_MEMORY, Failure  # noq
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.placing import Placing  # noqa: E402
+from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need  # noqa: E402
-from hy3d_rocm.decode.planning.ways import Job, WayOptions, torch_backend  # noqa: E402
 
 MB = 1 << 20
 ROOM = 1200 * MB

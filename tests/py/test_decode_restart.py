@@ -13,11 +13,11 @@ pytest.importorskip("hy3d_rocm.decode.families")
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
+from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.restart import chunks_from, latents_before, start_latent  # noqa: E402
 from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
-from hy3d_rocm.decode.families import family_for  # noqa: E402
 
 CPU = torch.device("cpu")
 STREAMED = ("wan", "wan22", "ltx_causal")

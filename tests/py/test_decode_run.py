@@ -31,7 +31,6 @@ from hy3d_rocm.decode.copies import copied_family  # noqa: E402
 from hy3d_rocm.decode.engines.chunk_attention import Attended  # noqa: E402
 from hy3d_rocm.decode.engines.chunkwise import ChunkEngine  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
 from hy3d_rocm.decode.fused.work import Machine  # noqa: E402
@@ -42,6 +41,7 @@ from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decode.run import OPS, Run, retry_out_of_memory  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
 BY_CHUNKS = tuple(k for k in EVERY_KIND if k not in ("hunyuan", "image", "image16"))

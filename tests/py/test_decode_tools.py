@@ -19,8 +19,8 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
-from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
 from hy3d_rocm.decode.memory.black_box import Prices  # noqa: E402
+from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402

@@ -22,9 +22,9 @@ from decode_doubles import (  # noqa: E402
     unsplit_moments,
 )
 
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.layers import Attention, Conv  # noqa: E402
+from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 LENGTHS = range(1, 13)
 #: (H, W) of latents, taken in turn

@@ -19,8 +19,8 @@ from decode_doubles import (  # noqa: E402
 )
 from decode_originals import latent_diffusion_original, ltx_original, wan_original  # noqa: E402
 
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 WANS = ("wan", "wan22", "qwen")
 

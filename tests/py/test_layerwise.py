@@ -25,11 +25,11 @@ from test_torch_backend import Holder, random_layer, whole_numbers  # noqa: E402
 
 from hy3d_rocm.decode.engines import layer_attention  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
+from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
-from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noqa: E402
 
 ALL = 1 << 40
 

@@ -27,14 +27,14 @@ from layerwise_doubles import (  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
-from hy3d_rocm.decode.transfers import FileMover, ShapeMover, mover_for  # noqa: E402
 from hy3d_rocm.decode.engines.sliced import ConvPlan  # noqa: E402
 from hy3d_rocm.decode.engines.spill import MAX_LEAVING  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.transfers import FileMover, ShapeMover, mover_for  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 SLICE = 3000
 

@@ -18,11 +18,11 @@ from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit  # no
 from layerwise_doubles import WatchedKeeper, joined  # noqa: E402
 
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
-from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Local, Norm  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA or HIP device on this machine"

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from layerwise_doubles import CPU, joined, make_engine  # noqa: E402
 
-from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
 from hy3d_rocm.decode.engines.spill import Keeper  # noqa: E402
 from hy3d_rocm.decode.layers import Local  # noqa: E402
+from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
 
 
 class World:

@@ -23,11 +23,11 @@ from test_torch_backend import (  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, shuffled_frames  # noqa: E402
 from hy3d_rocm.decode.native import memory  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 IS_THERE = _native.available and hasattr(functional, "fused_conv3d")

@@ -23,11 +23,11 @@ from native_doubles import FusedConv3d  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 pytestmark = [
@@ -154,8 +154,8 @@ def test_a_cancel_is_looked_at_before_every_convolution(double: FusedConv3d) -> 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan"])
 def test_smaller_budgets_take_smaller_parts_of_it(kind: str) -> None:
-    from hy3d_rocm.decode.planning import ways
     from hy3d_rocm.decode.memory.black_box import Prices
+    from hy3d_rocm.decode.planning import ways
 
     family = family_for(tiny_vae(kind))
     shape = (1, family.latent_channels, 9, 24, 24)

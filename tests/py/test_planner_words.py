@@ -70,7 +70,7 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
     assert plan.describe() == {
         "strategy": "tiled", "way": "tiled small", "parameters": {"level": 3},
         "resident_bytes": None, "device_bytes": 2 * GB, "host_bytes": GB, "prepared_bytes": 0,
-        "gmacs": 1.235, "planned_again": True, "reason": reason, "cheaper": [],
+        "gmacs": 1.235, "planned_again": True, "reason": reason, "cheaper": [], "tiles": None,
         "more": "whole needs 9.00 GB; so it was planned once more.",
         "candidates": [refused, taken],
     }  # fmt: skip
@@ -158,82 +158,6 @@ def test_the_logs_line_says_nothing_twice() -> None:
     assert plan.line() == (
         "cpu, planned peak 2.00 GB of 8.00 GB; 1.00 GB of prepared weights come on top, which make "
         "it faster and stay for the next decode until memory is asked for: 2.00 GB at the peak"
-    )
-
-
-def streaming(all_bytes: int, least: int, host: int = 0) -> Callable[[Way], Need]:
-    """A way that takes `least` and what is resident of `all_bytes`; the rest is on the host."""
-
-    def price(way: Way) -> Need:
-        kept = all_bytes if way.resident_bytes is None else min(way.resident_bytes, all_bytes)
-        return Need(least + kept, host + all_bytes - kept)
-
-    return price
-
-
-def test_what_does_not_fit_is_resident_as_far_as_it_does() -> None:
-    plan = choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB))
-    assert plan.way == Way(
-        "streamed", "layer by layer, with 6.0 GB resident", {"engine": "layers"}, True,
-        resident_bytes=6 * GB,
-    )  # fmt: skip
-    assert plan.need == Need(8 * GB, 3 * GB)
-    odd = choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB + 1))
-    assert odd.way.resident_bytes == 6 * GB - 64 * MB
-    bare = choose([Way("streamed", spills=True)], CARD, "auto", streaming(9 * GB, 8 * GB))
-    assert bare.way.what == "with nothing resident"
-    assert bare.way.resident_bytes == 0
-    assert bare.need == Need(8 * GB, 9 * GB)
-    little = choose([SPILLING], CARD, "auto", streaming(9 * GB, 8 * GB - 64 * MB))
-    assert little.way.resident_bytes == 64 * MB
-    assert choose([SPILLING], CARD, "auto", streaming(6 * GB, 2 * GB)).way == SPILLING
-
-
-def test_what_is_spilled_counts_on_the_host_to_the_byte() -> None:
-    wanted = streaming(9 * GB, 2 * GB, 13 * GB)
-    assert choose([SPILLING], CARD, "auto", wanted).need == Need(8 * GB, 16 * GB)
-    with pytest.raises(DoesNotFitError) as caught:
-        choose([SPILLING], CARD, "auto", streaming(9 * GB, 2 * GB, 13 * GB + 1))
-    assert "16.00 GB of host memory where 16.00 GB may be taken" in str(caught.value)
-
-
-def test_a_limit_that_takes_more_than_it_says_is_lowered_by_what_was_too_much() -> None:
-    limits: list[int | None] = []
-
-    def padded(way: Way) -> Need:
-        limits.append(way.resident_bytes)
-        kept = 20 * GB if way.resident_bytes is None else way.resident_bytes
-        return Need(2 * GB + kept + kept // 4, 0)
-
-    plan = choose([SPILLING], CARD, "auto", padded)
-    assert limits == [None, 0, 6 * GB, 6 * GB - 6 * GB // 4]
-    assert plan.way.resident_bytes == 6 * GB - 6 * GB // 4
-
-
-def test_after_four_trials_nothing_is_resident() -> None:
-    limits: list[int | None] = []
-
-    def stubborn(way: Way) -> Need:
-        limits.append(way.resident_bytes)
-        return Need(GB if way.resident_bytes == 0 else 8 * GB + 1, 0)
-
-    plan = choose([SPILLING], CARD, "auto", stubborn)
-    step = 64 * MB
-    assert limits == [None, 0, *(7 * GB - i * step for i in range(4))]
-    assert plan.way.resident_bytes == 0
-    assert plan.need == Need(GB)
-
-
-def test_spilling_gains_nothing_in_shared_memory_and_says_so() -> None:
-    with pytest.raises(DoesNotFitError, match=r"^no strategy fits the budget of 8\.00 GB"):
-        choose([SPILLING], SHARED, "auto", streaming(9 * GB, 2 * GB))
-    plan = choose(
-        [SPILLING, Way("cpu")], SHARED, "auto",
-        lambda way: Need(GB) if way.strategy == "cpu" else Need(9 * GB),
-    )  # fmt: skip
-    assert plan.reason == (
-        "streamed layer by layer needs 9.00 GB (spilling gains nothing where host and device share "
-        "their memory); cpu needs 1.00 GB and fits the budget of 8.00 GB."
     )
 
 

@@ -13,7 +13,6 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hy3d_rocm.conv.tiers import make_tier  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Pieces, Shuffle  # noqa: E402
 from hy3d_rocm.decode.memory import predict as p  # noqa: E402
 from hy3d_rocm.decode.memory.live import Live, NoScores, on_host  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
@@ -173,64 +172,6 @@ def test_blas_takes_its_workspace_once_on_a_card() -> None:
     strided = meta(64, 128)[:, ::2]
     copied = p.predict(lambda: strided @ a, known=[strided, a], workspace=CPU)
     assert copied.device_bytes == 2 * a.nbytes
-
-
-class Inner:
-    """A backend that only says what it takes."""
-
-    weights: Any = None
-
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: tuple[int, int]) -> int:
-        return 1000 * (frames[1] - frames[0])
-
-    convolve: Any = None
-
-
-def counted(layer: Conv, frames: tuple[int, int]) -> tuple[Any, Any, p.Prediction]:
-    """Result and moments of CountingBackend, and the prediction."""
-    backend = p.CountingBackend(Inner(), p.MetaWeights(torch.float32, torch.device("cpu")))
-    source = Pieces((meta(1, 8, 2, 6, 4), meta(1, 8, 3, 6, 4)), 0, 5)
-    found: list[Any] = []
-
-    def run() -> object:
-        found.extend(backend.convolve(layer, source, frames, moments=True))
-        return found
-
-    predicted = p.predict(run, known=source.tensors, workspace=CPU)
-    return *found, predicted
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "macs"),
-    [
-        (Conv(nn.Conv3d(8, 6, 3), (2, 1, 1), (0, 1, 1)), (6, 3, 6, 4), 6 * 8 * 27 * 72),
-        (
-            Conv(nn.Conv3d(8, 6, 3), (2, 1, 1), (0, 1, 1), up=(1, 2, 2)),
-            (6, 3, 12, 8),
-            6 * 8 * 27 * 288,
-        ),
-        (
-            Conv(nn.Conv3d(8, 6, 3), (2, 0, 0), (0, 1, 1), stride=(1, 2, 2)),
-            (6, 3, 3, 2),
-            6 * 8 * 27 * 18,
-        ),
-        (Conv(nn.Conv2d(8, 4, 3), (0, 1, 1), (0, 1, 1)), (4, 3, 6, 4), 4 * 8 * 9 * 72),
-        (Conv(nn.Linear(8, 5)), (5, 3, 6, 4), 5 * 8 * 72),
-        (
-            Conv(nn.Conv3d(8, 16, 1), shuffle=Shuffle((2, 2, 2), "channel first", 1)),
-            (2, 6, 12, 8),
-            16 * 8 * 72,
-        ),
-    ],
-)
-def test_counting_backend_makes_results_of_the_right_shape(
-    layer: Conv, shape: tuple[int, ...], macs: int
-) -> None:
-    found, moments, predicted = counted(layer, (1, 4))
-    assert found.shape == (1, *shape)
-    assert moments.mean.shape == moments.deviations.shape == shape[:1]
-    assert predicted.macs == macs
-    assert predicted.device_bytes == found.nbytes + max(3000, 8 * shape[0])
 
 
 def test_weights_count_where_they_are_converted_and_once() -> None:

@@ -13,15 +13,15 @@ from test_chunkwise_faults import Live, OutOfMemoryAt
 from torch import Tensor
 
 from hy3d_rocm.decode.counter import Counter
-from hy3d_rocm.decode.plain import PlainEngine
-from hy3d_rocm.decode.statistics import blocks, reduced, reduced_size
 from hy3d_rocm.decode.engines.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.engines.tiles import TiledRun, plan_tiles, steps
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import Conv, Norm
+from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.report import DecodeCancelled, Step
+from hy3d_rocm.decode.statistics import blocks, reduced, reduced_size
+from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.weights import ModuleWeights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 UP = {"before": (2, 1, 1), "after": (0, 1, 1), "modes": ("replicate",) * 3, "up": (1, 2, 2)}

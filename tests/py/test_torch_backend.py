@@ -13,14 +13,6 @@ import torch.nn.functional as F  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
-from hy3d_rocm.decode.moments import (  # noqa: E402
-    blocks,
-    channel_moments,
-    combine,
-    group_affine,
-)
-from hy3d_rocm.decode.torch_backend import TorchBackend, position_norm  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.layers import (  # noqa: E402
     Conv,
     Norm,
@@ -29,6 +21,14 @@ from hy3d_rocm.decode.layers import (  # noqa: E402
     out_frames,
     shuffled_frames,
 )
+from hy3d_rocm.decode.moments import (  # noqa: E402
+    blocks,
+    channel_moments,
+    combine,
+    group_affine,
+)
+from hy3d_rocm.decode.torch_backend import TorchBackend, position_norm  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -1,13 +1,9 @@
-"""Which way a VAE decodes (or encodes) under a budget, and why. Pure: prices come from outside.
+"""How a VAE is decoded (or encoded) under a budget, and why, in words. Pure.
 
-A Way is a strategy with its parameters; ways.py lists those of a VAE in the order of preference and
-prices them (ways.py runs the engines on shapes). Here they are compared with the budget:
-
-1. whole, 2. streamed, 3. streamed with less resident (what does not fit is spilled to the host), 4.
-tiled, from large tiles to small, 5. cpu.
-
-"auto" takes the first that fits; each strategy can be asked for. What a way needs is what is
-planned: predicted plus its allowance.
+A Way is a strategy with its parameters, a Candidate one that was looked at, a Plan the one that is
+taken. Where the VAE's layers are known the C core takes it (compiled.py); of a VAE's own code
+(black_box.py) choose() does: the first that fits, whole before tiles, tiles from large to small.
+What a way needs is what is planned: predicted plus its allowance.
 """
 
 from __future__ import annotations
@@ -27,9 +23,6 @@ __all__ = [
 ]  # fmt: skip
 
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
-# Steps of what stays resident: prices are then found again, and a decode's plan is steady.
-_RESIDENT_STEP = 64 * MB
-_RESIDENT_TRIALS = 4
 # So many of a row are priced though its smallest does not fit.
 _BETWEEN = 4
 # A larger budget is told of where it saves so many times the work.
@@ -233,8 +226,8 @@ def _first_of(
     row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
 ) -> Candidate | None:
     """The first of a row that fits, by halving; where the last does not fit, some between are
-    looked at, since a smaller one may take more (see prices._deciding). What was looked at is added
-    to `looked`, in the row's order. The very first is looked at before all others: it is the
+    looked at, since a smaller one may take more (see black_box._contained). What was looked at is
+    added to `looked`, in the row's order. The very first is looked at before all others: it is the
     cheapest to price (the last one has the most tiles)."""
     ways = list(row)
     found = {0: _look(ways[0], budget, price)}
@@ -261,58 +254,10 @@ def _first_of(
 
 def _look(way: Way, budget: Budget, price: Price) -> Candidate:
     try:
-        if way.spills:
-            return _spilled(way, budget, price)
         need = price(way)
     except ValueError as error:
         return Candidate(way, None, False, str(error))
     return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
-
-
-def _spilled(way: Way, budget: Budget, price: Price) -> Candidate:
-    """As much resident as the budget allows; what is left is spilled.
-
-    Where device and host are one memory, spilling gains nothing.
-    """
-    full = Candidate(way, price(way), False)
-    assert full.need is not None
-    excess = budget.excess(full.need.device_bytes, full.need.host_bytes)
-    if not excess:
-        return replace(full, fits=True)
-    if budget.is_unified:
-        return replace(full, note="spilling gains nothing where host and device share their memory")
-    least = _resident(way, 0, price)
-    assert least.need is not None
-    if least.need.device_bytes > budget.device_bytes:
-        return least
-    return _most_resident(way, budget, price, least)
-
-
-def _most_resident(way: Way, budget: Budget, price: Price, least: Candidate) -> Candidate:
-    """The largest limit found in a few trials; `least` (nothing resident) fits the device. More
-    resident is less on the host, so the most that fits the device is the only one to look at."""
-    assert least.need is not None
-    room = budget.device_bytes - least.need.device_bytes
-    for _ in range(_RESIDENT_TRIALS):
-        limit = room // _RESIDENT_STEP * _RESIDENT_STEP
-        if limit <= 0:
-            break
-        trial = _resident(way, limit, price)
-        assert trial.need is not None
-        excess = trial.need.device_bytes - budget.device_bytes
-        if excess <= 0:
-            least = trial
-            break
-        room = limit - max(excess, _RESIDENT_STEP)
-    assert least.need is not None
-    return replace(least, fits=budget.fits(least.need.device_bytes, least.need.host_bytes))
-
-
-def _resident(way: Way, limit: int, price: Price) -> Candidate:
-    what = f"{way.what}, " if way.what else ""
-    words = f"with {size_text(limit)} resident" if limit else "with nothing resident"
-    limited = replace(way, what=f"{what}{words}", resident_bytes=limit)
-    return Candidate(limited, price(limited), False)
 
 
 def _host_room(need: Need, budget: Budget) -> int:
