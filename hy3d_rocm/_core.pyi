@@ -43,7 +43,7 @@ class PreparedWeights:
 
 _Node = tuple[int | tuple[int, ...], ...]
 _Pair = tuple[int, int]
-_Machine = tuple[_Pair, _Pair, float, float, float, float]
+_Machine = tuple[_Pair, _Three, float, float, float, float]
 _Step = tuple[
     int, int, int, int, _Pair, _Pair, _Pair, _Pair, int, int,
     tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int,

@@ -46,7 +46,8 @@ static const field node_fields[] = {
     NODE(space_up, SMALL, 2),    NODE(space_down, SMALL, 2),
 };
 static const field machine_fields[] = {
-    MACHINE(slice_bytes, WIDE, 2),    MACHINE(chunks, SMALL, 2),
+    MACHINE(slice_bytes, WIDE, 2),
+    MACHINE(chunks, SMALL, HY3D_SCHEDULE_MAX_CHUNKS),
     MACHINE(macs_per_second, REAL, 1), MACHINE(bytes_per_second, REAL, 1),
     MACHINE(seconds_per_step, REAL, 1), MACHINE(own_seconds_share, REAL, 1),
 };
@@ -298,7 +299,7 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisLs(LL)sisLsisssisLsLsLsLsLsLsd}", "strategy",
+        "{sssssisisLsisisLs(LL)sisLsisssisLsLsLsLsLsLsLsd}", "strategy",
         hy3d_strategy_name(c->strategy), "order", hy3d_order_name(c->order), "on_host",
         (int)c->on_host, "chunk", (int)c->chunk,
         "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
@@ -307,7 +308,7 @@ static PyObject *candidate_dict(const hy3d_candidate *c)
         (long long)c->resident_bytes, "is_early", (int)c->is_early, "status",
         hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits, "device_bytes",
         (long long)c->device_bytes, "host_bytes",
-        (long long)c->host_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
+        (long long)c->host_bytes, "margin_bytes", (long long)c->margin_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
         (long long)c->loaded_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
         "seconds", c->seconds);
 }

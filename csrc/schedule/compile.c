@@ -27,10 +27,14 @@ static bool right_rate(double rate)
 
 static bool right_machine(const hy3d_machine *m)
 {
+    for (int i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
+        if (m->chunks[i] < (i == 0)) {
+            return false;
+        }
+    }
     return right_rate(m->macs_per_second) && right_rate(m->bytes_per_second) &&
            right_rate(m->seconds_per_step) && right_rate(m->own_seconds_share) &&
-           m->slice_bytes[0] > 0 && m->slice_bytes[1] >= 0 && m->chunks[0] > 0 &&
-           m->chunks[1] >= 0;
+           m->slice_bytes[0] > 0 && m->slice_bytes[1] >= 0;
 }
 
 static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
@@ -121,8 +125,9 @@ static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_can
     return b->status;
 }
 
-static int64_t margin_of(const hy3d_schedule_request *r, int64_t bytes)
+static int64_t margin_of(const hy3d_schedule_request *r, const hy3d_candidate *c)
 {
+    const int64_t bytes = c->on_host && !r->is_host ? c->host_bytes : c->device_bytes;
     const int64_t share =
         bytes / 1000 * r->margin_permille + bytes % 1000 * r->margin_permille / 1000;
     return share > r->margin_bytes ? share : r->margin_bytes;
@@ -136,10 +141,10 @@ static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidat
         return INT64_MAX;
     }
     if (c->on_host && !r->is_host) {
-        const int64_t all = c->host_bytes + margin_of(r, c->host_bytes);
+        const int64_t all = c->host_bytes + c->margin_bytes;
         return all > budget_of(r->host_budget) ? INT64_MAX : r->is_unified ? all : 1;
     }
-    const int64_t device = c->device_bytes + margin_of(r, c->device_bytes);
+    const int64_t device = c->device_bytes + c->margin_bytes;
     if (!r->is_host && c->host_bytes > budget_of(r->host_budget)) {
         return INT64_MAX;
     }
@@ -157,6 +162,7 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     const hy3d_schedule_request *r = &s->request;
     c->device_bytes = r->is_host ? cost->both_bytes : c->on_host ? 0 : cost->device_bytes;
     c->host_bytes = r->is_host ? 0 : c->on_host ? cost->both_bytes : cost->host_bytes;
+    c->margin_bytes = margin_of(r, c);
     c->stored_bytes = cost->stored_bytes;
     c->loaded_bytes = cost->loaded_bytes;
     c->macs = cost->macs;
@@ -185,6 +191,7 @@ static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
     }
     c->device_bytes = r->own_bytes < 0 ? 0 : r->own_bytes;
     c->host_bytes = r->is_host ? 0 : r->result_bytes;
+    c->margin_bytes = r->own_bytes < 0 ? 0 : margin_of(r, c);
     c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
     c->fits = r->own_bytes < 0 || fits_budgets(r, c);
     return HY3D_OK;
@@ -364,25 +371,34 @@ static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_ca
     return look_at_limits(context, s, c);
 }
 
+static const hy3d_machine *machine_of(const hy3d_schedule *s, int32_t on_host)
+{
+    return on_host || s->request.is_host ? &s->request.host : &s->request.device;
+}
+
 static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
 {
-    const hy3d_machine *m = on_host || s->request.is_host ? &s->request.host : &s->request.device;
-    const int32_t strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED;
+    const hy3d_machine *m = machine_of(s, on_host);
     const bool by_layers = s->has_group_norms || s->has_opaque;
     const bool has_prefix = s->cut.node > 0 && s->cut.group_norms == 0 && by_layers;
+    hy3d_candidate c = {
+        .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED,
+        .order = HY3D_ORDER_LAYERS,
+        .on_host = on_host,
+        .is_exact = 1,
+        .resident_bytes = -1,
+    };
     hy3d_status status = HY3D_OK;
-    for (int32_t i = 0; i < 6 && status == HY3D_OK; i++) {
-        hy3d_candidate c = {.strategy = strategy, .on_host = on_host, .is_exact = 1};
-        const int32_t size = i % 2;
-        c.order = i < 2 ? HY3D_ORDER_LAYERS : i < 4 ? HY3D_ORDER_PREFIX : HY3D_ORDER_CHUNKS;
-        c.resident_bytes = -1;
-        c.slice_bytes = i < 2 ? m->slice_bytes[size] : i < 4 ? m->slice_bytes[0] : 0;
-        c.chunk = i < 2 ? 0 : m->chunks[size];
-        const bool given = i < 2 ? c.slice_bytes > 0 : c.chunk > 0;
-        const bool can = i < 2 ? by_layers : i < 4 ? has_prefix : !by_layers;
-        if (given && can) {
-            status = streamed_one(context, s, &c);
-        }
+    for (int32_t i = 0; i < 2 && by_layers && status == HY3D_OK; i++) {
+        c.slice_bytes = m->slice_bytes[i];
+        status = c.slice_bytes > 0 ? streamed_one(context, s, &c) : HY3D_OK;
+    }
+    c.order = by_layers ? HY3D_ORDER_PREFIX : HY3D_ORDER_CHUNKS;
+    c.slice_bytes = by_layers ? m->slice_bytes[0] : 0;
+    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && (has_prefix || !by_layers) &&
+                        status == HY3D_OK; i++) {
+        c.chunk = m->chunks[i];
+        status = c.chunk > 0 ? streamed_one(context, s, &c) : HY3D_OK;
     }
     return status;
 }
@@ -390,13 +406,17 @@ static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_
 static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
                                      const hy3d__level *level)
 {
-    const hy3d_machine *m = on_host || s->request.is_host ? &s->request.host : &s->request.device;
+    const hy3d_machine *m = machine_of(s, on_host);
     const int64_t halo = s->request.halos[level->row].halo;
+    int32_t last = HY3D_SCHEDULE_MAX_CHUNKS - 1;
+    while (m->chunks[last] == 0) { /* the first is given */
+        last--;
+    }
     hy3d_candidate c = {
         .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_TILED,
         .order = HY3D_ORDER_TILES,
         .on_host = on_host,
-        .chunk = m->chunks[1] > 0 ? m->chunks[1] : m->chunks[0],
+        .chunk = m->chunks[last],
         .slice_bytes = m->slice_bytes[1] > 0 ? m->slice_bytes[1] : m->slice_bytes[0],
         .level = level->level,
         .halo_row = level->row,

@@ -153,16 +153,21 @@ typedef struct hy3d_candidate {
      * is the peak of both together and host_bytes 0; of a candidate on_host beside a device,
      * host_bytes is that and device_bytes 0. */
     int64_t device_bytes, host_bytes;
+    int64_t margin_bytes; /* planned on top: of device_bytes, beside a device of host_bytes where it
+                             is on_host; of WHOLE 0 where own_bytes is not known */
     int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
     int64_t sent_bytes;                 /* to other ranks */
     int64_t macs, steps;
     double seconds;
 } hy3d_candidate;
 
+#define HY3D_SCHEDULE_MAX_CHUNKS 3
 /* What computes: the device, or the host. */
 typedef struct hy3d_machine {
-    int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. At least one is given */
-    int32_t chunks[2];      /* of CHUNKS, likewise: frames of the input at a time */
+    int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. The first is given */
+    int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS]; /* of CHUNKS and PREFIX, likewise: frames of the input
+                                                 at a time. TILES take the last that is given, and
+                                                 of slice_bytes, too */
     double macs_per_second, bytes_per_second, seconds_per_step; /* > 0 */
     double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of these; > 0 */
 } hy3d_machine;

@@ -26,7 +26,7 @@ from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.torch_backend import TorchBackend
 
 GPU, BF16 = torch.device("cuda"), torch.bfloat16
-MACHINE = ((512 << 20, 128 << 20), (1, 0), 50e12, 500e9, 20e-6, 2.0)
+MACHINE = ((512 << 20, 128 << 20), (1, 0, 0), 50e12, 500e9, 20e-6, 2.0)
 DECODES = {"33 frames 640x608": (9, 80, 76), "129 frames 720x1280": (33, 90, 160)}
 BUDGETS = (1000 << 30, 16 << 30, 8 << 30, 4 << 30)
 

@@ -333,7 +333,8 @@ static void random_machine(builder *b, hy3d_machine *machine)
     machine->slice_bytes[0] = draw(b, 1, 4000);
     machine->slice_bytes[1] = once_in(b, 2) ? draw(b, 1, 400) : 0;
     machine->chunks[0] = draw(b, 1, 3);
-    machine->chunks[1] = draw(b, 0, 1);
+    machine->chunks[1] = draw(b, 0, 2);
+    machine->chunks[2] = draw(b, 0, 1);
     machine->macs_per_second = draw(b, 1, 1000) * 1e6;
     machine->bytes_per_second = draw(b, 1, 1000) * 1e5;
     machine->seconds_per_step = draw(b, 1, 100) * 1e-6;

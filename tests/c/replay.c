@@ -506,6 +506,8 @@ static bool figures_agree(replay_walk *walk)
         return replay_object(walk, "%lld bytes leave where all stays", (ll)verdict->stored_bytes);
     }
     return agree(walk, "device bytes", candidate->device_bytes, device) &&
+           agree(walk, "margin bytes", candidate->margin_bytes,
+                 margin_of(walk->request, is_beside ? host : device)) &&
            agree(walk, "host bytes", candidate->host_bytes, host) &&
            agree(walk, "stored bytes", candidate->stored_bytes, verdict->stored_bytes) &&
            agree(walk, "loaded bytes", candidate->loaded_bytes, verdict->loaded_bytes) &&

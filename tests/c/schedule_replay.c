@@ -178,6 +178,7 @@ static void makes_twice(program_copy *c)
 }
 static void gives_in_disorder(program_copy *c) { c->slices[3].frames[0] = 1; }
 static void wrong_peak(program_copy *c) { c->program.candidate.device_bytes++; }
+static void wrong_margin(program_copy *c) { c->program.candidate.margin_bytes = 1; }
 static void wrong_host_peak(program_copy *c) { c->program.candidate.host_bytes--; }
 static void wrong_work(program_copy *c) { c->program.candidate.macs++; }
 static void wrong_stored(program_copy *c) { c->program.candidate.stored_bytes = 0; }
@@ -208,6 +209,7 @@ START_TEST(test_every_fault_by_hand_is_named)
         {makes_twice, "made a second time"},
         {gives_in_disorder, "slice 3 has frames 1 to 2"},
         {wrong_peak, "device bytes: the candidate says 25, it is 24"},
+        {wrong_margin, "margin bytes: the candidate says 1, it is 0"},
         {wrong_host_peak, "host bytes: the candidate says 7, it is 8"},
         {wrong_work, "multiply-accumulates: the candidate says 73"},
         {wrong_stored, "stored bytes"},
@@ -306,7 +308,8 @@ static bool damage_figure(test_random *random, program_copy *copy)
     hy3d_candidate *const candidate = &copy->program.candidate;
     int64_t *const figures[] = {&candidate->device_bytes, &candidate->host_bytes,
                                 &candidate->stored_bytes, &candidate->loaded_bytes,
-                                &candidate->macs,         &candidate->steps};
+                                &candidate->macs,         &candidate->steps,
+                                &candidate->margin_bytes};
     *figures[test_between(random, 0, COUNT_OF(figures) - 1)] +=
         test_between(random, 0, 1) ? 1 : -1;
     return true;

@@ -171,6 +171,55 @@ START_TEST(test_every_failing_allocation_of_a_fallback_is_survived)
 }
 END_TEST
 
+/* Wan's decoder, which goes by chunks and in tiles. */
+static graphs_case chunked_case(const int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS])
+{
+    graphs_case made;
+    graphs_make_known(GRAPHS_WAN, 4, &made);
+    graphs_request(&made, 9, 8, 8);
+    memcpy(made.request.device.chunks, chunks, sizeof made.request.device.chunks);
+    made.request.may_spill = 0;
+    made.request.strategies = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_TILED;
+    made.request.compiles_all = 1;
+    return made;
+}
+
+START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_given)
+{
+    static const int32_t given[][HY3D_SCHEDULE_MAX_CHUNKS] = {
+        {4, 2, 1}, {4, 2, 0}, {4, 0, 1}, {3, 0, 0}};
+    const int32_t *const chunks = given[_i];
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = chunked_case(chunks);
+    hy3d_schedule *const schedule = compiled(context, &made);
+    const hy3d_candidate *all = NULL;
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    int32_t next = 0, last = 0, tiles = 0;
+    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
+        last = chunks[i] > 0 ? chunks[i] : last;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if (all[i].order == HY3D_ORDER_TILES) {
+            ck_assert_int_eq(all[i].chunk, last);
+            tiles++;
+            continue;
+        }
+        while (next < HY3D_SCHEDULE_MAX_CHUNKS && chunks[next] == 0) {
+            next++;
+        }
+        ck_assert_int_lt(next, HY3D_SCHEDULE_MAX_CHUNKS);
+        ck_assert_int_eq(all[i].order, HY3D_ORDER_CHUNKS);
+        ck_assert_int_eq(all[i].chunk, chunks[next++]);
+    }
+    ck_assert_int_gt(tiles, 0);
+    while (next < HY3D_SCHEDULE_MAX_CHUNKS) {
+        ck_assert_int_eq(chunks[next++], 0); /* none was left out */
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_margins_are_thousandths_to_the_byte)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -251,6 +300,8 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_what_follows_a_failure_is_as_the_header_says);
     tcase_add_test(tests, test_every_failing_allocation_of_a_compile_is_survived);
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
+    tcase_add_loop_test(
+        tests, test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_given, 0, 4);
     tcase_add_test(tests, test_margins_are_thousandths_to_the_byte);
     tcase_add_test(tests, test_a_budget_of_the_host_holds_without_one_of_the_device);
     tcase_add_test(tests, test_a_step_that_was_not_tried_can_not_fail);

@@ -17,7 +17,7 @@ CONV = (
 NORMED = (1, 1, 1, 2, *CONV[4:])
 OUTPUT = (6, 2, -1, 0, 8, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
 NODES = (INPUT, CONV, NORMED, OUTPUT)
-MACHINE = ((4000, 2000), (1, 0), 1e12, 1e11, 1e-5, 1.0)
+MACHINE = ((4000, 2000), (1, 0, 0), 1e12, 1e11, 1e-5, 1.0)
 REASONS = ("out of memory", "no kernel", "not finite", "refused", "cancelled")
 
 

@@ -112,7 +112,8 @@ static void spoil_request(fuzz_input *in, hy3d_schedule_request *request)
     int32_t *const narrow[] = {&request->is_unified, &request->is_host, &request->may_spill,
                                &request->pins_powers, &request->statistic_passes,
                                &request->device.chunks[0], &request->device.chunks[1],
-                               &request->host.chunks[0], &request->rank};
+                               &request->device.chunks[2], &request->host.chunks[0],
+                               &request->rank};
     if (fuzz_chance(in, 128)) {
         *wide[fuzz_between(in, 0, (int64_t)COUNT_OF(wide) - 1)] = fuzz_number(in);
     } else {

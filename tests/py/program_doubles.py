@@ -58,7 +58,7 @@ def compiled(graph: Graph, x: Any, **request: Any) -> Any:
     workspace = request.pop("workspace", None)
     if workspace is None:
         workspace = StepWorkspace(graph, torch_backend(x.dtype), rules(), x.dtype)
-    machine = ((slice_bytes, 0), (chunk, 0), 1e12, 1e11, 1e-5, 1.0)
+    machine = ((slice_bytes, 0), (chunk, 0, 0), 1e12, 1e11, 1e-5, 1.0)
     wanted: dict[str, Any] = {
         "size": tuple(x.shape[2:]), "element_bytes": x.element_size(), "is_host": 1,
         "strategies": STREAMED, "copy_bytes_per_second": 1e10, "device": machine, "host": machine,

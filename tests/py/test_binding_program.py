@@ -21,7 +21,7 @@ CONV = (
 )  # fmt: skip
 OUTPUT = (6, 2, -1, 0, 8, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
 NODES = (INPUT, CONV, (1, 1, 1, 2, *CONV[4:]), OUTPUT)
-MACHINE = ((4000, 0), (1, 0), 1e12, 1e11, 1e-5, 1.0)
+MACHINE = ((4000, 0), (1, 0, 0), 1e12, 1e11, 1e-5, 1.0)
 REQUEST: dict[str, Any] = {
     "size": (5, 6, 7), "element_bytes": 4, "strategies": 2, "copy_bytes_per_second": 1e10,
     "device": MACHINE, "host": MACHINE,

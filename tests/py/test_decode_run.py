@@ -310,7 +310,7 @@ def test_what_follows_a_failure_is_asked_of_the_program() -> None:
     x = source_of(family, False, 5)
     graph = record(family)
     sizes = (ALL, 20000)
-    machine = (sizes, (1, 0), 1e12, 1e11, 1e-5, 1.0)
+    machine = (sizes, (1, 0, 0), 1e12, 1e11, 1e-5, 1.0)
     schedule = compiled(graph, x, device=machine, host=machine)
     program = schedule.program
     assert program.candidate["slice_bytes"] == ALL

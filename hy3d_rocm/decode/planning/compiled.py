@@ -144,10 +144,11 @@ class Compiled:
         note = ""
         if not fits and way.spills and self.budget.is_unified:
             note = "spilling gains nothing where host and device share their memory"
-        device = _with_margin(found["device_bytes"], self.job.device)
-        host = found["host_bytes"]
+        device, host = found["device_bytes"], found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
-            device, host = 0, _with_margin(host, _CPU)
+            host += found["margin_bytes"]
+        else:
+            device += found["margin_bytes"]
         need = Need(
             device, host, found["macs"], seconds=found["seconds"],
             stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
@@ -306,7 +307,7 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
     own, refused = -1, []
     if allowed & _BITS["whole"]:
         try:
-            found = predicted(job, Way("whole"))
+            found = predicted(job, Way("whole"))  # the core adds its margin
             own = found.both_bytes if job.device.type == "cpu" else found.device_bytes
         except ValueError as error:
             allowed &= ~_BITS["whole"]
@@ -339,19 +340,20 @@ def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[in
     return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
 
 
-def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
+def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int, int]:
     """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
-    of one latent frame. By shape alone."""
+    of one latent frame (0: no others). By shape alone."""
     if options.chunk_size:
-        return options.chunk_size, 0
+        return options.chunk_size, 0, 0
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
     on_cpu = device.type == "cpu"
     native = on_cpu and computes_natively(job.make_backend)
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
-    first = int(min(tried[0], most) * time)
-    return first, (0 if first == time else int(time))
+    sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
+    first, second, third = (*sizes, 0, 0)[:3]
+    return first, second, third
 
 
 def _halos(
@@ -388,12 +390,6 @@ def _result_bytes(job: Job) -> int:
     for n in job.out_shape:
         count *= n
     return count
-
-
-def _with_margin(count: int, device: torch.device) -> int:
-    """Bytes that are planned: as the core's margin."""
-    least = CPU_ALLOWANCE_BYTES if device.type == "cpu" else _GPU_MARGIN_BYTES
-    return count + max(least, count * round(1000 * PLANNED_SHARE) // 1000)
 
 
 _REASONS = {"HY3D_ERR_OVERFLOW": "it has too many steps"}
