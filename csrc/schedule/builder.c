@@ -229,7 +229,7 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
         b->states[i].gathers = is_gathered(b, i);
     }
     const hy3d_section section = {
-        .kind = kind,
+        .kind = (int32_t)kind,
         .tile = -1,
         .first_step = a->step_count,
         .first_slice = a->slice_count,
@@ -373,7 +373,7 @@ static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
     }
     a->kept[a->step_count] = 0;
     a->steps[a->step_count++] = (hy3d_step){
-        .op = op,
+        .op = (int32_t)op,
         .node = node,
         .slice = -1,
         .rows = {0, b->states[node].size.rows},
