@@ -441,10 +441,10 @@ static bool may_overwrite(const hy3d__builder *b, const hy3d_step *step, int32_t
 static void mark_overwrite(hy3d__builder *b, hy3d_step *step)
 {
     const hy3d_node *node = &b->graph->nodes[step->node];
-    const int32_t *refs = &b->arrays->refs[step->first_ref];
     if (node->source == node->other || step->slice < 0) {
-        return;
+        return; /* the first step of all is among them: there are no refs yet */
     }
+    const int32_t *refs = &b->arrays->refs[step->first_ref];
     if (step->op == HY3D_STEP_CONV && step->others == 1 && step->drop == 0 &&
         may_overwrite(b, step, refs[step->sources])) {
         step->flags |= HY3D_STEP_OVERWRITE;
