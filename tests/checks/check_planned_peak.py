@@ -5,10 +5,11 @@
     python tests/checks/check_planned_peak.py --replay 1234567
 
 A job is a kind of VAE (small, random weights), a shape, a type, a strategy and a budget, all drawn
-from its seed. On the CPU the peak is VmHWM above the memory after loading; planned has an allowance
-of max(32 MiB, 5 %). On a GPU it is torch.cuda.max_memory_allocated above what was
-allocated, and planned is predicted + 5 %. A budget that nothing fits counts as refused; then the
-same job runs with the least budget that the refusal names. Exit code 1 if any peak passes, with a
+from its seed, and is decoded by decode_with_report(). On the CPU the peak is VmHWM above the
+memory before the first step; planned has an allowance of max(32 MiB, 5 %). On a GPU it is
+torch.cuda.max_memory_allocated above what was allocated, and planned is computed + 5 %. A budget
+that nothing fits counts as refused; then the same job runs with the least budget that the refusal
+names. A decode that does not end as it was planned has failed. Exit code 1 if any peak passes, with a
 line to replay it.
 
 On the CPU a fresh process is forked from one that has only imported (--exec: a new interpreter).
@@ -31,8 +32,7 @@ from typing import Any
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("engines.chunkwise", "engines.layerwise", "memory.budget", "memory.meter",
-         "planning.planner", "planning.prices", "planning.ways")  # fmt: skip
+PARTS = ("executor", "run", "tiled", "native.backend", "memory.meter", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -91,84 +91,86 @@ def wide_vae(kind: str) -> Any:
 
 
 def run_child(job: dict[str, Any]) -> dict[str, Any]:
-    """Plans and decodes the job; what was planned and measured."""
+    """Decodes the job; what was planned and measured."""
     import torch
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning import ways
-    from hy3d_rocm.decode.planning.compiled import plan_job
     from hy3d_rocm.decode.planning.planner import DoesNotFitError
-    from hy3d_rocm.decode.planning.prices import Prices
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
     device, dtype = torch.device(job["device"]), getattr(torch, job["dtype"])
+    vae = wide_vae(job["kind"]).to(device, dtype)
     try:
-        family = family_for(wide_vae(job["kind"]).to(device, dtype))
+        family = family_for(vae)
     except TypeError as error:
         return {"skipped": str(error)}
     shape = (job["batch"], family.latent_channels, job["frames"], job["rows"], job["columns"])
-    make = ways.best_backend(device, dtype) if job["fused"] else ways.torch_backend
-    task = ways.Job(family, shape, device, dtype, dtype, make)
-    prices, on_cpu = Prices(task), device.type == "cpu"
-    whole = prices(ways.Way("whole"))
-    room = 1 << 40 if job["share"] is None else int(whole.device_bytes * job["share"])
-    budget = Budget(room, room if on_cpu else 1 << 40, on_cpu, "drawn")
-    began, refused = time.perf_counter(), False
-    for _ in range(2):
-        try:
-            plan = plan_job(task, budget, job["strategy"])
-            break
-        except DoesNotFitError as error:
-            refused = True
-            least = error.smallest
-            budget = Budget(least, least if on_cpu else 1 << 40, on_cpu, "the least")
-        except ValueError as error:
-            return {"skipped": str(error)}
-    seconds = time.perf_counter() - began
     z = torch.randn(shape, generator=torch.Generator().manual_seed(job["seed"])).to(dtype)
-    record = measure(task, plan.way, z, plan.prepared_bytes)
-    planned = plan.peak.device_bytes
-    if plan.way.strategy == "cpu" and not on_cpu:
-        return {"skipped": "computes on the host"}
-    return record | {
-        "planned_bytes": planned, "budget_bytes": budget.device_bytes, "refused": refused,
-        "way": plan.way.name, "planning_seconds": seconds, "shape": shape,
-        "predicted_bytes": prices.predicted(plan.way).both_bytes,
-    }  # fmt: skip
+    warm_up(dtype)
+    try:
+        room = 1 << 40
+        if job["share"] is not None:
+            room = max(int(least_of(vae, z, job | {"strategy": "whole"}) * job["share"]), 1)
+        try:
+            refused, record = False, measure(vae, z, room, job)
+        except DoesNotFitError as error:
+            room, refused = error.smallest, True
+            record = measure(vae, z, room, job)
+    except ValueError as error:
+        return {"skipped": str(error)}
+    return record | {"budget_bytes": room, "refused": refused, "shape": shape}
 
 
-def measure(task: Any, way: Any, z: Any, room: int = 0) -> dict[str, Any]:
-    """Runs the way once; peak bytes above what was there before. room: of prepared weights."""
+def least_of(vae: Any, z: Any, job: dict[str, Any]) -> int:
+    """The least budget of a strategy, as the refusal names it."""
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError
+
+    try:
+        measure(vae, z, 1, job)
+    except DoesNotFitError as error:
+        return error.smallest
+    raise AssertionError("a decode fits a budget of one byte")
+
+
+def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Decodes once; peak bytes from the first step on above what was there before."""
     import torch
 
-    from hy3d_rocm import protect
-    from hy3d_rocm.conv.room import within
-    from hy3d_rocm.decode.engines.movers import mover_for
-    from hy3d_rocm.decode.engines.weights import ModuleWeights
+    from hy3d_rocm.decode import decode_with_report
+    from hy3d_rocm.decode.execution import Execution
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.planning import ways
+    from hy3d_rocm.decode.report import DecodeOptions
 
-    device = task.device_of(way)
-    warm_up(task.dtype)
-    weights = ModuleWeights(task.dtype, device)
-    backend = task.make_backend(weights, device)
-    mover = mover_for(device) if way.resident_bytes is not None else None
-    tools = ways.Tools(backend, device, mover=mover)
-    z = z.to(device)
-    with meter.PeakMeter(device, interval=0) as peak, within(room):
-        if way.strategy == "cpu":
-            with protect(policy="pin:cpu"):
-                out = ways.collect(task, way, z, tools)
-        else:
-            out = ways.collect(task, way, z, tools)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-    assert tuple(out.shape) == tuple(task.out_shape)
+    device = torch.device(job["device"])
+    peak = meter.PeakMeter(device, interval=0)
+    attempt = Execution._attempt
+
+    def metered(self: Any) -> Any:
+        with peak:
+            failure = attempt(self)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        assert failure is None, failure
+        return failure
+
+    options = DecodeOptions(backend="auto" if job["fused"] else "torch")
+    Execution._attempt = metered  # type: ignore[method-assign]
+    try:
+        out, report = decode_with_report(
+            vae, z.to(device), room, job["strategy"], options=options
+        )  # fmt: skip
+    finally:
+        Execution._attempt = attempt  # type: ignore[method-assign]
     assert bool(torch.isfinite(out).all())
-    return {"peak_bytes": peak.peak_bytes, "exact": peak.exact, "seconds": peak.seconds}
+    if report.strategy == "cpu" and device.type != "cpu":
+        return {"skipped": "computes on the host"}
+    return {
+        "planned_bytes": report.predicted_peak_bytes, "peak_bytes": peak.peak_bytes,
+        "exact": peak.exact, "seconds": peak.seconds, "way": report.plan["way"],
+        "planning_seconds": report.planning_seconds,
+    }  # fmt: skip
 
 
 def warm_up(dtype: Any) -> None:
@@ -254,10 +256,7 @@ def verdict(job: dict[str, Any], record: dict[str, Any]) -> tuple[str, bool]:
     if "skipped" in record:
         return f"skipped {what}: {record['skipped'][:100]}", True
     planned, peak = record["planned_bytes"], record["peak_bytes"]
-    text = (
-        f"{what} -> {record['way']}: planned {planned / MB:.1f} MB, measured {peak / MB:.1f} MB, "
-        f"predicted {record['predicted_bytes'] / MB:.1f} MB"
-    )
+    text = f"{what} -> {record['way']}: planned {planned / MB:.1f} MB, measured {peak / MB:.1f} MB"
     if planned > record["budget_bytes"]:
         return f"OVER THE BUDGET {text}", False
     return (f"ok {text}", True) if peak <= planned else (f"OVER {text}", False)
