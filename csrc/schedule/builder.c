@@ -229,7 +229,7 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
         b->states[i].gathers = is_gathered(b, i);
     }
     const hy3d_section section = {
-        .kind = kind,
+        .kind = (int32_t)kind,
         .tile = -1,
         .first_step = a->step_count,
         .first_slice = a->slice_count,
@@ -373,7 +373,7 @@ static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
     }
     a->kept[a->step_count] = 0;
     a->steps[a->step_count++] = (hy3d_step){
-        .op = op,
+        .op = (int32_t)op,
         .node = node,
         .slice = -1,
         .rows = {0, b->states[node].size.rows},
@@ -441,10 +441,10 @@ static bool may_overwrite(const hy3d__builder *b, const hy3d_step *step, int32_t
 static void mark_overwrite(hy3d__builder *b, hy3d_step *step)
 {
     const hy3d_node *node = &b->graph->nodes[step->node];
-    const int32_t *refs = &b->arrays->refs[step->first_ref];
     if (node->source == node->other || step->slice < 0) {
-        return;
+        return; /* the first step of all is among them: there are no refs yet */
     }
+    const int32_t *refs = &b->arrays->refs[step->first_ref];
     if (step->op == HY3D_STEP_CONV && step->others == 1 && step->drop == 0 &&
         may_overwrite(b, step, refs[step->sources])) {
         step->flags |= HY3D_STEP_OVERWRITE;

@@ -221,7 +221,7 @@ static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_can
             take_cost(s, &cost, c);
         }
     }
-    c->status = status;
+    c->status = (int32_t)status;
     if (program != NULL && status == HY3D_OK) {
         *program = leaves ? spilled : plain;
         hy3d__arrays_destroy(context, leaves ? &plain : &spilled);
@@ -306,7 +306,7 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
     if (status == HY3D_OK) {
         take_cost(s, &cost, c);
     }
-    c->status = status;
+    c->status = (int32_t)status;
     hy3d__arrays_destroy(context, &spilled);
     return status;
 }

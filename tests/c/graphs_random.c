@@ -379,6 +379,7 @@ static void random_request(builder *b)
     request->own_bytes = once_in(b, 2) ? draw(b, 0, 40000) : -1;
     request->ranks = draw(b, 0, 1);
     b->out->salt = once_in(b, 4) ? 0 : (uint64_t)draw(b, 1, 1 << 30);
+    /* Fields that come later are drawn here: the inputs that the fuzzer kept mean what they did. */
 }
 
 void graphs_random(graphs_numbers numbers, graphs_case *out)

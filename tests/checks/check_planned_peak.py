@@ -5,11 +5,12 @@
     python tests/checks/check_planned_peak.py --replay 1234567
 
 A job is a kind of VAE (small, random weights), a shape, a type, a strategy and a budget, all drawn
-from its seed. On the CPU the peak is VmHWM above the memory after loading; planned has an allowance
-of max(32 MiB, 5 %). On a GPU it is torch.cuda.max_memory_allocated above what was
-allocated, and planned is predicted + 5 %. A budget that nothing fits counts as refused; then the
-same job runs with the least budget that the refusal names. Exit code 1 if any peak passes, with a
-line to replay it.
+from its seed, and is decoded by decode_with_report(). On the CPU the peak is VmHWM above the
+memory before the first step; planned has an allowance of max(32 MiB, 5 %). On a GPU it is
+torch.cuda.max_memory_allocated above what was allocated, and planned is computed + 5 %. A budget
+that nothing fits counts as refused; then the same job runs with the least budget that the refusal
+names. A decode that does not end as it was planned has failed. Exit code 1 if any peak passes, with
+a line to replay it.
 
 On the CPU a fresh process is forked from one that has only imported (--exec: a new interpreter).
 """
@@ -31,7 +32,7 @@ from typing import Any
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("execution", "memory.budget", "memory.meter", "planning.compiled")
+PARTS = ("executor", "run", "tiled", "native.backend", "memory.meter", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -90,81 +91,86 @@ def wide_vae(kind: str) -> Any:
 
 
 def run_child(job: dict[str, Any]) -> dict[str, Any]:
-    """Plans and decodes the job; what was planned and measured."""
+    """Decodes the job; what was planned and measured."""
     import torch
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.memory.black_box import planned
-    from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
-    from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.planning.planner import DoesNotFitError, Way
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
     device, dtype = torch.device(job["device"]), getattr(torch, job["dtype"])
+    vae = wide_vae(job["kind"]).to(device, dtype)
     try:
-        family = family_for(wide_vae(job["kind"]).to(device, dtype))
+        family = family_for(vae)
     except TypeError as error:
         return {"skipped": str(error)}
     shape = (job["batch"], family.latent_channels, job["frames"], job["rows"], job["columns"])
-    make = best_backend(device, dtype) if job["fused"] else torch_backend
-    task = Job(family, shape, device, dtype, dtype, make, is_fused=runs_first(make))
-    on_cpu = device.type == "cpu"
-    whole = planned(task, Way("whole"))
-    room = 1 << 40 if job["share"] is None else int(whole.device_bytes * job["share"])
-    budget = Budget(room, room if on_cpu else 1 << 40, on_cpu, "drawn")
-    began, refused = time.perf_counter(), False
-    for _ in range(2):
-        try:
-            plan = plan_job(task, budget, job["strategy"])
-            break
-        except DoesNotFitError as error:
-            refused = True
-            least = error.smallest
-            budget = Budget(least, least if on_cpu else 1 << 40, on_cpu, "the least")
-        except ValueError as error:
-            return {"skipped": str(error)}
-    seconds = time.perf_counter() - began
     z = torch.randn(shape, generator=torch.Generator().manual_seed(job["seed"])).to(dtype)
-    if plan.way.strategy == "cpu" and not on_cpu:
-        return {"skipped": "computes on the host"}
-    record = measure(task, budget, job["strategy"], z)
-    return record | {
-        "planned_bytes": plan.peak.device_bytes, "budget_bytes": budget.device_bytes,
-        "refused": refused,
-        "way": plan.way.name, "planning_seconds": seconds, "shape": shape,
-    }  # fmt: skip
+    warm_up(dtype)
+    try:
+        room = 1 << 40
+        if job["share"] is not None:
+            room = max(int(least_of(vae, z, job | {"strategy": "whole"}) * job["share"]), 1)
+        try:
+            refused, record = False, measure(vae, z, room, job)
+        except DoesNotFitError as error:
+            room, refused = error.smallest, True
+            record = measure(vae, z, room, job)
+    except ValueError as error:
+        return {"skipped": str(error)}
+    return record | {"budget_bytes": room, "refused": refused, "shape": shape}
 
 
-def measure(task: Any, budget: Any, strategy: str, z: Any) -> dict[str, Any]:
-    """Decodes once, as decode() does; peak bytes above what was there before."""
+def least_of(vae: Any, z: Any, job: dict[str, Any]) -> int:
+    """The least budget of a strategy, as the refusal names it."""
+    from hy3d_rocm.decode.planning.planner import DoesNotFitError
+
+    try:
+        measure(vae, z, 1, job)
+    except DoesNotFitError as error:
+        return error.smallest
+    raise AssertionError("a decode fits a budget of one byte")
+
+
+def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Decodes once; peak bytes from the first step on above what was there before."""
     import torch
 
-    from hy3d_rocm.decode.counter import Counter
-    from hy3d_rocm.decode.execution import Execution, make_report
+    from hy3d_rocm.decode import decode_with_report
+    from hy3d_rocm.decode.execution import Execution
     from hy3d_rocm.decode.memory import meter
-    from hy3d_rocm.decode.placing import Placing
-    from hy3d_rocm.decode.planning.jobs import WayOptions
+    from hy3d_rocm.decode.report import DecodeOptions
 
-    warm_up(task.dtype)
-    z = z.to(task.device)
-    report = make_report(task, z, budget)
-    placing = Placing(task.out_shape, task.result_dtype, None, None)
-    run = Execution(
-        task, z, budget, strategy, WayOptions(), report, Counter(None, None), placing
-    )  # fmt: skip
-    with meter.PeakMeter(task.device, interval=0) as peak:
-        run.run()
-        out = placing.finish()
-        if task.device.type == "cuda":
-            torch.cuda.synchronize(task.device)
-    assert not report.events, report.events
-    assert tuple(out.shape) == tuple(task.out_shape)
+    device = torch.device(job["device"])
+    peak = meter.PeakMeter(device, interval=0)
+    attempt = Execution._attempt
+
+    def metered(self: Any) -> Any:
+        with peak:
+            failure = attempt(self)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        assert failure is None, failure
+        return failure
+
+    options = DecodeOptions(backend="auto" if job["fused"] else "torch")
+    Execution._attempt = metered  # type: ignore[method-assign]
+    try:
+        out, report = decode_with_report(
+            vae, z.to(device), room, job["strategy"], options=options
+        )  # fmt: skip
+    finally:
+        Execution._attempt = attempt  # type: ignore[method-assign]
     assert bool(torch.isfinite(out).all())
-    return {"peak_bytes": peak.peak_bytes, "exact": peak.exact, "seconds": peak.seconds}
+    if report.strategy == "cpu" and device.type != "cpu":
+        return {"skipped": "computes on the host"}
+    return {
+        "planned_bytes": report.predicted_peak_bytes, "peak_bytes": peak.peak_bytes,
+        "exact": peak.exact, "seconds": peak.seconds, "way": report.plan["way"],
+        "planning_seconds": report.planning_seconds,
+    }  # fmt: skip
 
 
 def warm_up(dtype: Any) -> None:

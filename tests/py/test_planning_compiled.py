@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +19,28 @@ from decode_doubles import tiny_vae  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.memory.black_box import predicted  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES  # noqa: E402
+from hy3d_rocm.decode.planning import compiled as compiled_module  # noqa: E402
 from hy3d_rocm.decode.planning.backends import (  # noqa: E402
     best_backend,
     host_backend,
+    native_backend,
     torch_backend,
 )
-from hy3d_rocm.decode.planning.compiled import compile_job  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
-from hy3d_rocm.decode.planning.planner import DoesNotFitError, Way  # noqa: E402
-from hy3d_rocm.decode.planning.prices import Prices  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import compile_job, plan_job, slice_sizes  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.skipif(not _native.available, reason="programs are the C core's"),
 ]
 
+CHECK = Path(__file__).parents[1] / "checks" / "check_planned_peak.py"
 NO_LIMIT = 1 << 40
+GB, MB = 1 << 30, 1 << 20
 F32 = torch.float32
 
 
@@ -68,13 +77,21 @@ def test_what_is_encoded_by_the_c_convolution_goes_in_chunks_of_as_many_pixel_fr
 
 def test_torch_is_offered_one_latent_on_the_cpu_and_as_many_as_keep_a_gpu_busy() -> None:
     assert chunks_of(job_of("wan", (9, 8, 8), make_backend=torch_backend)) == [1]
-    assert chunks_of(job_of("wan", (9, 64, 64), "cuda")) == [4, 1]
+    for size, chunks in (
+        ((200, 16, 16), [64, 1]),
+        ((9, 16, 16), [9, 1]),
+        ((9, 64, 64), [4, 1]),
+        ((9, 64, 128), [2, 1]),
+        ((9, 128, 128), [1]),
+        ((9, 300, 300), [1]),
+    ):
+        assert chunks_of(job_of("wan", size, "cuda")) == chunks, size
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_margin_of_a_vaes_own_code_counts_once(device: str) -> None:
     job = job_of("wan", (9, 8, 8), device)
-    found = Prices(job).predicted(Way("whole"))
+    found = predicted(job, Way("whole"))
     taken = found.both_bytes if device == "cpu" else found.device_bytes
     compiled = compile_job(job, budget_of(NO_LIMIT), "whole")
     candidate = compiled.program.candidate
@@ -103,3 +120,80 @@ def test_what_is_planned_is_the_cores_peak_with_the_cores_margin(
     assert need.host_bytes == candidate["host_bytes"] + (margin if beside else 0)
     if not beside:
         assert compiled.schedule.smallest_budget <= need.device_bytes
+
+
+def test_slices_are_larger_where_the_c_convolution_computes() -> None:
+    def slices(made: Job, device: Any, **options: Any) -> list[int]:
+        return [n for n in slice_sizes(made, WayOptions(**options), device) if n]
+
+    cpu, card = torch.device("cpu"), torch.device("cuda")
+    plain = job_of("wan", (2, 4, 4), make_backend=torch_backend)
+    native = replace(plain, make_backend=native_backend)
+    assert slices(replace(plain, device=card), card) == [512 * MB]
+    assert slices(plain, cpu) == [32 * MB]
+    assert slices(native, cpu) == [512 * MB, 32 * MB]
+    assert slices(native, cpu, slice_bytes=7) == [7]
+
+
+def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = job_of("wan", (2, 4, 4), make_backend=torch_backend)
+    assert plan_job(made, budget_of(GB)).strategy == "whole"
+    wrong = "strategy is 'fast': give one of 'auto', 'whole', 'streamed', 'tiled', 'cpu'"
+    with pytest.raises(ValueError, match=f"^{re.escape(wrong)}$"):
+        plan_job(made, budget_of(GB), "fast")
+    with pytest.raises(DoesNotFitError, match="at least"):
+        plan_job(made, budget_of(1))
+    monkeypatch.setattr(compiled_module._native, "available", False)
+    with pytest.raises(ValueError, match="needs the C core"):
+        plan_job(made, budget_of(GB), "cpu")
+
+
+def tiles(made: Job) -> list[Plan]:
+    """What is planned from a large budget down, each time with a byte less than the last one took,
+    until nothing fits."""
+    found = [plan_job(made, budget_of(1 << 40), "tiled")]
+    try:
+        while True:
+            room = budget_of(found[-1].need.device_bytes - 1)
+            found.append(plan_job(made, room, "tiled"))
+    except DoesNotFitError as refused:
+        least = refused.smallest
+    assert least == found[-1].need.device_bytes
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("wan", (2, 16, 16)), ("wan", (1, 30, 24)), ("hunyuan", (1, 16, 20)), ("ltx", (2, 14, 10)),
+     ("image", (1, 40, 40))],
+)  # fmt: skip
+def test_less_budget_costs_more_work_or_less_halo(kind: str, size: tuple[int, int, int]) -> None:
+    made = tiles(job_of(kind, size, make_backend=native_backend))
+    assert len(made) >= 4, "there is something to choose from"
+    for larger, smaller in itertools.pairwise(made):
+        assert smaller.need.device_bytes <= smaller.budget.device_bytes
+        halos = [plan.way.parameters["halo_pixels"] for plan in (smaller, larger)]
+        assert halos[0] <= halos[1], "the halo is never wider with less"
+        if halos[0] == halos[1]:
+            assert smaller.need.macs >= larger.need.macs, "less memory, less work, same halo"
+
+
+def test_one_tile_is_the_work_of_the_decode_in_chunks() -> None:
+    made = job_of("wan", (2, 12, 12))
+    streamed = plan_job(made, budget_of(GB), "streamed").need.macs
+    assert plan_job(made, budget_of(GB), "tiled").need.macs == streamed
+
+
+def test_measured_peaks_stay_below_the_planned_ones() -> None:
+    """Two, each in a fresh process; tests/checks/check_planned_peak.py has more."""
+    done: Any = subprocess.run(
+        [sys.executable, str(CHECK), "--replay", "100", "106"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 within their plan" in done.stdout
