@@ -1,7 +1,8 @@
 """The one door to the C core: `_core` where it is built, its pure-Python twins where it is not.
 
-`available` tells which. Without the core everything works but the CPU convolution, and one line
-in the log, at the first import of this module, says so and what brings it.
+`available` tells which. Without the core the CPU convolution, the rasteriser and exact decodes
+within a budget are missing (a VAE's own code runs then, whole or in tiles), and one line in the
+log, at the first import of this module, says so and what brings it.
 """
 
 from __future__ import annotations
@@ -155,8 +156,8 @@ else:
         missing = str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.
         logger.info(
-            "The C core is not there (%s): everything but the CPU convolution and the rasteriser "
-            "works; to get those too, %s.",
+            "The C core is not there (%s): everything but the CPU convolution, the rasteriser and "
+            "exact decodes within a budget works; to get those too, %s.",
             missing,
             INSTALL,
         )

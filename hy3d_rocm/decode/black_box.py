@@ -129,8 +129,8 @@ def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
 def plan_own_tiles(
     family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
 ) -> DecodePlan:
-    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as ways.py makes
-    them: halo_pixels, overlap_pixels, min_tile_pixels, chunk_size (latent frames or None)."""
+    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as own_ways()
+    makes them: halo_pixels, overlap_pixels, min_tile_pixels, chunk_size (latent frames or None)."""
     facts = family.facts
     frames, space = shape[2], facts.space
     halo, overlap, smallest = (

@@ -1,10 +1,10 @@
 """What a VAE's decoder or encoder is made of, for whoever runs it.
 
-A family (families/) says once in which order its layers run: a plain function over an Engine. An
-engine decides what is in memory when: all of a layer before the next (layerwise), a few frames
-through all layers (chunkwise), one tile at a time. A backend computes one convolution on some
-frames, with the norm, the activation, the up-sampling and the padding before it and the residual
-after it, so that none of these exists as a tensor of its own.
+A family (families/) says once in which order its layers run: a plain function over an Engine. The
+engine of every decode is the recorder (graph.py): the C core makes a program of what it records,
+which says what is in memory when. A backend computes one convolution on some frames, with the norm,
+the activation, the up-sampling and the padding before it and the residual after it, so that none of
+these exists as a tensor of its own.
 
 Everywhere: one sample, (1, C, T, H, W); triples are (T, H, W); frame numbers count from the start
 of the video.

@@ -19,8 +19,7 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
-from hy3d_rocm.decode.memory.black_box import Prices  # noqa: E402
-from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
+from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
@@ -293,14 +292,11 @@ def test_what_cannot_be_taken_is_said_once_and_nothing_passes_against_it(
     subject: subjects.Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a CPU in ComfyUI, where nobody can tell what its attention takes."""
-    price = Prices.__call__
 
-    def told(self: Prices, way: Way) -> Need:
-        if way.strategy == "whole":
-            raise ValueError("its attention takes what memory is free")
-        return price(self, way)
+    def told(job: Any, way: Any) -> Any:
+        raise ValueError("its attention takes what memory is free")
 
-    monkeypatch.setattr(Prices, "__call__", told)
+    monkeypatch.setattr(compiled, "predicted", told)
     found = validate.validate(subject, ("whole", "streamed", "tiled"))
     text = validate.validation_text(found)
     why = (

@@ -101,7 +101,9 @@ class _Family:
 
 def test_chunks_are_cut_where_the_frames_of_a_later_latent_begin() -> None:
     """T latents make 4 (T - 1) + 1 frames: the third's first is frame 5."""
-    found = borders_of(_Family(), (1, 16, 7, 4, 4), {"engine": "chunks", "chunk": 2})
+    found = borders_of(
+        _Family(), (1, 16, 7, 4, 4), {"parameters": {"engine": "chunks", "chunk": 2}}
+    )
     assert found.frames == (5, 13, 21)
     assert (found.rows, found.columns) == ((), ())
     assert borders_of(_Family(), (1, 16, 7, 4, 4), {}).frames == ()

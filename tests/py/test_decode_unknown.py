@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -347,3 +348,37 @@ def test_noise_in_the_decoder_is_drawn_as_by_its_own_decode() -> None:
     tiled, report = decode_with_report(vae, z, strategy="tiled", options=options)
     assert tiled.shape == want.shape
     assert "at a time" not in report.plan["way"]
+
+
+def test_without_the_core_a_known_vae_runs_its_own_code_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole bit for bit; what does not fit in tiles; layers are refused in words."""
+    vae = tiny_vae("wan")
+    z = tiny_latents(vae, 2, 12, 12)
+    wanted, _ = decode_with_report(vae, z, strategy="whole")
+    monkeypatch.setattr("hy3d_rocm._native.available", False)
+    monkeypatch.setattr("hy3d_rocm._native.missing", "hidden by the test")
+    frames, report = decode_with_report(vae, z)
+    assert torch.equal(frames, wanted)
+    assert report.strategy == "whole"
+    assert "the C core, which plans its layers, is missing (hidden by the test)" in report.reason
+    assert encode(vae, frames[:, :, :1].clamp(-1, 1)).shape == (1, z.shape[1], 1, 12, 12)
+    with pytest.raises(ValueError, match="is missing"):
+        decode(vae, z, strategy="streamed")
+    tiled, report = decode_with_report(vae, z, strategy="tiled")
+    assert report.plan["parameters"]["engine"] == "own tiles"
+    assert "Tiles of it are an approximation" in report.reason
+    assert tiled.shape == wanted.shape
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "hunyuan15", "wan22", "ltx", "image"])
+def test_without_the_core_every_kind_decodes_whole(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = tiny_vae(kind)
+    z = tiny_latents(vae, 1 if kind == "image" else 2, 3, 2)
+    monkeypatch.setattr("hy3d_rocm._native.available", False)
+    frames, report = decode_with_report(vae, z)
+    assert report.strategy == "whole"
+    assert torch.equal(frames, unsplit(vae, z))

@@ -57,7 +57,7 @@ def test_exactly_one_line_says_what_is_missing_and_what_brings_it() -> None:
     assert out == "('cpu', 'default') 5"
     lines = err.splitlines()
     assert len(lines) == 1, err
-    assert "everything but the CPU convolution and the rasteriser works" in lines[0]
+    assert "everything but the CPU convolution, the rasteriser and exact decodes" in lines[0]
     assert "pip install ." in lines[0]
 
 

@@ -22,7 +22,8 @@ class WayOptions:
     """What may be chosen about ways. Sizes in bytes or latent frames.
 
     chunk_size: latent frames that go through all layers at a time, where norms are per position;
-    None: one, of small pictures more on a GPU. slice_bytes: see LayerEngine. cpu_offload: whether
+    None: one, of small pictures more on a GPU. slice_bytes: of a step's result or padded
+    input, layer by layer. cpu_offload: whether
     activations may be spilled to the host. halo_pixels, overlap_pixels, min_tile_pixels,
     statistic_passes: see tiles.py.
     """
