@@ -3,7 +3,7 @@
     python tests/checks/check_resume.py --count 200 [--seed 1] [--decoder double] [--out npy]
 
 Each trial is a decode that is killed (SIGKILL) one to four times, half of them by the clock, half
-at a random call of a function of hy3d_rocm.decode, which also strikes between two calls that take
+at a random call of a function of hy3d_rocm.cli or .decode, also between two calls that take
 no time. In the end the file has to have the same bytes as the one of a decode that nobody
 disturbed, and its frames are decoded and compared. "double" puts frames that are cheap to make in
 the place of the VAE's, so that the kills fall on the writing; "vae" is the command as it is, with a
@@ -110,7 +110,7 @@ def cheap_deliver(
 
 def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None = None) -> int:
     """The command in this process, which is a child. kill_at_call: kills itself at that call of a
-    function of hy3d_rocm.decode; count_to: a file for how many there are."""
+    function of hy3d_rocm.cli or .decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
     from hy3d_rocm.decode.frames import delivery, segments
 
@@ -118,7 +118,7 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     if job.decoder == "double":
         delivery.deliver = cheap_deliver
     calls = 0
-    mine = str(ROOT / "hy3d_rocm" / "decode")
+    mine = tuple(str(ROOT / "hy3d_rocm" / name) for name in ("cli", "decode"))
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         nonlocal calls

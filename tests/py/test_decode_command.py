@@ -24,9 +24,11 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
-from hy3d_rocm.decode.frames import delivery, loading, watching  # noqa: E402
-from hy3d_rocm.decode.frames.loading import LoadingError  # noqa: E402
+from hy3d_rocm.cli import watching  # noqa: E402
+from hy3d_rocm.decode.frames import delivery  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
+from hy3d_rocm.decode.tools import loading  # noqa: E402
+from hy3d_rocm.decode.tools.loading import LoadingError  # noqa: E402
 
 
 @pytest.fixture(scope="module")

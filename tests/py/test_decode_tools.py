@@ -433,7 +433,7 @@ def test_validate_corrects_the_statistics_as_decode_does(
         raise ValueError("enough")
 
     monkeypatch.setattr(validate, "validate", stop)
-    monkeypatch.setattr("hy3d_rocm.decode.tools.command._subject", lambda _: SimpleNamespace(
+    monkeypatch.setattr("hy3d_rocm.cli.tools._subject", lambda _: SimpleNamespace(
         device=torch.device("cpu")))  # fmt: skip
     common = ["--out", str(tmp_path)]
     assert cli.main(["validate", *common]) == cli.main(["validate", "--passes", "3", *common]) == 1

@@ -186,7 +186,7 @@ def bare_vae(name: str) -> Any:
     """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
     import torch
 
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     path = Path(name)
     if name in _KINDS:
@@ -243,7 +243,7 @@ def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
 
 
 def _lines(found: Explained, rules: str, program: bool) -> list[str]:
-    from hy3d_rocm.decode.tools.program import table
+    from hy3d_rocm.cli.program import table
 
     lines = found.lines()
     lines.insert(2, f"what layers take: by {rules}")
@@ -253,7 +253,7 @@ def _lines(found: Explained, rules: str, program: bool) -> list[str]:
 
 
 def _described(found: Explained, rules: str, program: bool) -> dict[str, Any]:
-    from hy3d_rocm.decode.tools.program import sections_of
+    from hy3d_rocm.cli.program import sections_of
 
     told = found.describe() | {"rules": rules}
     if program and found.plan is not None and found.plan.compiled is not None:

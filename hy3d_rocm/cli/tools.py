@@ -126,7 +126,7 @@ def _capture(arguments: argparse.Namespace) -> int:
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
     from hy3d_rocm.decode.tools.capture import capturing
     from hy3d_rocm.decode.tools.subjects import make_vae, pick_device
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.stopping import interruptible
+from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import brief
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.frames.claim import Claim
     from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.decode.frames.loading import VaeFiles
     from hy3d_rocm.decode.frames.output import Sink
     from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -99,10 +99,10 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
-    from hy3d_rocm.decode.frames import loading
     from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
     from hy3d_rocm.decode.frames.resume import Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
+    from hy3d_rocm.decode.tools import loading
 
     device = _device(arguments.device)
     _check_report(arguments.json)
@@ -167,10 +167,10 @@ def _run(
     arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
     sink: Sink, parts: Parts | None, cancel: threading.Event,
 ) -> dict[str, Any]:  # fmt: skip
+    from hy3d_rocm.cli.watching import WatchedSink
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.frames import loading
     from hy3d_rocm.decode.frames.delivery import Choice, deliver
-    from hy3d_rocm.decode.frames.watching import WatchedSink
+    from hy3d_rocm.decode.tools import loading
 
     vae = loading.load_vae(files).to(device)
     changed = parts.files.changed() if parts is not None else None
@@ -192,7 +192,7 @@ def _run(
 
 def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
     """(B, C, T, H, W) as the VAE takes them."""
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     latents = loading.as_video(latents, loading.latent_channels(vae))
     if arguments.scaled:

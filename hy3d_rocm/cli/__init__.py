@@ -15,10 +15,10 @@ from pathlib import Path
 from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_command
+from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
+from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
+from hy3d_rocm.cli.tools import COMMANDS, add_tool_parsers, run_tool_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
-from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
-from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
-from hy3d_rocm.decode.tools.plan_command import add_plan_parser, run_plan_command
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import torch
-
 from hy3d_rocm.decode.frames.output import ALL, Shape, Sink
 from hy3d_rocm.decode.memory.meter import resident_bytes
 from hy3d_rocm.decode.plan import format_bytes
@@ -16,6 +14,7 @@ from hy3d_rocm.decode.plan import format_bytes
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import torch
     from torch import Tensor
 
     from hy3d_rocm.decode.report import Step
@@ -120,5 +119,7 @@ class WatchedSink:
 
     def _memory(self) -> str:
         if self.device.type == "cuda":
+            import torch
+
             return f"{format_bytes(torch.cuda.memory_allocated(self.device))} on the GPU"
         return f"{format_bytes(resident_bytes())} resident"
