@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
     from hy3d_rocm.decode.frames.output import Sink
-    from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
@@ -99,8 +98,7 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
-    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
     from hy3d_rocm.decode.tools import loading
 
@@ -215,7 +213,7 @@ def _job(
     import torch
 
     import hy3d_rocm
-    from hy3d_rocm.decode.frames.fingerprints import tensor_fingerprint
+    from hy3d_rocm.decode.frames.resume import tensor_fingerprint
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {

@@ -112,9 +112,9 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     """The command in this process, which is a child. kill_at_call: kills itself at that call of a
     function of hy3d_rocm.cli or .decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
-    from hy3d_rocm.decode.frames import delivery, segments
+    from hy3d_rocm.decode.frames import delivery, sinks
 
-    segments.SEGMENT_FRAMES = SEGMENT_FRAMES
+    sinks.SEGMENT_FRAMES = SEGMENT_FRAMES
     if job.decoder == "double":
         delivery.deliver = cheap_deliver
     calls = 0
