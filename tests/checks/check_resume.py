@@ -89,7 +89,7 @@ def cheap_deliver(
     vae: Any, latents: Any, sink: Any, choice: Any, plan: Any = None, progress: Any = None,
     cancel: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """In the place of delivery.deliver: frames that follow from the latent, three at a time, from
+    """In the place of cli.decode.deliver: frames that follow from the latent, three at a time, from
     the first one wanted on."""
     from hy3d_rocm.decode.report import DecodeReport
 
@@ -112,11 +112,12 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     """The command in this process, which is a child. kill_at_call: kills itself at that call of a
     function of hy3d_rocm.cli or .decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
-    from hy3d_rocm.decode.frames import delivery, sinks
+    from hy3d_rocm.cli import decode
+    from hy3d_rocm.decode.frames import sinks
 
     sinks.SEGMENT_FRAMES = SEGMENT_FRAMES
     if job.decoder == "double":
-        delivery.deliver = cheap_deliver
+        decode.deliver = cheap_deliver
     calls = 0
     mine = tuple(str(ROOT / "hy3d_rocm" / name) for name in ("cli", "decode"))
 

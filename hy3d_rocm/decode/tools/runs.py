@@ -1,11 +1,12 @@
-"""One decode, timed and weighed, for the tools that compare decodes."""
+"""One decode, timed and weighed, for the tools that compare decodes; and the line that a user sees
+meanwhile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -14,14 +15,19 @@ from hy3d_rocm.decode.engines.moments import wide_type
 from hy3d_rocm.decode.engines.own_tiles import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.memory.meter import PeakMeter
+from hy3d_rocm.decode.memory.meter import PeakMeter, resident_bytes
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.counter import Progress
+    from hy3d_rocm.decode.report import Step
     from hy3d_rocm.decode.tools.subjects import Subject
+
+
+_SECONDS = 0.2  # between two states of the line
 
 
 @dataclass(frozen=True)
@@ -179,3 +185,60 @@ def exact_frames(
             raise DecodeCancelled("cancelled before the exact frames were there")
         failed.append(f"{setting.name}: {outcome.error}")
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")
+
+
+class Watched(Protocol):
+    """decode()'s `progress` over several decodes, told of each before it begins."""
+
+    def begin(self, label: str) -> None:
+        """Another decode begins."""
+
+    def __call__(self, done: int, total: int, step: Step, /) -> None:
+        """A grain of it is done."""
+
+
+class ProgressLine:
+    """decode()'s `progress`. On a terminal one line written over and over, elsewhere nothing."""
+
+    def __init__(self, device: torch.device, stream: IO[str]) -> None:
+        self.device = device
+        self.stream = stream
+        self.label = ""
+        self.shows = stream.isatty()
+        self.peak_bytes = 0
+        self._width = 0
+        self._began = self._last = time.perf_counter()
+
+    def begin(self, label: str) -> None:
+        self.label = label
+        self.peak_bytes = 0
+        self._began = time.perf_counter()
+
+    def __call__(self, done: int, total: int, step: Step) -> None:
+        now = time.perf_counter()
+        if not self.shows or now - self._last < _SECONDS:
+            return
+        self._last = now
+        held = held_bytes(self.device)
+        self.peak_bytes = max(self.peak_bytes, held)
+        of = f" of {total}" if total else ""
+        text = (
+            f"{self.label}: {step.kind} {done}{of}, {now - self._began:.0f} s, "
+            f"{size_text(held)} (most {size_text(self.peak_bytes)})"
+        )
+        self.stream.write("\r" + text.ljust(self._width))
+        self._width = len(text)
+        self.stream.flush()
+
+    def clear(self) -> None:
+        """Before other text goes to the same stream."""
+        if self.shows and self._width:
+            self.stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+def held_bytes(device: torch.device) -> int:
+    """What the process holds: of a GPU torch's tensors there, else resident memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return resident_bytes()

@@ -14,8 +14,14 @@ from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.progress import Watched
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
+from hy3d_rocm.decode.tools.runs import (
+    Outcome,
+    Setting,
+    Watched,
+    exact_frames,
+    run_once,
+    strategies_for,
+)
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
