@@ -76,7 +76,7 @@ def load_latents(path: Path, name: str | None = None) -> Tensor:
 
 
 def _read_tensor(path: Path, name: str | None) -> tuple[Tensor, str, bool]:
-    """The tensor that is meant, its name, and whether an old ComfyUI, without its mark, wrote it."""
+    """The tensor that is meant, its name, and whether a ComfyUI without its mark wrote it."""
     from safetensors import SafetensorError, safe_open
 
     _check_file(path, "latents")

@@ -53,8 +53,19 @@ class Row:
 
     @property
     def best(self) -> float:
-        """Seconds of the fastest decode."""
         return min(self.seconds, default=math.inf)
+
+    def take(self, outcome: Outcome, exact: Tensor) -> str:
+        """One more decode of it, whose frames are let go; a line about it."""
+        name, frames, outcome.frames = self.setting.name, outcome.frames, None
+        if outcome.error is not None:
+            return f"{name}: {outcome.kind}, {outcome.error}"
+        if frames is not None and not self.seconds:
+            self.psnr = metrics.psnr(frames, exact)
+        outcome.peak_bytes = max(outcome.peak_bytes, self.outcome.peak_bytes)
+        self.outcome = outcome
+        self.seconds.append(outcome.seconds)
+        return f"{name}: {outcome.seconds:.2f} s, {size_text(outcome.peak_bytes)}"
 
 
 @dataclass
@@ -102,7 +113,7 @@ def optimize(
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
-        str(subject.family.dtype).removeprefix("torch."), _text_of(exact),
+        str(subject.family.dtype).removeprefix("torch."), f"exact: {exact.told}",
         not_swept=tuple(left), is_random=subject.is_random,
     )  # fmt: skip
     say(sweep.reference)
@@ -110,12 +121,20 @@ def optimize(
     try:
         for number in range(repeats):
             for setting in settings(exact.planned_bytes):
-                if late() or (number and not rows[setting.name].ended):
+                row = rows.get(setting.name)
+                if late() or (row is not None and not row.ended):
                     if not number:
                         sweep.left_out.append(setting.name)
                     continue
-                _try(subject, setting, exact.frames, rows, sweep, late, line)
-                say(_progress(rows[setting.name]))
+                if line is not None:
+                    line.begin(setting.name)
+                outcome = run_once(subject, setting, progress=line, cancel=late)
+                if line is not None:
+                    line.clear()
+                if row is None:
+                    row = rows[setting.name] = Row(setting, outcome)
+                    sweep.rows.append(row)
+                say(row.take(outcome, exact.frames))
                 sweep.seconds = clock() - started
                 keep(sweep)
     except KeyboardInterrupt:
@@ -123,39 +142,6 @@ def optimize(
     sweep.seconds = clock() - started
     keep(sweep)
     return sweep
-
-
-def _try(
-    subject: Subject, setting: Setting, exact: Tensor, rows: dict[str, Row], sweep: Sweep,
-    late: Callable[[], bool], line: ProgressLine | None,
-) -> None:  # fmt: skip
-    if line is not None:
-        line.begin(setting.name)
-    outcome = run_once(subject, setting, progress=line, cancel=late)
-    if line is not None:
-        line.clear()
-    row = rows.get(setting.name)
-    if row is None:
-        row = rows[setting.name] = Row(setting, outcome)
-        sweep.rows.append(row)
-        if outcome.frames is not None:
-            row.psnr = metrics.psnr(outcome.frames, exact)
-    elif outcome.error is None:
-        outcome.peak_bytes = max(outcome.peak_bytes, row.outcome.peak_bytes)
-        row.outcome = outcome
-    if outcome.error is None:
-        row.seconds.append(outcome.seconds)
-    outcome.frames = None
-
-
-def _text_of(exact: Outcome) -> str:
-    return f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s"
-
-
-def _progress(row: Row) -> str:
-    if not row.ended:
-        return f"{row.setting.name}: {row.outcome.kind}, {row.outcome.error}"
-    return f"{row.setting.name}: {row.seconds[-1]:.2f} s, {size_text(row.outcome.peak_bytes)}"
 
 
 @dataclass(frozen=True)
@@ -178,17 +164,14 @@ def recommend(sweep: Sweep) -> Recommendation:
     fast = [row for row in good if row.best <= fastest * _SAME_SPEED]
     least = min(row.outcome.peak_bytes for row in fast)
     small = [row for row in fast if row.outcome.peak_bytes <= least * _SAME_MEMORY]
-    chosen = min(small, key=lambda row: (_extras(row.setting), row.outcome.peak_bytes))
+    extras = {r.setting.name: len(r.setting.changed) + (r.setting.batch > 1) for r in small}
+    chosen = min(small, key=lambda row: (extras[row.setting.name], row.outcome.peak_bytes))
     said = [
         f"Set {chosen.setting.call()}: {chosen.best:.2f} s in "
         f"{size_text(chosen.outcome.peak_bytes)}, {_decibels(chosen.psnr)} against exact."
     ]
     said += _others(sweep, ended, good, chosen, floor)
     return Recommendation(chosen.setting, tuple(said))
-
-
-def _extras(setting: Setting) -> int:
-    return len(setting.changed) + (setting.batch > 1)
 
 
 def _floor(ended: list[Row]) -> float:

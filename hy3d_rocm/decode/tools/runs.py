@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -49,8 +49,11 @@ class Setting:
 
     def call(self) -> str:
         """The call that sets it, in Python."""
-        said = [f'strategy="{self.strategy}"'] if self.strategy != "auto" else []
-        said += [f'precision="{self.precision}"'] if self.precision != "auto" else []
+        said = [
+            f'{name}="{value}"'
+            for name, value in (("strategy", self.strategy), ("precision", self.precision))
+            if value != "auto"
+        ]
         if self.budget is not None:
             said.append(f"budget={self.budget!r}".replace("'", '"'))
         if self.changed:
@@ -83,6 +86,11 @@ class Outcome:
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
+    @property
+    def told(self) -> str:
+        """How it was made, in what, how long."""
+        return f"{self.way} in {self.dtype}, {self.seconds:.1f} s"
+
 
 def run_once(
     subject: Subject,
@@ -96,50 +104,30 @@ def run_once(
     """keep: the frames, too. wide: in float32 or float64 whatever type the VAE has. Raises
     KeyboardInterrupt only; everything else a decode may raise is told in the outcome."""
     outcome = Outcome(setting)
-    device = subject.device
-    out = _room_for(subject) if wide else None
-    latents = subject.latents
-    if setting.batch > 1:
-        latents = torch.cat([latents] * setting.batch)
+    family, latents = subject.family, torch.cat([subject.latents] * setting.batch)
+    out = None
+    if wide:
+        shape = family.out_shape(tuple(latents.shape))
+        out = torch.empty(shape, dtype=wide_type(family.dtype), device="cpu")
     try:
-        with PeakMeter(device, interval=0) as meter:
-            began = time.perf_counter()
+        with PeakMeter(subject.device, interval=0) as meter:
             frames, report = decode_with_report(
                 subject.vae, latents, setting.budget, setting.strategy, setting.precision,
                 progress, cancel, setting.options, out,
             )  # fmt: skip
-            outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
-        outcome.error, outcome.kind = _told(error), _kind(error)
+        outcome.kind, outcome.error = _kind(error), first_line(error)
+        if isinstance(error, ValueError):  # a sentence of ours; of all else the class counts, too
+            outcome.error = outcome.error.removeprefix(f"{type(error).__name__}: ")
         outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
-        frames = None
-    else:
-        _fill(outcome, report, meter)
-        outcome.seconds /= setting.batch
-    if keep:
-        outcome.frames = None if frames is None else frames[: len(subject.latents)]
-    return outcome
-
-
-def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
-    outcome.report = report
-    outcome.planning_seconds = report.planning_seconds
-    outcome.seconds = report.seconds
-    outcome.planned_bytes = report.predicted_peak_bytes
-    outcome.peak_bytes = meter.peak_bytes
-    outcome.way = str(report.plan.get("way", report.strategy))
-    outcome.strategy, outcome.dtype = report.strategy, report.dtype
-
-
-def _room_for(subject: Subject) -> Tensor:
-    shape = subject.family.out_shape(tuple(subject.latents.shape))
-    return torch.empty(shape, dtype=wide_type(subject.family.dtype), device="cpu")
-
-
-def _told(error: Exception) -> str:
-    """A refusal is a sentence of ours; of anything else its class counts, too."""
-    told = first_line(error)
-    return told.removeprefix(f"{type(error).__name__}: ") if isinstance(error, ValueError) else told
+        return outcome
+    return replace(
+        outcome, seconds=report.seconds / setting.batch, planning_seconds=report.planning_seconds,
+        planned_bytes=report.predicted_peak_bytes, peak_bytes=meter.peak_bytes,
+        way=str(report.plan.get("way", report.strategy)), strategy=report.strategy,
+        dtype=report.dtype, report=report,
+        frames=frames[: len(subject.latents)] if keep else None,
+    )  # fmt: skip
 
 
 def _kind(error: Exception) -> str:
