@@ -75,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(
-        level=logging.INFO if arguments.verbose else logging.WARNING,
-        format="%(name)s: %(message)s",
+        level=logging.INFO if arguments.verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
     return _COMMANDS[arguments.command](arguments)
 
