@@ -17,7 +17,7 @@ from hy3d_rocm.decode.tools.subjects import Subject, random_latents
 from hy3d_rocm.units import GB, MB
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.tools.progress import ProgressLine
+    from hy3d_rocm.decode.tools.runs import ProgressLine
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
 LEAK_BYTES = 16 * MB  # of heap that may come and go on the host; on a GPU nothing may stay

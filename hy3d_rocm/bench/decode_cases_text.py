@@ -39,7 +39,7 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.decode.memory.meter import steady_malloc
     from hy3d_rocm.decode.tools import files, subjects
-    from hy3d_rocm.decode.tools.progress import ProgressLine
+    from hy3d_rocm.decode.tools.runs import ProgressLine
 
     steady_malloc()
     try:

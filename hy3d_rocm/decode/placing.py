@@ -60,7 +60,7 @@ class Placing:
         if self.result is None and self.sink is not None:
             self.result = self.sink.buffer
         if self.result is None and self.sink is not None and self.sink.folder is not None:
-            from hy3d_rocm.decode.frames.arrays import scratch
+            from hy3d_rocm.decode.frames.output import scratch
 
             self.result = scratch(self.sink.folder, self.shape, self.dtype)
         if self.result is None:

@@ -3,7 +3,7 @@
     python tests/checks/check_resume.py --count 200 [--seed 1] [--decoder double] [--out npy]
 
 Each trial is a decode that is killed (SIGKILL) one to four times, half of them by the clock, half
-at a random call of a function of hy3d_rocm.decode, which also strikes between two calls that take
+at a random call of a function of hy3d_rocm.cli or .decode, also between two calls that take
 no time. In the end the file has to have the same bytes as the one of a decode that nobody
 disturbed, and its frames are decoded and compared. "double" puts frames that are cheap to make in
 the place of the VAE's, so that the kills fall on the writing; "vae" is the command as it is, with a
@@ -89,7 +89,7 @@ def cheap_deliver(
     vae: Any, latents: Any, sink: Any, choice: Any, plan: Any = None, progress: Any = None,
     cancel: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """In the place of delivery.deliver: frames that follow from the latent, three at a time, from
+    """In the place of cli.decode.deliver: frames that follow from the latent, three at a time, from
     the first one wanted on."""
     from hy3d_rocm.decode.report import DecodeReport
 
@@ -110,15 +110,16 @@ def cheap_deliver(
 
 def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None = None) -> int:
     """The command in this process, which is a child. kill_at_call: kills itself at that call of a
-    function of hy3d_rocm.decode; count_to: a file for how many there are."""
+    function of hy3d_rocm.cli or .decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
-    from hy3d_rocm.decode.frames import delivery, segments
+    from hy3d_rocm.cli import decode
+    from hy3d_rocm.decode.frames import sinks
 
-    segments.SEGMENT_FRAMES = SEGMENT_FRAMES
+    sinks.SEGMENT_FRAMES = SEGMENT_FRAMES
     if job.decoder == "double":
-        delivery.deliver = cheap_deliver
+        decode.deliver = cheap_deliver
     calls = 0
-    mine = str(ROOT / "hy3d_rocm" / "decode")
+    mine = tuple(str(ROOT / "hy3d_rocm" / name) for name in ("cli", "decode"))
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         nonlocal calls

@@ -24,11 +24,10 @@ from knowledge_doubles import key, record, tables  # noqa: E402
 from hy3d_rocm.conv.knowledge.command import DatabaseError  # noqa: E402
 from hy3d_rocm.conv.knowledge.command import _write_whole as write_export  # noqa: E402
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
-from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.tools.capture import write_capture  # noqa: E402
 from hy3d_rocm.decode.tools.files import write_json  # noqa: E402
 from hy3d_rocm.doctor.command import write_whole  # noqa: E402

@@ -25,11 +25,9 @@ import claim_child  # noqa: E402
 from claim_child import COUNT  # noqa: E402
 
 from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
-from hy3d_rocm.decode.frames import lock  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
-from hy3d_rocm.decode.frames.fingerprints import FileFingerprints  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 NAMES = ["clip.mp4", "clip.mkv", "clip.npy", "pictures", "12:30.mp4"]
@@ -260,7 +258,7 @@ def test_a_kill_between_publishing_and_the_end_is_known_as_ours(
 def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_asked", lambda handle: None)
+    monkeypatch.setattr(claims, "_asked", lambda handle: None)
     path = tmp_path / "clip.npy"
     words = r"or remove .*clip.npy.partial/owner if that is over"
     with Claim(path), pytest.raises(OutputError, match=words):
@@ -270,7 +268,7 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     ended.wait()
     (tmp_path / "clip.npy.partial").mkdir()
     owner = tmp_path / "clip.npy.partial" / "owner"
-    owner.write_bytes(lock._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
+    owner.write_bytes(claims._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
     assert write(path) == path
     (tmp_path / "clip.npy.partial").mkdir()
     owner.write_text("1 another-machine\n")
@@ -281,8 +279,8 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
 def test_a_drive_that_never_answers_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(lock, "_asked", lambda handle: time.sleep(1))
+    monkeypatch.setattr(claims, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "_asked", lambda handle: time.sleep(1))
     with pytest.raises(OutputError, match="does not answer when asked for a lock"):
         Claim(tmp_path / "clip.mp4").take()
 
@@ -334,7 +332,7 @@ def test_a_name_that_cannot_be_had_is_told_before_anything_is_made(
 def test_a_changed_byte_anywhere_in_a_vae_is_seen_and_nothing_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.decode.frames import fingerprints
+    from hy3d_rocm.decode.frames import resume as fingerprints
 
     file = tmp_path / "vae.safetensors"
     content = bytearray(np.random.default_rng(0).bytes(300_001))

@@ -24,9 +24,10 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
-from hy3d_rocm.decode.frames import delivery, loading, watching  # noqa: E402
-from hy3d_rocm.decode.frames.loading import LoadingError  # noqa: E402
+from hy3d_rocm.cli import decode as command  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
+from hy3d_rocm.decode.tools import loading  # noqa: E402
+from hy3d_rocm.decode.tools.loading import LoadingError  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that cost nothing in the VAE's place."""
-    monkeypatch.setattr(delivery, "deliver", check_resume.cheap_deliver)
+    monkeypatch.setattr(command, "deliver", check_resume.cheap_deliver)
 
 
 def run(inputs: Path, out: Path, *more: str) -> int:
@@ -109,12 +110,12 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hy3d_rocm.decode.frames.segments.SEGMENT_FRAMES", 4)
+    monkeypatch.setattr("hy3d_rocm.decode.frames.sinks.SEGMENT_FRAMES", 4)
     expected, out = tmp_path / "expected.mp4", tmp_path / "clip.mp4"
     assert run(inputs, expected, "--resume") == 0
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "deliver", stopped_after(15))
+        patched.setattr(command, "deliver", stopped_after(15))
         assert run(inputs, out, "--resume") == 130
     assert signal.getsignal(signal.SIGINT) is before
     assert "the same command goes on" in capsys.readouterr().err
@@ -128,7 +129,7 @@ def test_ctrl_c_without_resume_leaves_nothing(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(delivery, "deliver", stopped_after(15))
+    monkeypatch.setattr(command, "deliver", stopped_after(15))
     assert run(inputs, tmp_path / "clip.mp4") == 130
     assert "nothing is left" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -137,7 +138,7 @@ def test_ctrl_c_without_resume_leaves_nothing(
 def test_a_second_ctrl_c_stops_at_once(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "deliver", stopped_after(3, KeyboardInterrupt()))
+    monkeypatch.setattr(command, "deliver", stopped_after(3, KeyboardInterrupt()))
     assert run(inputs, tmp_path / "clip.mp4") == 130
 
 
@@ -147,7 +148,7 @@ def test_another_latent_needs_restart(
 ) -> None:  # fmt: skip
     out, other = tmp_path / "clip.mp4", tmp_path / "other.safetensors"
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "deliver", stopped_after(9))
+        patched.setattr(command, "deliver", stopped_after(9))
         assert run(inputs, out, "--resume") == 130
     save_file({"latents": torch.zeros(1, 4, 9, 2, 3)}, other)
     changed = ["decode", str(other), "--vae", str(inputs / "vae"), "--out", str(out), "--device",
@@ -385,7 +386,7 @@ def test_odd_arguments_are_told_before_anything_is_decoded(
     inputs: Path, tmp_path: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(delivery, "deliver", lambda *_, **__: pytest.fail("decoded"))
+    monkeypatch.setattr(command, "deliver", lambda *_, **__: pytest.fail("decoded"))
     try:
         code = run(inputs, tmp_path / "clip.mp4", *more)
     except SystemExit as ended:
@@ -428,7 +429,7 @@ def test_another_vae_is_never_gone_on_with(
     argv = ["decode", latents, "--vae", str(vae), "--out", str(out), "--device", "cpu", "--resume"]
     before = file.stat()
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "deliver", stopped_after(9))
+        patched.setattr(command, "deliver", stopped_after(9))
         assert cli.main(argv) == 130
     content = bytearray(file.read_bytes())
     content[-len(content) // 3] ^= 1
@@ -485,9 +486,9 @@ class _Terminal(io.StringIO):
 
 def test_progress_tells_frames_time_memory_and_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
     for stream in (_Terminal(), io.StringIO()):
-        watched = watching.WatchedSink(TensorSink(), torch.device("cpu"), stream)
+        watched = command.WatchedSink(TensorSink(), torch.device("cpu"), stream)
         with watched:
             watched.begin((1, 3, 8, 4, 4), torch.float32, {"strategy": "streamed"})
             clock[0] += 20

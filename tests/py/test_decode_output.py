@@ -19,10 +19,9 @@ from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decode.checks import check_result  # noqa: E402
 from hy3d_rocm.decode.frames import output, video  # noqa: E402
-from hy3d_rocm.decode.frames.arrays import MemmapSink, scratch  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.decode.frames.output import OutputError, scratch  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.memory.meter import PeakMeter  # noqa: E402
 
 FPS = Fraction(24)

@@ -18,10 +18,13 @@ pytest.importorskip("diffusers")
 
 import check_resume  # noqa: E402
 
-from hy3d_rocm.decode.frames import arrays, segments  # noqa: E402
-from hy3d_rocm.decode.frames.fingerprints import file_fingerprint, tensor_fingerprint  # noqa: E402
+from hy3d_rocm.decode.frames import sinks  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
+from hy3d_rocm.decode.frames.resume import (  # noqa: E402
+    Parts,
+    file_fingerprint,
+    tensor_fingerprint,
+)
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 JOB = {"latents": "abc", "budget": "6GB"}
@@ -31,8 +34,7 @@ COUNT = 13
 
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_FRAMES", 4)
-    monkeypatch.setattr(arrays, "CHECKPOINT_FRAMES", 4)
+    monkeypatch.setattr(sinks, "SEGMENT_FRAMES", 4)
 
 
 def make_frames(samples: int = 1) -> Any:
@@ -216,6 +218,44 @@ def test_a_kill_between_the_arrays_renaming_and_the_end_loses_nothing(
         assert sink.finish() == path
     assert np.array_equal(np.load(path), frames.numpy())
     assert [f.name for f in tmp_path.iterdir()] == ["clip.npy"]
+
+
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.npy"])
+def test_a_kill_while_the_file_has_both_names_loses_nothing_and_makes_no_second_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    frames, path = make_frames(), tmp_path / name
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with Parts(path, JOB) as parts:
+        sink = begin(path, parts, frames)
+        put(sink, frames, 0, COUNT)
+        with monkeypatch.context() as patched:
+            patched.setattr("hy3d_rocm.decode.frames.claim.Path.unlink", kill)
+            with pytest.raises(Killed):
+                sink.finish()
+    content = path.read_bytes()
+    with Parts(path, JOB) as parts:
+        assert begin(path, parts, frames).finish() == path
+    assert path.read_bytes() == content
+    assert [f.name for f in tmp_path.iterdir()] == [name]
+
+
+def test_an_array_whose_data_are_gone_is_never_taken_for_complete_again(tmp_path: Path) -> None:
+    frames, path = make_frames(), tmp_path / "clip.npy"
+    with Parts(path, JOB) as parts:
+        sink = begin(path, parts, frames)
+        put(sink, frames, 0, COUNT)
+        sink.abort()
+        (parts.folder / "frames.npy").unlink()
+    for _ in range(2):  # killed as soon as there is a new file, and then once more
+        with Parts(path, JOB) as parts:
+            assert begin(path, parts, frames).first_wanted(0) == 0
 
 
 def test_what_is_the_users_in_the_folder_stays(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decode import DecodeOptions  # noqa: E402
 from hy3d_rocm.decode.frames import video  # noqa: E402
-from hy3d_rocm.decode.frames.arrays import MemmapSink  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 

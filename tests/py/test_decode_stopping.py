@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 HEAD = (
     "import hashlib, signal, sys, time\n"
-    "from hy3d_rocm.decode.frames.stopping import interruptible\n"
+    "from hy3d_rocm.cli.stopping import interruptible\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever the parent ignores
     "say = lambda text: print(text, file=sys.stderr, flush=True)\n"
     "with interruptible(say) as cancel:\n"

@@ -21,7 +21,7 @@ from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
@@ -124,7 +124,7 @@ def named(found: list[Setting]) -> dict[str, Setting]:
 
 def test_a_gpu_is_swept_for_precision_and_all_that_is_chosen_about_memory() -> None:
     subject = machine(has_global_norms=True)
-    found = named(candidates.settings_for(subject, quarter=700))
+    found = named(optimize.settings_for(subject, quarter=700))
     assert {s.precision for s in found.values()} == {"auto", "fp16", "fp32"}  # bf16 is its own
     assert found["streamed cleanup 1"].options == DecodeOptions(cleanup_frequency=1)
     assert found["streamed cleanup 0"].options == DecodeOptions(cleanup_frequency=0)
@@ -135,40 +135,40 @@ def test_a_gpu_is_swept_for_precision_and_all_that_is_chosen_about_memory() -> N
     assert found["streamed without offload"].budget == 700
     assert found["auto threshold 0.5"].options == DecodeOptions(memory_threshold=0.5)
     assert found["auto threshold 0.95"].strategy == "auto"
-    last = candidates.memory_settings(subject.family, "cuda", ("streamed",), quarter=700)
+    last = optimize.memory_settings(subject.family, "cuda", ("streamed",), quarter=700)
     assert list(found.values())[-len(last) :] == last, "what is likely best comes first"
-    assert candidates.not_swept(subject.family, "cuda", ("streamed",)) == ()
+    assert optimize.not_swept(subject.family, "cuda", ("streamed",)) == ()
 
 
 def test_what_means_nothing_on_a_gpu_is_left_out_with_a_reason() -> None:
     subject = machine()  # norms per position
-    found = named(candidates.settings_for(subject, budget="6GB"))
+    found = named(optimize.settings_for(subject, budget="6GB"))
     assert not [name for name in found if "offload" in name or "threshold" in name]
     assert all(s.budget == "6GB" for s in found.values())
-    said = " ".join(candidates.not_swept(subject.family, "cuda", ("streamed", "tiled"), "6GB"))
+    said = " ".join(optimize.not_swept(subject.family, "cuda", ("streamed", "tiled"), "6GB"))
     assert "cpu_offload is not tried: V streams in chunks" in said
     assert "memory_threshold is not tried" in said
     only = machine(has_global_norms=True)
-    found = named(candidates.settings_for(only, strategies=("whole",)))
+    found = named(optimize.settings_for(only, strategies=("whole",)))
     assert "whole cleanup 1" in found
     assert not [name for name in found if "offload" in name]
-    assert "streamed alone" in candidates.not_swept(only.family, "cuda", ("whole",))[0]
+    assert "streamed alone" in optimize.not_swept(only.family, "cuda", ("whole",))[0]
 
 
 def test_a_cpu_is_not_swept_for_what_a_gpus_allocator_holds_and_says_so() -> None:
     subject = machine("cpu", has_global_norms=True)
-    found = named(candidates.settings_for(subject))
+    found = named(optimize.settings_for(subject))
     assert {s.precision for s in found.values()} == {"auto"}
-    assert candidates.memory_settings(subject.family, "cpu", ("streamed",)) == []
+    assert optimize.memory_settings(subject.family, "cpu", ("streamed",)) == []
     assert not [
         s for s in found.values() if s.batch > 1 or set(s.changed) - {"slice_bytes", "chunk_size"}
     ]
-    said = candidates.not_swept(subject.family, "cpu", ("streamed",), chunks=(2, 4))
+    said = optimize.not_swept(subject.family, "cpu", ("streamed",), chunks=(2, 4))
     assert said[0].startswith("chunk_size is ignored by streamed: the norms of V")
     for word in ("cpu_offload", "cleanup_frequency", "memory_threshold", "batch", "fp32"):
         assert word in said[1]
     image = machine("cpu", is_image=True)
-    assert "single images" in candidates.not_swept(image.family, "cpu", ("tiled",), chunks=(2,))[0]
+    assert "single images" in optimize.not_swept(image.family, "cpu", ("tiled",), chunks=(2,))[0]
 
 
 def test_of_equal_figures_the_setting_that_changes_least_is_recommended() -> None:
@@ -204,7 +204,7 @@ def test_a_sweep_measures_all_and_keeps_each_row(subject: subjects.Subject) -> N
     kept: list[int] = []
     found = optimize.optimize(
         subject,
-        lambda planned: candidates.settings_for(
+        lambda planned: optimize.settings_for(
             subject, strategies=("whole", "streamed"), chunks=(1, 2)
         ),
         repeats=2,
@@ -429,7 +429,7 @@ def test_validate_corrects_the_statistics_as_decode_does(
         raise ValueError("enough")
 
     monkeypatch.setattr(validate, "validate", stop)
-    monkeypatch.setattr("hy3d_rocm.decode.tools.command._subject", lambda _: SimpleNamespace(
+    monkeypatch.setattr("hy3d_rocm.cli.tools._subject", lambda _: SimpleNamespace(
         device=torch.device("cpu")))  # fmt: skip
     common = ["--out", str(tmp_path)]
     assert cli.main(["validate", *common]) == cli.main(["validate", "--passes", "3", *common]) == 1

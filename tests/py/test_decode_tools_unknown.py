@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from test_decode_unknown import HALO, MB, ConvNet, latents  # noqa: E402
 
-from hy3d_rocm.decode.tools import candidates, optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
 from hy3d_rocm.decode.tools.planning import plan_of  # noqa: E402
 
 ALL = ("whole", "streamed", "tiled", "cpu")
@@ -47,12 +47,12 @@ def test_a_tile_that_sees_too_little_is_told_in_a_verdict(subject: subjects.Subj
 
 
 def test_optimize_tries_what_there_is(subject: subjects.Subject) -> None:
-    settings = candidates.settings_for(subject, quarter=64 * MB)
+    settings = optimize.settings_for(subject, quarter=64 * MB)
     assert {s.strategy for s in settings} == {"whole", "tiled"}
     sweep = optimize.optimize(subject, lambda planned: settings[:1], repeats=1)
     assert sweep.rows[0].ended
     with pytest.raises(ValueError, match="whole and tiled only"):
-        candidates.settings_for(subject, strategies=("streamed",))
+        optimize.settings_for(subject, strategies=("streamed",))
 
 
 def test_latents_of_a_size_are_found_by_asking_the_vae() -> None:

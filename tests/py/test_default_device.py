@@ -122,7 +122,7 @@ def test_a_video_that_is_read_from_a_file_is_the_same(tmp_path: Path) -> None:
     from decode_doubles import tiny_vae
     from safetensors.torch import save_file
 
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     vae = tiny_vae("wan")
     vae.register_to_config(latents_mean=[0.1] * 4, latents_std=[1.5] * 4)

@@ -124,9 +124,18 @@ def test_comfy_only_under_the_comfy_folder() -> None:
         assert not names, f"{relative(path)} imports {names}"
 
 
+def test_nothing_imports_the_command_line() -> None:
+    for path in PYTHON_SOURCES:
+        if relative(path).startswith(("hy3d_rocm/cli/", "hy3d_rocm/__main__.py")):
+            continue
+        names = [m for m in imported_modules(path) if re.match(r"hy3d_rocm\.cli\b", m)]
+        assert not names, f"{relative(path)} imports {names}"
+
+
 def test_env_and_the_door_do_not_import_torch_at_module_level() -> None:
     lean = [path for path in PYTHON_SOURCES if relative(path).startswith("hy3d_rocm/env/")]
-    lean += [ROOT / "hy3d_rocm" / name for name in ("__init__.py", "_native.py", "cli.py")]
+    lean += [ROOT / "hy3d_rocm" / name for name in ("__init__.py", "_native.py")]
+    lean += sorted((ROOT / "hy3d_rocm" / "cli").glob("*.py"))
     lean += sorted((ROOT / "hy3d_rocm" / "_fallback").glob("*.py"))
     for path in lean:
         heavy = {m.split(".")[0] for m in imported_modules(path, top_level_only=True)}

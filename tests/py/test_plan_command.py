@@ -64,10 +64,10 @@ def budget_of(device: int, host: int, unified: bool) -> Any:
 
 def wide_job() -> Any:
     """Of HunyuanVideo's real width, so that there is something to spill."""
+    from hy3d_rocm.cli.plan import bare_vae
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.planning.backends import host_backend
     from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.tools.plan_command import bare_vae
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
     return Job(family, (1, 16, 9, 40, 64), torch.device("cuda"), half, half, host_backend)
@@ -82,8 +82,8 @@ def wide_job() -> Any:
 def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states(
     kind: str, strategy: str, device: str
 ) -> None:
+    from hy3d_rocm.cli.program import sections_of
     from hy3d_rocm.decode.planning.compiled import compile_job
-    from hy3d_rocm.decode.tools.program import sections_of
 
     job = job_of(kind, (5, 8, 8), device)
     compiled = compile_job(job, budget_of(NO_LIMIT, NO_LIMIT, device == "cpu"), strategy)
@@ -99,8 +99,8 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
 
 
 def test_the_table_follows_slices_that_leave_for_the_host() -> None:
+    from hy3d_rocm.cli.program import sections_of, table
     from hy3d_rocm.decode.planning.compiled import compile_job
-    from hy3d_rocm.decode.tools.program import sections_of, table
 
     job = wide_job()
     full = compile_job(job, budget_of(NO_LIMIT, NO_LIMIT, False), "streamed").plan()
@@ -120,8 +120,8 @@ def test_the_table_follows_slices_that_leave_for_the_host() -> None:
 
 
 def test_every_slice_of_the_table_is_made_before_it_is_read_and_freed_once() -> None:
+    from hy3d_rocm.cli.program import sections_of
     from hy3d_rocm.decode.planning.compiled import compile_job
-    from hy3d_rocm.decode.tools.program import sections_of
 
     room = budget_of(NO_LIMIT, NO_LIMIT, True)
     for section in sections_of(compile_job(job_of("wan", (5, 8, 8), "cpu"), room, "tiled")):

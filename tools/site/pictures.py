@@ -63,7 +63,7 @@ def layers() -> None:
     p = Picture(960, 500)
     p.box(20, 20, 440, 70, DOOR, "comfy/", "nodes, corrections of other packs, settings",
           "the only place that imports ComfyUI")
-    p.box(480, 20, 220, 70, DOOR, "cli.py", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
+    p.box(480, 20, 220, 70, DOOR, "cli/", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
     p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
     p.box(20, 125, 175, 90, LOGIC, "decode/", "family: a VAE's layers", "planning: which way",
           "engines: what is in memory")

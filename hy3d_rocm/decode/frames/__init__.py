@@ -1,1 +1,1 @@
-"""Where frames go: tensors, arrays, video files; and `hy3d-rocm decode`, which can be resumed."""
+"""Decoded frames into files; a decode into them can be killed and go on."""

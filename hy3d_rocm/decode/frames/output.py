@@ -1,5 +1,4 @@
-"""What takes decoded frames, and how a file is written: the sinks themselves are beside it (arrays,
-video, segments), sinks.py picks one.
+"""What takes decoded frames, and how a file is written; the sinks themselves are in sinks.py.
 
 Whoever decodes calls begin() once the shape is known, put() with frames as they are done, and at
 the end finish(), or abort() after whatever went wrong. What is written lies in NAME.partial/
@@ -8,7 +7,11 @@ the end finish(), or abort() after whatever went wrong. What is written lies in 
 
 from __future__ import annotations
 
+import errno
+import math
+import mmap
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 ALL = slice(None)
-
-VIDEO_SUFFIXES = {".mp4": "mp4", ".mkv": "matroska"}
 
 
 class OutputError(OSError):
@@ -68,7 +69,7 @@ class Sink(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Where there is room for the like of it (arrays.scratch); None for what is in memory."""
+        """Where there is room for the like of it (scratch); None for what is in memory."""
 
 
 def partial_of(path: Path) -> Path:
@@ -87,24 +88,25 @@ def told(path: Path) -> Iterator[None]:
         raise OutputError(f"{path} cannot be written: {_reason(path, error)}") from error
 
 
-def _reason(path: Path, error: OSError) -> str:
-    import errno
+_REASONS = {
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+    ): "the disk is full ({error}); make room, or name a file on another disk",
+    (errno.EROFS, errno.EACCES, errno.EPERM): "{folder} does not let this user write ({error}); "
+    "name another folder",
+    (errno.ENOENT,): "the folder {folder} does not exist; make it first",
+    (errno.EISDIR,): "a folder has that name; remove it, or choose another name",
+    (errno.ENOTDIR,): "{folder} is no folder; name one that is",
+    (errno.ENAMETOOLONG,): "the name, or the path to it, is too long; choose a shorter one",
+    (errno.ELOOP,): "a link in its path leads to itself; name the folder that is meant",
+}
 
-    folder = path.parent
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({error.strerror}); make room, or name a file on another disk"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{folder} does not let this user write ({error.strerror}); name another folder"
-    if error.errno == errno.ENOENT:
-        return f"the folder {folder} does not exist; make it first"
-    if error.errno == errno.EISDIR:
-        return "a folder has that name; remove it, or choose another name"
-    if error.errno == errno.ENOTDIR:
-        return f"{folder} is no folder; name one that is"
-    if error.errno == errno.ENAMETOOLONG:
-        return "the name, or the path to it, is too long; choose a shorter one"
-    if error.errno == errno.ELOOP:
-        return "a link in its path leads to itself; name the folder that is meant"
+
+def _reason(path: Path, error: OSError) -> str:
+    for numbers, text in _REASONS.items():
+        if error.errno in numbers:
+            return text.format(folder=path.parent, error=error.strerror)
     return f"{error.strerror or error}"
 
 
@@ -129,3 +131,19 @@ def settle_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Zeros on the disk instead of in memory, in a file without a name in `folder`: for tiles of a
+    video that is written when all are added up. It goes with its last tensor, also in a kill."""
+    import torch
+
+    size = math.prod(shape) * dtype.itemsize
+    with told(folder / "scratch"):
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  mapped beyond its end
+        with file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)

@@ -8,24 +8,15 @@ The encoder's thread count is fixed, because x264's output depends on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.claim import Claim
-from hy3d_rocm.decode.frames.output import (
-    ALL,
-    VIDEO_SUFFIXES,
-    OutputError,
-    Shape,
-    settle,
-    told,
-)
+from hy3d_rocm.decode.frames.output import OutputError, Shape, settle, told
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
@@ -33,6 +24,7 @@ logger = logging.getLogger("hy3d_rocm")
 _THREADS = 4
 _BT709, _LIMITED_RANGE = 1, 1  # as FFmpeg numbers them
 _MUXER = {"fflags": "+bitexact"}  # Matroska: no random identifiers
+SUFFIXES = {".mp4": "mp4", ".mkv": "matroska"}  # and what FFmpeg calls the container
 PIXEL_FORMATS = ("auto", "yuv420p", "yuv444p")
 
 
@@ -67,10 +59,6 @@ class VideoSettings:
         odd = 1 if self.stored_format == "yuv420p" else 0
         return height + (height & odd), width + (width & odd)
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able, for a manifest."""
-        return {"fps": str(self.fps), "crf": self.crf, "pixel_format": self.stored_format}
-
 
 def require_av(path: Path) -> Any:
     """The module av; OutputError where it, or its h264 encoder, is missing."""
@@ -88,31 +76,6 @@ def require_av(path: Path) -> Any:
             ".npy file"
         ) from None
     return av
-
-
-def check_picture(shape: Shape, path: Path) -> None:
-    """OutputError unless the frames are one video of grey or RGB pictures."""
-    if shape[0] != 1:
-        raise OutputError(
-            f"{path}: the frames {tuple(shape)} are {shape[0]} videos, which one file cannot hold; "
-            "decode one sample (--sample 0), or name a .npy file, which holds all"
-        )
-    if shape[1] not in (1, 3):
-        raise OutputError(
-            f"{path}: the frames have {shape[1]} channels, a picture has 1 or 3; name a .npy file"
-        )
-
-
-def new_frames(first: int, frames: Tensor, rows: slice, columns: slice, wanted: int) -> Tensor:
-    """The part of frames (1, C, t, H, W) from frame `wanted` on."""
-    if (rows, columns) != (ALL, ALL):
-        raise OutputError(
-            "parts of pictures were given where whole ones are written; put tiles together first, "
-            "or name a .npy file"
-        )
-    if first > wanted:
-        raise RuntimeError(f"frames {wanted} .. {first} were left out: frame {first} came next")
-    return frames[:, :, wanted - first :]
 
 
 def pictures(frames: Tensor) -> Iterator[Any]:
@@ -208,105 +171,6 @@ def drop_container(container: Any, file: Any) -> None:
         file.close()
     except OSError as error:
         logger.debug("a video that was given up: %s", error)
-
-
-class VideoSink:
-    """Frames of one sample to a video file, encoded as they come."""
-
-    def __init__(self, path: Path, settings: VideoSettings, claim: Claim) -> None:
-        self.path = path
-        self.settings = settings
-        self.claim = claim
-        self._is_taken = False
-        self._encoder: Encoder | None = None
-        self._shape: Shape | None = None
-        self._plan: Mapping[str, Any] | None = None
-
-    def begin(
-        self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
-    ) -> None:
-        check_picture(shape, self.path)
-        if self._encoder is not None and plan == self._plan:
-            return
-        if self._encoder is not None:
-            self._encoder.drop()
-            self._encoder = None
-        self._shape, self._plan = shape, plan
-        require_av(self.path)
-        if not self._is_taken:
-            self.claim.take()
-            self._is_taken = True
-        say_padding(self.path, shape, self.settings)
-        suffix = self.path.suffix.lower()
-        made, container = self.claim.folder / f"whole{suffix}", VIDEO_SUFFIXES[suffix]
-        try:
-            self._encoder = Encoder(made, container, (shape[3], shape[4]), self.settings)
-        except BaseException:
-            self._release()
-            raise
-
-    def host_bytes(self, shape: Shape) -> int:
-        return encoder_bytes(shape)
-
-    def first_wanted(self, sample: int) -> int:
-        return self._encoder.frames if self._encoder is not None else 0
-
-    def put(
-        self, sample: int, first: int, frames: Tensor, rows: slice = ALL, columns: slice = ALL
-    ) -> None:
-        encoder = self._opened()
-        for picture in pictures(new_frames(first, frames, rows, columns, encoder.frames)):
-            encoder.add(picture)
-
-    def finish(self) -> Path:
-        encoder, shape = self._opened(), self._shape
-        assert shape is not None
-        if encoder.frames != shape[2]:
-            raise RuntimeError(f"{self.path}: {encoder.frames} of {shape[2]} frames came")
-        encoder.close()
-        self._encoder = None
-        self.claim.publish(encoder.path)
-        self._release()
-        return self.path
-
-    def abort(self) -> None:
-        try:
-            if self._encoder is not None:
-                frames = self._encoder.frames
-                self._encoder.drop()
-                self._encoder = None
-                logger.info("%s: stopped after %d frames, nothing is left", self.path, frames)
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self._is_taken:
-            self._is_taken = False
-            self.claim.release()
-
-    @property
-    def buffer(self) -> Tensor | None:
-        return None
-
-    @property
-    def folder(self) -> Path:
-        return self.path.parent
-
-    def _opened(self) -> Encoder:
-        if self._encoder is None:
-            raise RuntimeError("a sink was used before begin() or after its end")
-        return self._encoder
-
-
-def say_padding(path: Path, shape: Shape, settings: VideoSettings) -> None:
-    """Logs that the file's pictures are larger than the frames, where they are."""
-    stored = settings.stored_size(shape[3], shape[4])
-    if stored != tuple(shape[3:]):
-        logger.warning(
-            "%s: %dx%d is odd, which yuv420p cannot hold; the last row or column is repeated, "
-            "%dx%d (yuv444p keeps the size)",
-            path, shape[4], shape[3], stored[1], stored[0],
-        )  # fmt: skip
 
 
 def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> None:

@@ -28,6 +28,7 @@ from hy3d_rocm.decode.tools.files import (
     let_go,
     machine_facts,
     plain,
+    replacing,
     stamped,
     write_json,
 )
@@ -120,14 +121,15 @@ def _finish(note: Note, error: BaseException | None) -> None:
     if note.path is None:
         return
     note.facts["outcome"] = _outcome(error)
-    note.facts["error"] = None if error is None else _described(error)
-    report = None if note.report is None else plain(note.report.as_dict())
-    note.facts["report"] = anonymous(report)
-    events = list(note.report.events) if note.report is not None else []
+    if error is not None:
+        note.facts["error"] = {"type": type(error).__name__, "text": anonymous(str(error))}
+    events: list[dict[str, Any]] = []
+    if note.report is not None:
+        note.facts["report"] = anonymous(plain(note.report.as_dict()))
+        events = note.report.events
     try:
         write_json(note.path, note.facts)
-        if note.facts["outcome"] == "failed" or events:
-            _log_errors(note, events)
+        _log_errors(note.path, note.facts, events)
     except OSError as trouble:
         logger.warning("[VAE Decode] The capture is not complete: %s", trouble)
 
@@ -142,21 +144,18 @@ def _outcome(error: BaseException | None) -> str:
     return "cancelled" if is_wish or "Interrupt" in type(error).__name__ else "failed"
 
 
-def _described(error: BaseException) -> dict[str, Any]:
-    return {"type": type(error).__name__, "text": anonymous(str(error))}
-
-
-def _log_errors(note: Note, events: list[dict[str, Any]]) -> None:
+def _log_errors(path: Path, facts: dict[str, Any], events: list[dict[str, Any]]) -> None:
     """A line each for what was survived and what was not, in errors-DAY.jsonl."""
-    assert note.path is not None
     now = datetime.now(UTC)
-    base = {"time": now.isoformat(timespec="seconds"), "capture": note.path.name}
+    base = {"time": now.isoformat(timespec="seconds"), "capture": path.name}
     lines = [{**base, "survived": True, **event} for event in events]
-    if note.facts["outcome"] == "failed":
-        lines.append({**base, "survived": False, **note.facts["error"]})
+    if facts["outcome"] == "failed":
+        lines.append({**base, "survived": False, **facts["error"]})
+    if not lines:
+        return
     text = "".join(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
     # One write at the end of the file: other decodes write theirs meanwhile.
-    with open(note.path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
+    with open(path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
         file.write(text.encode())
 
 
@@ -173,7 +172,7 @@ def facts_of(family: Any, source: Tensor, asked: Any, encode: bool = False) -> d
             "device": str(source.device),
         },
         "vae": _vae_facts(family),
-        "options": _options(asked),
+        "options": plain(_options(asked)),
         "machine": machine_facts(),
         "outcome": "began",
         "error": None,
@@ -187,7 +186,7 @@ def _vae_facts(family: Any) -> dict[str, Any]:
     # What diffusers adds (_name_or_path ...) tells where files lie; its version may be needed.
     kept = {
         key: value
-        for key, value in (dict(config) if isinstance(config, Mapping) else {}).items()
+        for key, value in (config.items() if isinstance(config, Mapping) else ())
         if not str(key).startswith("_") or key in ("_class_name", "_diffusers_version")
     }
     return {
@@ -203,16 +202,9 @@ def _vae_facts(family: Any) -> dict[str, Any]:
 
 def _options(asked: Any) -> dict[str, Any]:
     """The caller's choices that can be told: no callables, no tensors."""
-    found: dict[str, Any] = {}
-    for name in ("budget", "strategy", "precision", "options"):
-        value = getattr(asked, name, None)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found.update(dataclasses.asdict(value))
-        else:
-            found[name] = value
-    found.pop("options", None)
-    made: dict[str, Any] = plain(found)
-    return made
+    found = {name: getattr(asked, name, None) for name in ("budget", "strategy", "precision")}
+    options = getattr(asked, "options", None)
+    return found if options is None else found | dataclasses.asdict(options)
 
 
 def fingerprint(module: Any) -> str:
@@ -250,8 +242,7 @@ def write_capture(
                 "capture may: capture a shorter one that fails, too"
             )
     name = re.sub(r"[^\w.-]+", "-", facts["vae"]["family"]).strip("-") or "vae"
-    stem = f"{name}_{facts['kind']}"
-    path = stamped(folder, stem, ".json")
+    path = stamped(folder, f"{name}_{facts['kind']}", ".json")
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
     try:
@@ -270,15 +261,10 @@ def _save(stored: dict[str, Tensor], path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    partial = path.with_name(path.name + ".partial")
     try:
-        save_file(stored, partial)
-        os.replace(partial, path)
-    except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise
+        with replacing(path) as partial:
+            save_file(stored, partial)
+    except SafetensorError as error:
         raise OSError(f"{path} can't be written: {error}") from error
 
 

@@ -4,14 +4,17 @@ that name neither it nor its user. Imports no torch at module level."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import platform
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.decode.frames.output import partial_of
 from hy3d_rocm.env.shown import anonymous
 
 ROOT = Path("test_data")
@@ -27,37 +30,39 @@ def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -
     """
     folder.mkdir(parents=True, exist_ok=True)
     time = f"{now or datetime.now(UTC):%Y%m%d_%H%M%S}"
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         path = folder / f"{stem}_{time}{f'_{number}' if number > 1 else ''}{suffix}"
         try:
-            os.close(os.open(_partial(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            partial_of(path).touch(exist_ok=False)
         except FileExistsError:
             continue
         # Looked at now: whoever had the name before has written it, or has let it go.
         if not path.exists():
             return path
-        _partial(path).unlink(missing_ok=True)
+        partial_of(path).unlink(missing_ok=True)
+    raise AssertionError("numbers end")
 
 
 def let_go(path: Path) -> None:
     """The name that stamped() gave is not used."""
     with contextlib.suppress(OSError):
-        _partial(path).unlink()
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
+        partial_of(path).unlink()
 
 
 def write_json(path: Path, data: Any) -> None:
     """`data` in strict JSON; the file is complete or not there."""
-    partial = _partial(path)
-    try:
+    with replacing(path) as partial:
         partial.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to inside, which becomes `path`, or goes where that fails."""
+    partial = partial_of(path)
+    try:
+        yield partial
         os.replace(partial, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise

@@ -1,4 +1,5 @@
-"""`hy3d-rocm optimize`: a decode with each setting in turn; ends in what to set, in sentences."""
+"""`hy3d-rocm optimize`: what it tries on a machine; a decode with each of these settings in turn;
+what to set, in sentences."""
 
 from __future__ import annotations
 
@@ -9,16 +10,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
+from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.progress import ProgressLine
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
-from hy3d_rocm.units import size_text
+from hy3d_rocm.decode.tools.runs import (
+    Outcome,
+    ProgressLine,
+    Setting,
+    exact_frames,
+    run_once,
+    strategies_for,
+)
+from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.tools.subjects import Subject
 
+CHUNKS = (1, 2, 4, 8)  # the specification's
+_SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}
+_CLEANUPS = (1, 0)  # after each result; never
+_THRESHOLDS = (0.5, 0.95)  # below and above the usual share of what is free
+_BATCH = 2
 _ALLOWED_LOSS_DB = 0.5  # against the VAE's own decode in its own type
 _SAME_SPEED = 1.05  # what is within that of the fastest counts as fast
 _SAME_MEMORY = 1.05  # and what is within that of the least as little
@@ -40,8 +53,19 @@ class Row:
 
     @property
     def best(self) -> float:
-        """Seconds of the fastest decode."""
         return min(self.seconds, default=math.inf)
+
+    def take(self, outcome: Outcome, exact: Tensor) -> str:
+        """One more decode of it, whose frames are let go; a line about it."""
+        name, frames, outcome.frames = self.setting.name, outcome.frames, None
+        if outcome.error is not None:
+            return f"{name}: {outcome.kind}, {outcome.error}"
+        if frames is not None and not self.seconds:
+            self.psnr = metrics.psnr(frames, exact)
+        outcome.peak_bytes = max(outcome.peak_bytes, self.outcome.peak_bytes)
+        self.outcome = outcome
+        self.seconds.append(outcome.seconds)
+        return f"{name}: {outcome.seconds:.2f} s, {size_text(outcome.peak_bytes)}"
 
 
 @dataclass
@@ -75,7 +99,7 @@ def optimize(
 ) -> Sweep:
     """settings: of whole's planned bytes, the list to try. limit: seconds after which nothing is
     begun and what runs is cancelled at its next grain. repeats: rounds at most. keep: called after
-    each decode, so that nothing is lost. left: sentences of candidates.not_swept(). Ctrl-C ends it
+    each decode, so that nothing is lost. left: sentences of not_swept(). Ctrl-C ends it
     with the rows so far.
     """
     started = clock()
@@ -89,7 +113,7 @@ def optimize(
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
-        str(subject.family.dtype).removeprefix("torch."), _text_of(exact),
+        str(subject.family.dtype).removeprefix("torch."), f"exact: {exact.told}",
         not_swept=tuple(left), is_random=subject.is_random,
     )  # fmt: skip
     say(sweep.reference)
@@ -97,12 +121,20 @@ def optimize(
     try:
         for number in range(repeats):
             for setting in settings(exact.planned_bytes):
-                if late() or (number and not rows[setting.name].ended):
+                row = rows.get(setting.name)
+                if late() or (row is not None and not row.ended):
                     if not number:
                         sweep.left_out.append(setting.name)
                     continue
-                _try(subject, setting, exact.frames, rows, sweep, late, line)
-                say(_progress(rows[setting.name]))
+                if line is not None:
+                    line.begin(setting.name)
+                outcome = run_once(subject, setting, progress=line, cancel=late)
+                if line is not None:
+                    line.clear()
+                if row is None:
+                    row = rows[setting.name] = Row(setting, outcome)
+                    sweep.rows.append(row)
+                say(row.take(outcome, exact.frames))
                 sweep.seconds = clock() - started
                 keep(sweep)
     except KeyboardInterrupt:
@@ -110,39 +142,6 @@ def optimize(
     sweep.seconds = clock() - started
     keep(sweep)
     return sweep
-
-
-def _try(
-    subject: Subject, setting: Setting, exact: Tensor, rows: dict[str, Row], sweep: Sweep,
-    late: Callable[[], bool], line: ProgressLine | None,
-) -> None:  # fmt: skip
-    if line is not None:
-        line.begin(setting.name)
-    outcome = run_once(subject, setting, progress=line, cancel=late)
-    if line is not None:
-        line.clear()
-    row = rows.get(setting.name)
-    if row is None:
-        row = rows[setting.name] = Row(setting, outcome)
-        sweep.rows.append(row)
-        if outcome.frames is not None:
-            row.psnr = metrics.psnr(outcome.frames, exact)
-    elif outcome.error is None:
-        outcome.peak_bytes = max(outcome.peak_bytes, row.outcome.peak_bytes)
-        row.outcome = outcome
-    if outcome.error is None:
-        row.seconds.append(outcome.seconds)
-    outcome.frames = None
-
-
-def _text_of(exact: Outcome) -> str:
-    return f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s"
-
-
-def _progress(row: Row) -> str:
-    if not row.ended:
-        return f"{row.setting.name}: {row.outcome.kind}, {row.outcome.error}"
-    return f"{row.setting.name}: {row.seconds[-1]:.2f} s, {size_text(row.outcome.peak_bytes)}"
 
 
 @dataclass(frozen=True)
@@ -165,17 +164,14 @@ def recommend(sweep: Sweep) -> Recommendation:
     fast = [row for row in good if row.best <= fastest * _SAME_SPEED]
     least = min(row.outcome.peak_bytes for row in fast)
     small = [row for row in fast if row.outcome.peak_bytes <= least * _SAME_MEMORY]
-    chosen = min(small, key=lambda row: (_extras(row.setting), row.outcome.peak_bytes))
+    extras = {r.setting.name: len(r.setting.changed) + (r.setting.batch > 1) for r in small}
+    chosen = min(small, key=lambda row: (extras[row.setting.name], row.outcome.peak_bytes))
     said = [
         f"Set {chosen.setting.call()}: {chosen.best:.2f} s in "
         f"{size_text(chosen.outcome.peak_bytes)}, {_decibels(chosen.psnr)} against exact."
     ]
     said += _others(sweep, ended, good, chosen, floor)
     return Recommendation(chosen.setting, tuple(said))
-
-
-def _extras(setting: Setting) -> int:
-    return len(setting.changed) + (setting.batch > 1)
 
 
 def _floor(ended: list[Row]) -> float:
@@ -281,3 +277,119 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "recommendation": advice.setting.call() if advice.setting else None,
         "sentences": advice.sentences,
     }  # fmt: skip
+
+
+def settings_for(
+    subject: Subject,
+    *,
+    strategies: Sequence[str] = ("whole", "streamed", "tiled", "cpu"),
+    precisions: Sequence[str] | None = None,
+    chunks: Sequence[int] = CHUNKS,
+    budget: int | str | None = None,
+    quarter: int | None = None,
+) -> list[Setting]:
+    """In the order in which they are tried: what is likely best first, on a GPU memory_settings()
+    last.
+
+    precisions: None for the VAE's own, and on a GPU bf16, fp16 and fp32, too. quarter: the budget
+    that tiles are cut for where none is given.
+    """
+    family, device = subject.family, subject.device
+    strategies = strategies_for(subject, strategies)
+    usual = ("auto", "bf16", "fp16", "fp32") if device.type == "cuda" else ("auto",)
+    names = precisions or usual
+    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    is_own = own.get(str(family.dtype).removeprefix("torch."), "")
+    frames = int(subject.latents.shape[2])
+    sizes = [c for c in chunks if c <= frames] or [1]
+    found: list[Setting] = []
+    for precision in dict.fromkeys("auto" if p == is_own else p for p in names):
+        for strategy in strategies:
+            if strategy == "cpu" and (device.type == "cpu" or precision != "auto"):
+                continue  # on the CPU that is "streamed" by another convolution
+            for options, note in _variants(strategy, family, device.type, sizes):
+                room = budget if budget is not None or strategy != "tiled" else quarter
+                name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
+                                              note]))  # fmt: skip
+                found.append(Setting(name, strategy, precision, room, options))
+    return found + memory_settings(family, device.type, strategies, budget, quarter)
+
+
+def memory_settings(
+    family: Any, device: str, strategies: Sequence[str], budget: int | str | None = None,
+    quarter: int | None = None,
+) -> list[Setting]:  # fmt: skip
+    """What may be chosen about memory on a GPU, one thing at a time: cleanup_frequency, a batch,
+    cpu_offload at a quarter of whole's memory, memory_threshold. None on a CPU: see not_swept()."""
+    if device == "cpu" or not strategies:
+        return []
+    base = "streamed" if "streamed" in strategies else strategies[0]
+    found = [
+        Setting(f"{base} cleanup {n}", base, "auto", budget, DecodeOptions(cleanup_frequency=n))
+        for n in _CLEANUPS
+    ]
+    found.append(Setting(f"{base} batch of {_BATCH}", base, "auto", budget, batch=_BATCH))
+    if _spills(family, strategies):
+        found += [
+            Setting(f"streamed {word}", "streamed", "auto", budget or quarter,
+                    DecodeOptions(cpu_offload=offloads))
+            for word, offloads in (("offloading", True), ("without offload", False))
+        ]  # fmt: skip
+    if budget is None:
+        found += [
+            Setting(f"auto threshold {share}", options=DecodeOptions(memory_threshold=share))
+            for share in _THRESHOLDS
+        ]
+    return found
+
+
+def _spills(family: Any, strategies: Sequence[str]) -> bool:
+    """Whether activations that do not fit the GPU can go to the host."""
+    return "streamed" in strategies and bool(family.has_global_norms)
+
+
+def not_swept(
+    family: Any, device: str, strategies: Sequence[str], budget: int | str | None = None,
+    chunks: Sequence[int] | None = None,
+) -> tuple[str, ...]:  # fmt: skip
+    """Sentences about what is not tried, and why. chunks: as asked for, None where they were
+    not."""
+    said = []
+    if chunks and "streamed" in strategies and family.has_global_norms:
+        said.append(
+            f"chunk_size is ignored by streamed: the norms of {family.name} see the whole video, "
+            "so slices are tried in place of chunks."
+        )
+    elif chunks and getattr(family, "is_image", False):
+        said.append(f"chunk_size is ignored: {family.name} makes single images.")
+    if device == "cpu":
+        said.append(
+            "Tried on a GPU only: cpu_offload (here everything is in the host's memory), "
+            "cleanup_frequency, memory_threshold and a batch (they change what a GPU's allocator "
+            "holds), and fp32 beside the VAE's own type (--precisions auto,fp32 tries it)."
+        )
+        return tuple(said)
+    if not _spills(family, strategies):
+        said.append(
+            f"cpu_offload is not tried: {family.name} streams in chunks, of which nothing is moved "
+            "to the host."
+            if not family.has_global_norms
+            else "cpu_offload is not tried: streamed alone moves activations to the host."
+        )
+    if budget is not None:
+        said.append("memory_threshold is not tried: it is a share for the budget auto.")
+    return tuple(said)
+
+
+def _variants(
+    strategy: str, family: Any, device: str, sizes: list[int]
+) -> list[tuple[DecodeOptions, str]]:
+    if strategy == "streamed" and family.has_global_norms:
+        return [
+            (DecodeOptions(slice_bytes=size), f"slices of {size_text(size, 0)}")
+            for size in _SLICES.get(device, _SLICES["cpu"])
+        ]
+    if strategy in ("streamed", "tiled"):
+        chosen = sizes if strategy == "streamed" else sizes[:2]
+        return [(DecodeOptions(chunk_size=size), f"chunks of {size}") for size in chosen]
+    return [(DecodeOptions(), "")]

@@ -1,11 +1,12 @@
-"""One decode, timed and weighed, for the tools that compare decodes."""
+"""One decode, timed and weighed, for the tools that compare decodes; and the line that a user sees
+meanwhile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -13,15 +14,20 @@ from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.memory.meter import PeakMeter
+from hy3d_rocm.decode.memory.meter import PeakMeter, resident_bytes
 from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm.decode.counter import Progress
+    from hy3d_rocm.decode.report import Step
     from hy3d_rocm.decode.tools.subjects import Subject
+
+
+_SECONDS = 0.2  # between two states of the line
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,11 @@ class Setting:
 
     def call(self) -> str:
         """The call that sets it, in Python."""
-        said = [f'strategy="{self.strategy}"'] if self.strategy != "auto" else []
-        said += [f'precision="{self.precision}"'] if self.precision != "auto" else []
+        said = [
+            f'{name}="{value}"'
+            for name, value in (("strategy", self.strategy), ("precision", self.precision))
+            if value != "auto"
+        ]
         if self.budget is not None:
             said.append(f"budget={self.budget!r}".replace("'", '"'))
         if self.changed:
@@ -77,6 +86,11 @@ class Outcome:
     report: DecodeReport | None = None
     frames: Tensor | None = None
 
+    @property
+    def told(self) -> str:
+        """How it was made, in what, how long."""
+        return f"{self.way} in {self.dtype}, {self.seconds:.1f} s"
+
 
 def run_once(
     subject: Subject,
@@ -90,50 +104,30 @@ def run_once(
     """keep: the frames, too. wide: in float32 or float64 whatever type the VAE has. Raises
     KeyboardInterrupt only; everything else a decode may raise is told in the outcome."""
     outcome = Outcome(setting)
-    device = subject.device
-    out = _room_for(subject) if wide else None
-    latents = subject.latents
-    if setting.batch > 1:
-        latents = torch.cat([latents] * setting.batch)
+    family, latents = subject.family, torch.cat([subject.latents] * setting.batch)
+    out = None
+    if wide:
+        shape = family.out_shape(tuple(latents.shape))
+        out = torch.empty(shape, dtype=wide_type(family.dtype), device="cpu")
     try:
-        with PeakMeter(device, interval=0) as meter:
-            began = time.perf_counter()
+        with PeakMeter(subject.device, interval=0) as meter:
             frames, report = decode_with_report(
                 subject.vae, latents, setting.budget, setting.strategy, setting.precision,
                 progress, cancel, setting.options, out,
             )  # fmt: skip
-            outcome.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
-        outcome.error, outcome.kind = _told(error), _kind(error)
+        outcome.kind, outcome.error = _kind(error), first_line(error)
+        if isinstance(error, ValueError):  # a sentence of ours; of all else the class counts, too
+            outcome.error = outcome.error.removeprefix(f"{type(error).__name__}: ")
         outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
-        frames = None
-    else:
-        _fill(outcome, report, meter)
-        outcome.seconds /= setting.batch
-    if keep:
-        outcome.frames = None if frames is None else frames[: len(subject.latents)]
-    return outcome
-
-
-def _fill(outcome: Outcome, report: DecodeReport, meter: PeakMeter) -> None:
-    outcome.report = report
-    outcome.planning_seconds = report.planning_seconds
-    outcome.seconds = report.seconds
-    outcome.planned_bytes = report.predicted_peak_bytes
-    outcome.peak_bytes = meter.peak_bytes
-    outcome.way = str(report.plan.get("way", report.strategy))
-    outcome.strategy, outcome.dtype = report.strategy, report.dtype
-
-
-def _room_for(subject: Subject) -> Tensor:
-    shape = subject.family.out_shape(tuple(subject.latents.shape))
-    return torch.empty(shape, dtype=wide_type(subject.family.dtype), device="cpu")
-
-
-def _told(error: Exception) -> str:
-    """A refusal is a sentence of ours; of anything else its class counts, too."""
-    told = first_line(error)
-    return told.removeprefix(f"{type(error).__name__}: ") if isinstance(error, ValueError) else told
+        return outcome
+    return replace(
+        outcome, seconds=report.seconds / setting.batch, planning_seconds=report.planning_seconds,
+        planned_bytes=report.predicted_peak_bytes, peak_bytes=meter.peak_bytes,
+        way=str(report.plan.get("way", report.strategy)), strategy=report.strategy,
+        dtype=report.dtype, report=report,
+        frames=frames[: len(subject.latents)] if keep else None,
+    )  # fmt: skip
 
 
 def _kind(error: Exception) -> str:
@@ -179,3 +173,60 @@ def exact_frames(
             raise DecodeCancelled("cancelled before the exact frames were there")
         failed.append(f"{setting.name}: {outcome.error}")
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")
+
+
+class Watched(Protocol):
+    """decode()'s `progress` over several decodes, told of each before it begins."""
+
+    def begin(self, label: str) -> None:
+        """Another decode begins."""
+
+    def __call__(self, done: int, total: int, step: Step, /) -> None:
+        """A grain of it is done."""
+
+
+class ProgressLine:
+    """decode()'s `progress`. On a terminal one line written over and over, elsewhere nothing."""
+
+    def __init__(self, device: torch.device, stream: IO[str]) -> None:
+        self.device = device
+        self.stream = stream
+        self.label = ""
+        self.shows = stream.isatty()
+        self.peak_bytes = 0
+        self._width = 0
+        self._began = self._last = time.perf_counter()
+
+    def begin(self, label: str) -> None:
+        self.label = label
+        self.peak_bytes = 0
+        self._began = time.perf_counter()
+
+    def __call__(self, done: int, total: int, step: Step) -> None:
+        now = time.perf_counter()
+        if not self.shows or now - self._last < _SECONDS:
+            return
+        self._last = now
+        held = held_bytes(self.device)
+        self.peak_bytes = max(self.peak_bytes, held)
+        of = f" of {total}" if total else ""
+        text = (
+            f"{self.label}: {step.kind} {done}{of}, {now - self._began:.0f} s, "
+            f"{size_text(held)} (most {size_text(self.peak_bytes)})"
+        )
+        self.stream.write("\r" + text.ljust(self._width))
+        self._width = len(text)
+        self.stream.flush()
+
+    def clear(self) -> None:
+        """Before other text goes to the same stream."""
+        if self.shows and self._width:
+            self.stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+def held_bytes(device: torch.device) -> int:
+    """What the process holds: of a GPU torch's tensors there, else resident memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return resident_bytes()

@@ -97,7 +97,7 @@ def make_vae(
         raise SubjectError(
             f"--vae {name}: neither {', '.join(NAMES)} nor a folder or file that exists"
         )
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     try:
         found = loading.load_vae(loading.find_vae(Path(name)), dtype)
@@ -158,7 +158,7 @@ def latent_shape(family: Any, frames: int, height: int, width: int) -> tuple[int
 
 def _asked_family(vae: Any) -> Any:
     """Of a VAE whose layers are not known too, which is asked what small latents make of it."""
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     try:
         return family_for(vae)

@@ -14,8 +14,14 @@ from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.tools import metrics
 from hy3d_rocm.decode.tools.borders import Borders, borders_of
 from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.progress import Watched
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once, strategies_for
+from hy3d_rocm.decode.tools.runs import (
+    Outcome,
+    Setting,
+    Watched,
+    exact_frames,
+    run_once,
+    strategies_for,
+)
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -109,7 +115,7 @@ def validate(
     if line is not None:
         line.begin("exact")
     exact = exact_frames(subject, line, cancel=cancel)
-    say(f"exact: {exact.way} in {exact.dtype}, {exact.seconds:.1f} s")
+    say(f"exact: {exact.told}")
     assert exact.frames is not None
     found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
     quarter = budget if budget is not None else int(exact.planned_bytes * share)
@@ -129,15 +135,12 @@ def validate(
                 break
             _measure(row, subject, exact.frames)
             found.rows.append(row)
-            say(f"{name}: {row.outcome.error or _figures(row)}")
+            said = row.outcome.error or f"{row.psnr:.1f} dB, {row.outcome.seconds:.1f} s"
+            say(f"{name}: {said}")
     except KeyboardInterrupt:
         found.interrupted = True
     _complete(found, exact.frames)
     return found
-
-
-def _figures(row: Row) -> str:
-    return f"{row.psnr:.1f} dB, {row.outcome.seconds:.1f} s"
 
 
 def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
@@ -223,8 +226,8 @@ def validation_text(found: Validation) -> str:
 def _reference(found: Validation) -> list[str]:
     frames, height, width = found.shape[2:]
     line = (
-        f"{frames} frames of {width}x{height}; exact: {found.exact.way} in {found.exact.dtype}, "
-        f"{found.exact.seconds:.1f} s, planned {size_text(found.exact.planned_bytes)}"
+        f"{frames} frames of {width}x{height}; exact: {found.exact.told}, planned "
+        f"{size_text(found.exact.planned_bytes)}"
     )
     before = found.exact.instead_of
     return [line, *([f"(not {before})"] if before else [])]

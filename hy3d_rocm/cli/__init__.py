@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
 from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_command
+from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
+from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
+from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
 from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
-from hy3d_rocm.decode.frames.command import add_decode_parser, run_decode_command
-from hy3d_rocm.decode.tools.command import COMMANDS, add_tool_parsers, run_tool_command
-from hy3d_rocm.decode.tools.plan_command import add_plan_parser, run_plan_command
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
@@ -75,29 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(
-        level=logging.INFO if arguments.verbose else logging.WARNING,
-        format="%(name)s: %(message)s",
+        level=logging.INFO if arguments.verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
-    if arguments.command == "demo":
-        return run_demo_command(arguments)
-    if arguments.command == "diagnose":
-        return run_diagnose_command(arguments)
-    if arguments.command == "miopen":
-        return run_miopen_command(arguments)
-    if arguments.command == "decode":
-        return run_decode_command(arguments)
-    if arguments.command == "plan":
-        return run_plan_command(arguments)
-    if arguments.command in COMMANDS:
-        return run_tool_command(arguments)
-    if arguments.command == "bench":
-        return run_bench_command(arguments)
-    if arguments.command == "compare":
-        return run_compare_command(arguments)
-    if arguments.command == "tune":
-        return run_tune_command(arguments)
-    if arguments.command == "db":
-        return run_db_command(arguments)
-    if arguments.command == "render":
-        return run_render_command(arguments)
-    return run_doctor_command(arguments)
+    return _COMMANDS[arguments.command](arguments)
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "demo": run_demo_command, "doctor": run_doctor_command, "diagnose": run_diagnose_command,
+    "miopen": run_miopen_command, "decode": run_decode_command, "plan": run_plan_command,
+    **dict.fromkeys(TOOLS, run_tool_command), "bench": run_bench_command,
+    "compare": run_compare_command, "tune": run_tune_command, "db": run_db_command,
+    "render": run_render_command,
+}  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
+import math
+import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,16 +54,12 @@ class VaeFiles:
 
     @property
     def all(self) -> list[Path]:
-        """What the VAE is made of."""
         return [*([] if self.is_demo else [self.folder / "config.json"]), *self.weights]
 
 
 def load_latents(path: Path, name: str | None = None) -> Tensor:
     """The latent of a safetensors file as it is stored; `name`: which of several tensors."""
-    tensors, marked = _read_tensors(path, name)
-    if name is None:
-        name = _latent_name(path, list(tensors))
-    latents: Tensor = tensors[name]
+    latents, name, is_old_comfy = _read_tensor(path, name)
     if not latents.is_floating_point():
         raise LoadingError(f"{path}: {name!r} is {latents.dtype}; a latent is floating point")
     if latents.element_size() == 1:  # fp8: nothing computes in it, and all of it is in float32
@@ -71,27 +69,26 @@ def load_latents(path: Path, name: str | None = None) -> Tensor:
             f"{path}: {name!r} has shape {tuple(latents.shape)}; a latent is (B, C, T, H, W), "
             "(C, T, H, W) or, of images, (B, C, H, W)"
         )
-    if name == "latent_tensor" and not marked:
+    if is_old_comfy:
         logger.info("%s: an old ComfyUI latent, divided by %s", path, _OLD_COMFY_FACTOR)
         latents = _wide(latents) / _OLD_COMFY_FACTOR
     return latents
 
 
-def _read_tensors(path: Path, name: str | None) -> tuple[dict[str, Tensor], bool]:
-    """The tensor that is meant, by its name, and whether ComfyUI's mark is in the file."""
+def _read_tensor(path: Path, name: str | None) -> tuple[Tensor, str, bool]:
+    """The tensor that is meant, its name, and whether a ComfyUI without its mark wrote it."""
     from safetensors import SafetensorError, safe_open
 
     _check_file(path, "latents")
     try:
         with safe_open(path, framework="pt") as opened:
             names = list(opened.keys())
-            marked = _COMFY_MARK in names
-            if name is not None and name not in names:
+            if name is None:
+                name = _latent_name(path, [n for n in names if n != _COMFY_MARK])
+            elif name not in names:
                 raise LoadingError(f"{path} has no tensor {name!r}; it has {_listed(names)}")
-            wanted = [name] if name is not None else [n for n in names if n != _COMFY_MARK]
-            if name is None and len(wanted) > 1:
-                wanted = [_latent_name(path, wanted)]
-            return {n: opened.get_tensor(n) for n in wanted}, marked
+            is_old_comfy = name == "latent_tensor" and _COMFY_MARK not in names
+            return opened.get_tensor(name), name, is_old_comfy
     except SafetensorError as error:
         raise LoadingError(
             f"{path} is no safetensors file ({error}): save the latent with "
@@ -100,11 +97,9 @@ def _read_tensors(path: Path, name: str | None) -> tuple[dict[str, Tensor], bool
 
 
 def _latent_name(path: Path, names: list[str]) -> str:
-    found = [n for n in LATENT_NAMES if n in names]
-    if found:
+    found = [n for n in LATENT_NAMES if n in names] or names
+    if len(names) == 1 or found is not names:
         return found[0]
-    if len(names) == 1:
-        return names[0]
     raise LoadingError(
         f"{path} has {_listed(names)}, none of which is called {', '.join(LATENT_NAMES)}: say "
         "which with --tensor"
@@ -134,14 +129,11 @@ def find_vae(path: Path) -> VaeFiles:
     file beside its config.json; "demo", where nothing has that name, is the demo's."""
     if str(path) == DEMO and not path.exists():
         return _demo_files()
-    try:
-        is_folder = path.is_dir()
-    except (OSError, ValueError):  # _check_file says which
-        is_folder = False
+    is_folder = os.path.isdir(path)  # False for what is no name, too
     if not is_folder:
         _check_file(path, "weights")
     folder, class_name, config = read_config(path)
-    weights = _weights_in(folder) if path.is_dir() else (path,)
+    weights = _weights_in(folder) if is_folder else (path,)
     return VaeFiles(folder, weights, class_name, config, _stored_dtype(weights))
 
 
@@ -197,40 +189,23 @@ def _weights_in(folder: Path) -> tuple[Path, ...]:
 
 def _stored_dtype(files: tuple[Path, ...]) -> torch.dtype:
     """The type that most of the weights' bytes are in, off the headers."""
-    sizes: dict[torch.dtype, int] = {}
+    from safetensors import SafetensorError, safe_open
+
+    sizes: Counter[torch.dtype] = Counter()
     for file in files:
-        header = _header(file)
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            try:
-                begin, end = map(operator.index, entry["data_offsets"])
-                dtype = _DTYPES.get(entry["dtype"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise LoadingError(
-                    f"{file} is damaged: its header does not tell where {brief(name)} is; fetch "
-                    "the file again"
-                ) from error
-            if dtype is not None:
-                sizes[dtype] = sizes.get(dtype, 0) + end - begin
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for part in map(opened.get_slice, opened.keys()):
+                    dtype = _DTYPES.get(part.get_dtype())
+                    if dtype is not None:
+                        sizes[dtype] += math.prod(part.get_shape()) * dtype.itemsize
+        except (SafetensorError, OSError) as error:
+            raise LoadingError(
+                f"{file} is no safetensors file: {error}; fetch the file again"
+            ) from error
     if not sizes:
         raise LoadingError(f"{files[0]} holds no floating point weights")
-    return max(sizes, key=lambda dtype: sizes[dtype])
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """A safetensors file's header: 8 bytes of its length, then JSON."""
-    try:
-        with open(file, "rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            if not 2 <= length <= 100_000_000:
-                raise ValueError("the length of its header is absurd")
-            header = json.loads(opened.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no table")
-    except (OSError, ValueError, RecursionError) as error:
-        raise LoadingError(f"{file} is no safetensors file: {error}") from error
-    return header
+    return sizes.most_common(1)[0][0]
 
 
 def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
@@ -256,10 +231,9 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
         ) from error
     state = _state(files)
     known = vae.state_dict()
-    missing = [name for name in known if name not in state]
-    strange = [name for name in state if name not in known]
-    if missing or strange:
-        return _from_single_file(kind, files, dtype, missing or strange)
+    odd = [n for n in known if n not in state] or [n for n in state if n not in known]
+    if odd:
+        return _from_single_file(kind, files, dtype, odd)
     unlike = [n for n in known if known[n].shape != state[n].shape]
     if unlike:
         raise LoadingError(
@@ -344,10 +318,9 @@ def unscaled(latents: Tensor, vae: Any) -> Tensor:
     """Latents as a model makes them (--scaled) to those that the VAE takes: x * std / factor +
     mean, as diffusers' pipelines do it; a factor alone, or mean and std alone, where the VAE has
     only that."""
-    config = vae.config
-    factor = getattr(config, "scaling_factor", None)
+    factor = getattr(vae.config, "scaling_factor", None)
+    shift = getattr(vae.config, "shift_factor", None)
     mean, std = (_per_channel(vae, f"latents_{n}", latents) for n in ("mean", "std"))
-    shift = getattr(config, "shift_factor", None)
     if factor is None and mean is None and std is None:
         raise LoadingError(
             f"--scaled: the configuration of {type(vae).__name__} has no scaling_factor and no "
@@ -367,8 +340,7 @@ def _wide(latents: Tensor) -> Tensor:
 def _per_channel(vae: Any, name: str, latents: Tensor) -> Tensor | None:
     """A mean or deviation per channel: from the configuration, or LTX's buffers."""
     value = getattr(vae.config, name, None)
-    if value is None:
-        value = getattr(vae, name, None)
+    value = getattr(vae, name, None) if value is None else value
     if value is None:
         return None
     try:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.units import brief, whole_number
+from hy3d_rocm.cli.arguments import (
+    PRECISIONS,
+    STRATEGIES,
+    add_command,
+    count,
+    counts,
+    names,
+    say,
+    seconds,
+    share,
+    size,
+)
 
 if TYPE_CHECKING:
+    from hy3d_rocm.decode.tools.runs import ProgressLine
     from hy3d_rocm.decode.tools.subjects import Subject
 
-COMMANDS = ("capture", "optimize", "validate")
-_STRATEGIES = ("whole", "streamed", "tiled", "cpu")
-_PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+TOOLS = ("capture", "optimize", "validate")
 _CAPTURE = """\
 Writes what a decode got (latents, the VAE's class and configuration, options, versions) as
 safetensors and JSON, to be sent with an issue. Weights are never stored, only a fingerprint; no
@@ -41,29 +49,31 @@ float32.
 
 def add_tool_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The three sub-commands."""
-    capture = _parser(commands, "capture", "write what a decode got, to be sent with an issue",
-                      _CAPTURE)  # fmt: skip
-    capture.add_argument("latent", nargs="?", type=Path, metavar="LATENT",
-                         help="a safetensors file, also ComfyUI's .latent")  # fmt: skip
-    capture.add_argument("--vae", help="a diffusers folder, a file beside its config.json, or demo")
-    capture.add_argument("--strategy", choices=("auto", *_STRATEGIES), default="auto")
-    capture.add_argument("--precision", choices=_PRECISIONS, default="auto")
-    capture.add_argument("--budget", default=None, help="such as 6GB (default: auto)")
-    capture.add_argument("--run", nargs=argparse.REMAINDER, metavar="PROGRAM",
-                         help="a program and its arguments; the last option")  # fmt: skip
-    optimize = _parser(commands, "optimize", "try settings of a decode here, recommend one",
-                       _OPTIMIZE)  # fmt: skip
-    optimize.add_argument("--precisions", type=_names, metavar="A,B", help="of auto,fp32,bf16,fp16")
-    optimize.add_argument("--chunks", type=_chunks, metavar="A,B", help="default 1,2,4,8")
-    optimize.add_argument("--limit", type=_seconds, default=300.0, metavar="SECONDS",
-                          help="begin nothing after this (default 300)")  # fmt: skip
-    optimize.add_argument("--repeats", type=_count, default=2, help="rounds (default 2)")
-    validate = _parser(commands, "validate", "hold each strategy against the exact frames",
-                       _VALIDATE)  # fmt: skip
-    validate.add_argument("--share", type=_share, default=0.25,
-                          help="of whole's memory for tiled (default 0.25)")  # fmt: skip
-    validate.add_argument("--passes", type=int, metavar="N",
-                          help="statistic_passes of tiled (default: decode()'s)")  # fmt: skip
+    capture = add_command(commands, "capture", "write what a decode got, to be sent with an issue",
+                          description=_CAPTURE)  # fmt: skip
+    add = capture.add_argument
+    add("latent", nargs="?", type=Path, metavar="LATENT",
+        help="a safetensors file, also ComfyUI's .latent")  # fmt: skip
+    add("--vae", help="a diffusers folder, a file beside its config.json, or demo")
+    add("--strategy", choices=("auto", *STRATEGIES), default="auto")
+    add("--precision", choices=PRECISIONS, default="auto")
+    add("--budget", help="such as 6GB (default: auto)")
+    add("--run", nargs=argparse.REMAINDER, metavar="PROGRAM",
+        help="a program and its arguments; the last option")  # fmt: skip
+    optimize = add_command(commands, "optimize", "try settings of a decode here, recommend one",
+                           description=_OPTIMIZE)  # fmt: skip
+    add = optimize.add_argument
+    add("--precisions", type=names, metavar="A,B", help="of auto,fp32,bf16,fp16")
+    add("--chunks", type=counts, metavar="A,B", help="default 1,2,4,8")
+    add("--limit", type=seconds, default=300.0, metavar="SECONDS",
+        help="begin nothing after this (default 300)")  # fmt: skip
+    add("--repeats", type=count, default=2, help="rounds (default 2)")
+    validate = add_command(commands, "validate", "hold each strategy against the exact frames",
+                           description=_VALIDATE)  # fmt: skip
+    add = validate.add_argument
+    add("--share", type=share, default=0.25, help="of whole's memory for tiled (default 0.25)")
+    add("--passes", type=int, metavar="N",
+        help="statistic_passes of tiled (default: decode()'s)")  # fmt: skip
     for parser in (optimize, validate):
         _add_subject(parser)
     for parser in (capture, optimize, validate):
@@ -72,25 +82,18 @@ def add_tool_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("latent", nargs="?", type=Path, metavar="LATENT", help="a capture")
-    parser.add_argument("--vae", help="hunyuan, wan, demo, a diffusers folder, or a file beside "
-                        "its config.json (default demo; the capture's own)")  # fmt: skip
-    parser.add_argument("--size", type=_size, default=(256, 192), metavar="WxH",
-                        help="of the frames (default 256x192)")  # fmt: skip
-    parser.add_argument("--frames", type=_count, default=17, help="default 17")
-    parser.add_argument("--scale", type=_share, default=1.0,
-                        help="of the channels of hunyuan and wan, for a CPU")  # fmt: skip
-    parser.add_argument("--strategies", type=_names, default=_STRATEGIES, metavar="A,B",
-                        help="default whole,streamed,tiled,cpu")  # fmt: skip
-    parser.add_argument("--budget", default=None, help="such as 6GB")
-
-
-def _parser(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    return parser
+    add = parser.add_argument
+    add("latent", nargs="?", type=Path, metavar="LATENT", help="a capture")
+    add("--vae", help="hunyuan, wan, demo, a diffusers folder, or a file beside its config.json "
+        "(default demo; the capture's own)")  # fmt: skip
+    add("--size", type=size, default=(256, 192), metavar="WxH",
+        help="of the frames (default 256x192)")  # fmt: skip
+    add("--frames", type=count, default=17, help="default 17")
+    add("--scale", type=share, default=1.0,
+        help="of the channels of hunyuan and wan, for a CPU")  # fmt: skip
+    add("--strategies", type=names, default=STRATEGIES, metavar="A,B",
+        help="default whole,streamed,tiled,cpu")  # fmt: skip
+    add("--budget", help="such as 6GB")
 
 
 def run_tool_command(arguments: argparse.Namespace) -> int:
@@ -101,20 +104,20 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
     try:
         return run(arguments)
     except KeyboardInterrupt:
-        _say(arguments, "interrupted before anything was measured")
+        say(arguments.command, "interrupted before anything was measured")
         return 130
     except (BenchError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
-        _say(arguments, str(error))
+        say(arguments.command, str(error))
         return 1
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools import capture
+    from hy3d_rocm.decode.tools.capture import VARIABLE
     from hy3d_rocm.decode.tools.files import DEBUG
 
     folder = arguments.out or DEBUG
     if arguments.run:
-        environ = {**os.environ, capture.VARIABLE: str(Path(folder).resolve())}
+        environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
         code = subprocess.run(arguments.run, env=environ, check=False).returncode
         sys.stdout.write(f"captures of {arguments.run[0]} are in {folder}\n")
         return code
@@ -126,7 +129,7 @@ def _capture(arguments: argparse.Namespace) -> int:
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
     from hy3d_rocm.decode.tools.capture import capturing
     from hy3d_rocm.decode.tools.subjects import make_vae, pick_device
 
@@ -139,7 +142,7 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
                 vae, latents, arguments.budget, arguments.strategy, arguments.precision
             )
         except (RuntimeError, MemoryError, ValueError) as error:
-            _say(arguments, str(error))
+            say(arguments.command, str(error))
             code = 1
         else:
             sys.stdout.write("".join(f"{line}\n" for line in report.recommendations))
@@ -148,13 +151,17 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     return code
 
 
+def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
+
+
 def _subject(arguments: argparse.Namespace) -> Subject:
     from hy3d_rocm.decode.memory.meter import steady_malloc
     from hy3d_rocm.decode.tools import subjects
 
-    for name in arguments.strategies:
-        if name not in _STRATEGIES:
-            raise ValueError(f"--strategies: {name!r} is none of {', '.join(_STRATEGIES)}")
+    _check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
     device = subjects.pick_device(arguments.device)
     if arguments.latent is not None:
@@ -165,33 +172,43 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     )
 
 
-def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools import candidates, files, optimize
-    from hy3d_rocm.decode.tools.progress import ProgressLine
+def _line_and_say(arguments: argparse.Namespace, subject: Subject) -> tuple[ProgressLine, Any]:
+    """What shows the decodes, and what writes other lines between them."""
+    from hy3d_rocm.decode.tools.runs import ProgressLine
 
-    for name in arguments.precisions or ():
-        if name not in _PRECISIONS:
-            raise ValueError(f"--precisions: {name!r} is none of {', '.join(_PRECISIONS)}")
+    line = ProgressLine(subject.device, sys.stderr)
+
+    def write(text: str) -> None:
+        line.clear()
+        say(arguments.command, text)
+
+    return line, write
+
+
+def _optimize(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm.decode.tools import files, optimize
+
+    _check_names("--precisions", arguments.precisions or (), PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()
+    line, write = _line_and_say(arguments, subject)
 
     def settings(planned: int) -> list[Any]:
-        return candidates.settings_for(
+        return optimize.settings_for(
             subject, strategies=arguments.strategies, precisions=arguments.precisions,
-            chunks=arguments.chunks or candidates.CHUNKS, budget=arguments.budget,
+            chunks=arguments.chunks or optimize.CHUNKS, budget=arguments.budget,
             quarter=planned // 4,
         )  # fmt: skip
 
-    line = ProgressLine(subject.device, sys.stderr)
-    left = candidates.not_swept(
+    left = optimize.not_swept(
         subject.family, subject.device.type, arguments.strategies, arguments.budget,
         arguments.chunks,
     )  # fmt: skip
     try:
         sweep = optimize.optimize(
             subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
-            say=lambda text: _say(arguments, text, line),
+            say=write,
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
             left=left,
         )  # fmt: skip
@@ -206,17 +223,15 @@ def _optimize(arguments: argparse.Namespace) -> int:
 def _validate(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.decode.tools import files, validate
-    from hy3d_rocm.decode.tools.progress import ProgressLine
 
     options = DecodeOptions()
     if arguments.passes is not None:
         options = DecodeOptions(statistic_passes=arguments.passes)
     subject = _subject(arguments)
-    line = ProgressLine(subject.device, sys.stderr)
+    line, write = _line_and_say(arguments, subject)
     found = validate.validate(
         subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-        options=options, line=line,
-        say=lambda text: _say(arguments, text, line),
+        options=options, line=line, say=write,
     )  # fmt: skip
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_quality", ".json")
     facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
@@ -228,50 +243,3 @@ def _validate(arguments: argparse.Namespace) -> int:
     if found.interrupted:
         return 130
     return 0 if found.holds else 1
-
-
-def _say(arguments: argparse.Namespace, text: str, line: Any = None) -> None:
-    if line is not None:
-        line.clear()
-    sys.stderr.write(f"hy3d-rocm {arguments.command}: {text}\n")
-    sys.stderr.flush()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _chunks(text: str) -> Sequence[int]:
-    return tuple(_count(part) for part in _names(text))
-
-
-def _count(text: str) -> int:
-    value = whole_number(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number of 1 or more")
-    return value
-
-
-def _size(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d{0,5})[xX]([1-9]\d{0,5})", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no size, such as 640x480")
-    return int(found[1]), int(found[2])
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 1e6, "number of seconds")
-
-
-def _share(text: str) -> float:
-    return _number(text, 1.0, "share, such as 0.25")
-
-
-def _number(text: str, most: float, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
-    return value

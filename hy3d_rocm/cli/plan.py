@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.cli.arguments import STRATEGIES, add_command, count, size
 from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
 
@@ -27,7 +28,6 @@ architecture) for that one by the fused kernels'. Seconds are estimates with nom
 compare candidates, they promise nothing. Exit code: 0; 1 where nothing fits, or for what is said in
 a sentence; 2 for a wrong argument.
 """
-_STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _SD = {
     "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
@@ -50,22 +50,20 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The arguments of `hy3d-rocm plan`."""
-    plan = commands.add_parser(
-        "plan",
-        help="how a decode would go: candidates, memory, estimated seconds, its program",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    plan = add_command(
+        commands, "plan",
+        "how a decode would go: candidates, memory, estimated seconds, its program", epilog=_EPILOG,
+    )  # fmt: skip
     add = plan.add_argument
     add("--vae", required=True, metavar="NAME|DIR",
         help=f"{', '.join(_KINDS)}, demo, or a folder with a VAE's config.json")  # fmt: skip
     add("--latent", metavar="TxHxW", help="of the latent; also CxTxHxW and BxCxTxHxW")
-    add("--frames", type=_count, default=17, help="default 17, where --latent is not given")
-    add("--size", type=_size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
+    add("--frames", type=count, default=17, help="default 17, where --latent is not given")
+    add("--size", type=size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
     add("--budget", metavar="SIZE",
         help="such as 6GB; default: on the CPU auto, on a GPU no limit")  # fmt: skip
     add("--host-budget", metavar="SIZE", help="beside a GPU; default: no limit")
-    add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
+    add("--strategy", choices=("auto", *STRATEGIES), default="auto", help="default auto")
     add("--dtype", choices=tuple(_TYPES), help="default bf16 on a GPU, fp32 on the CPU")
     add("--device", default="cpu", metavar="DEVICE",
         help="cpu, gpu, or an architecture such as gfx1100 (default cpu)")  # fmt: skip
@@ -186,7 +184,7 @@ def bare_vae(name: str) -> Any:
     """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
     import torch
 
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     path = Path(name)
     if name in _KINDS:
@@ -243,7 +241,7 @@ def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
 
 
 def _lines(found: Explained, rules: str, program: bool) -> list[str]:
-    from hy3d_rocm.decode.tools.program import table
+    from hy3d_rocm.cli.program import table
 
     lines = found.lines()
     lines.insert(2, f"what layers take: by {rules}")
@@ -253,23 +251,9 @@ def _lines(found: Explained, rules: str, program: bool) -> list[str]:
 
 
 def _described(found: Explained, rules: str, program: bool) -> dict[str, Any]:
-    from hy3d_rocm.decode.tools.program import sections_of
+    from hy3d_rocm.cli.program import sections_of
 
     told = found.describe() | {"rules": rules}
     if program and found.plan is not None and found.plan.compiled is not None:
         told["program"] = list(sections_of(found.plan.compiled))
     return told
-
-
-def _count(text: str) -> int:
-    value = whole_number(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number of 1 or more")
-    return value
-
-
-def _size(text: str) -> tuple[int, int]:
-    sizes = tuple(map(whole_number, re.split("[xX]", text)))
-    if len(sizes) != 2 or not all(sizes):
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no size, such as 640x480")
-    return sizes[0], sizes[1]

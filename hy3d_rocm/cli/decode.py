@@ -8,24 +8,27 @@ import logging
 import os
 import re
 import sys
+import time
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.stopping import interruptible
+from hy3d_rocm.cli.arguments import PRECISIONS, STRATEGIES, add_command, say
+from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.env.shown import printable
-from hy3d_rocm.units import brief
+from hy3d_rocm.units import brief, size_text
 
 if TYPE_CHECKING:
     import threading
 
     import torch
+    from torch import Tensor
 
-    from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.decode.frames.loading import VaeFiles
-    from hy3d_rocm.decode.frames.output import Sink
-    from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.frames.output import Shape, Sink
+    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
+    from hy3d_rocm.decode.report import DecodeReport, Step
+    from hy3d_rocm.decode.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -36,17 +39,18 @@ With --resume, a decode that was stopped or killed goes on behind the last compl
 frames, or the last picture. Exit code: 0; 1 for what is said in a sentence; 2 for a wrong argument;
 130 after Ctrl-C.
 """
-_STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
+_MAKING = ("scaled", "sample", "budget", "strategy", "precision", "crf")
+_LINE_SECONDS = 10.0  # between lines in a log file
+_TERMINAL_SECONDS = 0.2
 
 
 def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The arguments of `hy3d-rocm decode`."""
-    decode = commands.add_parser(
-        "decode",
-        help="decode a latent file to a video within a memory budget; can be killed and resumed",
+    decode = add_command(
+        commands, "decode",
+        "decode a latent file to a video within a memory budget; can be killed and resumed",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     add = decode.add_argument
     add("latent", type=Path, metavar="LATENT", help="a .safetensors file, also ComfyUI's .latent")
     add("--vae", type=Path, required=True, metavar="FILE|DIR",
@@ -55,8 +59,8 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add(
         "--budget", type=_budget, default="auto", metavar="SIZE", help="such as 6GB (default: auto)"
     )
-    add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
-    add("--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto",
+    add("--strategy", choices=("auto", *STRATEGIES), default="auto", help="default auto")
+    add("--precision", choices=PRECISIONS, default="auto",
         help="default auto: as the weights are stored")  # fmt: skip
     add("--device", default="auto", help="cpu, cuda, cuda:1 (also on ROCm); default auto")
     add("--scaled", action="store_true",
@@ -99,39 +103,31 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
-    from hy3d_rocm.decode.frames import loading
-    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.decode.frames.resume import Parts
+    from hy3d_rocm.decode.frames.claim import Claim
+    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
+    from hy3d_rocm.decode.tools import loading
 
     device = _device(arguments.device)
     _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
     latents = loading.load_latents(arguments.latent, arguments.tensor)
-    prints = FileFingerprints()
-    claim = _claim(arguments, lambda: _job(arguments, files, latents, device, prints), prints)
+    parts = None
+    if arguments.resume or arguments.restart:
+        prints = FileFingerprints()
+        parts = Parts(
+            arguments.out, lambda: _job(arguments, files, latents, device, prints),
+            restart=arguments.restart, overwrite=arguments.overwrite, files=prints,
+        )  # fmt: skip
+    claim = Claim(arguments.out, overwrite=arguments.overwrite) if parts is None else parts
     sink = sink_for(
         arguments.out, fps=arguments.fps, crf=arguments.crf, pixel_format=arguments.pixel_format,
         claim=claim,
     )  # fmt: skip
     with claim:
-        parts = claim if isinstance(claim, Parts) else None
         if parts is not None and parts.is_complete:
             return _completed(sink, parts)
         return _run(arguments, files, latents, device, sink, parts, cancel)
-
-
-def _claim(arguments: argparse.Namespace, job: Any, prints: FileFingerprints) -> Claim:
-    """Of the output, not taken yet: Parts, where the decode is to be resumed."""
-    from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.resume import Parts
-
-    if arguments.resume or arguments.restart:
-        return Parts(
-            arguments.out, job, restart=arguments.restart, overwrite=arguments.overwrite,
-            files=prints,
-        )  # fmt: skip
-    return Claim(arguments.out, overwrite=arguments.overwrite)
 
 
 def _check_report(path: Path | None) -> None:
@@ -168,20 +164,16 @@ def _run(
     sink: Sink, parts: Parts | None, cancel: threading.Event,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.frames import loading
-    from hy3d_rocm.decode.frames.delivery import Choice, deliver
-    from hy3d_rocm.decode.frames.watching import WatchedSink
+    from hy3d_rocm.decode.tools import loading
 
     vae = loading.load_vae(files).to(device)
     changed = parts.files.changed() if parts is not None else None
     if changed is not None:
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
-    choice = Choice(arguments.budget, arguments.strategy, arguments.precision)
-    watched = WatchedSink(sink, device, sys.stderr)
     plan = parts.plan if parts is not None else None
-    with protect(), watched:
-        path, report = deliver(vae, latents, watched, choice, plan, watched.progress, cancel)
+    with protect(), WatchedSink(sink, device, sys.stderr) as watched:
+        path, report = deliver(vae, latents, watched, arguments, plan, watched.progress, cancel)
     return {
         "out": str(path),
         "out_bytes": path.stat().st_size if path.is_file() else None,
@@ -190,9 +182,22 @@ def _run(
     }
 
 
+def deliver(
+    vae: Any, latents: Tensor, sink: Any, arguments: argparse.Namespace,
+    plan: Mapping[str, Any] | None, progress: Any, cancel: Any,
+) -> tuple[Any, DecodeReport]:  # fmt: skip
+    """decode_into() as it was asked for. plan: how the frames that are there were made."""
+    from hy3d_rocm.decode.executor import decode_into
+
+    return decode_into(
+        sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
+        cancel, making=plan,
+    )  # fmt: skip
+
+
 def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
     """(B, C, T, H, W) as the VAE takes them."""
-    from hy3d_rocm.decode.frames import loading
+    from hy3d_rocm.decode.tools import loading
 
     latents = loading.as_video(latents, loading.latent_channels(vae))
     if arguments.scaled:
@@ -215,32 +220,26 @@ def _job(
     import torch
 
     import hy3d_rocm
-    from hy3d_rocm.decode.frames.fingerprints import tensor_fingerprint
+    from hy3d_rocm.decode.frames.resume import tensor_fingerprint
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
+        **{name: getattr(arguments, name) for name in _MAKING},
         "latents": tensor_fingerprint(latents),
-        "scaled": arguments.scaled,
-        "sample": arguments.sample,
         "VAE": prints.of(files.all),
-        "device": name,
-        "budget": arguments.budget,
-        "strategy": arguments.strategy,
-        "precision": arguments.precision,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "fps": str(arguments.fps),
-        "crf": arguments.crf,
         "pixel format": arguments.pixel_format,
         "hy3d-rocm": hy3d_rocm.__version__,
         "torch": torch.__version__,
-        "PyAV": _version("av"),
+        "PyAV": _version_of_av(),
     }
 
 
-def _version(package: str) -> str | None:
+def _version_of_av() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version(package)
+        return version("av")
     except PackageNotFoundError:
         return None
 
@@ -273,18 +272,8 @@ def _what_is_left(arguments: argparse.Namespace) -> str:
     return "; nothing is left (--resume would keep what is done)"
 
 
-_SIZES = {
-    "budget": "budget_bytes",
-    "whole decode": "whole_bytes",
-    "predicted peak": "predicted_peak_bytes",
-    "measured peak": "measured_peak_bytes",
-}
-
-
 def _lines(told: dict[str, Any]) -> list[str]:
     """The report in a few lines."""
-    from hy3d_rocm.decode.plan import format_bytes
-
     lines = [f"{told['out']}: {told['out_shape'][2]} frames {told['out_shape'][4]}x"
              f"{told['out_shape'][3]}, {told['resumed_frames']} of them were there"]  # fmt: skip
     if "strategy" not in told:
@@ -293,8 +282,15 @@ def _lines(told: dict[str, Any]) -> list[str]:
         f"{told['vae']} on {told['device']} in {told['dtype']}: {told['strategy']}, since "
         f"{told['reason']}; {told['seconds']:.1f} s"
     )
-    sizes = {text: told[key] for text, key in _SIZES.items() if key in told}
-    lines.append(", ".join(f"{text} {format_bytes(size)}" for text, size in sizes.items()))
+    sizes = [
+        f"{text} {size_text(told[key], 2)}"
+        for text, key in (
+            ("budget", "budget_bytes"), ("whole decode", "whole_bytes"),
+            ("predicted peak", "predicted_peak_bytes"), ("measured peak", "measured_peak_bytes"),
+        )
+        if key in told
+    ]  # fmt: skip
+    lines.append(", ".join(sizes))
     return lines + [str(event) for event in told["events"]]
 
 
@@ -332,5 +328,81 @@ def _fps(text: str) -> Fraction:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"hy3d-rocm decode: {printable(text)}\n")
-    sys.stderr.flush()
+    say("decode", printable(text))
+
+
+class WatchedSink:
+    """A sink that counts what goes through it, and writes a line about it to `stream`: over and
+    over the same one on a terminal, a new one now and then elsewhere."""
+
+    def __init__(self, sink: Sink, device: torch.device, stream: IO[str]) -> None:
+        self.sink = sink
+        self.device = device
+        self.stream = stream
+        self.there_before = 0
+        self._shape: Shape | None = None
+        self._strategy = ""
+        self._began = time.monotonic()
+        self._last = self._began
+        self._terminal = stream.isatty()
+        self._shown = 0
+
+    def __enter__(self) -> WatchedSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal and self._shown:
+            self.stream.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sink, name)
+
+    def begin(
+        self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
+    ) -> None:
+        self.sink.begin(shape, dtype, plan)
+        if self._shape is None:
+            self.there_before = sum(self.sink.first_wanted(b) for b in range(shape[0]))
+        self._shape = shape
+        self._strategy = str((plan or {}).get("strategy", ""))
+
+    def put(self, *part: Any) -> None:
+        self.sink.put(*part)
+        self._show("", None)
+
+    def progress(self, done: int, total: int, step: Step) -> None:
+        """As decode() calls it after each grain."""
+        self._show(f"{step.kind} {done}/{total}", (done, total))
+
+    def _show(self, grain: str, share: tuple[int, int] | None) -> None:
+        now = time.monotonic()
+        if now - self._last < (_TERMINAL_SECONDS if self._terminal else _LINE_SECONDS):
+            return
+        self._last = now
+        text = ", ".join(filter(None, [
+            self._frames(), grain, self._left(now, share), self._memory(), self._strategy,
+        ]))  # fmt: skip
+        if self._terminal:
+            self.stream.write("\r" + text.ljust(self._shown))
+            self._shown = len(text)
+        else:
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def _frames(self) -> str:
+        if self._shape is None:
+            return ""
+        done = sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
+        return f"frames {done}/{self._shape[0] * self._shape[2]}"
+
+    def _left(self, now: float, share: tuple[int, int] | None) -> str:
+        if share is None or not 0 < share[0] <= share[1]:
+            return ""
+        seconds = (now - self._began) * (share[1] - share[0]) / share[0]
+        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+
+    def _memory(self) -> str:
+        from hy3d_rocm.decode.tools.runs import held_bytes
+
+        where = "on the GPU" if self.device.type == "cuda" else "resident"
+        return f"{size_text(held_bytes(self.device), 2)} {where}"
