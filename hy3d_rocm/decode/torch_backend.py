@@ -3,7 +3,7 @@
 One tensor beside input and result: the convolution's padded input. The norm writes into it, SiLU
 works in it, up-sampling and borders are strided copies inside it. The convolution itself runs
 with padding 0, so that hy3d_rocm.protect() may take it over; on the CPU oneDNN is called itself
-where nobody would and torch would build im2col (memory/onednn.py).
+where nobody would and torch would build im2col (memory/workspace.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ from hy3d_rocm.decode.layers import (
     Triple,
     read_frames,
 )
-from hy3d_rocm.decode.memory.hidden import conv_hidden
-from hy3d_rocm.decode.memory.onednn import instead_of_im2col, is_watched
-from hy3d_rocm.decode.memory.workspace import conv_backend
+from hy3d_rocm.decode.memory.live import workspace_rules
+from hy3d_rocm.decode.memory.workspace import (
+    OperatorWorkspace,
+    conv_backend,
+    instead_of_im2col,
+    is_watched,
+)
 from hy3d_rocm.decode.moments import (
     block_elements,
     blocks,
@@ -341,7 +345,8 @@ def _hidden(
     meta_x, meta_out = (torch.empty(s, dtype=like.dtype, device="meta") for s in (x, out))
     stride, ones = list(layer.stride), [1, 1, 1]
     arguments = (meta_x, weight, None, stride, [0, 0, 0], ones, False, [0, 0, 0], 1)
-    return conv_hidden(arguments, meta_out, like.device)[0]
+    rules = workspace_rules() or OperatorWorkspace(like.device)
+    return rules.convolution(arguments, meta_out, by_layer=True) + int(meta_out.nbytes)
 
 
 def _split(x: Tensor, factor: Triple, order: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.memory.hidden import conv_hidden
+from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -29,9 +30,9 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.convolution.default:
-            hidden, macs = conv_hidden(args, out, self._device)
-            self.macs += macs
-            self.peak = max(self.peak, self.live + hidden)
+            self.macs += out.numel() * math.prod(args[1].shape[1:])
+            hidden = OperatorWorkspace(self._device).convolution(args, out, by_layer=True)
+            self.peak = max(self.peak, self.live + hidden + out.nbytes)
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._born(leaf.untyped_storage())

@@ -16,7 +16,7 @@ import hy3d_rocm  # noqa: E402
 from hy3d_rocm.conv.faults import HIP_OOM, Fault, inject_faults  # noqa: E402
 from hy3d_rocm.decode import torch_backend  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Pieces  # noqa: E402
-from hy3d_rocm.decode.memory import onednn  # noqa: E402
+from hy3d_rocm.decode.memory import workspace as onednn  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace, conv_backend  # noqa: E402
 from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402

@@ -20,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.memory.shape_rules import quick
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -117,9 +116,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = None
         if "device" in kwargs or "pin_memory" in kwargs:
             place, kwargs = self._placed(func, args, kwargs)
-        out = quick(func, args, kwargs)
-        if out is None:
-            out = func(*args, **kwargs)
+        out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             self.born(out, place)
         else:

@@ -5,9 +5,9 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 * convolution: asked of the tier that computes it, where one is named. Else of torch's back-end for
   that very shape: oneDNN reorders input, output and weights to blocks of 16 channels (measured as
   VmHWM over the layers of tests/bench/measure_decode.py); the native path builds im2col, kernel
-  volume x Cin x output positions, where TorchBackend does not avoid it (onednn.py); a GPU library
-  takes input and output once more. A plain result that follows a blocked one does not live beside
-  the blocked input.
+  volume x Cin x output positions, where TorchBackend does not avoid it (instead_of_im2col); a GPU
+  library takes input and output once more. A plain result that follows a blocked one does not live
+  beside the blocked input.
 * attention: fused kernels keep no scores, on the CPU a block a thread; the composed form keeps
   scores, their softmax and scaled copies of q and k. Which of them it is, torch is asked.
 * matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.decode.memory.onednn import instead_of_im2col, is_watched
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.conv.tiers.base import Tier
 
-__all__ = ["BLAS_BYTES", "OperatorWorkspace", "conv_backend"]
+__all__ = [
+    "BLAS_BYTES", "OperatorWorkspace", "conv_backend", "instead_of_im2col", "is_watched",
+]  # fmt: skip
 
 BLOCKED_CHANNELS = 16
 # torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
@@ -49,6 +50,10 @@ CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
 C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.
 _QUERY_BLOCK, _KEY_BLOCK = 256, 512
+
+# Columns that are worth avoiding. Below it nobody lacks the memory, and the native code is faster
+# (C 64 to 32, 3x24x34: 13 ms of CPU time against 28; C 32 to 32, 3x82x200: 73 against 32).
+_COLUMNS_BYTES = 8 * MB
 
 _aten = torch.ops.aten
 _CONVOLUTIONS = frozenset({_aten.convolution.default})
@@ -179,6 +184,35 @@ class OperatorWorkspace:
             return 0
         rows, columns = min(q.shape[-2], _QUERY_BLOCK), min(k.shape[-2], _KEY_BLOCK)
         return torch.get_num_threads() * rows * (2 * columns + v.shape[-1] + 2) * 4
+
+
+def is_watched() -> bool:
+    """Whether a mode of this thread (protect(), inject_faults(), another's) sees or changes calls,
+    or oneDNN is switched off or absent."""
+    return (
+        torch._C._len_torch_function_stack() > 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.is_autocast_enabled("cpu")
+        or not torch._C._has_mkldnn
+        or not bool(torch.backends.mkldnn.enabled)
+    )
+
+
+def instead_of_im2col(
+    backend: str, weight: tuple[int, ...], out: tuple[int, ...], dtype: torch.dtype
+) -> bool:
+    """Whether oneDNN is taken in place of torch's im2col, by TorchBackend and in its plan alike.
+
+    On the CPU torch sends a float32 convolution in 3D whose N*C*T*H is at most 20480 to its native
+    code, which builds im2col: 27 times the input for 3x3x3. oneDNN does the same layer in input
+    plus output. It is called directly only where nobody would miss the call to F.conv3d: under
+    protect() the router must see it, as any mode over torch's functions or operators must, and
+    autocast. Of a convolution on the CPU that is not watched: weight (O, C, t, h, w), out (N, O, T,
+    H, W), backend as conv_backend() names torch's choice."""
+    if backend != "Slow3d" or dtype != torch.float32:
+        return False
+    columns = math.prod(weight[1:]) * out[0] * math.prod(out[2:]) * dtype.itemsize
+    return columns >= _COLUMNS_BYTES
 
 
 def conv_spec(args: Sequence[Any], out: Tensor, device: torch.device) -> ConvSpec:
