@@ -164,6 +164,8 @@ class Execution:
     def _describe(self, plan: Plan) -> None:
         report = self.report
         own = own_code_words(self.job, plan.way) if ways.is_opaque(self.job.family) else ""
+        if plan.compiled is not None and plan.compiled.cuts_norms:
+            own = _TILED_NORMS
         report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
         report.ignored = unused_sizes(self.job, plan.way, self.options)
@@ -418,7 +420,7 @@ class Execution:
             if compiled is not None:
                 tiles = self._interpreter(TiledRun, compiled, job, tools, sample)
                 tiles.run(compiled.program, z, out)
-                error = tiles.estimate_error
+                error = None if compiled.cuts_norms else tiles.estimate_error
             else:
                 run = ways.tiled_run(job, way, tools, sample=sample)
                 run.run(z, out)
@@ -500,6 +502,12 @@ def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
         plan.compiled.program.fallback(ATTEMPTS, "no kernel")
         plan = plan.compiled.plan()
     return plan
+
+
+_TILED_NORMS = (
+    "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a time "
+    'in place of a frame. strategy="streamed" gives its own frames.'
+)
 
 
 def own_code_words(job: Job, way: Way) -> str:
