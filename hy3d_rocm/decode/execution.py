@@ -505,8 +505,8 @@ def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
 
 
 _TILED_NORMS = (
-    "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a time "
-    'in place of a frame. strategy="streamed" gives its own frames.'
+    "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a "
+    'time in place of a frame. strategy="streamed" gives its own frames.'
 )
 
 

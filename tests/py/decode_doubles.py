@@ -21,8 +21,8 @@ IN_FLOAT64 = ("hunyuan", "image", "image16", "seedvr2")
 
 
 def tiny_vae(kind: str, seed: int = 0) -> Any:
-    """A diffusers VAE (or SeedVR2's) of `kind` with few channels, random weights, norm weights around 1 and norm
-    and convolution biases around 0, all of the spread 0.3."""
+    """A diffusers VAE (or SeedVR2's) of `kind` with few channels, random weights, norm weights
+    around 1 and norm and convolution biases around 0, all of the spread 0.3."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vae = _MAKERS[kind]().eval().requires_grad_(False)

@@ -1,10 +1,11 @@
-"""SeedVR2's video VAE in small: modules of our own with the structure, the parameters' names and the
-results of the upscaler's (numz/ComfyUI-SeedVR2_VideoUpscaler, src/models/video_vae_v3), and its
+"""SeedVR2's video VAE in small: modules of our own with the structure, the parameters' names and
+the results of the upscaler's (numz/ComfyUI-SeedVR2_VideoUpscaler, src/models/video_vae_v3), and its
 slices of time with a memory in each convolution. test_seedvr2.py holds it against the true classes.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -85,8 +86,7 @@ class Block(nn.Module):
     def __init__(self, ins: int, outs: int, layers: int, groups: int, **resizers: Any) -> None:
         super().__init__()
         sizes = [ins, *[outs] * layers]
-        pairs = zip(sizes, sizes[1:], strict=False)
-        self.resnets = nn.ModuleList(Resnet(a, b, groups) for a, b in pairs)
+        self.resnets = nn.ModuleList(Resnet(a, b, groups) for a, b in pairwise(sizes))
         for name, resizer in resizers.items():
             setattr(self, name, None if resizer is None else nn.ModuleList([resizer]))
 

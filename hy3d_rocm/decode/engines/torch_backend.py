@@ -263,7 +263,9 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
         variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
         y = (x - mean).mul_((variance + norm.eps).rsqrt_())
     else:
-        raise ValueError(f"the norm {norm.kind!r} is not known; known are group, frame, rms, l2, layer")
+        raise ValueError(
+            f"the norm {norm.kind!r} is not known; known are group, frame, rms, l2, layer"
+        )
     if weight is not None:
         y.mul_(weight.view(-1, 1, 1))
     if bias is not None:

@@ -1,8 +1,9 @@
 """SeedVR2's VAE (VideoAutoencoderKL of its video_vae_v3, and its wrapper) over an engine.
 
-Convolutions are causal: in time the first frame is repeated before itself, in space there are zeros.
-GroupNorm and attention see one frame at a time. Up-sampling is a 1x1x1 convolution whose channels
-become space and time; of the two frames that the video's first one would make the first stays.
+Convolutions are causal: in time the first frame is repeated before itself, in space there are
+zeros. GroupNorm and attention see one frame at a time. Up-sampling is a 1x1x1 convolution whose
+channels become space and time, and a convolution behind it; of the two frames that the video's
+first one would make the first stays.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class SeedVr2Family(BlockFamily):
 
     def up(self, module: Any) -> tuple[Conv, ...]:
         if getattr(module, "norm", None) is not None or getattr(module, "use_conv", True) is False:
-            raise StrangeModuleError("an up-sampling is not a convolution to more and one behind it")
+            raise StrangeModuleError(
+                "an up-sampling is not a convolution to more and one behind it"
+            )
         time, space = int(module.temporal_ratio), int(module.spatial_ratio)
         first = (1, space, space) if time > 1 else None
         shuffle = Shuffle((time, space, space), "space first", first=first)
@@ -58,7 +61,11 @@ class SeedVr2Family(BlockFamily):
         down = conv_of(module.conv)
         # Its forward() pads two sides where the convolution pads none.
         pads = down.stride[1] > 1 and not any(down.before[1:])
-        return replace(down, after=(0, 1, 1), modes=(down.modes[0], "zeros", "zeros")) if pads else down
+        return (
+            replace(down, after=(0, 1, 1), modes=(down.modes[0], "zeros", "zeros"))
+            if pads
+            else down
+        )
 
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, its slices of time off."""

@@ -137,7 +137,7 @@ class FusedBackend:
         reason, total = self._refusal(layer, source, () if affine else None), 0
         if reason is None:
             given = source
-            layer, source = self._framed(layer, given, frames)
+            layer, source = self._framed(layer, given, frames, asks=True)
             if source is not given:
                 total = _framed_bytes(source)
             job = self._job(layer, source, frames, affine, False, True)
@@ -240,9 +240,11 @@ class FusedBackend:
             moments=moments and not by_copy,
         )  # fmt: skip
 
-    def _framed(self, layer: Conv, source: Pieces, frames: Range) -> tuple[Conv, Pieces]:
+    def _framed(
+        self, layer: Conv, source: Pieces, frames: Range, asks: bool = False
+    ) -> tuple[Conv, Pieces]:
         """The layer without a GroupNorm of single frames, and the frames that it reads behind it: a
-        kernel's factors are those of all its frames."""
+        kernel's factors are those of all its frames. asks: shapes are enough."""
         norm = layer.norm
         if norm is None or norm.kind != "frame":
             return layer, source
@@ -254,7 +256,8 @@ class FusedBackend:
             at += tensor.shape[2]
             if part.shape[2]:
                 made.append(torch.empty_like(part))
-                own_norm(part[0], norm, self.weights, made[-1][0])
+                if not asks:
+                    own_norm(part[0], norm, self.weights, made[-1][0])
         return replace(layer, norm=None), Pieces(
             tuple(made), max(first, source.first), source.total
         )

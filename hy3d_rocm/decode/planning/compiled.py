@@ -127,7 +127,9 @@ class Compiled:
         estimated nor known then."""
         if self.program.candidate["tiles"] < 2:
             return False
-        norms = (getattr(n, "norm", None) for n in self.graph.layers[self.program.cut["node"] + 1 :])
+        norms = (
+            getattr(n, "norm", None) for n in self.graph.layers[self.program.cut["node"] + 1 :]
+        )
         return any(norm is not None and norm.kind == "frame" for norm in norms)
 
     def candidates(self) -> list[Candidate]:

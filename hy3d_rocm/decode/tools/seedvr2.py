@@ -52,11 +52,9 @@ class BareSeedVr2(nn.Module):
     _encode = _decode
 
 
-def _causal(
-    like: Any, kernel: Any, stride: Any = 1, padding: Any = None
-) -> nn.Conv3d:
+def _causal(like: Any, kernel: Any, stride: Any = 1, padding: Any = None) -> nn.Conv3d:
     """A convolution between as many channels, padded in time by whoever calls it."""
     around = tuple(n // 2 for n in kernel) if padding is None else padding
     made = nn.Conv3d(like.in_channels, like.out_channels, kernel, stride, (0, *around[1:]))
-    made.temporal_padding = around[0]  # type: ignore[assignment]
+    made.temporal_padding = around[0]
     return made
