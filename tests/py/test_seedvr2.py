@@ -201,6 +201,18 @@ def test_its_slices_of_time_are_the_unsplit_decode_and_encode(vae: Any) -> None:
     assert torch.equal(decode_with_report(vae, z, strategy="whole")[0], frames)
 
 
+@pytest.mark.parametrize("split", [4, 8, 12])
+@pytest.mark.parametrize("device", ["same", "cpu"])
+def test_the_true_ones_slices_of_every_size_are_the_unsplit_decode(split: int, device: str) -> None:
+    vae = torch.nn.Module.to(true_vae(WIDTHS, **TINY), torch.float64)
+    z, x = randn(1, 4, 8, 3, 4), tiny_pixels(29, 25, 17).double()
+    frames, moments = unsplit(vae, z), unsplit_moments(vae, x)
+    vae.set_causal_slicing(split_size=split, memory_device=device)
+    with torch.no_grad():
+        assert holds(vae.decode(z).sample, frames)
+        assert holds(vae.encode(x).posterior.parameters, moments)
+
+
 def test_its_limits_of_memory_change_nothing_but_roundings() -> None:
     vae = torch.nn.Module.to(true_vae(WIDTHS, **TINY), torch.float64)
     z = randn(1, 4, 3, 16, 16)
