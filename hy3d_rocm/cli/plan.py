@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
-kinds are hunyuan, hunyuan15, wan21, wan22, ltx and image, as they are usually published.
+kinds are hunyuan, hunyuan15, wan21, wan22, ltx, image and seedvr2, as they are usually published.
 --device gpu plans for some GPU by torch's operators' rules, gfx1100 or sm_90 (the name of an
 architecture) for that one by the fused kernels'. Seconds are estimates with nominal rates: they
 compare candidates, they promise nothing. Exit code: 0; 1 where nothing fits, or for what is said in
@@ -46,6 +46,8 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "ltx": ("AutoencoderKLLTXVideo", {}),
     "image": ("AutoencoderKL", _SD),
 }
+_SEEDVR2 = "seedvr2"  # is in no package
+_NAMES = ", ".join((*_KINDS, _SEEDVR2))
 
 
 def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +58,7 @@ def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser
     )  # fmt: skip
     add = plan.add_argument
     add("--vae", required=True, metavar="NAME|DIR",
-        help=f"{', '.join(_KINDS)}, demo, or a folder with a VAE's config.json")  # fmt: skip
+        help=f"{_NAMES}, demo, or a folder with a VAE's config.json")  # fmt: skip
     add("--latent", metavar="TxHxW", help="of the latent; also CxTxHxW and BxCxTxHxW")
     add("--frames", type=count, default=17, help="default 17, where --latent is not given")
     add("--size", type=size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
@@ -187,6 +189,11 @@ def bare_vae(name: str) -> Any:
     from hy3d_rocm.decode.tools import loading
 
     path = Path(name)
+    if name == _SEEDVR2:
+        from hy3d_rocm.decode.tools.seedvr2 import BareSeedVr2
+
+        with torch.device("meta"):
+            return BareSeedVr2().eval().requires_grad_(False)
     if name in _KINDS:
         class_name, config = _KINDS[name]
         kind = loading.class_of(class_name)
@@ -199,7 +206,7 @@ def bare_vae(name: str) -> Any:
         kind = loading.class_of(class_name)
     else:
         raise ValueError(
-            f"--vae {brief(name)}: give {', '.join(_KINDS)}, demo, or a folder with a config.json"
+            f"--vae {brief(name)}: give {_NAMES}, demo, or a folder with a config.json"
         )
     try:
         with torch.device("meta"):

@@ -165,6 +165,8 @@ class Execution:
     def _describe(self, plan: Plan) -> None:
         report = self.report
         own = own_code_words(self.job, plan.way) if black_box.is_opaque(self.job.family) else ""
+        if plan.compiled is not None and plan.compiled.cuts_norms:
+            own = _TILED_NORMS
         report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
         report.ignored = unused_sizes(self.job, plan.way, self.options)
@@ -425,8 +427,9 @@ class Execution:
                 compiled = self._compiled()
                 tiles = self._interpreter(TiledRun, compiled, job, backend, stages, sample)
                 tiles.run(compiled.program, z, out)
-                error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
-                self.report.estimate_error = error
+                if not compiled.cuts_norms:
+                    error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
+                    self.report.estimate_error = error
             else:
                 plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
                 black_box.OwnTiles(
@@ -514,6 +517,12 @@ def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
         plan.compiled.program.fallback(ATTEMPTS, "no kernel")
         plan = plan.compiled.plan()
     return plan
+
+
+_TILED_NORMS = (
+    "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a "
+    'time in place of a frame. strategy="streamed" gives its own frames.'
+)
 
 
 def own_code_words(job: Job, way: Way) -> str:

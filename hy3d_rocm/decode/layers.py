@@ -24,7 +24,7 @@ Triple = tuple[int, int, int]
 Range = tuple[int, int]  # first, one past the last
 Handle = Any  # a video in an engine's own form
 
-NORM_KINDS = ("group", "rms", "l2", "layer")
+NORM_KINDS = ("group", "frame", "rms", "l2", "layer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class Norm:
     """Normalisation before a convolution; weights are read through Weights.
 
     kind "group": GroupNorm, moments over (T, H, W) of the whole video and the channels of a group.
+    "frame": GroupNorm of each frame by itself, over (H, W) and the channels of a group (SeedVR2).
     The others at each position over the channels: "rms": x * rsqrt(mean(x^2) + eps); "l2": x /
     max(|x|, eps) * sqrt(C) (Wan's and HunyuanVideo 1.5's RMS_norm); "layer": LayerNorm.
     weight, bias: names of the module's parameters, None where it has none.
@@ -54,11 +55,11 @@ class Shuffle:
     """Channels to space and time after a convolution.
 
     order: how the convolution's channels are laid out: "channel first" is (C, rt, rh, rw) as LTX
-    has it, "factor first" is (rt, rh, rw, C) as HunyuanVideo 1.5, "time first" is (rt, C) as Wan's
-    time_conv (factor (2, 1, 1)).
+    has it, "factor first" is (rt, rh, rw, C) as HunyuanVideo 1.5, "space first" is (rh, rw, rt, C)
+    as SeedVR2, "time first" is (rt, C) as Wan's time_conv (factor (2, 1, 1)).
     drop: frames dropped at the start of the video after it (LTX drops rt - 1).
     first: another factor for the video's first frame, of whose channels the first ones stay, as
-    many as the others have (HunyuanVideo 1.5: (1, 2, 2)).
+    many as the others have (HunyuanVideo 1.5 and SeedVR2: (1, 2, 2)).
     """
 
     factor: Triple

@@ -51,6 +51,8 @@ def _unpacked(x: Tensor, factor: Triple, order: str) -> Tensor:
         x = x.reshape(c, rt, rh, rw, t, h, w)
     elif order in ("factor first", "time first"):
         x = x.reshape(rt, rh, rw, c, t, h, w).permute(3, 0, 1, 2, 4, 5, 6)
+    elif order == "space first":
+        x = x.reshape(rh, rw, rt, c, t, h, w).permute(3, 2, 0, 1, 4, 5, 6)
     else:
         raise ValueError(f"no order of shuffling is called {order!r}")
     x = x.permute(0, 4, 1, 5, 2, 6, 3)  # (C, T, rt, H, rh, W, rw)
@@ -105,6 +107,9 @@ class PlainEngine:
         weight, bias = (self._parameter(norm.module, n) for n in (norm.weight, norm.bias))
         if norm.kind == "group":
             y = torch.group_norm(y, norm.groups, eps=norm.eps)
+        elif norm.kind == "frame":
+            y = torch.group_norm(y[0].transpose(0, 1), norm.groups, eps=norm.eps)
+            y = y.transpose(0, 1)[None]
         elif norm.kind == "rms":
             y = y * torch.rsqrt(y.square().mean(1, keepdim=True) + norm.eps)
         elif norm.kind == "l2":

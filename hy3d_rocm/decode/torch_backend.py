@@ -43,6 +43,7 @@ from hy3d_rocm.decode.moments import (
     block_elements,
     blocks,
     channel_moments,
+    group_affine,
     norm_parameters,
     wide_type,
 )
@@ -214,7 +215,18 @@ class _Filling:
             assert self.affine is not None
             apply_affine(x, self.affine, out)
         else:
-            position_norm(x, norm, self.weights, out)
+            own_norm(x, norm, self.weights, out)
+
+
+def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
+    """out = the norm of x (C, T, H, W), of a kind that needs nothing but the frames themselves."""
+    if norm.kind != "frame":
+        position_norm(x, norm, weights, out)
+        return
+    for t in range(x.shape[1]):
+        frame = slice(t, t + 1)
+        affine = group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
+        apply_affine(x[:, frame], affine, out[:, frame])
 
 
 def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
@@ -255,7 +267,9 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
         variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
         y = (x - mean).mul_((variance + norm.eps).rsqrt_())
     else:
-        raise ValueError(f"the norm {norm.kind!r} is not known; known are group, rms, l2, layer")
+        raise ValueError(
+            f"the norm {norm.kind!r} is not known; known are group, frame, rms, l2, layer"
+        )
     if weight is not None:
         y.mul_(weight.view(-1, 1, 1))
     if bias is not None:
@@ -357,6 +371,8 @@ def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
         return x[0].reshape(channels, rt, rh, rw, *x.shape[2:]).permute(0, 4, 1, 5, 2, 6, 3)
     if order in ("factor first", "time first"):
         return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)
+    if order == "space first":
+        return x[0].reshape(rh, rw, rt, channels, *x.shape[2:]).permute(3, 4, 2, 5, 0, 6, 1)
     raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
 
 

@@ -28,13 +28,16 @@ import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 
 MB = 2**20
 TIMEOUT_S = 600
 PARTS = ("executor", "run", "tiled", "native.backend", "memory.meter", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
-KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image")
+KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image", "seedvr2")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
 
 
@@ -85,6 +88,9 @@ def wide_vae(kind: str) -> Any:
         "image": lambda: diffusers.AutoencoderKL(
             block_out_channels=(32, 64, 64), down_block_types=("DownEncoderBlock2D",) * 3,
             up_block_types=("UpDecoderBlock2D",) * 3, norm_num_groups=8, latent_channels=4,
+        ),
+        "seedvr2": lambda: importlib.import_module("decode_seedvr2").SeedVr2(
+            video["block_out_channels"], groups=8
         ),
     }  # fmt: skip
     return made[kind]().eval().requires_grad_(False)

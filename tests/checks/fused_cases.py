@@ -13,7 +13,7 @@ from typing import Any
 DTYPES = ("float32", "float16", "bfloat16")
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 TINY = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-NORMS = (None, None, "group", "group", "rms", "l2", "layer")
+NORMS = (None, None, "group", "group", "frame", "rms", "l2", "layer")
 MAX_COST = 120
 
 
@@ -83,7 +83,8 @@ def _shape(rng: random.Random) -> dict[str, Any]:
     size = [max(1, -(-(k - b - a) // u)) + rng.choice((0, 1, 3))
             for k, b, a, u in zip(kernel, before, after, up, strict=True)]  # fmt: skip
     factor = rng.choice(((2, 1, 1), (1, 2, 2), (2, 2, 2)))
-    order = "time first" if factor == (2, 1, 1) else rng.choice(("channel first", "factor first"))
+    orders = ("channel first", "factor first", "space first")
+    order = "time first" if factor == (2, 1, 1) else rng.choice(orders)
     return {"kernel": tuple(kernel), "before": tuple(before), "after": tuple(after),
             "modes": tuple(rng.choice(("zeros", "replicate")) for _ in range(3)),
             "stride": stride, "up": up, "keep_first": rng.random() < 0.5, "size": tuple(size),
@@ -270,12 +271,15 @@ def rows_of(case: Case, made: dict[str, Any]) -> tuple[Any, Any]:
                 factor = factor * (1 + by_channel(norm.scale))
                 summand = summand * (1 + by_channel(norm.scale)) + by_channel(norm.shift)
             plain, size = normed(x, norm)
-        # Sums over C values and the few operations around them, each within one rounding; an
-        # addition's operands may cancel, so that sizes count, not results.
-        few = (2 * c + 24) * u
+        # Sums over C values (of a frame over all its own) and the few operations around them, each
+        # within one rounding; an addition's operands may cancel, so that sizes count, not results.
+        count = c * x.shape[3] * x.shape[4] if norm.kind == "frame" else c
+        few = (2 * count + 24) * u
         made_of = (factor.abs() + 4 * u) * size
         error = few * made_of + 8 * u * (summand.abs() + 2)
         x = plain * factor + summand
+        if norm.kind == "frame":  # a tensor before the kernel reads it
+            error = error + UNIT[case.dtype] * (x.abs() + error) + TINY[case.dtype]
     if layer.act == "silu":
         # The slope is below 1.1; exp, its sum and the quotient are a few roundings of the result.
         error = 1.1 * error + 16 * u * (x.abs() + error)
@@ -294,12 +298,12 @@ def normed(x: Any, norm: Any) -> tuple[Any, Any]:
     if norm.kind == "l2":
         scale = math.sqrt(c) / x.square().sum(1, keepdim=True).sqrt().clamp_min(norm.eps)
         return x * scale, x.abs() * scale
-    mean = x.mean(1, keepdim=True)
-    away = x - mean
-    scale = (away.square().mean(1, keepdim=True) + norm.eps).rsqrt()
+    axes = (1, 3, 4) if norm.kind == "frame" else (1,)
+    away = x - x.mean(axes, keepdim=True)
+    scale = (away.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
     # The error of the mean moves every value, also where their spread is small beside it.
-    size = (x.abs() + x.abs().mean(1, keepdim=True)) * scale
-    return away * scale, size * (1 + size.amax(1, keepdim=True))
+    size = (x.abs() + x.abs().mean(axes, keepdim=True)) * scale
+    return away * scale, size * (1 + size.amax(axes, keepdim=True))
 
 
 def convolved(case: Case, x: Any, weight: Any, bias: Any, frames: tuple[int, int]) -> Any:
@@ -337,6 +341,8 @@ def shuffled(out: Any, factor: tuple[int, int, int], order: str) -> Any:
     n, (t, h, w) = out.shape[1] // (rt * rh * rw), out.shape[2:]
     if order == "channel first":
         parts = out.reshape(n, rt, rh, rw, t, h, w).permute(0, 4, 1, 5, 2, 6, 3)
+    elif order == "space first":
+        parts = out.reshape(rh, rw, rt, n, t, h, w).permute(3, 4, 2, 5, 0, 6, 1)
     else:
         parts = out.reshape(rt, rh, rw, n, t, h, w).permute(3, 4, 0, 5, 1, 6, 2)
     return parts.reshape(1, n, t * rt, h * rh, w * rw)

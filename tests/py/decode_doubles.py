@@ -12,17 +12,17 @@ from unittest import mock
 import torch
 
 KINDS = ("hunyuan", "hunyuan15", "wan", "wan22", "ltx", "ltx_causal", "image")
-EVERY_KIND = (*KINDS, "qwen", "ltx095", "ltx095_ahead", "image16")
+EVERY_KIND = (*KINDS, "qwen", "ltx095", "ltx095_ahead", "image16", "seedvr2")
 #: What vae.decode() takes beside the latent, by kind
 TIMESTEP = {"ltx095": 0.05, "ltx095_ahead": 0.05}
 #: GroupNorm over a few positions multiplies roundings, so that float32 says little there; these
 #: VAEs' own code computes in float64 all through (the others' goes through float32)
-IN_FLOAT64 = ("hunyuan", "image", "image16")
+IN_FLOAT64 = ("hunyuan", "image", "image16", "seedvr2")
 
 
 def tiny_vae(kind: str, seed: int = 0) -> Any:
-    """A diffusers VAE of `kind` with few channels, random weights, norm weights around 1 and norm
-    and convolution biases around 0, all of the spread 0.3."""
+    """A diffusers VAE (or SeedVR2's) of `kind` with few channels, random weights, norm weights
+    around 1 and norm and convolution biases around 0, all of the spread 0.3."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vae = _MAKERS[kind]().eval().requires_grad_(False)
@@ -51,14 +51,18 @@ def tiny_pixels(frames: int, height: int, width: int, seed: int = 0) -> Any:
 
 
 def unsplit(vae: Any, z: Any, timestep: float | None = None) -> Any:
-    """diffusers' own decode of z (1, C, T, H, W) with its splitting off; (1, C, T, H, W)."""
+    """The VAE's own decode of z (1, C, T, H, W) with its splitting off; (1, C, T, H, W)."""
     more = () if timestep is None else (torch.tensor([timestep], dtype=z.dtype),)
     return _unsplit(vae, z, lambda z: vae.decode(z, *more).sample)
 
 
+def _moments(made: Any) -> Any:
+    return getattr(made, "posterior", None) or made.latent_dist
+
+
 def unsplit_moments(vae: Any, pixels: Any) -> Any:
-    """diffusers' own encode of pixels with its splitting off: mean and log variance."""
-    return _unsplit(vae, pixels, lambda x: vae.encode(x).latent_dist.parameters)
+    """The VAE's own encode of pixels with its splitting off: mean and log variance."""
+    return _unsplit(vae, pixels, lambda x: _moments(vae.encode(x)).parameters)
 
 
 def _unsplit(vae: Any, x: Any, run: Any) -> Any:
@@ -71,7 +75,8 @@ def _unsplit(vae: Any, x: Any, run: Any) -> Any:
         for name in kept:
             setattr(vae, name, False)
         with torch.no_grad():
-            return run(x[:, :, 0]).unsqueeze(2) if image else run(x)
+            made = run(x[:, :, 0] if image else x)
+            return made if made.ndim == 5 else made.unsqueeze(2)
     finally:
         for name, value in kept.items():
             setattr(vae, name, value)
@@ -189,9 +194,15 @@ def _image16() -> Any:
     )  # fmt: skip
 
 
+def _seedvr2() -> Any:
+    from decode_seedvr2 import SeedVr2
+
+    return SeedVr2()
+
+
 _MAKERS = {
     "hunyuan": _hunyuan, "hunyuan15": _hunyuan15, "wan": _wan, "wan22": _wan22, "qwen": _qwen,
     "ltx": _ltx, "ltx_causal": lambda: _ltx(decoder_causal=True), "ltx095": _ltx095,
     "ltx095_ahead": lambda: _ltx095(encoder_causal=False),
-    "image": _image, "image16": _image16,
+    "image": _image, "image16": _image16, "seedvr2": _seedvr2,
 }  # fmt: skip

@@ -129,10 +129,11 @@ def test_the_vaes_own_code_has_it_too_or_the_report_says_in_what_it_computes(
     assert says or error_of(got, want) <= 1
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", [k for k in EVERY_KIND if k != "seedvr2"])
 def test_tiles_that_see_everything_have_float64s_error(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """SeedVR2's norms see the tile and not the frame: test_seedvr2.py."""
     family = family_of(kind)
     frames = 1 if family.is_image else 2
     high = tiny_latents(family.vae, frames, 44, 3).double()

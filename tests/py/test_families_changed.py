@@ -231,6 +231,31 @@ def test_a_changed_encoder_is_not_ignored_either(kind: str, when: str) -> None:
     decode(vae, latents(kind, vae), strategy="streamed")
 
 
+def test_a_patch_of_what_a_subclass_calls_by_super_is_not_passed_by() -> None:
+    vae = tiny_vae("wan")
+    z, base = latents("wan", vae), type(vae)
+
+    class Somebodys(base):  # type: ignore[misc, valid-type]
+        def decode(self, z: Any, return_dict: bool = True) -> Any:
+            return super().decode(z, return_dict)
+
+    vae.__class__ = Somebodys
+    assert relative_error(decode(vae, z, strategy="streamed"), plain(vae, z)) <= 1e-4
+    before = base._decode
+
+    def darker(self: Any, *args: Any, **more: Any) -> Any:
+        made = before(self, *args, **more)
+        made.sample = made.sample * -3
+        return made
+
+    base._decode = darker
+    try:
+        with pytest.raises(ValueError, match="need a VAE whose layers are known"):
+            decode(vae, z, strategy="streamed")
+    finally:
+        base._decode = before
+
+
 def test_a_class_whose_encode_does_otherwise_is_encoded_by_it() -> None:
     vae = tiny_vae("image")
 

@@ -157,13 +157,13 @@ def test_a_cut_changes_no_more_rows_than_reach_says(kind: str) -> None:
 
 
 class _NoGlobalEngine(PlainEngine):
-    """Without attention, and with norms per position for those over the whole video."""
+    """Without attention, and with norms per position for those over the video or a frame."""
 
     def attention(self, x: Any, layer: Attention) -> Any:
         return x
 
     def normalised(self, x: Any, norm: Any) -> Any:
-        if norm.kind == "group":
+        if norm.kind in ("group", "frame"):
             norm = dataclasses.replace(norm, kind="layer")
         return super().normalised(x, norm)
 
@@ -206,6 +206,10 @@ class _Forgetful(PlainEngine):
         ("ltx", "decode", "shuffle.drop"),
         ("ltx", "decode", "modes"),
         ("image", "decode", "act"),
+        ("seedvr2", "decode", "modes"),
+        ("seedvr2", "decode", "shuffle.first"),
+        ("seedvr2", "decode", "attention.span"),
+        ("seedvr2", "encode", "after"),
     ],
 )
 def test_the_comparison_sees_each_field_that_an_engine_forgets(

@@ -40,7 +40,7 @@ def test_the_layers_cover_what_the_kernels_can_do() -> None:
     assert {case.weight_dims for case in made} == {5, 4, 2}
     assert {case.layouts for case in made} == {"last", "plain", "odd"}
     orders = {case.shuffle[1] for case in made if case.shuffle}
-    assert orders == {"channel first", "factor first", "time first"}
+    assert orders == {"channel first", "factor first", "space first", "time first"}
     for flag in ("silu", "moments", "keep_first", "open_end", "bias", "scaled"):
         assert {getattr(case, flag) for case in made} == {True, False}
     assert any(max(case.stride) > 1 for case in made)

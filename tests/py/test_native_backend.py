@@ -128,9 +128,9 @@ def test_pieces_cut_anywhere_give_the_bits_of_the_whole(dtype: Any, up: Any, com
         assert torch.equal(torch.cat(both, 2), whole), at
 
 
-@pytest.mark.parametrize("kind", ["l2", "rms", "layer"])
+@pytest.mark.parametrize("kind", ["frame", "l2", "rms", "layer"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norms_by_position_are_torchs_and_then_convolved(
+def test_norms_of_frames_alone_are_torchs_and_then_convolved(
     kind: str, dtype: Any, compute: Any
 ) -> None:
     """An identity as the kernel: the result is the norm's and the activation's, in torch's bits but
@@ -276,7 +276,7 @@ def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
 
 @pytest.mark.skipif(not IS_THERE, reason="the C core with the fused convolution is not built here")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["group", "rms"])
+@pytest.mark.parametrize("kind", ["group", "frame", "rms"])
 @pytest.mark.parametrize("up", [(1, 1, 1), (2, 2, 2)])
 def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
     dtype: Any, kind: str, up: Any

@@ -27,7 +27,7 @@ from hy3d_rocm.decode.moments import (  # noqa: E402
     combine,
     group_affine,
 )
-from hy3d_rocm.decode.torch_backend import TorchBackend, position_norm  # noqa: E402
+from hy3d_rocm.decode.torch_backend import TorchBackend, own_norm, position_norm  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -100,6 +100,8 @@ def shuffled_by(factor: Any, order: str, y: Any) -> Any:
             for b in range(rh):
                 for d in range(rw):
                     within = (a * rh + b) * rw + d
+                    if order == "space first":
+                        within = (b * rw + d) * rt + a
                     at = (
                         channel * rt * rh * rw + within
                         if order == "channel first"
@@ -121,7 +123,7 @@ def random_layer(rng: random.Random) -> Conv:
     shuffle = None
     o = rng.randint(1, 5)
     if rng.random() < 0.4:
-        order = rng.choice(["channel first", "factor first", "time first"])
+        order = rng.choice(["channel first", "factor first", "space first", "time first"])
         factor = (2, 1, 1) if order == "time first" else rng.choice([(2, 2, 2), (1, 2, 3)])
         first = (1, 2, 2) if factor == (2, 2, 2) and rng.random() < 0.5 else None
         shuffle = Shuffle(factor, order, first=first)
@@ -240,6 +242,24 @@ def test_position_norms_are_those_of_the_words_in_layers_py(kind: str, dtype: An
     largest = float(y.abs().max())
     bound = (32 * torch.finfo(torch.float32).eps + torch.finfo(dtype).eps / 2) * largest
     assert float((out.double() - y).abs().max()) <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_norm_of_single_frames_is_group_norm_of_each(dtype: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    frames = torch.arange(1, 5).view(1, -1, 1, 1)  # each of another mean and spread
+    x = (torch.randn(6, 4, 5, 7, generator=generator) * frames + frames).to(dtype)
+    module = torch.nn.GroupNorm(3, 6, eps=1e-3, dtype=dtype)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    y = torch.stack([module.double()(frame[None])[0] for frame in x.double().unbind(1)], 1)
+    out = torch.empty_like(x)
+    own_norm(
+        x, Norm("frame", module.to(dtype), 1e-3, 3, bias="bias"), ModuleWeights(dtype, CPU), out
+    )
+    wide = torch.promote_types(dtype, torch.float32)
+    bound = 32 * torch.finfo(wide).eps + torch.finfo(dtype).eps / 2
+    assert float((out.double() - y).abs().max()) <= bound * float(y.abs().max())
 
 
 @pytest.mark.parametrize("offset", [0.0, 1000.0])

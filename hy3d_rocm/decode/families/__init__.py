@@ -28,7 +28,7 @@ _CLASSES = (
 _KNOWN = (
     "diffusers' AutoencoderKLHunyuanVideo, AutoencoderKLHunyuanVideo15, AutoencoderKLWan, "
     "AutoencoderKLQwenImage, AutoencoderKLLTXVideo and AutoencoderKL, ComfyUI's of the same "
-    "models, and whatever is built alike"
+    "models, SeedVR2's VideoAutoencoderKL, and whatever is built alike"
 )
 
 
@@ -191,10 +191,11 @@ def _kind(vae: Any) -> type[StructuredFamily] | None:
     from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
     from hy3d_rocm.decode.families.image import ImageFamily
     from hy3d_rocm.decode.families.ltx import LtxFamily
+    from hy3d_rocm.decode.families.seedvr2 import SeedVr2Family
     from hy3d_rocm.decode.families.wan import WanFamily
 
     kinds: tuple[type[StructuredFamily], ...] = (
-        HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, ImageFamily
+        HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
     )  # fmt: skip
     for kind in kinds:
         try:

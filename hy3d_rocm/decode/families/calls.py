@@ -43,7 +43,8 @@ def frames_of(made: Any) -> Tensor:
 def moments_of(made: Any) -> Tensor:
     """Mean and log variance, one after the other, in what encode() gave; TypeError (a sentence)."""
     inner = made[0] if isinstance(made, (tuple, list)) and made else made
-    found: Any = getattr(inner, "latent_dist", inner)
+    # SeedVR2's tuple has the latent first, and names the distribution "posterior".
+    found: Any = getattr(inner, "latent_dist", getattr(made, "posterior", inner))
     if hasattr(found, "logvar"):
         return torch.cat([found.mean, found.logvar], 1)
     for name in ("latents", "latent", "sample"):

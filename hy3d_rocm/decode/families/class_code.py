@@ -83,7 +83,7 @@ class _Reading:
         self.home = home_of(kind)
         self.code = ClassCode(kind.__name__)
         self._homes: set[str] = set()
-        self._names: set[str] = set()
+        self._names: set[tuple[str, bool]] = set()
         self._functions: set[int] = set()
 
     def read(self, roots: tuple[str, ...]) -> ClassCode:
@@ -92,11 +92,12 @@ class _Reading:
         self.code.homes = frozenset(self._homes)
         return self.code
 
-    def _method(self, name: str) -> None:
-        """What `name` is for instances, in the order of their classes."""
-        if name in self._names or name in SHARED:
+    def _method(self, name: str, inherited: bool = False) -> None:
+        """What `name` is for instances, in the order of their classes. inherited: what it is for
+        super(), too."""
+        if (name, inherited) in self._names or name in SHARED:
             return
-        self._names.add(name)
+        self._names.add((name, inherited))
         for base in self.kind.__mro__[:-1]:
             value = vars(base).get(name, _MISSING)
             self.code.cells.append((vars(base), name, value))
@@ -107,7 +108,8 @@ class _Reading:
                 self._own(function, base, name)
             elif callable(value) and not isinstance(value, (type, BuiltinFunctionType)):
                 self._refuse(f"{base.__name__}.{name} is a {type(value).__name__}")
-            return
+            if not inherited:
+                return
 
     def _own(self, function: FunctionType, base: type, name: str) -> None:
         """A method: of the package of its class, or a decorator around such a one."""
@@ -144,7 +146,7 @@ class _Reading:
         space = function.__globals__
         modules: list[ModuleType] = []
         for name in names:
-            self._method(name)
+            self._method(name, inherited="__class__" in function.__code__.co_freevars)
             value = space.get(name, _MISSING)
             if isinstance(value, (FunctionType, BuiltinFunctionType)):
                 code.cells.append((space, name, value))

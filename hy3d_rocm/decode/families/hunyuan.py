@@ -29,9 +29,9 @@ class HunyuanFamily(BlockFamily):
             getattr(decoder, "conv_norm_out", None), "num_groups"
         )
 
-    def up(self, module: Any) -> Conv:
+    def up(self, module: Any) -> tuple[Conv, ...]:
         time, height, width = (int(n) for n in module.upsample_factor)
-        return conv_of(module.conv, up=(time, height, width), keep_first=time > 1)
+        return (conv_of(module.conv, up=(time, height, width), keep_first=time > 1),)
 
     def down(self, module: Any) -> Conv:
         return conv_of(module.conv)

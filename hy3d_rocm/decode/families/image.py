@@ -30,11 +30,11 @@ class ImageFamily(BlockFamily):
             getattr(decoder, "conv_norm_out", None), "num_groups"
         )
 
-    def up(self, module: Any) -> Conv:
+    def up(self, module: Any) -> tuple[Conv, ...]:
         plain = module.use_conv and not module.use_conv_transpose and module.interpolate
         if not plain or module.norm is not None:
             raise StrangeModuleError("an up-sampling is not nearest and then a convolution")
-        return conv_of(module.conv, up=(1, 2, 2))
+        return (conv_of(module.conv, up=(1, 2, 2)),)
 
     def down(self, module: Any) -> Conv:
         if not module.use_conv or module.norm is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,13 @@ def conv_of(module: Any, **changes: Any) -> Conv:
 
 
 def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str, str]]:
+    if hasattr(module, "temporal_padding"):  # SeedVR2: on one side in time, by the module itself
+        time, height, width = _numbers(inner.padding, 3)
+        if time:
+            raise StrangeModuleError(f"{type(module).__name__} pads time twice")
+        mode = _mode(inner.padding_mode)
+        front = 2 * int(module.temporal_padding)
+        return (front, height, width), (0, height, width), ("replicate", mode, mode)
     if hasattr(module, "time_causal_padding"):  # HunyuanVideo
         left, right, top, bottom, front, back = (int(n) for n in module.time_causal_padding)
         if any(_numbers(inner.padding, 3)):
@@ -115,16 +122,24 @@ def absent(module: Any) -> bool:
     return module is None or isinstance(module, torch.nn.Identity)
 
 
+def frame_norm_of(module: Any) -> Norm:
+    """norm_of(), where whoever holds a GroupNorm gives it one frame at a time."""
+    norm = norm_of(module)
+    return replace(norm, kind="frame") if norm.kind == "group" else norm
+
+
 def resnet(
-    engine: Engine, block: Any, x: Handle, *, add_norms: Sequence[Norm] = (), keep: bool = False
-) -> Handle:
+    engine: Engine, block: Any, x: Handle, *, add_norms: Sequence[Norm] = (), keep: bool = False,
+    norm: Callable[[Any], Norm] = norm_of,
+) -> Handle:  # fmt: skip
     """conv2(act(norm2(conv1(act(norm1(x)))))) + x, or + conv_shortcut(x).
 
     add_norms: norm1 and norm2 where they are not simply the block's. keep: x is needed once more.
+    norm: what a norm's module is.
     """
     if getattr(block, "output_scale_factor", 1) != 1 or getattr(block, "time_emb_proj", None):
         raise StrangeModuleError(f"{type(block).__name__} scales its sum or takes a time embedding")
-    norm1, norm2 = add_norms or (norm_of(block.norm1), norm_of(block.norm2))
+    norm1, norm2 = add_norms or (norm(block.norm1), norm(block.norm2))
     act = act_of(block.nonlinearity)
     conv1 = conv_of(block.conv1, norm=norm1, act=act)
     conv2 = conv_of(block.conv2, norm=norm2, act=act)
@@ -134,7 +149,7 @@ def resnet(
         x = engine.conv(x, conv1, keep=True)
     else:
         norm3 = getattr(block, "norm3", None)
-        shortcut = conv_of(block.conv_shortcut, norm=None if norm3 is None else norm_of(norm3))
+        shortcut = conv_of(block.conv_shortcut, norm=None if norm3 is None else norm(norm3))
         if keep:
             residual = engine.conv(x, shortcut, keep=True)
             x = engine.conv(x, conv1, keep=True)
@@ -143,13 +158,17 @@ def resnet(
     return engine.conv(x, conv2, add=residual)
 
 
-def mid_block(engine: Engine, block: Any, x: Handle, attention: Any) -> Handle:
-    """Residual blocks with attention between them; attention: module -> Attention."""
-    x = resnet(engine, block.resnets[0], x)
+def mid_block(
+    engine: Engine, block: Any, x: Handle, attention: Any,
+    norm: Callable[[Any], Norm] = norm_of,
+) -> Handle:  # fmt: skip
+    """Residual blocks with attention between them; attention: module -> Attention; norm: as of
+    resnet()."""
+    x = resnet(engine, block.resnets[0], x, norm=norm)
     for attn, after in zip(block.attentions, list(block.resnets)[1:], strict=True):
         if attn is not None:
             x = engine.attention(x, attention(attn))
-        x = resnet(engine, after, x)
+        x = resnet(engine, after, x, norm=norm)
     return x
 
 

@@ -256,8 +256,10 @@ def _has_time(module: torch.nn.Module) -> bool:
 def _framewise(
     call: Callable[[Any], Any], read: Callable[[Any], Tensor], x: Tensor, planar: bool
 ) -> Tensor:
-    """call(x); of what takes single images one frame after the other."""
+    """call(x); of what takes single images one frame after the other. A video of one frame may
+    come as an image."""
     if not planar:
-        return read(call(x))
+        made = read(call(x))
+        return made if made.ndim == 5 else made.unsqueeze(2)
     images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
     return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)

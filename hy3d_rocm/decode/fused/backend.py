@@ -29,13 +29,15 @@ from hy3d_rocm.decode.fused.tensors import (
     triple,
 )
 from hy3d_rocm.decode.fused.work import Machine, Work
+from hy3d_rocm.decode.geometry import source_range
 from hy3d_rocm.decode.layers import Backend, Conv, Moments, Norm, Pieces, Range, Weights
-from hy3d_rocm.decode.moments import channel_moments, combine
+from hy3d_rocm.decode.moments import block_elements, channel_moments, combine
 from hy3d_rocm.decode.torch_backend import (
     TorchBackend,
     _add_parts,
     _put_together,
     _shuffled_parts,
+    own_norm,
 )
 
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
@@ -96,6 +98,7 @@ class FusedBackend:
         """As Backend.convolve. ValueError where a frame of the source is missing."""
         reason = self._refusal(layer, source, affine)
         if reason is None:
+            layer, source = self._framed(layer, source, frames)
             job = self._job(layer, source, frames, affine is not None, add is not None, moments)
             reason = work.refusal(job)
         if reason is not None:
@@ -131,13 +134,17 @@ class FusedBackend:
         """workspace_bytes; whether a residual that is laid out as results are becomes the result;
         bytes of the packed weight and bias, which are kept."""
         affine = layer.norm is not None and layer.norm.kind == "group"
-        reason = self._refusal(layer, source, () if affine else None)
+        reason, total = self._refusal(layer, source, () if affine else None), 0
         if reason is None:
+            given = source
+            layer, source = self._framed(layer, given, frames, asks=True)
+            if source is not given:
+                total = _framed_bytes(source)
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
-            return self._torch().workspace_bytes(layer, source, frames), False, 0
-        total, parts = 0, _parts(layer, job)
+            return total + self._torch().workspace_bytes(layer, source, frames), False, 0
+        parts = _parts(layer, job)
         for part in parts:
             out = last_strides(part.outputs, part.out_frames, part.out_size)
             rows, moments = work.room_of(part, out, self._target())
@@ -232,6 +239,28 @@ class FusedBackend:
             bias=self.weights.of(layer.module, "bias") is not None, add=add and not by_copy,
             moments=moments and not by_copy,
         )  # fmt: skip
+
+    def _framed(
+        self, layer: Conv, source: Pieces, frames: Range, asks: bool = False
+    ) -> tuple[Conv, Pieces]:
+        """The layer without a GroupNorm of single frames, and the frames that it reads behind it: a
+        kernel's factors are those of all its frames. asks: shapes are enough."""
+        norm = layer.norm
+        if norm is None or norm.kind != "frame":
+            return layer, source
+        kernel_t = triple(self._weight(layer).shape[2:])[0]
+        first, stop = source_range(layer, frames, kernel_t, source.total)
+        made, at = [], source.first
+        for tensor in source.tensors:
+            part = tensor[:, :, max(first - at, 0) : max(stop - at, 0)]
+            at += tensor.shape[2]
+            if part.shape[2]:
+                made.append(torch.empty_like(part))
+                if not asks:
+                    own_norm(part[0], norm, self.weights, made[-1][0])
+        return replace(layer, norm=None), Pieces(
+            tuple(made), max(first, source.first), source.total
+        )
 
     def _weight(self, layer: Conv) -> Tensor:
         """(O, C, kt, kh, kw). ValueError where the module has none."""
@@ -353,6 +382,13 @@ class FusedBackend:
         parts = _shuffled_parts(plain, layer.shuffle, job.frames)
         result = _put_together(parts) if add is None else _add_parts(parts, add)
         return result, channel_moments(result) if moments else None
+
+
+def _framed_bytes(normed: Pieces) -> int:
+    """Of normalised frames, and of the block that their moments are taken in."""
+    frame = normed.tensors[0][0, :, 0]
+    block = 8 * min(block_elements(frame.device), frame.numel())
+    return sum(whole(t.nbytes) for t in normed.tensors) + whole(block)
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:

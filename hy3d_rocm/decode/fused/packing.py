@@ -59,6 +59,10 @@ def _by_phase(tensor: Tensor, phases: Phases) -> Tensor:
     count = phases.factor[0] * phases.factor[1] * phases.factor[2]
     if phases.order == "channel first":
         parts = tensor.reshape(-1, count, *tensor.shape[1:])[: phases.channels].transpose(0, 1)
+    elif phases.order == "space first":
+        time, *space = phases.factor
+        parts = tensor.reshape(*space, time, -1, *tensor.shape[1:]).movedim(2, 0)
+        parts = parts.flatten(0, 2)[:, : phases.channels]
     else:
         parts = tensor.reshape(count, -1, *tensor.shape[1:])[:, : phases.channels]
     return parts.flatten(0, 1)

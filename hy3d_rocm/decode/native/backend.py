@@ -23,7 +23,7 @@ from hy3d_rocm.decode.torch_backend import (
     _add_parts,
     _put_together,
     _shuffled_parts,
-    position_norm,
+    own_norm,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class NativeBackend:
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
-        what a norm over the channels makes, a float block of norm or moments, the shuffled copy."""
+        what a norm of single frames makes, a float block of norm or moments, the shuffled copy."""
         if self._refusal(layer, source) is not None:
             return self._other.workspace_bytes(layer, source, frames)
         x, weight = source.tensors[0], self._weight(layer)
@@ -108,8 +108,8 @@ class NativeBackend:
         made = math.prod((weight.shape[0], *own_size(layer, size, kernel_size(weight))))
         result = made * (frames[1] - frames[0])
         read = needed(layer, source, frames, weight) * int(x.shape[1]) * math.prod(size)
-        by_position = layer.norm is not None and layer.norm.kind != "group"
-        normed = read * x.element_size() if by_position else 0
+        by_frame = layer.norm is not None and layer.norm.kind != "group"
+        normed = read * x.element_size() if by_frame else 0
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
         inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
@@ -195,12 +195,12 @@ class NativeBackend:
         return made
 
     def _normalised(self, read: list[Tensor | None], norm: Norm) -> list[Tensor | None]:
-        """The frames after a norm over the channels, each once."""
+        """The frames after a norm of theirs alone, each once."""
         own = {id(frame): frame for frame in read if frame is not None}
         made: dict[int, Tensor] = {}
         for key, frame in own.items():
             made[key] = torch.empty_like(frame, memory_format=torch.contiguous_format)
-            position_norm(frame[:, None], norm, self.weights, made[key][:, None])
+            own_norm(frame[:, None], norm, self.weights, made[key][:, None])
         return [None if frame is None else made[id(frame)] for frame in read]
 
 

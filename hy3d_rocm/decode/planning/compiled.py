@@ -119,6 +119,17 @@ class Compiled:
         assert program is not None, "nothing fits"
         return program
 
+    @property
+    def cuts_norms(self) -> bool:
+        """Whether norms of whole frames see one tile at a time: their statistics are neither
+        estimated nor known then."""
+        if self.program.candidate["tiles"] < 2:
+            return False
+        norms = (
+            getattr(n, "norm", None) for n in self.graph.layers[self.program.cut["node"] + 1 :]
+        )
+        return any(norm is not None and norm.kind == "frame" for norm in norms)
+
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""
         return [*self.refused, *(self._candidate(c) for c in self.schedule.candidates)]

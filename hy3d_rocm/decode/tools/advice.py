@@ -89,13 +89,16 @@ def _about_exactness(report: DecodeReport) -> list[str]:
             "DecodeOptions(halo_pixels=64, overlap_pixels=64)."
         ]
     is_tiled = report.strategy == "tiled" or _engine(report.plan) == "tiles"
-    if not is_tiled or not report.estimate_error:
+    if not is_tiled or report.estimate_error == 0:
         return []
-    said = [
-        "The frames are an approximation: GroupNorm's statistics were estimated, off by "
-        f"{report.estimate_error:.1%} at most. DecodeOptions(statistic_passes=2) corrects them for "
-        "the time of one more decode."
-    ]
+    if report.estimate_error is None:
+        said = ["The frames are an approximation: GroupNorm saw one tile in place of a frame."]
+    else:
+        said = [
+            "The frames are an approximation: GroupNorm's statistics were estimated, off by "
+            f"{report.estimate_error:.1%} at most. DecodeOptions(statistic_passes=2) corrects them "
+            "for the time of one more decode."
+        ]
     exact = [
         int(c["device_bytes"])
         for c in report.plan.get("candidates", ())
