@@ -308,7 +308,7 @@ class Execution:
         prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
         assert plan is not None
-        planned = is_native(self.job, plan.way)
+        planned = plan.way.strategy == "cpu" or is_native(self.job, plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _carry_out(self, way: Way) -> None:

@@ -277,7 +277,9 @@ class Job:
         """One decode with faults: "same way", "another way" or "ended". OomError where it is
         wrong."""
         injector, got, text = self.run(chosen, number % 3)
-        key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
+        key, wanted = "", None
+        if got is not None:  # of one that ended the schedule has no program left
+            key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
         del injector  # with its plan, which has a schedule
         self.clean()
         left = core.live_allocations() - self.live if core is not None else 0

@@ -207,10 +207,7 @@ def test_the_planned_peak_holds_with_the_weights_it_prepares(
 
     if not hasattr(functional, "fused_conv3d"):
         pytest.skip("the C core with the fused convolution is not built here")
-    from diffusers import AutoencoderKLWan
-
-    vae = AutoencoderKLWan(base_dim=32, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1).eval()
-    vae.requires_grad_(False)
+    vae = wide_wan()
     z = tiny_latents(vae, 2, 6, 6)
     caches = []
     frames = []
@@ -234,6 +231,29 @@ def test_the_planned_peak_holds_with_the_weights_it_prepares(
     assert caches[0][0] > 0
     assert caches[1][0] == 0
     assert torch.equal(frames[0], frames[1]), "prepared or not is never another result"
+
+
+def test_torchs_operators_on_the_host_prepare_no_weights_that_were_not_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under protect() the C convolution stands for them, which would keep what it prepares."""
+    from hy3d_rocm.conv import prepared
+
+    vae = wide_wan()
+    fresh = prepared.WeightCache(1 << 30)
+    monkeypatch.setattr(prepared, "_made", fresh)
+    options = DecodeOptions(backend="torch", chunk_size=1)
+    report = decode_with_report(vae, tiny_latents(vae, 3, 4, 4), "2GB", "cpu", options=options)[1]
+    assert report.plan["prepared_bytes"] == 0
+    assert fresh.stats().made == 0
+
+
+def wide_wan() -> Any:
+    """Channels enough for weights to be prepared."""
+    from diffusers import AutoencoderKLWan
+
+    vae = AutoencoderKLWan(base_dim=32, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1)
+    return vae.eval().requires_grad_(False)
 
 
 def wide_vae() -> Any:
