@@ -303,7 +303,7 @@ def test_the_timeline_shows_curve_budget_steps_and_restarts() -> None:
     series = [(i / 10, i * 10**6) for i in range(20)]
     made = timeline.Timeline(
         "title", "about", 2.0, 19 * 10**6, 30 * 10**6, 25 * 10**6, series,
-        steps=[(0.5, "conv"), (1.0, "attention")], again=[1.5],
+        steps=[(0.0, 0.5, "conv"), (0.5, 1.0, "attend")], again=[1.5],
     )  # fmt: skip
     image = timeline.draw(made)
     assert image.shape == (1, timeline.HEIGHT, picture.WIDTH, 3)

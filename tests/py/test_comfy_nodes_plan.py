@@ -149,7 +149,7 @@ def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> Non
     job: Any = SimpleNamespace(
         family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device=""
     )
-    budget: Any = SimpleNamespace(device_bytes=2**28)
+    budget: Any = SimpleNamespace(device_bytes=2**28, is_unified=False)
 
     def explained(candidates: list[Candidate], taken: Candidate | None) -> Explained:
         plan: Any = taken and SimpleNamespace(way=taken.way)

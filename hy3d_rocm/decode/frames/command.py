@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.frames.stopping import interruptible
 from hy3d_rocm.env.shown import printable
-from hy3d_rocm.units import brief
+from hy3d_rocm.units import brief, whole_number
 
 if TYPE_CHECKING:
     import threading
@@ -58,6 +58,9 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add("--strategy", choices=_STRATEGIES, default="auto", help="default auto")
     add("--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto",
         help="default auto: as the weights are stored")  # fmt: skip
+    add("--chunk-size", type=_chunk_size, metavar="N",
+        help="latent frames that go through all layers at a time, where norms are per position "
+        "(Wan, HunyuanVideo 1.5, LTX) and in tiles; default auto")  # fmt: skip
     add("--device", default="auto", help="cpu, cuda, cuda:1 (also on ROCm); default auto")
     add("--scaled", action="store_true",
         help="the latents are as the model made them: undo the VAE's scaling")  # fmt: skip
@@ -177,7 +180,9 @@ def _run(
     if changed is not None:
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
-    choice = Choice(arguments.budget, arguments.strategy, arguments.precision)
+    choice = Choice(
+        arguments.budget, arguments.strategy, arguments.precision, arguments.chunk_size
+    )
     watched = WatchedSink(sink, device, sys.stderr)
     plan = parts.plan if parts is not None else None
     with protect(), watched:
@@ -227,6 +232,7 @@ def _job(
         "budget": arguments.budget,
         "strategy": arguments.strategy,
         "precision": arguments.precision,
+        **({} if arguments.chunk_size is None else {"chunk size": arguments.chunk_size}),
         "fps": str(arguments.fps),
         "crf": arguments.crf,
         "pixel format": arguments.pixel_format,
@@ -295,7 +301,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     )
     sizes = {text: told[key] for text, key in _SIZES.items() if key in told}
     lines.append(", ".join(f"{text} {format_bytes(size)}" for text, size in sizes.items()))
-    return lines + [str(event) for event in told["events"]]
+    return [*lines, *told["ignored"], *(str(event) for event in told["events"])]
 
 
 def _write_json(path: Path, told: dict[str, Any]) -> None:
@@ -314,6 +320,17 @@ def _budget(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def _chunk_size(text: str) -> int | None:
+    """None for "auto"."""
+    if text == "auto":
+        return None
+    if not (value := whole_number(text)):
+        raise argparse.ArgumentTypeError(
+            f'{brief(text)}: give a whole number of 1 or more, or "auto"'
+        )
+    return value
 
 
 def _fps(text: str) -> Fraction:

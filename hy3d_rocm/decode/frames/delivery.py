@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.executor import decode_into
-from hy3d_rocm.decode.report import DecodeReport
+from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """As decode() takes them."""
+    """As decode() takes them. chunk_size: see DecodeOptions."""
 
     budget: str | None = None
     strategy: str = "auto"
     precision: str = "auto"
+    chunk_size: int | None = None
 
 
 def deliver(
@@ -41,5 +42,5 @@ def deliver(
     """
     return decode_into(
         sink, vae, latents, choice.budget, choice.strategy, choice.precision, progress, cancel,
-        making=plan,
+        options=DecodeOptions(chunk_size=choice.chunk_size), making=plan,
     )  # fmt: skip
