@@ -81,9 +81,7 @@ class Timeline:
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-def of_decode(
-    report: DecodeReport, run: Run, seconds: float, waits: bool = False
-) -> torch.Tensor:
+def of_decode(report: DecodeReport, run: Run, seconds: float, waits: bool = False) -> torch.Tensor:
     """The picture of a decode or encode that has ended, (1, HEIGHT, WIDTH, 3) float32 in 0..1.
 
     waits: the device was waited for after each step.

@@ -180,9 +180,7 @@ def _run(
     if changed is not None:
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
-    choice = Choice(
-        arguments.budget, arguments.strategy, arguments.precision, arguments.chunk_size
-    )
+    choice = Choice(arguments.budget, arguments.strategy, arguments.precision, arguments.chunk_size)
     watched = WatchedSink(sink, device, sys.stderr)
     plan = parts.plan if parts is not None else None
     with protect(), watched:
