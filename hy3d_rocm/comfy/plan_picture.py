@@ -20,6 +20,7 @@ from hy3d_rocm.comfy.picture import (
     TEXT,
     WARM,
     WIDTH,
+    cut,
     load_font,
 )
 from hy3d_rocm.decode.tools.planning import seconds_text
@@ -57,7 +58,7 @@ def draw(found: Explained) -> torch.Tensor:
     about = f"on {found.job.device}, beyond the weights; budget {size_text(budget, 2)}"
     about += ", above this picture" if budget > top else ""
     about += "; times are estimates" if any(c.need and c.need.seconds for c in rows) else ""
-    pen.text((MARGIN, 62), about, DIM, small)
+    pen.text((MARGIN, 62), cut(about, small), DIM, small)
     for number, candidate in enumerate(rows):
         place = _TOP + number * _ROW, right, top
         _row(pen, small, candidate, place, found.is_taken(candidate))
@@ -65,7 +66,7 @@ def draw(found: Explained) -> torch.Tensor:
             x, low = _x(budget, right, top), place[0] + 28
             pen.line((x, low - 5, x, low + _BAR + 5), fill=WARM, width=2)
     y = _TOP + _ROW * len(rows)
-    pen.text((MARGIN, y + 14), _last_line(found, len(rows)), BRIGHT, small)
+    pen.text((MARGIN, y + 14), cut(_last_line(found, len(rows)), small), BRIGHT, small)
     x = MARGIN
     for name, colour in _COLOURS.items():
         pen.rectangle((x, y + 58, x + 12, y + 70), fill=colour)
@@ -127,7 +128,7 @@ def _row(
 ) -> None:
     y, right, top = place
     bright = BRIGHT if taken else DIM
-    pen.text((MARGIN, y), candidate.way.name, bright, font)
+    pen.text((MARGIN, y), cut(candidate.way.name, font, right - MARGIN), bright, font)
     low = y + 28
     pen.rectangle((MARGIN, low, right, low + _BAR), fill=CARD)
     if candidate.need is None:

@@ -21,6 +21,7 @@ from hy3d_rocm.comfy.picture import (
     TEXT,
     WARM,
     WIDTH,
+    cut,
     load_font,
 )
 from hy3d_rocm.comfy.reports import copies_of
@@ -124,8 +125,8 @@ def draw(timeline: Timeline) -> torch.Tensor:
     image = Image.new("RGB", (WIDTH, HEIGHT), BACKGROUND)
     pen = ImageDraw.Draw(image)
     large, small = load_font(TEXT + 8), load_font(TEXT)
-    pen.text((MARGIN, 20), _fitted(timeline.title, large), BRIGHT, large)
-    pen.text((MARGIN, 62), _fitted(timeline.about, small), DIM, small)
+    pen.text((MARGIN, 20), cut(timeline.title, large), BRIGHT, large)
+    pen.text((MARGIN, 62), cut(timeline.about, small), DIM, small)
     frame = _Frame(pen, small, timeline.seconds, _top_of(timeline))
     pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
     frame.axes()
@@ -273,11 +274,4 @@ def _words(frame: _Frame, timeline: Timeline) -> None:
             lines[-1] = longer
     for number, line in enumerate(lines):
         place = (MARGIN, HEIGHT - 68 + 30 * number)
-        frame.pen.text(place, _fitted(line, frame.font), BRIGHT, frame.font)
-
-
-def _fitted(text: str, font: Any) -> str:
-    """Cut to the picture's width."""
-    while text and font.getlength(text) > WIDTH - 2 * MARGIN:
-        text = text[:-4].rstrip(".") + "..."
-    return text
+        frame.pen.text(place, cut(line, frame.font), BRIGHT, frame.font)

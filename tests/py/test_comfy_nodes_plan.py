@@ -231,6 +231,9 @@ def test_the_picture_tells_time_as_an_estimate_copies_and_where_the_bytes_are(
     for wanted in ("~1.4 s, copies 4.0 GB", "128.00 MB + host 1.00 GB", "~1119 s", "host 1.00 GB"):
         assert wanted in texts
     assert not any("0 B" in text for text in texts)
+    long = Candidate(Way("streamed", "layer by layer, " * 9), spilled, True)
+    (name,) = (t for t in written(explained([long], long), monkeypatch) if t.startswith("streamed"))
+    assert name.endswith("...")
     assert not any("estimates" in t for t in written(explained(ways[2:], ways[2]), monkeypatch))
 
 
