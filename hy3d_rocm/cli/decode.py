@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hy3d_rocm.cli.arguments import PRECISIONS, STRATEGIES, add_command, say
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.env.shown import printable
-from hy3d_rocm.units import brief, size_text
+from hy3d_rocm.units import brief, size_text, whole_number
 
 if TYPE_CHECKING:
     import threading
@@ -62,6 +62,9 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     add("--strategy", choices=("auto", *STRATEGIES), default="auto", help="default auto")
     add("--precision", choices=PRECISIONS, default="auto",
         help="default auto: as the weights are stored")  # fmt: skip
+    add("--chunk-size", type=_chunk_size, metavar="N",
+        help="latent frames that go through all layers at a time, where norms are per position "
+        "(Wan, HunyuanVideo 1.5, LTX) and in tiles; default auto")  # fmt: skip
     add("--device", default="auto", help="cpu, cuda, cuda:1 (also on ROCm); default auto")
     add("--scaled", action="store_true",
         help="the latents are as the model made them: undo the VAE's scaling")  # fmt: skip
@@ -188,10 +191,11 @@ def deliver(
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
     """decode_into() as it was asked for. plan: how the frames that are there were made."""
     from hy3d_rocm.decode.executor import decode_into
+    from hy3d_rocm.decode.report import DecodeOptions
 
     return decode_into(
         sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
-        cancel, making=plan,
+        cancel, options=DecodeOptions(chunk_size=arguments.chunk_size), making=plan,
     )  # fmt: skip
 
 
@@ -227,6 +231,7 @@ def _job(
         "latents": tensor_fingerprint(latents),
         "VAE": prints.of(files.all),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        **({} if arguments.chunk_size is None else {"chunk size": arguments.chunk_size}),
         "fps": str(arguments.fps),
         "pixel format": arguments.pixel_format,
         "hy3d-rocm": hy3d_rocm.__version__,
@@ -291,7 +296,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
         if key in told
     ]  # fmt: skip
     lines.append(", ".join(sizes))
-    return lines + [str(event) for event in told["events"]]
+    return [*lines, *told["ignored"], *(str(event) for event in told["events"])]
 
 
 def _write_json(path: Path, told: dict[str, Any]) -> None:
@@ -310,6 +315,17 @@ def _budget(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def _chunk_size(text: str) -> int | None:
+    """None for "auto"."""
+    if text == "auto":
+        return None
+    if not (value := whole_number(text)):
+        raise argparse.ArgumentTypeError(
+            f'{brief(text)}: give a whole number of 1 or more, or "auto"'
+        )
+    return value
 
 
 def _fps(text: str) -> Fraction:

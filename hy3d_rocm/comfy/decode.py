@@ -83,7 +83,8 @@ def decode_latent(
         made.report, latents, images, made.seconds, made.run.guard.stats.table()
     )  # fmt: skip
     status.remember(text)
-    return images, text, timeline.of_decode(made.report, made.run, made.seconds)
+    shown = timeline.of_decode(made.report, made.run, made.seconds, asked.options.synchronization)
+    return images, text, shown
 
 
 def decode_samples(

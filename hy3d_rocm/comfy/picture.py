@@ -66,6 +66,13 @@ def load_font(size: int) -> Any:
         return ImageFont.load_default()
 
 
+def cut(text: str, font: Any, width: float = WIDTH - 2 * MARGIN) -> str:
+    """`text`, or as much of it as fits with dots behind it."""
+    while text and font.getlength(text) > width:
+        text = text[:-4].rstrip(".") + "..."
+    return text
+
+
 def _height(section: Section, aside: int) -> int:
     bar = 0 if section.full is None else BAR + 8
     lines = max(len(section.lines), 1) if aside else 1 + len(section.lines)

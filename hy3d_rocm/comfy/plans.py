@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import comfy.utils
 import torch
 
 from hy3d_rocm.comfy import plan_picture, vae_memory, vaes
@@ -55,7 +56,10 @@ def plan(
         dtype = vae_memory.precision_of(family, precision, chosen, place).dtype
         job = vae_memory.job_of(family, shape, dtype, device=place)
         room = _budget(vae, job.device, request, chosen)
-        found = explain(job, room, strategy, way_options(chosen), watcher.throw)
+        bar = comfy.utils.ProgressBar(1)
+        found = explain(
+            job, room, strategy, way_options(chosen), watcher.throw, bar.update_absolute
+        )
     return "\n".join(found.lines()), plan_picture.draw(found), str(room.device_bytes)
 
 

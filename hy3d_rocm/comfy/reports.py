@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.stats import Stats
     from hy3d_rocm.decode.report import DecodeReport
 
-__all__ = ["own_code_text", "report_lines", "report_text"]
+__all__ = ["copies_of", "own_code_text", "report_lines", "report_text"]
 
 
 def report_text(
@@ -40,6 +40,15 @@ def own_code_text(
     )
 
 
+def copies_of(report: DecodeReport) -> str:
+    """What the program that was taken copies, "15.68 GB to the host and 16.98 GB back"; "" where
+    it copies nothing."""
+    taken = (c for c in report.plan.get("candidates", ()) if c["way"] == report.plan.get("way"))
+    found: dict[str, Any] = next(taken, {})
+    out, back = found.get("stored_bytes") or 0, found.get("loaded_bytes") or 0
+    return f"{size_text(out, 2)} to the host and {size_text(back, 2)} back" if out or back else ""
+
+
 def report_lines(report: DecodeReport) -> list[str]:
     """What was planned, done and met."""
     if report.strategy == "own":
@@ -57,6 +66,8 @@ def report_lines(report: DecodeReport) -> list[str]:
     if "more" in report.plan:  # the way, its peak and the budget have lines of their own
         reason = f"{report.plan['more']} {reason.removeprefix(report.plan['reason'])}".strip()
     told = [f"{name} {size_text(size, 2)}" for name, size in sizes.items() if size]
+    if copies := copies_of(report):
+        told.append(copies)
     lines = [
         f"{report.vae} on {report.device} in {report.dtype}: {way}",
         reason,

@@ -35,8 +35,6 @@ Made = tuple[torch.Tensor, "DecodeReport"]
 
 # Memory is looked at this often. As decode() itself does.
 SAMPLE_S = 0.02
-# Steps nearer to each other are one mark in a picture anyway.
-_NEAR_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,16 @@ class Asked:
 
 
 class Steps:
-    """`progress` of a decode: a bar in the browser, and when which step was done.
+    """`progress` of a decode: a bar in the browser, and what was done when.
 
-    seen: (seconds since the start, kind of step); steps of a kind that are close together once.
-    again: seconds at which it began anew.
+    seen: (begin, end, kind of step) in seconds since the start, steps of a kind that follow each
+    other as one. A step begins where the one before it ended, but the first after a new beginning,
+    of which nobody knows it. again: seconds at which it began anew.
     """
 
     def __init__(self) -> None:
         self.bar = comfy.utils.ProgressBar(1)
-        self.seen: list[tuple[float, str]] = []
+        self.seen: list[tuple[float, float, str]] = []
         self.again: list[float] = []
         self._began = time.perf_counter()
         self._done = 0
@@ -71,12 +70,16 @@ class Steps:
 
     def __call__(self, done: int, total: int, step: Any) -> None:
         now = time.perf_counter() - self._began
+        begin, last = (self.seen[-1][1], self.seen[-1][2]) if self.seen else (0.0, "")
+        kind = str(getattr(step, "kind", step))
         if done <= self._done:
             self.again.append(now)
+            begin, last = now, ""
         self._done = done
-        kind = str(getattr(step, "kind", step))
-        if not self.seen or kind != self.seen[-1][1] or now - self.seen[-1][0] >= _NEAR_S:
-            self.seen.append((now, kind))
+        if kind == last:
+            self.seen[-1] = (self.seen[-1][0], now, kind)
+        else:
+            self.seen.append((begin, now, kind))
         self.bar.update_absolute(done, total or done + 1)
 
 

@@ -1,4 +1,5 @@
-"""A decode as a picture: its memory over time against the budget, and its steps. Pillow only."""
+"""A decode as a picture: its memory over time against the budget, and what took the time. Pillow
+only."""
 
 from __future__ import annotations
 
@@ -20,9 +21,12 @@ from hy3d_rocm.comfy.picture import (
     TEXT,
     WARM,
     WIDTH,
+    cut,
     load_font,
 )
+from hy3d_rocm.comfy.reports import copies_of
 from hy3d_rocm.comfy.scales import nice_ticks
+from hy3d_rocm.decode.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -31,23 +35,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeline", "draw", "of_decode"]
 
-HEIGHT = 512
+HEIGHT = 556
 _LEFT, _TOP, _BOTTOM = 150, 112, 350  # of the curve, pixels
 _RIGHT = WIDTH - MARGIN
 _LANE = (_BOTTOM + 42, _BOTTOM + 64)  # of the steps
 _RED = (255, 99, 99)
 _FILL = (45, 74, 108)
-_KINDS = (ACCENT, (126, 211, 133), (196, 154, 255), (255, 214, 102), (120, 220, 220), DIM)
+# What users call the kinds of steps (decode/run.py, OPS), and its colour; others as they are.
+_COLOURS = {
+    "convolutions": ACCENT, "attention": (196, 154, 255), "norms": (255, 214, 102),
+    "other layers": (126, 211, 133), "copies": (120, 220, 220), "frames in and out": DIM,
+    "own code": ACCENT, "statistics": (255, 143, 196), "planning": (92, 100, 120),
+}  # fmt: skip
+_PHASES = {
+    "conv": "convolutions", "keys": "attention", "attend": "attention", "moments": "norms",
+    "reduce": "norms", "store": "copies", "drop": "copies", "load": "copies",
+    "enter": "frames in and out", "emit": "frames in and out", "pass": "other layers",
+    "map": "other layers", "add": "other layers", "trim": "other layers", "opaque": "own code",
+    "whole": "own code", "frames": "own code",
+}  # fmt: skip
 # A budget more than so many times what was needed would press the curve flat: then it is told.
 _FLAT = 4
 
 Series = Sequence[tuple[float, int]]
+Spans = Sequence[tuple[float, float, str]]
 
 
 @dataclass
 class Timeline:
     """series: (seconds, bytes above the start) on the device; host: the same of the host where that
-    is another. steps: (seconds, kind). again: seconds at which it began anew. planned_bytes,
+    is another. steps: (begin, end, kind) in seconds; is_queued: they are of when a GPU was given
+    its work, not of when it did it. again: seconds at which it began anew. planned_bytes,
     budget_bytes: 0 where there was none. peak_bytes: of the device."""
 
     title: str
@@ -58,16 +76,21 @@ class Timeline:
     planned_bytes: int = 0
     series: Series = ()
     host: Series = ()
-    steps: Sequence[tuple[float, str]] = ()
+    steps: Spans = ()
+    is_queued: bool = False
     again: Sequence[float] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-def of_decode(report: DecodeReport, run: Run, seconds: float) -> torch.Tensor:
-    """The picture of a decode or encode that has ended, (1, HEIGHT, WIDTH, 3) float32 in 0..1."""
+def of_decode(report: DecodeReport, run: Run, seconds: float, waits: bool = False) -> torch.Tensor:
+    """The picture of a decode or encode that has ended, (1, HEIGHT, WIDTH, 3) float32 in 0..1.
+
+    waits: the device was waited for after each step.
+    """
     meters = run.meters
     own = report.strategy == "own"
     way = "ComfyUI's own code" if own else str(report.plan.get("way", report.strategy))
+    copies = copies_of(report)
     return draw(
         Timeline(
             f"{report.vae}: {way}",
@@ -79,11 +102,18 @@ def of_decode(report: DecodeReport, run: Run, seconds: float) -> torch.Tensor:
             report.predicted_peak_bytes,
             meters[0].series if meters else (),
             meters[1].series if len(meters) > 1 else (),
-            run.steps.seen,
+            _with_planning(run.steps.seen, report.planning_seconds),
+            not (waits or report.device == "cpu" or report.strategy == "cpu"),
             run.steps.again,
-            [str(event["event"]) for event in report.events],
+            [*([copies] if copies else []), *(str(event["event"]) for event in report.events)],
         )
     )
+
+
+def _with_planning(steps: Spans, seconds: float) -> list[tuple[float, float, str]]:
+    """The first steps begin when it was planned."""
+    rest = [(max(begin, seconds), end, kind) for begin, end, kind in steps if end > seconds]
+    return [(0.0, seconds, "planning"), *rest] if seconds > 0 and steps else list(steps)
 
 
 def _size(shape: Sequence[int]) -> str:
@@ -95,8 +125,8 @@ def draw(timeline: Timeline) -> torch.Tensor:
     image = Image.new("RGB", (WIDTH, HEIGHT), BACKGROUND)
     pen = ImageDraw.Draw(image)
     large, small = load_font(TEXT + 8), load_font(TEXT)
-    pen.text((MARGIN, 20), _fitted(timeline.title, large), BRIGHT, large)
-    pen.text((MARGIN, 62), _fitted(timeline.about, small), DIM, small)
+    pen.text((MARGIN, 20), cut(timeline.title, large), BRIGHT, large)
+    pen.text((MARGIN, 62), cut(timeline.about, small), DIM, small)
     frame = _Frame(pen, small, timeline.seconds, _top_of(timeline))
     pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
     frame.axes()
@@ -113,7 +143,7 @@ def _top_of(timeline: Timeline) -> int:
     highest = [b for _, b in (*timeline.series, *timeline.host)]
     needed = max(timeline.peak_bytes, timeline.planned_bytes, *highest, 1)
     budget = timeline.budget_bytes if timeline.budget_bytes <= _FLAT * needed else 0
-    return max(int(max(needed, budget) * 1.12), 1)
+    return max(int(max(needed, budget) * 1.15), 1)  # with room for a line of text
 
 
 @dataclass
@@ -162,44 +192,71 @@ class _Frame:
         if len(pixels) > 1:
             self.pen.line(pixels, fill=colour, width=1)
 
-    def level(self, count: int, text: str, colour: tuple[int, int, int], dash: int) -> None:
-        """A dashed line across at `count` bytes, and what it is."""
-        y = self.y(count)
+    def level(self, count: int, text: str, colour: tuple[int, int, int], above: bool) -> None:
+        """A dashed line across at `count` bytes, and what it is: above it on the right, or below
+        it on the left, so that no two of them meet."""
+        y, dash = self.y(count), 8 if above else 3
         for x in range(_LEFT, _RIGHT, 2 * dash):
             self.pen.line((x, y, min(x + dash, _RIGHT), y), fill=colour, width=2)
-        above = y - 5 if y - TEXT - 6 > _TOP else y + TEXT + 3
-        self.text((_RIGHT - 6, above), text, colour, "rs")
+        if above:
+            self.text((_RIGHT - 6, y - 5), text, colour, "rs")
+        else:
+            self.text((_LEFT + 6, y + TEXT + 1), text, colour, "ls")
 
 
 def _limits(frame: _Frame, timeline: Timeline) -> None:
     budget, planned = timeline.budget_bytes, timeline.planned_bytes
     if planned:
-        frame.level(planned, f"planned peak {size_text(planned)}", DIM, 3)
+        frame.level(planned, f"planned peak {size_text(planned)}", DIM, above=False)
     if budget and budget <= frame.top:
-        frame.level(budget, f"budget {size_text(budget)}", WARM, 8)
+        frame.level(budget, f"budget {size_text(budget)}", WARM, above=True)
     elif budget:
         text = f"budget {size_text(budget)}, above this picture"
-        x = _RIGHT - int(frame.font.getlength(text))  # beside the kinds of steps
-        frame.pen.text((x, _LANE[1] + 8), text, WARM, frame.font)
+        frame.text((_RIGHT - 6, _TOP + TEXT), text, WARM, "rs")
 
 
 def _steps(frame: _Frame, timeline: Timeline) -> None:
-    """A mark for each step at its end, a colour for each kind; red lines where it began anew."""
-    pen, kinds = frame.pen, list(dict.fromkeys(kind for _, kind in timeline.steps))
+    """The kind that took most of each stretch of time; red lines where it began anew."""
+    pen, spans = frame.pen, [(b, e, _PHASES.get(k, k)) for b, e, k in timeline.steps]
     pen.rectangle((_LEFT, _LANE[0], _RIGHT, _LANE[1]), fill=CARD)
-    for second, kind in timeline.steps:
-        colour = _KINDS[min(kinds.index(kind), len(_KINDS) - 1)]
-        x = frame.x(second)
-        pen.line((x, _LANE[0] + 2, x, _LANE[1] - 2), fill=colour, width=2)
+    for x, kind in _columns(spans, timeline.seconds):
+        pen.line((x, _LANE[0] + 2, x, _LANE[1] - 2), fill=_COLOURS.get(kind, DIM))
     for second in timeline.again:
         x = frame.x(second)
         pen.line((x, _TOP, x, _LANE[1]), fill=_RED, width=2)
-    frame.text((_LEFT - 10, sum(_LANE) // 2), "steps", DIM, "rm")
-    x = _LEFT
-    for place, kind in enumerate(kinds[: len(_KINDS)]):
-        pen.rectangle((x, _LANE[1] + 14, x + 12, _LANE[1] + 26), fill=_KINDS[place])
-        frame.text((x + 20, _LANE[1] + 19), kind, DIM, "lm")
-        x += 48 + int(frame.font.getlength(kind))
+    lane = "queued" if timeline.is_queued else "steps"
+    frame.text((_LEFT - 10, sum(_LANE) // 2), lane, DIM, "rm")
+    _legend(frame, spans, timeline.is_queued)
+
+
+def _columns(spans: Spans, seconds: float) -> list[tuple[int, str]]:
+    """(pixel, the kind that took most of its time) of all in which some step was."""
+    scale = (_RIGHT - _LEFT) / seconds
+    found: dict[int, dict[str, float]] = {}
+    for begin, end, kind in spans:
+        first, last = min(begin * scale, _RIGHT - _LEFT), min(end * scale, _RIGHT - _LEFT)
+        for x in range(int(first), int(last) + 1):
+            share = min(last, x + 1) - max(first, x)
+            kinds = found.setdefault(_LEFT + x, {})
+            kinds[kind] = kinds.get(kind, 0.0) + share
+    return [(x, max(kinds, key=lambda k: kinds[k])) for x, kinds in found.items()]
+
+
+def _legend(frame: _Frame, spans: Spans, is_queued: bool) -> None:
+    """The kinds with what each took, most first; without, where that is not known."""
+    took: dict[str, float] = {}
+    for begin, end, kind in spans:
+        took[kind] = took.get(kind, 0.0) + end - begin
+    x, y = MARGIN, _LANE[1] + 14
+    for kind in sorted(took, key=lambda k: -took[k]):
+        least = "<0.01 s" if took[kind] < 0.01 else seconds_text(took[kind])
+        text = kind if is_queued else f"{kind} {least}"
+        wide = 20 + int(frame.font.getlength(text))
+        if x + wide > _RIGHT:
+            x, y = MARGIN, y + TEXT + 8
+        frame.pen.rectangle((x, y, x + 12, y + 12), fill=_COLOURS.get(kind, DIM))
+        frame.text((x + 20, y + 5), text, DIM, "lm")
+        x += wide + 24
 
 
 def _words(frame: _Frame, timeline: Timeline) -> None:
@@ -207,16 +264,14 @@ def _words(frame: _Frame, timeline: Timeline) -> None:
     if timeline.host:
         highest = max(count for _, count in timeline.host)
         text += f"; host (thin line) {size_text(max(highest, 0))}"
-    for note in timeline.notes:
-        text += f"; {note}"
-    if timeline.again:
-        text += "; red: began anew"
-    place = (MARGIN, HEIGHT - 40)
-    frame.pen.text(place, _fitted(text, frame.font), BRIGHT, frame.font)
-
-
-def _fitted(text: str, font: Any) -> str:
-    """Cut to the picture's width."""
-    while text and font.getlength(text) > WIDTH - 2 * MARGIN:
-        text = text[:-4].rstrip(".") + "..."
-    return text
+    parts = [text, *timeline.notes, *(["red: began anew"] if timeline.again else [])]
+    lines = [""]
+    for part in parts:  # two lines
+        longer = f"{lines[-1]}; {part}" if lines[-1] else part
+        if len(lines) == 1 and frame.font.getlength(longer) > WIDTH - 2 * MARGIN:
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    for number, line in enumerate(lines):
+        place = (MARGIN, HEIGHT - 68 + 30 * number)
+        frame.pen.text(place, cut(line, frame.font), BRIGHT, frame.font)

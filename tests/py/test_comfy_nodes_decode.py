@@ -303,13 +303,132 @@ def test_the_timeline_shows_curve_budget_steps_and_restarts() -> None:
     series = [(i / 10, i * 10**6) for i in range(20)]
     made = timeline.Timeline(
         "title", "about", 2.0, 19 * 10**6, 30 * 10**6, 25 * 10**6, series,
-        steps=[(0.5, "conv"), (1.0, "attention")], again=[1.5],
+        steps=[(0.0, 0.5, "conv"), (0.5, 1.0, "attend")], again=[1.5],
     )  # fmt: skip
     image = timeline.draw(made)
     assert image.shape == (1, timeline.HEIGHT, picture.WIDTH, 3)
     seen = colours(image)
     assert {picture.ACCENT, picture.WARM, timeline._FILL, timeline._RED} <= seen
     assert timeline._RED not in colours(timeline.draw(timeline.Timeline("t", "a", 2.0, 5)))
+
+
+def test_each_stretch_of_time_has_the_colour_of_what_took_most_of_it() -> None:
+    from hy3d_rocm.comfy import timeline
+
+    spans = [(0.0, 1.0, "conv"), (1.0, 1.001, "emit"), (1.001, 2.0, "attend"), (3.0, 4.0, "load")]
+    image = timeline.draw(timeline.Timeline("t", "a", 4.0, 5, steps=spans))
+    lane = (image[0, sum(timeline._LANE) // 2] * 255).round().to(torch.int64)
+    left, wide = timeline._LEFT, timeline._RIGHT - timeline._LEFT
+    for share, name in ((0.1, "convolutions"), (0.4, "attention"), (0.9, "copies")):
+        assert tuple(lane[left + int(share * wide)].tolist()) == timeline._COLOURS[name], name
+    seen = {tuple(pixel.tolist()) for pixel in lane[left : left + wide]}
+    assert timeline._COLOURS["frames in and out"] not in seen, "a thousandth of a second"
+    assert tuple(lane[left + int(0.6 * wide)].tolist()) == timeline.CARD, "no step was there"
+
+
+def test_every_operation_of_a_program_has_a_name_and_a_colour() -> None:
+    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.decode.run import OPS
+
+    for op in {*OPS, "whole", "frames"} - {"send", "recv"}:
+        assert timeline._PHASES[op] in timeline._COLOURS
+
+
+def test_a_legend_has_seconds_unless_a_gpu_was_only_given_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hy3d_rocm.comfy import timeline
+
+    def said(**more: Any) -> list[str]:
+        texts: list[str] = []
+        monkeypatch.setattr(timeline._Frame, "text", lambda self, at, text, *_: texts.append(text))
+        spans = [(0.0, 1.25, "conv"), (1.25, 1.75, "moments"), (1.75, 2.0, "reduce")]
+        timeline.draw(timeline.Timeline("t", "a", 2.0, 5, steps=spans, **more))
+        return texts
+
+    assert {"steps", "convolutions 1.2 s", "norms 0.75 s"} <= set(said())
+    assert {"queued", "convolutions", "norms"} <= set(said(is_queued=True))
+
+
+@pytest.mark.parametrize("planned", [10, 250, 290, 299, 300])
+@pytest.mark.parametrize("budget", [300, 301, 1199, 10**6])
+def test_the_words_for_plan_and_budget_do_not_meet(
+    planned: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.comfy import timeline
+
+    boxes: list[tuple[int, ...]] = []
+    draw = timeline._Frame.text
+
+    def seen(self: Any, at: Any, text: str, colour: Any, anchor: str) -> None:
+        if text.startswith(("planned", "budget")):
+            boxes.append(tuple(self.pen.textbbox(at, text, self.font, anchor=anchor)))
+        draw(self, at, text, colour, anchor)
+
+    monkeypatch.setattr(timeline._Frame, "text", seen)
+    mb = 2**20
+    timeline.draw(timeline.Timeline("t", "a", 2.0, 200 * mb, budget * mb, planned * mb))
+    assert len(boxes) == 2
+    for left, above, right, below in boxes:
+        assert timeline._LEFT <= left < right <= timeline._RIGHT
+        assert timeline._TOP <= above < below <= timeline._LANE[0], "not over the steps"
+    first, second = boxes
+    assert first[2] < second[0] or second[3] <= first[1] or first[3] <= second[1]
+
+
+def test_steps_follow_each_other_and_what_failed_is_no_step_of_the_new_beginning(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.comfy import running
+
+    clock = iter([0.0, 0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
+    monkeypatch.setattr(running.time, "perf_counter", lambda: next(clock))
+    steps = running.Steps()
+    steps.start()
+    for done, kind in enumerate(("enter", "conv", "conv"), 1):
+        steps(done, 9, kind)
+    steps(1, 9, "enter")
+    steps(2, 9, "conv")
+    assert steps.seen == [
+        (0.0, 1.0, "enter"), (1.0, 3.0, "conv"), (7.0, 7.0, "enter"), (7.0, 8.0, "conv")
+    ]  # fmt: skip
+    assert steps.again == [7.0]
+
+
+def test_a_timeline_of_a_decode_tells_planning_and_the_kinds_of_steps(
+    execute: Execute, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.comfy import timeline
+
+    shown: list[Any] = []
+    draw = timeline.draw
+    monkeypatch.setattr(timeline, "draw", lambda made: shown.append(made) or draw(made))
+    z = tiny_latents(tiny_vae("hunyuan"), 3, 2, 2)
+    given = {**AUTO, "strategy": "streamed"}
+    execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=video_vae(), **given)
+    (made,) = shown
+    kinds = [kind for *_, kind in made.steps]
+    assert kinds[:2] == ["planning", "enter"]
+    assert kinds[-1] == "emit"
+    assert {"conv", "attend"} <= set(kinds)
+    assert all(a[1] == b[0] for a, b in pairwise(made.steps))
+    assert made.steps[-1][1] <= made.seconds
+    assert not made.is_queued
+
+
+def test_what_a_program_copies_is_in_the_report() -> None:
+    from hy3d_rocm.comfy.reports import report_lines
+    from hy3d_rocm.decode.report import DecodeReport
+
+    taken = {"way": "streamed x", "stored_bytes": 3 * 2**30, "loaded_bytes": 5 * 2**29}
+    other = {"way": "whole", "stored_bytes": 7, "loaded_bytes": 7}
+    for candidates, says in (([other, taken], True), ([other], False)):
+        report = DecodeReport(
+            "V", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cuda:0", "float16", 2**30, "as given",
+            strategy="streamed", plan={"way": "streamed x", "candidates": candidates},
+        )  # fmt: skip
+        text = "\n".join(report_lines(report))
+        assert ("budget 1.00 GB, 3.00 GB to the host and 2.50 GB back" in text) is says
 
 
 def colours(image: Any) -> set[tuple[int, ...]]:

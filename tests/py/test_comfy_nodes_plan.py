@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from comfy_doubles import Comfy, Interrupt, comfy, door, execute, nodes_of  # noqa: E402
+from comfy_doubles import Comfy, FakeBar, Interrupt, comfy, door, execute, nodes_of  # noqa: E402
 from comfy_vae_doubles import Flag, ManagedVae, OddDecoder  # noqa: E402
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from decode_originals import wan_original  # noqa: E402
@@ -138,23 +138,44 @@ def test_the_plan_says_which_size_means_nothing_to_the_way_that_is_taken(
         assert ("chunk_size=2 is ignored: the VAE's own unsplit decode" in text) is says
 
 
-def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
+def explained(candidates: list[Any], taken: Any = None, budget: int = 2**28) -> Any:
+    """An Explained of these candidates, on a GPU."""
     from types import SimpleNamespace
 
-    from hy3d_rocm.comfy import plan_picture
-    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
     from hy3d_rocm.decode.tools.planning import Explained
 
-    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
     job: Any = SimpleNamespace(
-        family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device=""
+        family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device="cuda"
     )
-    budget: Any = SimpleNamespace(device_bytes=2**28)
+    room: Any = SimpleNamespace(device_bytes=budget, is_unified=False)
+    plan: Any = taken and SimpleNamespace(way=taken.way)
+    return Explained(job, room, Any, candidates, plan)  # type: ignore[arg-type]
 
-    def explained(candidates: list[Candidate], taken: Candidate | None) -> Explained:
-        plan: Any = taken and SimpleNamespace(way=taken.way)
-        return Explained(job, budget, Any, candidates, plan)  # type: ignore[arg-type]
 
+def written(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts of its picture."""
+    from PIL import ImageDraw
+
+    from hy3d_rocm.comfy import plan_picture
+
+    texts: list[str] = []
+    draw = ImageDraw.ImageDraw.text
+
+    def text(self: Any, at: Any, words: str, *more: Any) -> None:
+        texts.append(words)
+        draw(self, at, words, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageDraw.ImageDraw, "text", text)
+        plan_picture.draw(found)
+    return texts
+
+
+def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
+    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+
+    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
     for taken in (ways[0], ways[30]):
         found = explained(ways, taken)
         rows = plan_picture._shown(found)
@@ -163,6 +184,84 @@ def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> Non
         image = plan_picture.draw(found)
         assert image.shape[1] <= plan_picture.TALLEST < image.shape[2]
     assert plan_picture._shown(explained(ways[:3], None)) == ways[:3]
+
+
+def test_where_nothing_fits_the_picture_shows_the_least_and_no_bar_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+
+    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**40 // n), False) for n in range(1, 40)]
+    on_host = Candidate(Way("cpu"), Need(0, 2**20), False)
+    found = explained([*ways, on_host])
+    rows = plan_picture._shown(found)
+    assert rows[-1] is ways[-1]
+    assert plan_picture._edge(found, rows) > 2**40
+    texts = written(found, monkeypatch)
+    assert f"nothing fits; the least is 26.26 GB; {40 - len(rows)} more are in the text" in texts
+    other = explained([*ways[:2], Candidate(Way("cpu"), Need(0, 2**20), True)])
+    assert "what was asked for does not fit" in written(other, monkeypatch)
+
+
+def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+
+    way = Candidate(Way("whole"), Need(2**20), True)
+    for budget, above in ((2**21, False), (2**22, False), (2**23, True)):
+        found = explained([way], way, budget)
+        assert plan_picture._edge(found, [way]) == 1.05 * (2**20 if above else budget)
+        assert any("above this picture" in t for t in written(found, monkeypatch)) is above
+
+
+def test_the_picture_tells_time_as_an_estimate_copies_and_where_the_bytes_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+
+    spilled = Need(2**27, 2**30, seconds=1.44, stored_bytes=2**30, loaded_bytes=3 * 2**30)
+    ways = [
+        Candidate(Way("streamed"), spilled, True),
+        Candidate(Way("cpu"), Need(0, 2**30, seconds=1119.2), True),
+        Candidate(Way("whole"), Need(2**29), False),
+    ]
+    texts = written(explained(ways, ways[0]), monkeypatch)
+    assert texts[1] == "on cuda, beyond the weights; budget 256.00 MB; times are estimates"
+    for wanted in ("~1.4 s, copies 4.0 GB", "128.00 MB + host 1.00 GB", "~1119 s", "host 1.00 GB"):
+        assert wanted in texts
+    assert not any("0 B" in text for text in texts)
+    long = Candidate(Way("streamed", "layer by layer, " * 9), spilled, True)
+    (name,) = (t for t in written(explained([long], long), monkeypatch) if t.startswith("streamed"))
+    assert name.endswith("...")
+    assert not any("estimates" in t for t in written(explained(ways[2:], ways[2]), monkeypatch))
+
+
+def test_a_plan_moves_a_bar_to_its_end(execute: Execute) -> None:
+    for strategy, total in (("auto", 3), ("tiled", 4), ("whole", 3)):
+        FakeBar.seen.clear()
+        execute("Hy3DRocmMemoryPlan", vae=wan(), **SIZE, **{**AUTO, "strategy": strategy})
+        assert FakeBar.seen == [(done, total) for done in range(total + 1)]
+
+
+def test_a_cancel_ends_a_plan_before_the_next_question_of_a_compilation(
+    execute: Execute, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hy3d_rocm.decode.memory.steps import StepWorkspace
+
+    flag, asked = Flag(comfy, monkeypatch), StepWorkspace.__call__
+    stages: list[int] = []  # of each question, how many compilations were done
+
+    def counted(self: Any, *given: Any) -> Any:
+        stages.append(FakeBar.seen[-1][0])
+        flag.up = stages.count(1) == 3
+        return asked(self, *given)
+
+    monkeypatch.setattr(StepWorkspace, "__call__", counted)
+    with pytest.raises(Interrupt):
+        execute("Hy3DRocmMemoryPlan", vae=wan(), **SIZE, **AUTO)
+    assert stages.count(1) == 3
+    assert FakeBar.seen[-1] == (1, 3)
 
 
 def test_each_candidate_tells_its_seconds_as_an_estimate(execute: Execute) -> None:

@@ -71,6 +71,65 @@ def test_a_latent_file_becomes_the_frames_that_the_vae_makes_of_it(
     assert "33 frames 24x16, 0 of them were there" in capsys.readouterr().out
 
 
+def test_a_chunk_size_is_honoured_and_another_one_is_another_decode(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "frames.npy", tmp_path / "report.json"
+    more = ("--strategy", "streamed", "--json", str(report), "--overwrite")
+    for given, chunk in ((("--chunk-size", "2"), 2), (("--chunk-size", "auto"), 4), ((), 4)):
+        assert run(inputs, out, *more, *given) == 0
+        told = json.loads(report.read_text())
+        assert told["plan"]["parameters"]["chunk"] == chunk
+        assert told["ignored"] == []
+    for text in ("0", "-1", "2.5", "some"):
+        with pytest.raises(SystemExit) as ended:
+            run(inputs, out, f"--chunk-size={text}")
+        assert ended.value.code == 2
+        assert 'give a whole number of 1 or more, or "auto"' in capsys.readouterr().err
+
+
+def test_a_chunk_size_that_means_nothing_is_said_to_be_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latents, out = tmp_path / "z.safetensors", tmp_path / "frames.npy"
+    save_file({"samples": torch.zeros(1, 16, 9, 4, 4)}, latents)
+    given = ["decode", str(latents), "--vae", "demo", "--out", str(out), "--device", "cpu"]
+    assert cli.main([*given, "--chunk-size", "2"]) == 0
+    said = "chunk_size=2 is ignored: the norms of HunyuanVideo see the whole video"
+    assert said in capsys.readouterr().out
+    assert cli.main([*given, "--overwrite", "--chunk-size", "auto"]) == 0
+    assert "ignored" not in capsys.readouterr().out
+
+
+def test_a_decode_goes_on_with_its_chunk_size_and_not_with_another(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out = tmp_path / "frames.npy"
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "deliver", stopping)
+        assert run(inputs, out, "--resume", "--chunk-size", "2") != 0
+    capsys.readouterr()
+    assert run(inputs, out, "--resume") == 1
+    assert "it differs in chunk size" in capsys.readouterr().err
+    assert run(inputs, out, "--resume", "--chunk-size", "2") == 0
+
+
+def stopping(vae: Any, latents: Any, sink: Any, *more: Any) -> Any:
+    """The decode, cancelled when it has begun."""
+    cancel = more[3]
+    begin = sink.begin
+
+    def begun(*given: Any) -> Any:
+        cancel.set()
+        return begin(*given)
+
+    sink.begin = begun
+    return _deliver(vae, latents, sink, *more)
+
+
+_deliver = command.deliver
+
+
 def test_a_video_has_as_many_frames_as_the_latent_at_the_rate_asked(
     inputs: Path, tmp_path: Path, cheap: None
 ) -> None:

@@ -45,7 +45,9 @@ class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
             outputs=[
                 io.String.Output("text", display_name="text", tooltip="The plan in lines."),
                 io.Image.Output(
-                    "picture", display_name="picture", tooltip="A bar for each way, and the budget."
+                    "picture",
+                    display_name="picture",
+                    tooltip="A bar for each way, its estimated time, and the budget.",
                 ),
                 io.String.Output(
                     "budget_out",

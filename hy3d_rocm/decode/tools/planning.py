@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.decode.tools.subjects import Subject
 
-__all__ = ["NOMINAL", "Explained", "explain", "plan_of"]
+__all__ = ["NOMINAL", "Explained", "explain", "plan_of", "seconds_text", "transfers"]
 
 NOMINAL = "seconds are estimates with nominal rates: they compare candidates, they promise nothing"
+Progress = Callable[[int, int], object]
 # From here on a candidate's work is told against the least.
 _MORE_WORK = 1.05
 
@@ -79,7 +80,7 @@ class Explained:
                 note += f" and of {size_text(host, 2)} on the host"
         said = [f"planned peak {need.text()}"]
         if need.seconds:
-            said.append(f"estimated {_seconds(need.seconds)}")
+            said.append(f"estimated {seconds_text(need.seconds)}")
         said += [words] if (words := transfers(need)) else []
         work = need.macs / least_macs if least_macs else 0.0
         said += [f"{work:.1f}x the work"] if work >= _MORE_WORK else []
@@ -110,12 +111,15 @@ class Explained:
 
 def explain(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
-    look: Callable[[], object] = lambda: None,
+    look: Callable[[], object] = lambda: None, progress: Progress = lambda done, total: None,
 ) -> Explained:  # fmt: skip
     """All candidates of a VAE whose layers are known, though one before them fits. look: called
-    between them; raises after a cancel. ValueError (a sentence) for a strategy that is none."""
+    all along; raises after a cancel. progress: told how many of how many compilations are done.
+    ValueError (a sentence) for a strategy that is none."""
     options = options or WayOptions()
     plan, why = None, ""
+    asked = list(dict.fromkeys(("auto", strategy, "whole"))) if _native.available else []
+    progress(0, 1 + len(asked))
 
     def go_on(_: object) -> bool:
         look()
@@ -125,7 +129,9 @@ def explain(
         plan = plan_job(job, budget, strategy, options, go_on)
     except ValueError as error:
         why = str(error)
-    looked = _all_of(job, budget, strategy, options, look) if _native.available else []
+    looked = _all_of(job, budget, asked, options, look, progress)
+    if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
+        looked = [c for c in looked if c.way.strategy != "cpu"]
     if plan is not None:
         taken = next(c for c in (*plan.candidates, *looked) if c.way.name == plan.way.name)
         taken = replace(taken, need=plan.peak)  # with the weights that are going to be prepared
@@ -137,23 +143,24 @@ def explain(
 
 
 def _all_of(
-    job: Job, budget: Budget, strategy: str, options: WayOptions, look: Callable[[], object]
-) -> list[Candidate]:
-    """Of "auto", of the strategy that was asked for, and the VAE's own code, which "auto" leaves
-    out where it is slower as well as larger."""
+    job: Job, budget: Budget, asked: list[str], options: WayOptions, look: Callable[[], object],
+    progress: Progress,
+) -> list[Candidate]:  # fmt: skip
+    """Of each strategy in `asked`: "auto", the one that is wanted, and the VAE's own code, which
+    "auto" leaves out where it is slower as well as larger."""
     found: dict[str, Candidate] = {}
-    for asked in dict.fromkeys(("auto", strategy, "whole")):
-        if asked == "whole" and "whole" in found:
+    for number, strategy in enumerate(asked, 1):
+        progress(number, 1 + len(asked))
+        if strategy == "whole" and "whole" in found:
             continue
         look()
         try:
-            compiled = compile_job(job, budget, asked, options, compiles_all=True)
+            compiled = compile_job(job, budget, strategy, options, compiles_all=True, check=look)
         except ValueError:
             continue  # the plan's sentence says why
         for candidate in compiled.candidates():
             found.setdefault(candidate.way.name, candidate)
-    if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
-        return [c for c in found.values() if c.way.strategy != "cpu"]
+    progress(1 + len(asked), 1 + len(asked))
     return list(found.values())
 
 
@@ -178,7 +185,8 @@ def transfers(need: Need) -> str:
     return f"{out} to the host and {back} back"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """ "0.38 s", "33.1 s", "1119 s"."""
     if value < 1:
         return f"{value:.2g} s"
     return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
