@@ -286,6 +286,7 @@ void replay_close(replay_walk *walk)
     free(walk->reduced);
     free(walk->rows);
     replay_values_free(&walk->values);
+    walk->section = NULL;
 }
 
 static void walk_section(replay_walk *walk, int32_t number)
@@ -359,7 +360,6 @@ hy3d_candidate replay_stated(const replay_walk *walk)
 bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
 {
     const hy3d_candidate *const candidate = &walk->program->candidate;
-    walk->section = NULL;
     if (candidate->resident_bytes < 0 && stated->stored_bytes != 0) {
         return replay_object(walk, "%lld bytes leave where all stays", (ll)stated->stored_bytes);
     }

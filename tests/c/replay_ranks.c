@@ -301,7 +301,7 @@ static bool ends_well(replay_group *group, replay_verdict *verdict)
         }
         replay_end(walk);
     }
-    for (int64_t i = 0; i < output->frames * output->rows; i++) {
+    for (int64_t i = 0; i < output->frames * output->rows && is_good(group, verdict); i++) {
         if (group->given[i] == 0) {
             replay_object(&group->walks[0], "row %lld of frame %lld is never given away",
                           (ll)(i % output->rows), (ll)(i / output->rows));

@@ -257,6 +257,7 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_names_are_never_null);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_schedule_replay_cases());
+    suite_add_tcase(suite, hy3d_schedule_ranks_cases());
     suite_add_tcase(suite, hy3d_schedule_refusal_cases());
     suite_add_tcase(suite, hy3d_schedule_cut_cases());
     return suite;
