@@ -181,7 +181,7 @@ static void enters_its_own_rows(program_copy *c)
 }
 static void wrong_bytes(program_copy *c) { c[1].slices[2].bytes = 24; }
 static void wrong_macs(program_copy *c) { c[1].steps[MAKES].macs = 216; }
-static void makes_another_frame(program_copy *c) { shift(c[1].steps[MAKES].frames, -1); }
+static void makes_fewer_frames(program_copy *c) { c[1].steps[0].frames[1] = 1; }
 static void is_of_another_size(program_copy *c) { c[1].sections[0].size[1] = 1; }
 static void is_in_tiles(program_copy *c)
 {
@@ -241,7 +241,8 @@ static const fault faults[] = {
     {enters_its_own_rows, "slice 0 has rows 0 to 2, not 0 to 3"},
     {wrong_bytes, "slice 2 has 24 bytes, not 32"},
     {wrong_macs, "216 multiply-accumulates, not 324"},
-    {makes_another_frame, "another rank makes frames 1 to 2 of node 1 here"},
+    {makes_fewer_frames, "rank 1: section 0, step 0 (enter of node 0): another rank makes frames 0 to 2 "
+                         "of node 0 here"},
     {is_of_another_size, "another size"},
     {is_in_tiles, "order 4 of several ranks"},
     {wrong_peak, "device bytes: the candidate says 113, it is 112"},
