@@ -252,8 +252,8 @@ static const fault faults[] = {
     {wrong_sent, "sent bytes: the candidate says 33, it is 32"},
     {wrong_work, "multiply-accumulates: the candidate says 5401, it is 5400"},
     {wrong_steps, "steps: the candidate says 33, it is 32"},
-    {disagrees, "rank 1: its candidate is not rank 0's"},
-    {disagrees_on_memory, "rank 1: its candidate is not rank 0's"},
+    {disagrees, "rank 1: section 0: its candidate is not rank 0's"},
+    {disagrees_on_memory, "rank 1: section 0: its candidate is not rank 0's"},
 };
 
 static void set_up(graphs_case *made)
