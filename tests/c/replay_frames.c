@@ -1,4 +1,4 @@
-/* Sizes and frames of values, by lists: nothing here divides. */
+/* Sizes and frames of values, by lists. */
 #include "replay.h"
 
 #include <stdio.h>
@@ -182,6 +182,26 @@ void replay_values_free(replay_values *values)
     }
     free(values->of);
     *values = (replay_values){0};
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+int64_t replay_unit(const replay_values *values)
+{
+    int64_t unit = 0;
+    for (int32_t node = 0; node < values->count; node++) {
+        unit = common_divisor(unit, values->of[node].size.rows);
+        unit = common_divisor(unit, values->of[node].own_rows);
+    }
+    return unit;
 }
 
 /* Pairs of a query's frame and a frame that it sees. */

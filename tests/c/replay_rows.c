@@ -6,26 +6,6 @@
 
 typedef long long ll;
 
-static int64_t common(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-int64_t replay_unit(const replay_values *values)
-{
-    int64_t unit = 0;
-    for (int32_t node = 0; node < values->count; node++) {
-        unit = common(unit, values->of[node].size.rows);
-        unit = common(unit, values->of[node].own_rows);
-    }
-    return unit;
-}
-
 static void widen(int64_t range[2], int64_t first, int64_t stop)
 {
     range[0] = first < range[0] ? first : range[0];

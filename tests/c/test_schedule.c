@@ -258,6 +258,7 @@ Suite *hy3d_schedule_suite(void)
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_schedule_replay_cases());
     suite_add_tcase(suite, hy3d_schedule_ranks_cases());
+    suite_add_tcase(suite, hy3d_schedule_shards_cases());
     suite_add_tcase(suite, hy3d_schedule_refusal_cases());
     suite_add_tcase(suite, hy3d_schedule_cut_cases());
     return suite;
