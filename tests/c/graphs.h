@@ -23,7 +23,7 @@ graphs_numbers graphs_numbers_of(graphs_seed *seed, uint64_t number);
 #define GRAPHS_MOST_NODES 96
 
 /* A request and what it points to. `salt` is what its workspace function depends on beside the
- * node, the operation and the number of frames. */
+ * node, the operation and the number of frames (of several ranks: and of rows). */
 typedef struct graphs_case {
     hy3d_node nodes[GRAPHS_MOST_NODES];
     hy3d_schedule_request request;

@@ -305,6 +305,9 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
     }
     *kept_out = (int64_t)(step_of(&state) % 300);
     state += (uint64_t)(step->frames[1] - step->frames[0]) + (uint64_t)on_host * 77;
+    if (made->request.ranks > 1) {
+        state += (uint64_t)(step->rows[1] - step->rows[0]) * 1009;
+    }
     *workspace_out = (int64_t)(step_of(&state) % 2000);
     return HY3D_OK;
 }
@@ -325,7 +328,7 @@ void graphs_request(graphs_case *out, int64_t frames, int64_t rows, int64_t colu
     request->device = request->host = machine;
     request->host.macs_per_second = 2e11;
     request->host.bytes_per_second = 2e10;
-    request->copy_bytes_per_second = 1e10;
+    request->copy_bytes_per_second = request->link_bytes_per_second = 1e10;
     memset(request->halos, 0, sizeof request->halos);
     request->halos[0] = (hy3d_tile_sizes){-1, 0, 8};
     request->halos[1] = (hy3d_tile_sizes){8, 16, 32};
