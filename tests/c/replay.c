@@ -110,6 +110,30 @@ static int32_t written_over(const hy3d_step *step, const int32_t *refs)
     return step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
 }
 
+int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
+{
+    int64_t power = 1;
+    if (!request->pins_powers || bytes == 0) {
+        return bytes;
+    }
+    while (power < bytes) {
+        power *= 2;
+    }
+    return power;
+}
+
+int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames, int64_t rows)
+{
+    const hy3d_size *const size = &walk->values.of[slice->node].size;
+    const int64_t pixels = rows * size->columns * frames;
+    if (slice->is_keys) {
+        return 2 * replay_node_at(walk, slice->node)->width * pixels *
+               walk->request->element_bytes;
+    }
+    return size->channels * pixels *
+           (slice->node == 0 ? walk->request->input_bytes : walk->request->element_bytes);
+}
+
 /* What the step itself takes; `was`: where its slice was before. */
 static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
 {

@@ -1,7 +1,7 @@
-/* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its SEND, a
- * REDUCE for all ranks, and who gives memory back or writes over it for the RECVs of what was sent
- * from it. Each rank goes on as far as it can: what it waits for depends on no order between ranks,
- * so that if one runs for ever here, it does everywhere. */
+/* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its
+ * SEND, a REDUCE for all ranks, and who gives memory back or writes over it for the RECVs of what was
+ * sent from it. Each rank goes on as far as it can. Which of them goes first changes nothing: one
+ * that waits for ever here does so in every order. */
 #include "replay_walk.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct channel {
         int32_t slice; /* of the sender */
         int32_t node, is_keys;
         int64_t frames[2], rows[2];
-    } * messages;
+    } *messages;
     int32_t count, taken;
 } channel;
 
@@ -32,7 +32,7 @@ struct replay_group {
     replay_walk walks[REPLAY_MOST_RANKS];
     replay_verdict verdicts[REPLAY_MOST_RANKS];
     channel channels[REPLAY_MOST_RANKS][REPLAY_MOST_RANKS]; /* from, to */
-    bool has_acted[REPLAY_MOST_RANKS]; /* the step at hand is carried out, and gives nothing back yet */
+    bool has_acted[REPLAY_MOST_RANKS]; /* the step at hand is carried out, its frees are not */
     /* REDUCEs in order: of which node, and how many ranks have come to each; how many each has. */
     int32_t *reduced, *arrived, reduces[REPLAY_MOST_RANKS];
     made *made; /* by the rank that made most so far */
@@ -121,8 +121,8 @@ bool replay_receive(replay_walk *walk, const hy3d_step *step)
     if (sent->node != step->node || sent->is_keys != replay_slice_at(walk, step->slice)->is_keys ||
         memcmp(sent->frames, step->frames, sizeof sent->frames) != 0 ||
         memcmp(sent->rows, step->rows, sizeof sent->rows) != 0) {
-        return replay_object(walk, "frames %lld to %lld, rows %lld to %lld; rank %d sent of node %d "
-                             "frames %lld to %lld, rows %lld to %lld", (ll)step->frames[0],
+        return replay_object(walk, "frames %lld to %lld, rows %lld to %lld; rank %d sent of node "
+                             "%d frames %lld to %lld, rows %lld to %lld", (ll)step->frames[0],
                              (ll)step->frames[1], (ll)step->rows[0], (ll)step->rows[1],
                              step->peer, sent->node, (ll)sent->frames[0], (ll)sent->frames[1],
                              (ll)sent->rows[0], (ll)sent->rows[1]);
@@ -220,7 +220,8 @@ static bool may_begin(replay_walk *walk, const hy3d_step *step, bool *waits)
 /* Whether memory is to be given back that is still being sent. */
 static bool is_held_up(const replay_walk *walk, const hy3d_step *step)
 {
-    const int32_t *const frees = walk->program->refs + step->first_ref + step->sources + step->others;
+    const int32_t *const refs = walk->program->refs + step->first_ref;
+    const int32_t *const frees = refs + step->sources + step->others;
     bool is = step->op == HY3D_STEP_DROP && walk->slices[step->slice].unsent > 0;
     for (int32_t i = 0; i < step->frees; i++) {
         is = is || walk->slices[frees[i]].unsent > 0;
@@ -425,7 +426,8 @@ static int32_t begin(replay_group *group, const hy3d_program *const *programs)
         *walk = replay_walk_of(group->request, programs[rank], &group->verdicts[rank]);
         walk->group = group;
         walk->rank = rank;
-        is_sound = is_sound && is_offered(walk) && replay_is_laid_out(walk) && replay_begin(walk, 0);
+        is_sound = is_sound && is_offered(walk) && replay_is_laid_out(walk) &&
+                   replay_begin(walk, 0);
         begun += is_sound;
     }
     return begun;

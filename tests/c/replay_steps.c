@@ -10,18 +10,6 @@ static int64_t length(const int64_t range[2])
     return range[1] - range[0];
 }
 
-int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
-{
-    int64_t power = 1;
-    if (!request->pins_powers || bytes == 0) {
-        return bytes;
-    }
-    while (power < bytes) {
-        power *= 2;
-    }
-    return power;
-}
-
 bool replay_makes(const hy3d_step *step)
 {
     switch ((hy3d_step_op)step->op) {
@@ -62,8 +50,8 @@ static bool is_on_device(replay_walk *walk, int32_t number)
            replay_object(walk, "slice %d is read, which is %s", number, places[place]);
 }
 
-/* Slices refs[0 .. count) hold frames first .. stop of a node's value, in order, with these rows, and
- * no slice is among them for nothing. */
+/* Slices refs[0 .. count) hold frames first .. stop of a node's value, in order, with these rows,
+ * and no slice is among them for nothing. */
 static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t node,
                  const int64_t range[2], const int64_t rows[2])
 {
@@ -96,18 +84,6 @@ static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t 
     return (count > 0 && at >= range[1]) ||
            replay_object(walk, "frames %lld to %lld of node %d are wanted, up to %lld are there",
                          (ll)range[0], (ll)range[1], node, (ll)at);
-}
-
-int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames, int64_t rows)
-{
-    const hy3d_size *const size = &walk->values.of[slice->node].size;
-    const int64_t pixels = rows * size->columns * frames;
-    if (slice->is_keys) {
-        return 2 * replay_node_at(walk, slice->node)->width * pixels *
-               walk->request->element_bytes;
-    }
-    return size->channels * pixels *
-           (slice->node == 0 ? walk->request->input_bytes : walk->request->element_bytes);
 }
 
 /* A slice that begins to be has the rows that it should, and the step makes those that it should:
@@ -236,8 +212,8 @@ static bool has_others(replay_walk *walk, const hy3d_step *step)
                 step->rows);
 }
 
-/* A slice may be written over: one alone, of the frames that are made, freed by this step, no
- * memory of the caller's, and not what a convolution still reads. */
+/* A slice may be written over: one alone, of the frames that are made and rows as the result has,
+ * freed by this step, no memory of the caller's, and not what a convolution still reads. */
 static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
 {
     const bool is_sum = step->op == HY3D_STEP_ADD;
@@ -261,8 +237,10 @@ static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
         }
     }
     const hy3d_slice *const slice = replay_slice_at(walk, target);
+    const int64_t *const held = walk->rows[step->node].held;
     return (is_freed && length(slice->frames) == length(step->frames) &&
-            length(slice->rows) == length(walk->rows[step->node].held) && !(slice->node == 0 && walk->request->input_bytes == 0)) ||
+            slice->rows[0] == held[0] && slice->rows[1] == held[1] &&
+            !(slice->node == 0 && walk->request->input_bytes == 0)) ||
            replay_object(walk, "slice %d can't be written over", target);
 }
 

@@ -11,8 +11,8 @@ typedef enum replay_place {
     REPLAY_FREED = 3,
 } replay_place;
 
-/* Of several ranks: `filled`, a byte for each row that the slice has of each of its frames; how many
- * are not; how often it was sent and is not yet received. */
+/* Of several ranks: `filled`, a byte for each row that the slice has of each of its frames; how
+ * many it lacks; how often it was sent and is not yet received. */
 typedef struct replay_slice {
     replay_place place;
     bool is_stored;
@@ -73,8 +73,8 @@ static inline const hy3d_node *replay_node_at(const replay_walk *walk, int32_t n
 bool replay_check_step(replay_walk *walk, const hy3d_step *step);
 /* Whether the step makes a new slice. */
 bool replay_makes(const hy3d_step *step);
-/* The program's section `number` is begun; its steps are carried out, each in two parts: all that it
- * does, and what it gives back after; it ends; its books are closed, whatever was found. */
+/* The program's section `number` is begun; its steps are carried out, each in two parts: all that
+ * it does, and what it gives back after; it ends; its books are closed, whatever was found. */
 bool replay_begin(replay_walk *walk, int32_t number);
 bool replay_act(replay_walk *walk, const hy3d_step *step);
 bool replay_give_back(replay_walk *walk, const hy3d_step *step);

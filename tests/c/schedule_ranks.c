@@ -7,8 +7,8 @@
 
 enum { RANKS = 2 };
 
-/* A causal convolution of 3 x 3 x 3, and one of an up-sampled picture with a GroupNorm; two frames of
- * 5 x 2. Rows are shared by 5: rank 0 has two, rank 1 three, and twice as many of the output. */
+/* A causal convolution of 3 x 3 x 3, and one of an up-sampled picture with a GroupNorm; two frames
+ * of 5 x 2. Rows are shared by 5: rank 0 has two, rank 1 three, and twice as many of the output. */
 static const hy3d_node hand_nodes[] = {
     {.op = HY3D_OP_INPUT, .source = -1, .other = -1, .channels = 1},
     {.op = HY3D_OP_CONV, .source = 0, .other = -1, .channels = 2, .kernel = {3, 3, 3},
@@ -78,8 +78,8 @@ static const hy3d_step hand_steps[RANKS][STEPS] = {
 static const hy3d_section hand_section = {
     .kind = HY3D_SECTION_ALL, .steps = STEPS, .slices = 5, .size = {2, 5, 2}};
 
-/* On rank 1's device are at most two slices of 32 and one of 48. Each rank stores and loads one slice,
- * and sends a row of two channels and columns of each of two frames. */
+/* On rank 1's device are at most two slices of 32 and one of 48. Each rank stores and loads one
+ * slice, and sends a row of two channels and columns of each of two frames. */
 static program_copy hand_program(int32_t rank)
 {
     const hy3d_program program = {
@@ -134,8 +134,8 @@ static void both_receive_first(program_copy *c)
     swap_steps(&c[1], SENDS, RECVS);
 }
 static void one_receives_first(program_copy *c) { swap_steps(&c[0], SENDS, RECVS); }
-static void receives_in_place_of_sending(program_copy *c) { c[0].steps[SENDS].op = HY3D_STEP_RECV; }
-static void sends_in_place_of_receiving(program_copy *c) { c[0].steps[RECVS].op = HY3D_STEP_SEND; }
+static void receives_for_sends(program_copy *c) { c[0].steps[SENDS].op = HY3D_STEP_RECV; }
+static void sends_for_receives(program_copy *c) { c[0].steps[RECVS].op = HY3D_STEP_SEND; }
 static void sends_another_row(program_copy *c) { shift(c[0].steps[SENDS].rows, -1); }
 static void sends_a_row_of_the_other(program_copy *c) { shift(c[0].steps[SENDS].rows, 1); }
 static void receives_another_row(program_copy *c) { shift(c[0].steps[RECVS].rows, -1); }
@@ -207,14 +207,14 @@ static void disagrees(program_copy *c) { c[1].program.candidate.seconds = 1; }
 static void disagrees_on_memory(program_copy *c) { c[1].program.candidate.device_bytes = 80; }
 
 static const fault faults[] = {
-    {receives_nothing, "rank 0: section 0, step 3 (store of node 1): row 2 of frame 0 of slice 1 is "
-                       "not there"},
+    {receives_nothing, "rank 0: section 0, step 3 (store of node 1): row 2 of frame 0 of slice 1 "
+                       "is not there"},
     {receives_nothing_later, "row 2 of frame 1 of slice 2 is not there"},
     {sends_nothing, "rank 0: section 0, step 7 (recv of node 1): waits for ever"},
     {both_receive_first, "step 2 (recv of node 1): waits for ever"},
     {one_receives_first, "it is not in its place"},
-    {receives_in_place_of_sending, "rank 1 sent of node 1 frames 0 to 1, rows 2 to 3"},
-    {sends_in_place_of_receiving, "it is not in its place"},
+    {receives_for_sends, "rank 1 sent of node 1 frames 0 to 1, rows 2 to 3"},
+    {sends_for_receives, "it is not in its place"},
     {sends_another_row, "rank 0 sent of node 1 frames 0 to 1, rows 0 to 1"},
     {sends_a_row_of_the_other, "row 2 of frame 0 of slice 1 is not there"},
     {receives_another_row, "rows 1 to 2; rank 1 sent"},
@@ -241,8 +241,8 @@ static const fault faults[] = {
     {enters_its_own_rows, "slice 0 has rows 0 to 2, not 0 to 3"},
     {wrong_bytes, "slice 2 has 24 bytes, not 32"},
     {wrong_macs, "216 multiply-accumulates, not 324"},
-    {makes_fewer_frames, "rank 1: section 0, step 0 (enter of node 0): another rank makes frames 0 to 2 "
-                         "of node 0 here"},
+    {makes_fewer_frames, "rank 1: section 0, step 0 (enter of node 0): another rank makes frames "
+                         "0 to 2 of node 0 here"},
     {is_of_another_size, "another size"},
     {is_in_tiles, "order 4 of several ranks"},
     {wrong_peak, "device bytes: the candidate says 113, it is 112"},

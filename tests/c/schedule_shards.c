@@ -1,6 +1,6 @@
-/* Programs of several ranks made from compiled ones of a single rank, so that the replayer of several
- * ranks meets every kind of step and graph: it accepts them, and objects to damage done to them. What
- * makes them takes rows from the replayer itself, so they say nothing of the compiler. */
+/* Programs of several ranks made from compiled ones of a single rank, so that the replayer of
+ * several ranks meets every kind of step and graph: it accepts them, and objects to damage done to
+ * them. Their rows come from the replayer itself, so they say nothing of the compiler. */
 #include "schedule_support.h"
 
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static void exchange(sharder *s, const hy3d_step *step)
     }
 }
 
-/* Writing over a slice that is larger or smaller is not possible. */
+/* A slice with other rows can't be written over. */
 static void keep_overwrite(const sharder *s, hy3d_step *step)
 {
     const int32_t *const refs = s->out->refs + step->first_ref;
@@ -94,7 +94,8 @@ static void keep_overwrite(const sharder *s, hy3d_step *step)
         const int32_t target = step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
         const int64_t *const rows = s->out->slices[target].rows;
         const int64_t *const held = s->rows[s->rank][step->node].held;
-        step->flags &= rows[1] - rows[0] == held[1] - held[0] ? ~0 : ~HY3D_STEP_OVERWRITE;
+        const bool is_same = rows[0] == held[0] && rows[1] == held[1];
+        step->flags &= is_same ? ~0 : ~HY3D_STEP_OVERWRITE;
     }
 }
 
