@@ -1,7 +1,7 @@
 /* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its
- * SEND, a REDUCE for all ranks, and who gives memory back or writes over it for the RECVs of what was
- * sent from it. Each rank goes on as far as it can. Which of them goes first changes nothing: one
- * that waits for ever here does so in every order. */
+ * SEND, a REDUCE for all ranks, and who gives memory back or writes over it for the RECVs of what
+ * was sent from it. Each rank goes on as far as it can. Which of them goes first changes nothing:
+ * one that waits for ever here does so in every order. */
 #include "replay_walk.h"
 
 #include <stdio.h>
@@ -338,6 +338,17 @@ bool replay_is_same(const hy3d_candidate *a, const hy3d_candidate *b)
            !(a->seconds > b->seconds);
 }
 
+/* No rank is done before all that it sends went over its link. */
+static void has_time(replay_walk *walk)
+{
+    const double seconds =
+        (double)walk->verdict->sent_bytes / walk->request->link_bytes_per_second;
+    if (walk->program->candidate.seconds < seconds * (1 - 1e-9)) {
+        replay_object(walk, "%g s, and what it sends takes %g s", walk->program->candidate.seconds,
+                      seconds);
+    }
+}
+
 /* What all ranks together take is what each rank's candidate says. */
 static bool agrees(replay_group *group, replay_verdict *verdict)
 {
@@ -351,6 +362,7 @@ static bool agrees(replay_group *group, replay_verdict *verdict)
                             &group->walks[0].program->candidate)) {
             replay_object(&group->walks[rank], "its candidate is not rank 0's");
         }
+        has_time(&group->walks[rank]);
     }
     verdict->device_bytes = sum.device_bytes;
     verdict->host_bytes = sum.host_bytes;

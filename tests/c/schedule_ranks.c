@@ -86,7 +86,7 @@ static program_copy hand_program(int32_t rank)
         .candidate = {.strategy = HY3D_STRATEGY_STREAMED, .order = HY3D_ORDER_LAYERS, .fits = 1,
                       .device_bytes = 112, .host_bytes = 32, .stored_bytes = 56,
                       .loaded_bytes = 56, .sent_bytes = 32, .macs = 5400, .steps = 2 * STEPS,
-                      .resident_bytes = 112},
+                      .resident_bytes = 112, .seconds = 1.6e-9},
         .sections = &hand_section,
         .steps = hand_steps[rank],
         .slices = hand_slices[rank],
@@ -204,6 +204,10 @@ WRONG_FIGURE(wrong_sent, sent_bytes)
 WRONG_FIGURE(wrong_work, macs)
 WRONG_FIGURE(wrong_steps, steps)
 static void disagrees(program_copy *c) { c[1].program.candidate.seconds = 1; }
+static void has_no_time(program_copy *c)
+{
+    c[0].program.candidate.seconds = c[1].program.candidate.seconds = 1.5e-9;
+}
 static void disagrees_on_memory(program_copy *c) { c[1].program.candidate.device_bytes = 80; }
 
 static const fault faults[] = {
@@ -252,6 +256,7 @@ static const fault faults[] = {
     {wrong_sent, "sent bytes: the candidate says 33, it is 32"},
     {wrong_work, "multiply-accumulates: the candidate says 5401, it is 5400"},
     {wrong_steps, "steps: the candidate says 33, it is 32"},
+    {has_no_time, "1.5e-09 s, and what it sends takes 1.6e-09 s"},
     {disagrees, "rank 1: section 0: its candidate is not rank 0's"},
     {disagrees_on_memory, "rank 1: section 0: its candidate is not rank 0's"},
 };

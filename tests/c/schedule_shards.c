@@ -171,6 +171,7 @@ static void take_figures(const hy3d_schedule_request *request, shards *to)
         candidate->sent_bytes = verdict.sent_bytes;
         candidate->macs = verdict.macs;
         candidate->steps = verdict.steps;
+        candidate->seconds += (double)verdict.sent_bytes / request->link_bytes_per_second;
     }
 }
 
