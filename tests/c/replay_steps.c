@@ -542,7 +542,7 @@ static bool load(replay_walk *walk, const hy3d_step *step)
     return true;
 }
 
-bool replay_refs_are_slices(replay_walk *walk, const hy3d_step *step)
+static bool refs_are_slices(replay_walk *walk, const hy3d_step *step)
 {
     const int64_t count = (int64_t)step->sources + step->others + step->frees;
     if (step->sources < 0 || step->others < 0 || step->frees < 0 || step->first_ref < 0 ||
@@ -576,5 +576,5 @@ bool replay_check_step(replay_walk *walk, const hy3d_step *step)
         step->op != HY3D_STEP_TRIM) {
         return replay_object(walk, "node %d is the section's input", step->node);
     }
-    return replay_refs_are_slices(walk, step) && checks[step->op](walk, step);
+    return refs_are_slices(walk, step) && checks[step->op](walk, step);
 }

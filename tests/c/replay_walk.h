@@ -88,8 +88,6 @@ hy3d_candidate replay_stated(const replay_walk *walk);
 bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated);
 bool replay_is_laid_out(replay_walk *walk);
 
-/* Whether the refs of the step are slices of its section. */
-bool replay_refs_are_slices(replay_walk *walk, const hy3d_step *step);
 /* Bytes of a slice's node and kind with so many frames and rows. */
 int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames,
                      int64_t rows);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "replay_walk.h"
+
 enum { RANKS = 2 };
 
 /* A causal convolution of 3 x 3 x 3, and one of an up-sampled picture with a GroupNorm; two frames
@@ -96,7 +98,11 @@ static program_copy hand_program(int32_t rank)
         .slice_count = 5,
         .ref_count = (int32_t)COUNT_OF(hand_refs),
     };
-    return program_copy_of(&program);
+    program_copy copy = program_copy_of(&program);
+    hy3d_step *const more = realloc(copy.steps, (STEPS + 4) * sizeof *more);
+    ck_assert_ptr_nonnull(more);
+    copy.program.steps = copy.steps = more;
+    return copy;
 }
 
 static void drop_step(program_copy *copy, int32_t at)
@@ -112,6 +118,29 @@ static void swap_steps(program_copy *copy, int32_t a, int32_t b)
     const hy3d_step step = copy->steps[a];
     copy->steps[a] = copy->steps[b];
     copy->steps[b] = step;
+}
+
+static void move_step(program_copy *copy, int32_t from, int32_t to)
+{
+    for (; from > to; from--) {
+        swap_steps(copy, from, from - 1);
+    }
+}
+
+/* There is room for a few. */
+static void insert_step(program_copy *copy, int32_t at, hy3d_step step)
+{
+    copy->steps[copy->program.step_count++] = step;
+    copy->sections[0].steps++;
+    move_step(copy, copy->program.step_count - 1, at);
+}
+
+/* A SEND or RECV of one row. */
+static hy3d_step one_row(int32_t op, int32_t node, int32_t slice, int64_t frame, int64_t row,
+                         int32_t peer)
+{
+    return (hy3d_step){.op = op, .node = node, .slice = slice, .frames = {frame, frame + 1},
+                       .rows = {row, row + 1}, .peer = peer};
 }
 
 static void shift(int64_t range[2], int64_t by)
@@ -149,6 +178,45 @@ static void both_take_no_row(program_copy *c)
     c[0].steps[RECVS].rows[1] = c[0].steps[RECVS].rows[0];
     c[1].steps[SENDS].rows[1] = c[1].steps[SENDS].rows[0];
 }
+static void both_take_no_frame(program_copy *c)
+{
+    c[0].steps[RECVS].frames[1] = c[0].steps[RECVS].frames[0];
+    c[1].steps[SENDS].frames[1] = c[1].steps[SENDS].frames[0];
+}
+static void sends_behind_the_moments(program_copy *c) { move_step(&c[0], RECVS_2 + 1, SENDS_2); }
+static void sends_the_first_behind_the_second(program_copy *c)
+{
+    for (int rank = 0; rank < RANKS; rank++) {
+        drop_step(&c[rank], LOADS);
+        drop_step(&c[rank], REDUCES - 1);
+        drop_step(&c[rank], STORES);
+        move_step(&c[rank], STORES, SENDS);
+    }
+}
+static void sends_of_another_node(program_copy *c) { c[1].steps[SENDS].node = 2; }
+static void sends_with_a_source(program_copy *c) { c[1].steps[SENDS].sources = 1; }
+static void sends_what_it_does_not_make(program_copy *c)
+{
+    insert_step(&c[0], 1, one_row(HY3D_STEP_SEND, 0, 0, 0, 2, 1));
+}
+static void receives_what_is_there(program_copy *c)
+{
+    insert_step(&c[0], 1, one_row(HY3D_STEP_SEND, 0, 0, 0, 1, 1));
+    insert_step(&c[1], 1, one_row(HY3D_STEP_RECV, 0, 0, 0, 1, 0));
+}
+static void sends_what_nobody_receives(program_copy *c)
+{
+    insert_step(&c[0], EMITS, one_row(HY3D_STEP_SEND, 2, 3, 0, 3, 1));
+}
+/* Rank 1 neither receives nor stores, and comes to the REDUCE. */
+static void drops_what_is_being_sent(program_copy *c)
+{
+    drop_step(&c[1], LOADS);
+    drop_step(&c[1], REDUCES - 1);
+    drop_step(&c[1], RECVS_2);
+    drop_step(&c[1], STORES);
+    drop_step(&c[1], RECVS);
+}
 static void receives_another_frame(program_copy *c) { shift(c[0].steps[RECVS].frames, 1); }
 static void sends_in_another_order(program_copy *c)
 {
@@ -181,6 +249,8 @@ static void enters_its_own_rows(program_copy *c)
 }
 static void wrong_bytes(program_copy *c) { c[1].slices[2].bytes = 24; }
 static void wrong_macs(program_copy *c) { c[1].steps[MAKES].macs = 216; }
+static void makes_by_passing(program_copy *c) { c[1].steps[1].op = HY3D_STEP_PASS; }
+static void makes_another_node(program_copy *c) { c[1].steps[1].node = 2; }
 static void makes_fewer_frames(program_copy *c) { c[1].steps[0].frames[1] = 1; }
 static void is_of_another_size(program_copy *c) { c[1].sections[0].size[1] = 1; }
 static void is_in_tiles(program_copy *c)
@@ -224,6 +294,15 @@ static const fault faults[] = {
     {receives_another_row, "rows 1 to 2; rank 1 sent"},
     {both_take_another_row, "slice 1 has frames 0 to 1, rows 0 to 3"},
     {both_take_no_row, "rows 2 to 2"},
+    {both_take_no_frame, "frames 0 to 0"},
+    {sends_behind_the_moments, "step 7 (send of node 1): it is not in its place"},
+    {sends_the_first_behind_the_second, "step 3 (send of node 1): it is not in its place"},
+    {sends_of_another_node, "slice 1 of node 1"},
+    {sends_with_a_source, "slice 1 of node 1"},
+    {sends_what_it_does_not_make, "rows 2 to 3, and it makes 0 to 2"},
+    {receives_what_is_there, "row 1 of frame 0 of slice 0 a second time"},
+    {sends_what_nobody_receives, "step 14 (emit of node 3): waits for ever"},
+    {drops_what_is_being_sent, "step 9 (drop of node 1): waits for ever"},
     {receives_another_frame, "frames 1 to 2, rows 2 to 3; rank 1 sent"},
     {sends_in_another_order, "slice 2 is not on the device"},
     {stores_before_it_receives, "row 2 of frame 0 of slice 1 is not there"},
@@ -245,6 +324,8 @@ static const fault faults[] = {
     {enters_its_own_rows, "slice 0 has rows 0 to 2, not 0 to 3"},
     {wrong_bytes, "slice 2 has 24 bytes, not 32"},
     {wrong_macs, "216 multiply-accumulates, not 324"},
+    {makes_by_passing, "another rank makes frames 0 to 1 of node 1"},
+    {makes_another_node, "another rank makes frames 0 to 1 of node 1"},
     {makes_fewer_frames, "rank 1: section 0, step 0 (enter of node 0): another rank makes frames "
                          "0 to 2 of node 0 here"},
     {is_of_another_size, "another size"},
@@ -270,10 +351,46 @@ static void set_up(graphs_case *made)
     made->request.ranks = RANKS;
 }
 
-/* wanted: part of the objection; NULL: none. */
-static void expect(const hy3d_schedule_request *request, const fault *wrong)
+/* Two frames of 1 x 2: one row can't be shared, and rank 1 has it. */
+static program_copy empty_program(int32_t rank)
 {
-    program_copy copies[RANKS] = {hand_program(0), hand_program(1)};
+    static const int32_t linked[] = {RECVS_2, SENDS_2, RECVS, SENDS};
+    program_copy copy = hand_program(1);
+    for (size_t i = 0; i < COUNT_OF(linked); i++) {
+        drop_step(&copy, linked[i]);
+    }
+    for (int32_t i = 0; i < copy.program.step_count; i++) {
+        hy3d_step *const step = &copy.steps[i];
+        step->rows[0] = 0;
+        step->rows[1] = step->node < 2 ? 1 : 2;
+        step->macs = step->op != HY3D_STEP_CONV ? 0 : step->node == 1 ? 108 : 432;
+    }
+    for (int32_t i = 0; i < copy.program.slice_count; i++) {
+        hy3d_slice *const slice = &copy.slices[i];
+        slice->rows[0] = 0;
+        slice->rows[1] = slice->node < 2 ? 1 : 2;
+        slice->bytes = slice->host_bytes = slice->node < 2 ? 8 : 16;
+    }
+    if (rank == 0) {
+        copy.steps[0] = copy.steps[REDUCES - 4];
+        copy.program.step_count = copy.sections[0].steps = 1;
+        copy.program.slice_count = copy.sections[0].slices = 0;
+    }
+    copy.sections[0].size[1] = 1;
+    hy3d_candidate *const candidate = &copy.program.candidate;
+    candidate->device_bytes = 32;
+    candidate->host_bytes = candidate->stored_bytes = candidate->loaded_bytes = 8;
+    candidate->sent_bytes = 0;
+    candidate->macs = 1080;
+    candidate->steps = STEPS - 4 + 1;
+    return copy;
+}
+
+/* wanted: part of the objection; NULL: none. */
+static void expect_of(program_copy (*program)(int32_t rank), const hy3d_schedule_request *request,
+                      const fault *wrong)
+{
+    program_copy copies[RANKS] = {program(0), program(1)};
     replay_verdict verdict;
     if (wrong != NULL) {
         wrong->make(copies);
@@ -288,6 +405,11 @@ static void expect(const hy3d_schedule_request *request, const fault *wrong)
     for (int rank = 0; rank < RANKS; rank++) {
         program_copy_free(&copies[rank]);
     }
+}
+
+static void expect(const hy3d_schedule_request *request, const fault *wrong)
+{
+    expect_of(hand_program, request, wrong);
 }
 
 START_TEST(test_two_programs_by_hand_are_accepted)
@@ -308,6 +430,38 @@ START_TEST(test_every_fault_between_two_ranks_is_named)
 }
 END_TEST
 
+static void empty_does_not_reduce(program_copy *c) { drop_step(&c[0], 0); }
+static void empty_reduces_another(program_copy *c) { c[0].steps[0].node = 1; }
+static void empty_gives(program_copy *c) { insert_step(&c[0], 1, c[1].steps[LAST - 4]); }
+static void empty_reduces_twice(program_copy *c) { insert_step(&c[0], 1, c[0].steps[0]); }
+
+START_TEST(test_a_rank_without_a_share_has_reduce_steps_alone)
+{
+    static const fault empty_faults[] = {
+        {empty_does_not_reduce, "rank 1: section 0, step 6 (reduce of node 2): waits for ever"},
+        {empty_reduces_another, "another rank reduces for node 1"},
+        {empty_gives, "of a rank whose share is empty"},
+        {empty_reduces_twice, "rank 0: section 0, step 1 (reduce of node 2): waits for ever"},
+    };
+    graphs_case made;
+    set_up(&made);
+    made.request.size[1] = 1;
+    expect_of(empty_program, &made.request, NULL);
+    for (size_t i = 0; i < COUNT_OF(empty_faults); i++) {
+        expect_of(empty_program, &made.request, &empty_faults[i]);
+    }
+}
+END_TEST
+
+START_TEST(test_unknown_code_is_not_shared)
+{
+    graphs_case made;
+    set_up(&made);
+    made.nodes[1].op = HY3D_OP_OPAQUE;
+    expect(&made.request, &(fault){does_nothing, "node 1 is unknown code"});
+}
+END_TEST
+
 START_TEST(test_ranks_fit_where_each_does)
 {
     graphs_case made;
@@ -320,6 +474,69 @@ START_TEST(test_ranks_fit_where_each_does)
     made.request.device_budget = 112;
     made.request.host_budget = 31;
     expect(&made.request, &(fault){does_nothing, "fits 1"});
+    /* Of one memory for both: 112 and 32 on rank 1. */
+    made.request.is_unified = 1;
+    made.request.host_budget = 0;
+    made.request.device_budget = 144;
+    expect(&made.request, NULL);
+    made.request.device_budget = 143;
+    expect(&made.request, &(fault){does_nothing, "fits 1"});
+}
+END_TEST
+
+/* What six rows become, and how three ranks share them by three: a convolution with a stride and a
+ * shuffle, an attention of single frames, one of all, and one that reads far above. */
+static const hy3d_node row_nodes[] = {
+    {.op = HY3D_OP_INPUT, .source = -1, .other = -1, .channels = 1},
+    {.op = HY3D_OP_CONV, .source = 0, .other = -1, .channels = 1, .kernel = {1, 3, 1},
+     .stride = {1, 2, 1}, .dilation = {1, 1, 1}, .up = {1, 1, 1}, .after = {0, 1, 0},
+     .shuffle = {1, 2, 1}, .groups = 1},
+    {.op = HY3D_OP_ATTENTION, .source = 1, .other = -1, .channels = 1, .heads = 1, .width = 5},
+    {.op = HY3D_OP_ATTENTION, .source = 2, .other = -1, .channels = 1, .heads = 1, .width = 5,
+     .span = HY3D_SPAN_VIDEO},
+    {.op = HY3D_OP_CONV, .source = 3, .other = -1, .channels = 1, .kernel = {1, 2, 1},
+     .stride = {1, 1, 1}, .dilation = {1, 3, 1}, .up = {1, 1, 1}, .before = {0, 3, 0},
+     .shuffle = {1, 1, 1}, .groups = 1},
+    {.op = HY3D_OP_OUTPUT, .source = 4, .other = -1, .channels = 1},
+};
+
+START_TEST(test_rows_and_work_of_a_rank_are_as_worked_out_by_hand)
+{
+    static const int64_t held[3][6][2] = {
+        {{0, 3}, {0, 6}, {0, 2}, {0, 2}, {0, 2}, {0, 2}},
+        {{2, 5}, {0, 6}, {2, 4}, {0, 4}, {2, 4}, {2, 4}},
+        {{4, 6}, {0, 6}, {4, 6}, {1, 6}, {4, 6}, {4, 6}},
+    };
+    const hy3d_graph graph = {row_nodes, (int32_t)COUNT_OF(row_nodes)};
+    const int32_t nodes[2] = {0, graph.count - 1};
+    /* Of two frames of three columns: six positions a row. */
+    replay_values values = replay_values_make(&graph, 0, nodes[1], (hy3d_size){1, 2, 6, 3});
+    ck_assert_int_eq(replay_unit(&values), 3);
+    for (int32_t rank = 0; rank < 3; rank++) {
+        replay_rows *const rows = replay_rows_make(&graph, &values, nodes, rank, 3);
+        for (int32_t node = 0; node < graph.count; node++) {
+            ck_assert_int_eq(rows[node].own[0], 2 * rank);
+            ck_assert_int_eq(rows[node].own[1], 2 * rank + 2);
+            ck_assert_msg(rows[node].held[0] == held[rank][node][0] &&
+                              rows[node].held[1] == held[rank][node][1],
+                          "rank %d, node %d: rows %d to %d", rank, node, (int)rows[node].held[0],
+                          (int)rows[node].held[1]);
+        }
+        free(rows);
+    }
+    hy3d_step step = {.op = HY3D_STEP_CONV, .node = 1, .own = {0, 2}, .frames = {0, 2},
+                      .rows = {2, 4}};
+    /* One row before the shuffle: two frames, three columns, two channels, three weights. */
+    ck_assert_int_eq(replay_macs(&graph, &values, &step), 36);
+    step.op = HY3D_STEP_ATTEND;
+    step.node = 2;
+    /* Keys and values of 36 positions, queries and results of 12; each sees 18. */
+    ck_assert_int_eq(replay_macs(&graph, &values, &step), 2 * 36 * 5 + 2 * 12 * 5 + 2 * 12 * 18 * 5);
+    step.node = 3;
+    ck_assert_int_eq(replay_macs(&graph, &values, &step), 2 * 12 * 5 + 2 * 12 * 36 * 5);
+    step.op = HY3D_STEP_KEYS;
+    ck_assert_int_eq(replay_macs(&graph, &values, &step), 2 * 12 * 5);
+    replay_values_free(&values);
 }
 END_TEST
 
@@ -328,6 +545,9 @@ TCase *hy3d_schedule_ranks_cases(void)
     TCase *const tests = tcase_create("ranks");
     tcase_add_test(tests, test_two_programs_by_hand_are_accepted);
     tcase_add_test(tests, test_every_fault_between_two_ranks_is_named);
+    tcase_add_test(tests, test_a_rank_without_a_share_has_reduce_steps_alone);
+    tcase_add_test(tests, test_unknown_code_is_not_shared);
     tcase_add_test(tests, test_ranks_fit_where_each_does);
+    tcase_add_test(tests, test_rows_and_work_of_a_rank_are_as_worked_out_by_hand);
     return tests;
 }
