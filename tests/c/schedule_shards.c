@@ -13,6 +13,7 @@ typedef struct shards {
     int32_t ranks;
     program_copy of[REPLAY_MOST_RANKS];
     const hy3d_program *programs[REPLAY_MOST_RANKS];
+    int32_t unlike[REPLAY_MOST_RANKS]; /* a step that may not write over a slice of other rows; -1 */
 } shards;
 
 typedef struct sharder {
@@ -22,6 +23,7 @@ typedef struct sharder {
     replay_rows *rows[REPLAY_MOST_RANKS];
     int32_t rank;
     program_copy *out;
+    int32_t unlike;
 } sharder;
 
 static void set(int64_t to[2], const int64_t from[2])
@@ -87,7 +89,7 @@ static void exchange(sharder *s, const hy3d_step *step)
 }
 
 /* A slice with other rows can't be written over. */
-static void keep_overwrite(const sharder *s, hy3d_step *step)
+static void keep_overwrite(sharder *s, hy3d_step *step)
 {
     const int32_t *const refs = s->out->refs + step->first_ref;
     if (step->flags & HY3D_STEP_OVERWRITE) {
@@ -96,6 +98,7 @@ static void keep_overwrite(const sharder *s, hy3d_step *step)
         const int64_t *const held = s->rows[s->rank][step->node].held;
         const bool is_same = rows[0] == held[0] && rows[1] == held[1];
         step->flags &= is_same ? ~0 : ~HY3D_STEP_OVERWRITE;
+        s->unlike = is_same ? s->unlike : s->out->program.step_count;
     }
 }
 
@@ -189,7 +192,9 @@ static void shards_make(const hy3d_schedule_request *request, const hy3d_program
         s.rows[rank] = replay_rows_make(graph, &s.values, nodes, rank, request->ranks);
     }
     for (s.rank = 0; s.rank < request->ranks; s.rank++) {
+        s.unlike = -1;
         shard_rank(&s, &out->of[s.rank]);
+        out->unlike[s.rank] = s.unlike;
         out->programs[s.rank] = &out->of[s.rank].program;
     }
     for (int32_t rank = 0; rank < request->ranks; rank++) {
@@ -211,6 +216,7 @@ static void shards_copy(const shards *from, shards *out)
     for (int32_t rank = 0; rank < from->ranks; rank++) {
         out->of[rank] = program_copy_of(&from->of[rank].program);
         out->programs[rank] = &out->of[rank].program;
+        out->unlike[rank] = from->unlike[rank];
     }
 }
 
@@ -321,10 +327,19 @@ static bool leave_out_both(test_random *random, const hy3d_graph *graph, shards 
     return is;
 }
 
+static bool write_over(shards *all, int32_t rank)
+{
+    if (all->unlike[rank] < 0) {
+        return false;
+    }
+    all->of[rank].steps[all->unlike[rank]].flags |= HY3D_STEP_OVERWRITE;
+    return true;
+}
+
 static void damage_shards(const hy3d_schedule_request *request, const shards *from,
                           test_random *random, long *objections)
 {
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 12; i++) {
         shards copy;
         replay_verdict verdict;
         shards_copy(from, &copy);
@@ -332,16 +347,16 @@ static void damage_shards(const hy3d_schedule_request *request, const shards *fr
         const int32_t rank = (int32_t)test_between(random, 0, from->ranks - 1);
         program_copy *const damaged = &copy.of[rank];
         const bool has_steps = damaged->program.slice_count > 0;
-        const int64_t kind = has_steps ? test_between(random, 0, 2) : 3;
+        const int64_t kind = has_steps ? test_between(random, 0, 3) : 4;
         const bool does_harm = kind == 0   ? damage_link(random, damaged)
                                : kind == 1 ? damage_program(random, damaged)
                                : kind == 2
                                    ? leave_out_both(random, &request->graph, &copy, rank)
-                                   : false;
+                                   : kind == 3 && write_over(&copy, rank);
         for (int32_t other = 0; other < copy.ranks; other++) {
             copy.of[other].program.candidate = damaged->program.candidate;
         }
-        if (kind == 2) {
+        if (kind > 1) {
             take_figures(request, &copy);
         }
         const bool is_accepted = replay_ranks(request, copy.programs, &verdict);
