@@ -424,6 +424,10 @@ bool replay_ranks(const hy3d_schedule_request *request, const hy3d_program *cons
 {
     replay_group group = {.request = request, .ranks = request->ranks};
     *verdict = (replay_verdict){.shapes = 0xcbf29ce484222325U};
+    if (request->ranks < 1 || request->ranks > REPLAY_MOST_RANKS) {
+        snprintf(verdict->text, sizeof verdict->text, "%d ranks", request->ranks);
+        return false;
+    }
     const int32_t begun = begin(&group, programs);
     if (begun == group.ranks) {
         open_group(&group);
