@@ -1,7 +1,7 @@
 /* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its
  * SEND, a REDUCE for all ranks, and who gives memory back for the RECVs of what was sent from it
- * (who writes over a slice frees it, too). Each rank goes on as far as it can. Which of them goes first changes nothing:
- * one that waits for ever here does so in every order. */
+ * (who writes over a slice frees it, too). Each rank goes on as far as it can. Which of them goes
+ * first changes nothing: one that waits for ever here does so in every order. */
 #include "replay_walk.h"
 
 #include <stdio.h>
@@ -104,7 +104,8 @@ bool replay_send(replay_walk *walk, const hy3d_step *step)
     }
     channel *const to = channel_of(walk, peer);
     to->messages[to->count++] = (struct message){
-        step->slice, step->node, {step->frames[0], step->frames[1]}, {step->rows[0], step->rows[1]}};
+        step->slice, step->node, {step->frames[0], step->frames[1]},
+        {step->rows[0], step->rows[1]}};
     walk->slices[step->slice].unsent++;
     return true;
 }

@@ -531,7 +531,8 @@ START_TEST(test_rows_and_work_of_a_rank_are_as_worked_out_by_hand)
     step.op = HY3D_STEP_ATTEND;
     step.node = 2;
     /* Keys and values of 36 positions, queries and results of 12; each sees 18. */
-    ck_assert_int_eq(replay_macs(&graph, &values, &step), 2 * 36 * 5 + 2 * 12 * 5 + 2 * 12 * 18 * 5);
+    ck_assert_int_eq(replay_macs(&graph, &values, &step),
+                     2 * 36 * 5 + 2 * 12 * 5 + 2 * 12 * 18 * 5);
     step.node = 3;
     ck_assert_int_eq(replay_macs(&graph, &values, &step), 2 * 12 * 5 + 2 * 12 * 36 * 5);
     step.op = HY3D_STEP_KEYS;

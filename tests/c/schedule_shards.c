@@ -13,7 +13,8 @@ typedef struct shards {
     int32_t ranks;
     program_copy of[REPLAY_MOST_RANKS];
     const hy3d_program *programs[REPLAY_MOST_RANKS];
-    int32_t unlike[REPLAY_MOST_RANKS]; /* a step that may not write over a slice of other rows; -1 */
+    /* A step that may not write over a slice of other rows; -1. */
+    int32_t unlike[REPLAY_MOST_RANKS];
 } shards;
 
 typedef struct sharder {
