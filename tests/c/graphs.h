@@ -23,7 +23,7 @@ graphs_numbers graphs_numbers_of(graphs_seed *seed, uint64_t number);
 #define GRAPHS_MOST_NODES 96
 
 /* A request and what it points to. `salt` is what its workspace function depends on beside the
- * node, the operation and the number of frames. */
+ * node, the operation and the number of frames (of several ranks: and of rows). */
 typedef struct graphs_case {
     hy3d_node nodes[GRAPHS_MOST_NODES];
     hy3d_schedule_request request;
@@ -32,6 +32,13 @@ typedef struct graphs_case {
 
 /* Not to be moved afterwards: the request points into it. No budgets are set. */
 void graphs_random(graphs_numbers numbers, graphs_case *out);
+
+/* Likewise for several ranks, by LAYERS, CHUNKS and PREFIX at least: of values whose rows can most
+ * often be shared, evenly or not, at times by fewer than there are ranks. */
+void graphs_random_shared(graphs_numbers numbers, graphs_case *out);
+/* The case of a number in the long runs: in one of eight several ranks. Returns the numbers that
+ * follow. */
+graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out);
 
 /* A request of all strategies with ordinary numbers for the graph in `out`. */
 void graphs_request(graphs_case *out, int64_t frames, int64_t rows, int64_t columns);

@@ -16,6 +16,7 @@ typedef struct builder {
     int32_t norms;    /* the last kind of norm there may be */
     int32_t spans;    /* likewise of attention */
     hy3d_size input;
+    int64_t unit;     /* rows can be shared by at least so many */
 } builder;
 
 static uint64_t step_of(uint64_t *state)
@@ -224,13 +225,19 @@ static int32_t unknown_code(builder *b)
     return put(b, node);
 }
 
+/* None in graphs for several ranks: they can't be shared. */
+static bool is_unknown(builder *b)
+{
+    return b->unit == 0 && once_in(b, 60);
+}
+
 static int32_t any_block(builder *b)
 {
     static int32_t (*const blocks[])(builder *) = {
         resnet,      up_sample, any_conv, passing_conv, shuffle_conv,
         stride_conv, attention, map,      add};
     const int32_t most = (int32_t)(sizeof blocks / sizeof *blocks) - 1;
-    return once_in(b, 60) ? unknown_code(b) : blocks[draw(b, 0, most)](b);
+    return is_unknown(b) ? unknown_code(b) : blocks[draw(b, 0, most)](b);
 }
 
 static bool can_be(const hy3d_size *size)
@@ -266,6 +273,7 @@ static bool is_valid(const builder *b, int32_t from)
             is = is && size->channels == source->channels && size->rows == source->rows &&
                  size->columns == source->columns;
         }
+        is = is && (b->unit == 0 || replay_unit(&values) >= b->unit);
         replay_values_free(&values);
     }
     return is;
@@ -297,6 +305,9 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
     }
     *kept_out = (int64_t)(step_of(&state) % 300);
     state += (uint64_t)(step->frames[1] - step->frames[0]) + (uint64_t)on_host * 77;
+    if (made->request.ranks > 1) {
+        state += (uint64_t)(step->rows[1] - step->rows[0]) * 1009;
+    }
     *workspace_out = (int64_t)(step_of(&state) % 2000);
     return HY3D_OK;
 }
@@ -317,7 +328,7 @@ void graphs_request(graphs_case *out, int64_t frames, int64_t rows, int64_t colu
     request->device = request->host = machine;
     request->host.macs_per_second = 2e11;
     request->host.bytes_per_second = 2e10;
-    request->copy_bytes_per_second = 1e10;
+    request->copy_bytes_per_second = request->link_bytes_per_second = 1e10;
     memset(request->halos, 0, sizeof request->halos);
     request->halos[0] = (hy3d_tile_sizes){-1, 0, 8};
     request->halos[1] = (hy3d_tile_sizes){8, 16, 32};
@@ -382,20 +393,52 @@ static void random_request(builder *b)
     /* Fields that come later are drawn here: the inputs that the fuzzer kept mean what they did. */
 }
 
-void graphs_random(graphs_numbers numbers, graphs_case *out)
+/* A graph and a request for an input of b's size. */
+static void random_case(builder *b)
+{
+    b->out->request.graph.nodes = b->out->nodes;
+    b->at = put(b, (hy3d_node){.op = HY3D_OP_INPUT, .source = -1, .other = -1,
+                               .channels = b->input.channels});
+    for (int32_t blocks = draw(b, 0, MOST_BLOCKS); blocks > 0; blocks--) {
+        add_block(b);
+    }
+    put(b, (hy3d_node){.op = HY3D_OP_OUTPUT, .source = b->at, .other = -1,
+                       .channels = channels_of(b, b->at)});
+    random_request(b);
+}
+
+static builder builder_of(graphs_numbers numbers, graphs_case *out)
 {
     builder b = {.numbers = numbers, .out = out};
     memset(out, 0, sizeof *out);
     b.norms = draw(&b, 0, 2);
     b.spans = draw(&b, 0, 2);
     b.input = (hy3d_size){draw(&b, 1, 3), draw(&b, 1, 12), draw(&b, 1, 10), draw(&b, 1, 8)};
-    out->request.graph.nodes = out->nodes;
-    b.at = put(&b, (hy3d_node){.op = HY3D_OP_INPUT, .source = -1, .other = -1,
-                               .channels = b.input.channels});
-    for (int32_t blocks = draw(&b, 0, MOST_BLOCKS); blocks > 0; blocks--) {
-        add_block(&b);
-    }
-    put(&b, (hy3d_node){.op = HY3D_OP_OUTPUT, .source = b.at, .other = -1,
-                        .channels = channels_of(&b, b.at)});
-    random_request(&b);
+    return b;
+}
+
+void graphs_random(graphs_numbers numbers, graphs_case *out)
+{
+    builder b = builder_of(numbers, out);
+    random_case(&b);
+}
+
+void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
+{
+    hy3d_schedule_request *const request = &out->request;
+    builder b = builder_of(numbers, out);
+    b.input.rows = once_in(&b, 4) ? b.input.rows : draw(&b, 3, 18);
+    b.input.columns = draw(&b, 1, 4);
+    b.unit = draw(&b, 1, b.input.rows < 6 ? (int32_t)b.input.rows : 6);
+    random_case(&b);
+    request->strategies |= 1U << HY3D_STRATEGY_STREAMED;
+    request->ranks = once_in(&b, 2) ? draw(&b, 3, 6) : 2;
+    request->link_bytes_per_second = draw(&b, 1, 100) * 1e5;
+}
+
+graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)
+{
+    const graphs_numbers numbers = graphs_numbers_of(seed, number);
+    (number % 8 == 7 ? graphs_random_shared : graphs_random)(numbers, out);
+    return numbers;
 }

@@ -15,7 +15,13 @@ typedef struct choice {
     int64_t smallest, budget;
 } choice;
 
-enum { MOST_SHAPES = 64, MOST_FALLS = 3000, MOST_REFUSALS = 40 };
+enum { MOST_SHAPES = 64, MOST_FALLS = 3000, MOST_REFUSALS = 40, MOST_SHARED_FALLS = 4 };
+
+/* The schedules of one request, by rank. */
+typedef struct schedules {
+    int32_t ranks;
+    hy3d_schedule *of[REPLAY_MOST_RANKS];
+} schedules;
 
 typedef struct judge {
     hy3d_context *context;
@@ -35,8 +41,8 @@ static bool object(judge *j, const char *format, ...)
     if (text[0] != '\0') {
         return false;
     }
-    snprintf(text, sizeof j->report->text, "budgets %lld and %lld, strategies %u: ",
-             (ll)r->device_budget, (ll)r->host_budget, r->strategies);
+    snprintf(text, sizeof j->report->text, "budgets %lld and %lld, strategies %u, ranks %d: ",
+             (ll)r->device_budget, (ll)r->host_budget, r->strategies, r->ranks);
     const size_t used = strlen(text);
     va_start(arguments, format);
     vsnprintf(text + used, sizeof j->report->text - used, format, arguments);
@@ -71,11 +77,27 @@ static bool shapes_stay(judge *j, const choice *now)
     return true;
 }
 
-static bool judge_program(judge *j, const hy3d_program *program, choice *out)
+/* The program of one rank, or those of all at once. */
+static bool replay(judge *j, const schedules *all, replay_verdict *verdict)
 {
+    const hy3d_program *programs[REPLAY_MOST_RANKS];
+    for (int32_t rank = 0; rank < all->ranks; rank++) {
+        programs[rank] = hy3d_schedule_program(all->of[rank]);
+        if (programs[rank] == NULL) {
+            snprintf(verdict->text, sizeof verdict->text, "rank %d has no program", rank);
+            return false;
+        }
+    }
+    return all->ranks == 1 ? replay_program(&j->made->request, programs[0], verdict)
+                           : replay_ranks(&j->made->request, programs, verdict);
+}
+
+static bool judge_program(judge *j, const schedules *all, choice *out)
+{
+    const hy3d_program *const program = hy3d_schedule_program(all->of[0]);
     replay_verdict verdict;
     out->candidate = program->candidate;
-    if (!replay_program(&j->made->request, program, &verdict)) {
+    if (!replay(j, all, &verdict)) {
         return object(j, "%s (order %d, chunk %d, slices of %lld, level %d, halo %d, resident "
                       "%lld, on host %d)", verdict.text, out->candidate.order,
                       out->candidate.chunk, (ll)out->candidate.slice_bytes,
@@ -84,6 +106,7 @@ static bool judge_program(judge *j, const hy3d_program *program, choice *out)
     }
     out->shapes = verdict.shapes;
     j->report->programs[program->candidate.order]++;
+    j->report->shared += all->ranks > 1;
     j->report->steps += verdict.steps;
     if (out->candidate.status != HY3D_OK || !out->candidate.fits ||
         !(out->candidate.seconds >= 0)) {
@@ -93,11 +116,40 @@ static bool judge_program(judge *j, const hy3d_program *program, choice *out)
     return shapes_stay(j, out);
 }
 
+/* Whether a candidate's `fits` is what its figures say. Of several ranks whose host is the device,
+ * the two peaks may be of different ranks: then both together may not fit where each rank does. */
+static bool fits_as_it_says(const hy3d_schedule_request *request, const hy3d_candidate *candidate)
+{
+    const bool is_within = replay_is_within(request, candidate);
+    return candidate->fits == is_within ||
+           (request->ranks > 1 && request->is_unified && candidate->fits);
+}
+
+/* All ranks are offered the same, to the last figure. */
+static bool are_offered_the_same(judge *j, const schedules *of)
+{
+    const hy3d_candidate *first = NULL, *other = NULL;
+    const int32_t count = hy3d_schedule_candidates(of->of[0], &first);
+    for (int32_t rank = 1; rank < of->ranks; rank++) {
+        if (hy3d_schedule_candidates(of->of[rank], &other) != count ||
+            hy3d_schedule_smallest_budget(of->of[rank]) !=
+                hy3d_schedule_smallest_budget(of->of[0])) {
+            return object(j, "rank %d has other candidates than rank 0", rank);
+        }
+        for (int32_t i = 0; i < count; i++) {
+            if (!replay_is_same(&first[i], &other[i])) {
+                return object(j, "candidate %d of rank %d is not that of rank 0", i, rank);
+            }
+        }
+    }
+    return true;
+}
+
 /* No candidate is at least as good in all that counts, and faster. */
-static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidate *chosen)
+static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
 {
     const hy3d_candidate *all = NULL;
-    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    const int32_t count = hy3d_schedule_candidates(of->of[0], &all);
     bool is_there = false;
     for (int32_t i = 0; i < count; i++) {
         is_there = is_there || (is_same_way(&all[i], chosen) && all[i].steps == chosen->steps &&
@@ -111,7 +163,7 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
                           chosen->seconds);
         }
         if (all[i].status == HY3D_OK && all[i].order != HY3D_ORDER_WHOLE &&
-            all[i].fits != replay_is_within(&j->made->request, &all[i])) {
+            !fits_as_it_says(&j->made->request, &all[i])) {
             return object(j, "candidate %d of %lld and %lld bytes: fits %d", i,
                           (ll)all[i].device_bytes, (ll)all[i].host_bytes, all[i].fits);
         }
@@ -128,20 +180,41 @@ static bool is_best(judge *j, const hy3d_schedule *schedule, const hy3d_candidat
     return is_there || object(j, "the one taken is not among the %d candidates", count);
 }
 
+/* The same failure on each rank; all do the same. */
+static bool fall(judge *j, const schedules *of, int32_t attempts, hy3d_reason why, bool can_widen,
+                 hy3d_action *action_out)
+{
+    for (int32_t rank = 0; rank < of->ranks; rank++) {
+        hy3d_action action = HY3D_ACTION_STOP;
+        const hy3d_status status =
+            hy3d_schedule_fallback(j->context, of->of[rank], attempts, why, can_widen, &action);
+        j->report->falls++;
+        if (status != HY3D_OK) {
+            return object(j, "fallback for reason %d: %s", (int)why, hy3d_status_name(status));
+        }
+        if (rank > 0 && action != *action_out) {
+            return object(j, "action %d of rank %d, %d of those before", (int)action, rank,
+                          (int)*action_out);
+        }
+        *action_out = action;
+    }
+    return true;
+}
+
 /* One failure after the other, of a step again or of one behind it, until nothing is left. */
-static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
+static bool judge_falls(judge *j, const schedules *of, int32_t reason)
 {
     int32_t attempts = 1;
     for (int falls = 0; falls < MOST_FALLS; falls++) {
+        if (of->ranks > 1 && falls == MOST_SHARED_FALLS) {
+            return true; /* each is judged as often as there are ranks */
+        }
         const hy3d_reason why = reason >= 0 ? (hy3d_reason)reason : (hy3d_reason)draw(j, 0, 5);
         const bool can_widen = draw(j, 0, 1) == 1;
         choice next;
         hy3d_action action = HY3D_ACTION_STOP;
-        const hy3d_status status =
-            hy3d_schedule_fallback(j->context, schedule, attempts, why, can_widen, &action);
-        j->report->falls++;
-        if (status != HY3D_OK) {
-            return object(j, "fallback for reason %d: %s", (int)why, hy3d_status_name(status));
+        if (!fall(j, of, attempts, why, can_widen, &action)) {
+            return false;
         }
         if (action == HY3D_ACTION_STOP) {
             return true;
@@ -158,11 +231,10 @@ static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
         if (reason == HY3D_REASON_REFUSED && falls > MOST_REFUSALS) {
             return true; /* who asks runs out of tiers */
         }
-        const hy3d_program *const program = hy3d_schedule_program(schedule);
-        if (program == NULL) {
+        if (hy3d_schedule_program(of->of[0]) == NULL) {
             return object(j, "no program after action %d", (int)action);
         }
-        if (action != HY3D_ACTION_STEP_AGAIN && !judge_program(j, program, &next)) {
+        if (action != HY3D_ACTION_STEP_AGAIN && !judge_program(j, of, &next)) {
             return false;
         }
         const bool is_same = action == HY3D_ACTION_STEP_AGAIN && draw(j, 0, 3) != 3;
@@ -171,39 +243,80 @@ static bool judge_falls(judge *j, hy3d_schedule *schedule, int32_t reason)
     return object(j, "%d failures (reason %d), and it does not end", MOST_FALLS, reason);
 }
 
-static bool is_allowed(hy3d_status status)
+/* Whether several ranks are offered nothing. */
+static bool can_not_be_shared(const hy3d_schedule_request *request)
+{
+    const uint32_t wanted = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_HOST;
+    bool has_unknown = false;
+    for (int32_t node = 0; node < request->graph.count; node++) {
+        has_unknown = has_unknown || request->graph.nodes[node].op == HY3D_OP_OPAQUE;
+    }
+    return has_unknown || (request->strategies & wanted) == 0;
+}
+
+static bool is_allowed(const hy3d_schedule_request *request, hy3d_status status)
 {
     return status == HY3D_OK || status == HY3D_ERR_BUDGET_TOO_SMALL ||
-           status == HY3D_ERR_UNSUPPORTED;
+           (status == HY3D_ERR_UNSUPPORTED &&
+            (request->ranks <= 1 || !JUDGE_WANTS_RANKS || can_not_be_shared(request)));
+}
+
+/* Compiles for each rank, with the same status. Where nothing fits one other rank is asked. */
+static bool compile_ranks(judge *j, schedules *out, hy3d_status *status_out)
+{
+    hy3d_schedule_request *const request = &j->made->request;
+    const int32_t ranks = request->ranks > 1 ? request->ranks : 1;
+    const int32_t other = ranks > 1 ? (int32_t)draw(j, 1, ranks - 1) : 0;
+    bool is_good = true;
+    *out = (schedules){.ranks = ranks};
+    for (request->rank = 0; request->rank < ranks && is_good; request->rank++) {
+        const int32_t rank = request->rank;
+        if (rank > 0 && *status_out != HY3D_OK && rank != other) {
+            continue;
+        }
+        const hy3d_status status =
+            hy3d_schedule_compile(j->context, request, &out->of[rank]);
+        is_good = rank == 0 || status == *status_out ||
+                  object(j, "compile of rank %d: %s, of rank 0 %s", rank,
+                         hy3d_status_name(status), hy3d_status_name(*status_out));
+        *status_out = rank == 0 ? status : *status_out;
+    }
+    request->rank = 0;
+    return is_good && (is_allowed(request, *status_out) ||
+                       object(j, "compile: %s", hy3d_status_name(*status_out)));
+}
+
+static bool judge_compiled(judge *j, const schedules *all, int32_t reason, choice *out)
+{
+    const hy3d_program *const program = hy3d_schedule_program(all->of[0]);
+    out->smallest = hy3d_schedule_smallest_budget(all->of[0]);
+    if ((program == NULL) != (out->status == HY3D_ERR_BUDGET_TOO_SMALL)) {
+        return object(j, "%s, and program %p", hy3d_status_name(out->status),
+                      (const void *)program);
+    }
+    if (program == NULL) {
+        j->report->refused++;
+        return true;
+    }
+    return judge_program(j, all, out) && are_offered_the_same(j, all) &&
+           is_best(j, all, &out->candidate) && (reason == -2 || judge_falls(j, all, reason));
 }
 
 /* Compiles the case as it is. reason: -1 any, -2 none. */
 static bool compile(judge *j, int32_t reason, choice *out)
 {
-    hy3d_schedule *schedule = NULL;
-    bool is_good = true;
+    schedules all;
     memset(out, 0, sizeof *out);
     out->budget = j->made->request.device_budget;
-    out->status = hy3d_schedule_compile(j->context, &j->made->request, &schedule);
-    if (!is_allowed(out->status)) {
-        return object(j, "compile: %s", hy3d_status_name(out->status));
-    }
-    if (out->status == HY3D_ERR_UNSUPPORTED) {
+    bool is_good = compile_ranks(j, &all, &out->status);
+    if (is_good && out->status == HY3D_ERR_UNSUPPORTED) {
         j->report->unsupported++;
-        return true;
+    } else if (is_good) {
+        is_good = judge_compiled(j, &all, reason, out);
     }
-    out->smallest = hy3d_schedule_smallest_budget(schedule);
-    const hy3d_program *const program = hy3d_schedule_program(schedule);
-    if ((program == NULL) != (out->status == HY3D_ERR_BUDGET_TOO_SMALL)) {
-        is_good = object(j, "%s, and program %p", hy3d_status_name(out->status),
-                         (const void *)program);
-    } else if (program != NULL) {
-        is_good = judge_program(j, program, out) && is_best(j, schedule, &out->candidate) &&
-                  (reason == -2 || judge_falls(j, schedule, reason));
-    } else {
-        j->report->refused++;
+    for (int32_t rank = 0; rank < all.ranks; rank++) {
+        hy3d_schedule_destroy(j->context, all.of[rank]);
     }
-    hy3d_schedule_destroy(j->context, schedule);
     return is_good;
 }
 
@@ -263,7 +376,8 @@ static bool sweep(judge *j, int64_t smallest, int64_t most)
     choice before = {.status = HY3D_ERR_BUDGET_TOO_SMALL};
     int64_t budget = smallest;
     most = most > smallest ? most : smallest;
-    for (int i = 0; i < 5; i++) {
+    const int budgets = j->made->request.ranks > 1 ? 2 : 5; /* of ranks each is compiled often */
+    for (int i = 0; i < budgets; i++) {
         choice now;
         j->made->request.device_budget = budget;
         if (!compile(j, i == 2 ? -1 : -2, &now) || !is_no_worse(j, &before, &now)) {

@@ -6,10 +6,15 @@
 #include "graphs.h"
 #include "replay.h"
 
+/* 1: requests of several ranks must be compiled wherever schedule.h offers that. 0: they may be
+ * unsupported. */
+#define JUDGE_WANTS_RANKS 0
+
 typedef struct judge_report {
     char text[640]; /* "": nothing to object to */
     /* What was done, for the closing lines; by order of the programs. */
     int64_t programs[5], steps, refused, unsupported, falls;
+    int64_t shared; /* those of `programs` that were of several ranks, counted once for all ranks */
 } judge_report;
 
 /* Compiles the case without budgets and under several, among them the smallest and one byte less.

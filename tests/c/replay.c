@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hy3d/tiles.h"
-
 typedef long long ll;
 
 static const char *const op_names[HY3D_STEP_OPS] = {
@@ -23,15 +21,20 @@ bool replay_object(replay_walk *walk, const char *format, ...)
     if (text[0] != '\0') {
         return false; /* the first objection says it best */
     }
+    if (walk->group != NULL) {
+        snprintf(text, most, "rank %d: ", walk->rank);
+    }
+    const size_t begun = strlen(text);
     if (walk->section != NULL && walk->at < walk->section->steps) {
         const hy3d_step *const step =
             &walk->program->steps[walk->section->first_step + walk->at];
         const char *const name =
             step->op >= 0 && step->op < HY3D_STEP_OPS ? op_names[step->op] : "?";
-        snprintf(text, most, "section %d, step %d (%s of node %d): ",
+        snprintf(text + begun, most - begun, "section %d, step %d (%s of node %d): ",
                  (int)(walk->section - walk->program->sections), walk->at, name, step->node);
     } else if (walk->section != NULL) {
-        snprintf(text, most, "section %d: ", (int)(walk->section - walk->program->sections));
+        snprintf(text + begun, most - begun, "section %d: ",
+                 (int)(walk->section - walk->program->sections));
     }
     const size_t used = strlen(text);
     va_list arguments;
@@ -39,16 +42,6 @@ bool replay_object(replay_walk *walk, const char *format, ...)
     vsnprintf(text + used, most - used, format, arguments);
     va_end(arguments);
     return false;
-}
-
-static void *room(int64_t count, size_t bytes)
-{
-    void *const memory = calloc(count > 0 ? (size_t)count : 1, bytes);
-    if (memory == NULL) {
-        fputs("no memory for the test itself\n", stderr);
-        exit(3);
-    }
-    return memory;
 }
 
 static void mix(uint64_t *hash, int64_t value)
@@ -117,6 +110,30 @@ static int32_t written_over(const hy3d_step *step, const int32_t *refs)
     return step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
 }
 
+int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
+{
+    int64_t power = 1;
+    if (!request->pins_powers || bytes == 0) {
+        return bytes;
+    }
+    while (power < bytes) {
+        power *= 2;
+    }
+    return power;
+}
+
+int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames, int64_t rows)
+{
+    const hy3d_size *const size = &walk->values.of[slice->node].size;
+    const int64_t pixels = rows * size->columns * frames;
+    if (slice->is_keys) {
+        return 2 * replay_node_at(walk, slice->node)->width * pixels *
+               walk->request->element_bytes;
+    }
+    return size->channels * pixels *
+           (slice->node == 0 ? walk->request->input_bytes : walk->request->element_bytes);
+}
+
 /* What the step itself takes; `was`: where its slice was before. */
 static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
 {
@@ -135,6 +152,10 @@ static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
         walk->verdict->stored_bytes += slice->bytes;
     } else if (step->op == HY3D_STEP_LOAD) {
         walk->verdict->loaded_bytes += slice->bytes;
+    } else if (step->op == HY3D_STEP_SEND) {
+        walk->verdict->sent_bytes +=
+            replay_bytes(walk, slice, step->frames[1] - step->frames[0],
+                         step->rows[1] - step->rows[0]);
     } else if (step->op == HY3D_STEP_EMIT && walk->section->kind == HY3D_SECTION_PREFIX &&
                !walk->has_prefix) {
         walk->has_prefix = true;
@@ -142,7 +163,7 @@ static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
     }
 }
 
-static bool give_back(replay_walk *walk, const hy3d_step *step)
+bool replay_give_back(replay_walk *walk, const hy3d_step *step)
 {
     const int32_t *const refs = walk->program->refs + step->first_ref;
     const int32_t *const frees = refs + step->sources + step->others;
@@ -166,7 +187,7 @@ static bool give_back(replay_walk *walk, const hy3d_step *step)
     return true;
 }
 
-static bool walk_step(replay_walk *walk, const hy3d_step *step)
+bool replay_act(replay_walk *walk, const hy3d_step *step)
 {
     const bool has_slice = step->slice >= 0 && step->slice < walk->section->slices;
     const replay_place was = has_slice ? walk->slices[step->slice].place : REPLAY_UNMADE;
@@ -186,12 +207,13 @@ static bool walk_step(replay_walk *walk, const hy3d_step *step)
     }
     take(walk, step, was);
     note_peak(walk, step->workspace_bytes);
-    return give_back(walk, step);
+    return true;
 }
 
-static bool ends_well(replay_walk *walk)
+bool replay_end(replay_walk *walk)
 {
-    const int64_t frames = walk->values.of[walk->last].size.frames;
+    const bool has_share = walk->rows[walk->last].own[0] < walk->rows[walk->last].own[1];
+    const int64_t frames = has_share ? walk->values.of[walk->last].size.frames : 0;
     const bool is_wanted =
         walk->section->kind != HY3D_SECTION_STATISTICS && walk->section->pass == 0;
     for (int32_t i = 0; i < walk->section->slices; i++) {
@@ -220,11 +242,11 @@ static bool ends_well(replay_walk *walk)
 
 static void open_frames(replay_walk *walk)
 {
-    walk->frames = room(walk->request->graph.count, sizeof *walk->frames);
+    walk->frames = replay_room(walk->request->graph.count, sizeof *walk->frames);
     for (int32_t node = walk->entry; node <= walk->last; node++) {
         const int64_t frames = walk->values.of[node].size.frames;
         walk->frames[node] =
-            (replay_frames){room(frames, 1), room(frames, 1), room(frames, 1)};
+            (replay_frames){replay_room(frames, 1), replay_room(frames, 1), replay_room(frames, 1)};
     }
 }
 
@@ -252,214 +274,60 @@ static bool is_sound(replay_walk *walk)
             replay_object(walk, "an empty input"));
 }
 
-static void walk_section(replay_walk *walk, const hy3d_section *section)
+bool replay_begin(replay_walk *walk, int32_t number)
 {
+    const hy3d_section *const section = &walk->program->sections[number];
+    const hy3d_graph *const graph = &walk->request->graph;
     const bool is_behind = section->kind >= HY3D_SECTION_STATISTICS;
     walk->section = section;
     if (!is_sound(walk)) {
-        return;
+        return false;
     }
     walk->entry = is_behind ? walk->program->cut.node : 0;
     walk->last = section->kind == HY3D_SECTION_PREFIX ? walk->program->cut.node
-                                                      : walk->request->graph.count - 1;
+                                                      : graph->count - 1;
     const hy3d_size input = {replay_node_at(walk, walk->entry)->channels, section->size[0],
                              section->size[1], section->size[2]};
-    walk->values = replay_values_make(&walk->request->graph, walk->entry, walk->last, input);
-    walk->slices = room(section->slices, sizeof *walk->slices);
-    walk->reduced = room(walk->request->graph.count, sizeof *walk->reduced);
+    const int32_t nodes[2] = {walk->entry, walk->last};
+    walk->values = replay_values_make(graph, nodes[0], nodes[1], input);
+    walk->rows = replay_rows_make(graph, &walk->values, nodes, walk->rank,
+                                  walk->group == NULL ? 1 : walk->request->ranks);
+    walk->slices = replay_room(section->slices, sizeof *walk->slices);
+    walk->reduced = replay_room(graph->count, sizeof *walk->reduced);
     walk->given = 0;
+    walk->at = 0;
     open_frames(walk);
-    for (walk->at = 0; walk->at < section->steps; walk->at++) {
-        if (!walk_step(walk, &walk->program->steps[section->first_step + walk->at])) {
-            break;
-        }
-    }
-    if (walk->verdict->text[0] == '\0') {
-        ends_well(walk);
-    }
+    return true;
+}
+
+void replay_close(replay_walk *walk)
+{
     close_frames(walk);
+    for (int32_t i = 0; i < walk->section->slices; i++) {
+        free(walk->slices[i].filled);
+    }
     free(walk->slices);
     free(walk->reduced);
+    free(walk->rows);
     replay_values_free(&walk->values);
-}
-
-/* Nodes behind the cut read nothing before it but its own value. */
-static bool is_cut(replay_walk *walk)
-{
-    const hy3d_cut *const cut = &walk->program->cut;
-    const hy3d_graph *const graph = &walk->request->graph;
-    int32_t norms = 0;
-    if (cut->node < 0 || cut->node >= graph->count - 1) {
-        return replay_object(walk, "a cut behind node %d", cut->node);
-    }
-    for (int32_t node = cut->node + 1; node < graph->count; node++) {
-        const hy3d_node *const behind = &graph->nodes[node];
-        norms += behind->norm == HY3D_NORM_GROUP;
-        if (behind->source < cut->node || (behind->other >= 0 && behind->other < cut->node)) {
-            return replay_object(walk, "node %d, behind the cut, reads before it", node);
-        }
-        if (behind->op == HY3D_OP_ATTENTION && cut->node > 0) {
-            return replay_object(walk, "an attention, node %d, is behind the cut", node);
-        }
-    }
-    return norms == cut->group_norms ||
-           replay_object(walk, "%d norms behind the cut, not %d", norms, cut->group_norms);
-}
-
-/* Tiles of one pass cover the cut's picture. */
-static bool tiles_cover(replay_walk *walk, const hy3d_size *cut, int32_t pass)
-{
-    bool all = true;
-    unsigned char *const covered = room(cut->rows * cut->columns, 1);
-    for (int32_t i = 0; i < walk->program->section_count; i++) {
-        const hy3d_section *const section = &walk->program->sections[i];
-        if (section->kind != HY3D_SECTION_TILE || section->pass != pass) {
-            continue;
-        }
-        for (int64_t row = section->rows[0]; row < section->rows[1]; row++) {
-            memset(covered + row * cut->columns + section->columns[0], 1,
-                   (size_t)(section->columns[1] - section->columns[0]));
-        }
-    }
-    for (int64_t i = 0; i < cut->rows * cut->columns; i++) {
-        all = all && covered[i];
-    }
-    free(covered);
-    return all || replay_object(walk, "tiles of pass %d leave out a part", pass);
-}
-
-static bool is_tile(replay_walk *walk, const hy3d_section *section, const hy3d_size *cut)
-{
-    const int64_t rows = section->rows[1] - section->rows[0];
-    const int64_t columns = section->columns[1] - section->columns[0];
-    walk->section = section;
-    walk->at = section->steps;
-    if (section->rows[0] < 0 || section->columns[0] < 0 || section->rows[1] > cut->rows ||
-        section->columns[1] > cut->columns || section->size[0] != cut->frames ||
-        section->size[1] != rows || section->size[2] != columns) {
-        return replay_object(walk, "a tile of rows %lld to %lld, columns %lld to %lld, size "
-                             "%lld x %lld x %lld", (ll)section->rows[0], (ll)section->rows[1],
-                             (ll)section->columns[0], (ll)section->columns[1],
-                             (ll)section->size[0], (ll)section->size[1], (ll)section->size[2]);
-    }
     walk->section = NULL;
-    return true;
 }
 
-/* A tile lies where the program's tiles are placed (hy3d_tiles_at, which has tests of its own), and
- * where it is exact keeps nothing nearer to where it was cut off than a cut is felt. */
-static bool is_placed(replay_walk *walk, const hy3d_section *section, const hy3d_tiles_plan *plan)
+static void walk_section(replay_walk *walk, int32_t number)
 {
-    const int64_t reach = walk->program->candidate.is_exact ? walk->program->cut.reach : 0;
-    const int64_t *const ranges[] = {NULL, section->rows, section->columns};
-    hy3d_tile tile;
-    if (hy3d_tiles_at(plan, section->tile, &tile) != HY3D_OK) {
-        return replay_object(walk, "there is no tile %d", section->tile);
+    bool is_good = replay_begin(walk, number);
+    if (!is_good) {
+        return;
     }
-    for (int axis = 1; axis < 3; axis++) {
-        const int64_t first = tile.in_start[axis], stop = tile.in_stop[axis];
-        const int64_t factor = plan->desc.factor[axis];
-        if (ranges[axis][0] != first || ranges[axis][1] != stop) {
-            return replay_object(walk, "tile %d reads %lld to %lld along axis %d, not %lld to %lld",
-                                 section->tile, (ll)ranges[axis][0], (ll)ranges[axis][1], axis,
-                                 (ll)first, (ll)stop);
-        }
-        if ((first > 0 && tile.out_start[axis] < (first + reach) * factor) ||
-            (stop < plan->desc.latent[axis] && tile.out_stop[axis] > (stop - reach) * factor)) {
-            return replay_object(walk, "tile %d is said to be exact and keeps %lld to %lld of %lld "
-                                 "to %lld along axis %d, where a cut is felt %lld far",
-                                 section->tile, (ll)tile.out_start[axis], (ll)tile.out_stop[axis],
-                                 (ll)first, (ll)stop, axis, (ll)reach);
-        }
+    for (; is_good && walk->at < walk->section->steps; walk->at += is_good) {
+        const hy3d_step *const step =
+            &walk->program->steps[walk->section->first_step + walk->at];
+        is_good = replay_act(walk, step) && replay_give_back(walk, step);
     }
-    return true;
-}
-
-static bool are_placed(replay_walk *walk, const hy3d_size *cut)
-{
-    const hy3d_program *const program = walk->program;
-    hy3d_tiles_plan plan;
-    const hy3d_status status = hy3d_tiles_make(&program->tiles, NULL, &plan);
-    if (status != HY3D_OK || plan.desc.latent[1] != cut->rows ||
-        plan.desc.latent[2] != cut->columns) {
-        return replay_object(walk, "its tiles: %s, of %lld x %lld", hy3d_status_name(status),
-                             (ll)program->tiles.latent[1], (ll)program->tiles.latent[2]);
+    if (is_good) {
+        replay_end(walk);
     }
-    if (program->candidate.is_exact && program->cut.group_norms > 0 && plan.grains > 1) {
-        return replay_object(walk, "%lld tiles with norms behind the cut are said to be exact",
-                             (ll)plan.grains);
-    }
-    for (int32_t i = 0; i < program->section_count; i++) {
-        if (program->sections[i].kind == HY3D_SECTION_TILE &&
-            !is_placed(walk, &program->sections[i], &plan)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool kinds_are(replay_walk *walk, const hy3d_size *cut)
-{
-    const hy3d_program *const program = walk->program;
-    const int64_t *const size = walk->request->size;
-    int32_t counts[4] = {0}, passes = 0;
-    for (int32_t i = 0; i < program->section_count; i++) {
-        const hy3d_section *const section = &program->sections[i];
-        if (section->kind < 0 || section->kind > HY3D_SECTION_TILE) {
-            return replay_object(walk, "a section of kind %d", section->kind);
-        }
-        counts[section->kind]++;
-        passes = section->pass > passes ? section->pass : passes;
-        if (section->kind <= HY3D_SECTION_PREFIX &&
-            memcmp(section->size, size, sizeof section->size) != 0) {
-            return replay_object(walk, "section %d has another size than the input", i);
-        }
-        if (section->kind == HY3D_SECTION_TILE && !is_tile(walk, section, cut)) {
-            return false;
-        }
-    }
-    if (program->candidate.order != HY3D_ORDER_TILES) {
-        return (program->section_count == 1 && counts[HY3D_SECTION_ALL] == 1) ||
-               replay_object(walk, "%d sections", program->section_count);
-    }
-    for (int32_t pass = 0; pass <= passes; pass++) {
-        if (pass == 0 && !are_placed(walk, cut)) {
-            return false;
-        }
-        if (!tiles_cover(walk, cut, pass)) {
-            return false;
-        }
-    }
-    return (counts[HY3D_SECTION_ALL] == 0 &&
-            counts[HY3D_SECTION_PREFIX] == (program->cut.node > 0) &&
-            counts[HY3D_SECTION_STATISTICS] >= (program->cut.group_norms > 0) &&
-            passes <= walk->request->statistic_passes) ||
-           replay_object(walk, "%d sections of a prefix, %d of statistics, %d corrections, cut "
-                         "behind node %d", counts[1], counts[2], passes, program->cut.node);
-}
-
-static bool is_laid_out(replay_walk *walk)
-{
-    replay_values values;
-    const int64_t *const size = walk->request->size;
-    const hy3d_graph *const graph = &walk->request->graph;
-    const int32_t node =
-        walk->program->candidate.order >= HY3D_ORDER_PREFIX ? walk->program->cut.node : 0;
-    if (walk->program->candidate.order >= HY3D_ORDER_PREFIX && !is_cut(walk)) {
-        return false;
-    }
-    values = replay_values_make(
-        graph, 0, node, (hy3d_size){graph->nodes[0].channels, size[0], size[1], size[2]});
-    const hy3d_size cut = values.of[node].size;
-    replay_values_free(&values);
-    const bool has_prefix =
-        node > 0 && walk->program->candidate.order == HY3D_ORDER_TILES;
-    const int64_t bytes =
-        cut.channels * cut.frames * cut.rows * cut.columns * walk->request->element_bytes;
-    return kinds_are(walk, &cut) &&
-           (walk->program->prefix_bytes == (has_prefix ? bytes : 0) ||
-            replay_object(walk, "the prefix's output has %lld bytes, not %lld",
-                          (ll)walk->program->prefix_bytes, (ll)(has_prefix ? bytes : 0)));
+    replay_close(walk);
 }
 
 /* What the budget must hold beside so many bytes. */
@@ -493,27 +361,43 @@ static bool agree(replay_walk *walk, const char *what, int64_t candidate, int64_
                                                   what, (ll)candidate, (ll)replayed);
 }
 
-static bool figures_agree(replay_walk *walk)
+hy3d_candidate replay_stated(const replay_walk *walk)
+{
+    const replay_verdict *const verdict = walk->verdict;
+    hy3d_candidate stated = walk->program->candidate;
+    const bool is_host = walk->request->is_host, is_beside = stated.on_host && !is_host;
+    stated.device_bytes = is_host     ? verdict->both_bytes
+                          : is_beside ? 0
+                                      : verdict->device_bytes;
+    stated.host_bytes = is_host     ? 0
+                        : is_beside ? verdict->both_bytes
+                                    : verdict->host_bytes;
+    stated.stored_bytes = verdict->stored_bytes;
+    stated.loaded_bytes = verdict->loaded_bytes;
+    stated.sent_bytes = verdict->sent_bytes;
+    stated.macs = verdict->macs;
+    stated.steps = verdict->steps;
+    stated.fits = replay_is_within(walk->request, &stated);
+    return stated;
+}
+
+bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
 {
     const hy3d_candidate *const candidate = &walk->program->candidate;
-    const replay_verdict *const verdict = walk->verdict;
-    walk->section = NULL;
-    const int64_t both = verdict->both_bytes;
-    const bool is_host = walk->request->is_host, is_beside = candidate->on_host && !is_host;
-    const int64_t device = is_host ? both : is_beside ? 0 : verdict->device_bytes;
-    const int64_t host = is_host ? 0 : is_beside ? both : verdict->host_bytes;
-    if (candidate->resident_bytes < 0 && verdict->stored_bytes != 0) {
-        return replay_object(walk, "%lld bytes leave where all stays", (ll)verdict->stored_bytes);
+    const bool is_beside = candidate->on_host && !walk->request->is_host;
+    if (candidate->resident_bytes < 0 && stated->stored_bytes != 0) {
+        return replay_object(walk, "%lld bytes leave where all stays", (ll)stated->stored_bytes);
     }
-    return agree(walk, "device bytes", candidate->device_bytes, device) &&
+    return agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
-                 margin_of(walk->request, is_beside ? host : device)) &&
-           agree(walk, "host bytes", candidate->host_bytes, host) &&
-           agree(walk, "stored bytes", candidate->stored_bytes, verdict->stored_bytes) &&
-           agree(walk, "loaded bytes", candidate->loaded_bytes, verdict->loaded_bytes) &&
-           agree(walk, "multiply-accumulates", candidate->macs, verdict->macs) &&
-           agree(walk, "steps", candidate->steps, verdict->steps) &&
-           (candidate->fits == replay_is_within(walk->request, candidate) ||
+                 margin_of(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&
+           agree(walk, "host bytes", candidate->host_bytes, stated->host_bytes) &&
+           agree(walk, "stored bytes", candidate->stored_bytes, stated->stored_bytes) &&
+           agree(walk, "loaded bytes", candidate->loaded_bytes, stated->loaded_bytes) &&
+           agree(walk, "sent bytes", candidate->sent_bytes, stated->sent_bytes) &&
+           agree(walk, "multiply-accumulates", candidate->macs, stated->macs) &&
+           agree(walk, "steps", candidate->steps, stated->steps) &&
+           (candidate->fits == stated->fits ||
             replay_object(walk, "fits %d, with %lld bytes on the device and %lld on the host",
                           candidate->fits, (ll)candidate->device_bytes,
                           (ll)candidate->host_bytes));
@@ -522,9 +406,9 @@ static bool figures_agree(replay_walk *walk)
 /* Multiply-accumulates of a node over all of its frames. */
 static int64_t node_macs(const hy3d_graph *graph, const replay_values *values, int32_t node)
 {
-    const int64_t frames = values->of[node].size.frames;
-    hy3d_step step = {.op = HY3D_STEP_CONV, .node = node, .frames = {0, frames},
-                      .own = {0, values->of[node].own_frames}};
+    const hy3d_size *const size = &values->of[node].size;
+    hy3d_step step = {.op = HY3D_STEP_CONV, .node = node, .frames = {0, size->frames},
+                      .rows = {0, size->rows}, .own = {0, values->of[node].own_frames}};
     if (graph->nodes[node].op == HY3D_OP_CONV) {
         return replay_macs(graph, values, &step);
     }
@@ -570,28 +454,43 @@ static bool replay_whole(replay_walk *walk)
            agree(walk, "steps", candidate->steps, 1);
 }
 
-bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
-                    replay_verdict *verdict)
+replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_program *program,
+                           replay_verdict *verdict)
 {
+    const int32_t nodes = request->graph.count;
     replay_walk walk = {.request = request, .program = program, .verdict = verdict,
                         .device = request->kept_bytes, .host = request->result_bytes};
     *verdict = (replay_verdict){.device_bytes = walk.device, .host_bytes = walk.host,
                                 .both_bytes = walk.device + walk.host,
                                 .shapes = 0xcbf29ce484222325U};
-    if (program->candidate.order == HY3D_ORDER_WHOLE) {
-        return replay_whole(&walk);
-    }
-    walk.kept = room(request->graph.count, sizeof *walk.kept);
-    walk.known = room(request->graph.count, sizeof *walk.known);
-    if (is_laid_out(&walk)) {
+    walk.kept = replay_room(nodes, sizeof *walk.kept);
+    walk.known = replay_room(nodes, sizeof *walk.known);
+    return walk;
+}
+
+void replay_walk_free(replay_walk *walk)
+{
+    free(walk->kept);
+    free(walk->known);
+}
+
+bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
+                    replay_verdict *verdict)
+{
+    replay_walk walk = replay_walk_of(request, program, verdict);
+    if (request->ranks > 1) {
+        replay_object(&walk, "one program of %d ranks", request->ranks);
+    } else if (program->candidate.order == HY3D_ORDER_WHOLE) {
+        replay_whole(&walk);
+    } else if (replay_is_laid_out(&walk)) {
         for (int32_t i = 0; i < program->section_count && verdict->text[0] == '\0'; i++) {
-            walk_section(&walk, &program->sections[i]);
+            walk_section(&walk, i);
+        }
+        if (verdict->text[0] == '\0') {
+            const hy3d_candidate stated = replay_stated(&walk);
+            replay_agrees(&walk, &stated);
         }
     }
-    if (verdict->text[0] == '\0') {
-        figures_agree(&walk);
-    }
-    free(walk.kept);
-    free(walk.known);
+    replay_walk_free(&walk);
     return verdict->text[0] == '\0';
 }

@@ -3,11 +3,12 @@
  * Written from the headers graph.h and schedule.h alone, and it shares no code with the compiler:
  * sizes and frames are found by walking explicit lists of frames. It reads what the program says,
  * keeps its own books of what is on the device, on the host, made, gathered and given away, and
- * compares them with the candidate's figures. Programs for several ranks are not judged. */
+ * compares them with the candidate's figures. Programs of several ranks run side by side. */
 #ifndef HY3D_TESTS_REPLAY_H
 #define HY3D_TESTS_REPLAY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hy3d/schedule.h"
@@ -16,6 +17,9 @@
 #ifndef TEST_PRINTF
 #define TEST_PRINTF printf
 #endif
+
+/* The most ranks that are replayed. */
+#define REPLAY_MOST_RANKS 8
 
 /* Frames of a source, half open; equal where none. */
 typedef struct replay_range {
@@ -51,6 +55,10 @@ replay_values replay_values_make(const hy3d_graph *graph, int32_t first, int32_t
                                  hy3d_size input);
 void replay_values_free(replay_values *values);
 
+/* Rows by which a picture can be shared: the greatest number that divides those of all values and
+ * of what each convolution makes before its shuffle. */
+int64_t replay_unit(const replay_values *values);
+
 /* Multiply-accumulates of a step: one for each weight or each product of attention. */
 int64_t replay_macs(const hy3d_graph *graph, const replay_values *values, const hy3d_step *step);
 
@@ -58,7 +66,8 @@ typedef struct replay_verdict {
     char text[320]; /* "": nothing to object to */
     /* Peaks of what computes, of the host beside it, and of both at once: that is what a candidate
      * states where they are one memory (is_host, a candidate on the host). */
-    int64_t device_bytes, host_bytes, both_bytes, stored_bytes, loaded_bytes, macs, steps;
+    int64_t device_bytes, host_bytes, both_bytes, stored_bytes, loaded_bytes, sent_bytes;
+    int64_t macs, steps;
     uint64_t shapes;      /* of the computing steps: op, node, own, frames, reads, rows, drop */
 } replay_verdict;
 
@@ -67,5 +76,13 @@ bool replay_is_within(const hy3d_schedule_request *request, const hy3d_candidate
 /* Whether there is nothing to object to. */
 bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,
                     replay_verdict *verdict);
+/* The same of the programs of request->ranks ranks, by rank, at once; `rank` of the request is not
+ * looked at. Of the verdict, sums are of all ranks and peaks those of the rank with the most. */
+bool replay_ranks(const hy3d_schedule_request *request, const hy3d_program *const *programs,
+                  replay_verdict *verdict);
+/* Whether both candidates are the same in every field. */
+bool replay_is_same(const hy3d_candidate *a, const hy3d_candidate *b);
+/* Zeroed memory; without, the test ends. */
+void *replay_room(int64_t count, size_t bytes);
 
 #endif

@@ -1,10 +1,10 @@
-/* Sizes and frames of values, by lists: nothing here divides. */
+/* Sizes and frames of values, by lists. */
 #include "replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static void *room(int64_t count, size_t bytes)
+void *replay_room(int64_t count, size_t bytes)
 {
     void *const memory = calloc(count > 0 ? (size_t)count : 1, bytes);
     if (memory == NULL) {
@@ -51,8 +51,8 @@ static padded_video padded_of(const hy3d_node *node, int64_t source_frames)
     padded_video video = {0};
     const int64_t first = node->skip_first - node->reread;
     const int64_t most = node->before[0] + node->after[0] + (source_frames + 1) * node->up[0];
-    video.shows = room(most, sizeof *video.shows);
-    video.is_padding = room(most, sizeof *video.is_padding);
+    video.shows = replay_room(most, sizeof *video.shows);
+    video.is_padding = replay_room(most, sizeof *video.is_padding);
     if (first >= source_frames) {
         return video;
     }
@@ -86,7 +86,7 @@ static void list_reads(const hy3d_node *node, int64_t source_frames, replay_valu
 {
     padded_video video = padded_of(node, source_frames);
     value->own_frames = places(video.length, node->kernel[0], node->stride[0], node->dilation[0]);
-    value->reads = room(value->own_frames, sizeof *value->reads);
+    value->reads = replay_room(value->own_frames, sizeof *value->reads);
     for (int64_t own = 0; own < value->own_frames; own++) {
         for (int32_t tap = 0; tap < node->kernel[0]; tap++) {
             const int64_t at = own * node->stride[0] + (int64_t)tap * node->dilation[0];
@@ -103,7 +103,7 @@ static void list_reads(const hy3d_node *node, int64_t source_frames, replay_valu
 /* The frames after the shuffle. */
 static void list_made(const hy3d_node *node, replay_value *value)
 {
-    value->made = room(value->own_frames * node->shuffle[0], sizeof *value->made);
+    value->made = replay_room(value->own_frames * node->shuffle[0], sizeof *value->made);
     for (int64_t own = 0; own < value->own_frames; own++) {
         const bool is_short = own == 0 && node->shuffle_first != 0;
         for (int32_t i = 0; i < (is_short ? node->shuffle_first : node->shuffle[0]); i++) {
@@ -131,7 +131,7 @@ static void conv_value(const hy3d_node *node, const hy3d_size *source, replay_va
 static void map_value(const hy3d_node *node, const hy3d_size *source, replay_value *value)
 {
     int64_t begins = 0, parts = 0;
-    value->begins = room(source->frames + 1, sizeof *value->begins);
+    value->begins = replay_room(source->frames + 1, sizeof *value->begins);
     for (int64_t frame = 0; frame < source->frames; frame++) {
         value->begins[frame] = begins;
         if (frame == 0) {
@@ -165,7 +165,7 @@ static void value_of(const hy3d_graph *graph, const replay_values *values, int32
 replay_values replay_values_make(const hy3d_graph *graph, int32_t first, int32_t last,
                                  hy3d_size input)
 {
-    const replay_values values = {room(graph->count, sizeof *values.of), graph->count};
+    const replay_values values = {replay_room(graph->count, sizeof *values.of), graph->count};
     values.of[first].size = input;
     for (int32_t index = first + 1; index <= last; index++) {
         value_of(graph, &values, index);
@@ -184,6 +184,26 @@ void replay_values_free(replay_values *values)
     *values = (replay_values){0};
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+int64_t replay_unit(const replay_values *values)
+{
+    int64_t unit = 0;
+    for (int32_t node = 0; node < values->count; node++) {
+        unit = common_divisor(unit, values->of[node].size.rows);
+        unit = common_divisor(unit, values->of[node].own_rows);
+    }
+    return unit;
+}
+
 /* Pairs of a query's frame and a frame that it sees. */
 static int64_t seen_pairs(const hy3d_node *node, const hy3d_step *step, int64_t frames)
 {
@@ -199,14 +219,15 @@ static int64_t seen_pairs(const hy3d_node *node, const hy3d_step *step, int64_t 
 static int64_t attention_macs(const hy3d_node *node, const hy3d_size *size, const hy3d_step *step)
 {
     const int64_t pixels = size->rows * size->columns;
+    const int64_t own = (step->rows[1] - step->rows[0]) * size->columns;
     const int64_t weights = node->channels * node->width; /* of one of q, k, v, out */
     const int64_t frames = step->frames[1] - step->frames[0];
     if (step->op == HY3D_STEP_KEYS) {
-        return 2 * frames * pixels * weights;
+        return 2 * frames * own * weights;
     }
-    const int64_t matrices = node->span == HY3D_SPAN_FRAME ? 4 : 2;
-    return matrices * frames * pixels * weights +
-           2 * seen_pairs(node, step, size->frames) * pixels * pixels * node->width;
+    const int64_t keys = node->span == HY3D_SPAN_FRAME ? 2 * frames * pixels * weights : 0;
+    return keys + 2 * frames * own * weights +
+           2 * seen_pairs(node, step, size->frames) * own * pixels * node->width;
 }
 
 int64_t replay_macs(const hy3d_graph *graph, const replay_values *values, const hy3d_step *step)
@@ -219,10 +240,12 @@ int64_t replay_macs(const hy3d_graph *graph, const replay_values *values, const 
     if (step->op != HY3D_STEP_CONV) {
         return 0;
     }
-    int64_t macs = (step->own[1] - step->own[0]) * value->own_rows * value->own_columns *
-                   node->channels * (values->of[node->source].size.channels / node->groups);
+    int64_t macs = (step->own[1] - step->own[0]) * (step->rows[1] - step->rows[0]) *
+                   value->own_columns * node->channels *
+                   (values->of[node->source].size.channels / node->groups);
+    /* Of rows after the shuffle: each is one of the convolution's. */
     for (int axis = 0; axis < 3; axis++) {
-        macs *= (int64_t)node->shuffle[axis] * node->kernel[axis];
+        macs *= (int64_t)(axis == 1 ? 1 : node->shuffle[axis]) * node->kernel[axis];
     }
     return macs;
 }

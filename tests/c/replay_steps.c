@@ -10,18 +10,6 @@ static int64_t length(const int64_t range[2])
     return range[1] - range[0];
 }
 
-int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
-{
-    int64_t power = 1;
-    if (!request->pins_powers || bytes == 0) {
-        return bytes;
-    }
-    while (power < bytes) {
-        power *= 2;
-    }
-    return power;
-}
-
 bool replay_makes(const hy3d_step *step)
 {
     switch ((hy3d_step_op)step->op) {
@@ -62,10 +50,10 @@ static bool is_on_device(replay_walk *walk, int32_t number)
            replay_object(walk, "slice %d is read, which is %s", number, places[place]);
 }
 
-/* Slices refs[0 .. count) hold frames first .. stop of a node's value, in order, and no slice is
- * among them for nothing. */
+/* Slices refs[0 .. count) hold frames first .. stop of a node's value, in order, with these rows,
+ * and no slice is among them for nothing. */
 static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t node,
-                 const int64_t range[2])
+                 const int64_t range[2], const int64_t rows[2])
 {
     int64_t at = 0;
     if (range[0] == range[1]) {
@@ -86,6 +74,11 @@ static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t 
                                  refs[i], (ll)slice->frames[0], (ll)slice->frames[1],
                                  (ll)(i == 0 ? range[0] : at));
         }
+        const int64_t read[2] = {i == 0 ? range[0] : at,
+                                 slice->frames[1] < range[1] ? slice->frames[1] : range[1]};
+        if (!replay_rows_are_there(walk, refs[i], read, rows)) {
+            return false;
+        }
         at = slice->frames[1];
     }
     return (count > 0 && at >= range[1]) ||
@@ -93,17 +86,21 @@ static bool hold(replay_walk *walk, const int32_t *refs, int32_t count, int32_t 
                          (ll)range[0], (ll)range[1], node, (ll)at);
 }
 
-/* Bytes of a slice by its node, kind and frames. */
-static int64_t bytes_of(const replay_walk *walk, const hy3d_slice *slice)
+/* A slice that begins to be has the rows that it should, and the step makes those that it should:
+ * this rank's; of the input and of what is copied all that the slice has. */
+static bool has_rows(replay_walk *walk, const hy3d_step *step, const hy3d_slice *slice)
 {
-    const hy3d_size *const size = &walk->values.of[slice->node].size;
-    const int64_t pixels = size->rows * size->columns * length(slice->frames);
-    if (slice->is_keys) {
-        return 2 * replay_node_at(walk, slice->node)->width * pixels *
-               walk->request->element_bytes;
-    }
-    return size->channels * pixels *
-           (slice->node == 0 ? walk->request->input_bytes : walk->request->element_bytes);
+    const int64_t all[2] = {0, walk->values.of[slice->node].size.rows};
+    const replay_rows *const rows = &walk->rows[slice->node];
+    const int64_t *const held = slice->is_keys ? all : rows->held;
+    const bool makes_all = step->op == HY3D_STEP_ENTER || step->op == HY3D_STEP_TRIM;
+    const int64_t *const made = makes_all ? held : rows->own;
+    return (slice->rows[0] == held[0] && slice->rows[1] == held[1] && step->rows[0] == made[0] &&
+            step->rows[1] == made[1]) ||
+           replay_object(walk, "slice %d has rows %lld to %lld, not %lld to %lld, the step %lld to "
+                         "%lld, not %lld to %lld", step->slice, (ll)slice->rows[0],
+                         (ll)slice->rows[1], (ll)held[0], (ll)held[1], (ll)step->rows[0],
+                         (ll)step->rows[1], (ll)made[0], (ll)made[1]);
 }
 
 /* The numbers of a slice that begins to be. */
@@ -125,16 +122,22 @@ static bool describes(replay_walk *walk, const hy3d_step *step, const int64_t fr
                              "%lld", step->slice, (ll)slice->frames[0], (ll)slice->frames[1],
                              (ll)size->frames, (ll)frames[0], (ll)frames[1]);
     }
-    if (slice->rows[0] != 0 || slice->rows[1] != size->rows || step->rows[0] != 0 ||
-        step->rows[1] != size->rows) {
-        return replay_object(walk, "slice %d has rows %lld to %lld, the step %lld to %lld, of %lld",
-                             step->slice, (ll)slice->rows[0], (ll)slice->rows[1],
-                             (ll)step->rows[0], (ll)step->rows[1], (ll)size->rows);
+    if (!has_rows(walk, step, slice)) {
+        return false;
     }
-    const int64_t bytes = bytes_of(walk, slice);
+    const int64_t bytes = replay_bytes(walk, slice, length(slice->frames), length(slice->rows));
     return slice->bytes == bytes ||
            replay_object(walk, "slice %d has %lld bytes, not %lld", step->slice,
                          (ll)slice->bytes, (ll)bytes);
+}
+
+/* A slice whose numbers are right: it is there, and these of its frames have the step's rows. */
+static bool begin(replay_walk *walk, const hy3d_step *step)
+{
+    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
+    replay_rows_open(walk, step->slice);
+    return step->op == HY3D_STEP_KEYS ||
+           replay_rows_fill(walk, step->slice, step->frames, step->rows);
 }
 
 static bool gather(replay_walk *walk, int32_t node, const int64_t frames[2])
@@ -159,8 +162,8 @@ static bool make(replay_walk *walk, const hy3d_step *step)
             return replay_object(walk, "frame %lld is made a second time", (ll)frame);
         }
     }
-    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
-    return !(step->flags & HY3D_STEP_GATHER) || gather(walk, step->node, step->frames);
+    return begin(walk, step) &&
+           (!(step->flags & HY3D_STEP_GATHER) || gather(walk, step->node, step->frames));
 }
 
 static bool equal(replay_walk *walk, const char *what, const int64_t got[2], int64_t first,
@@ -192,8 +195,10 @@ static bool is_normed(replay_walk *walk, const hy3d_step *step)
 
 static bool has_sources(replay_walk *walk, const hy3d_step *step)
 {
+    int64_t rows[2];
+    replay_rows_read(walk, step, rows);
     return hold(walk, refs_of(walk, step), step->sources,
-                replay_node_at(walk, step->node)->source, step->reads);
+                replay_node_at(walk, step->node)->source, step->reads, rows);
 }
 
 /* The residual or the second summand, frames as those that are made. */
@@ -203,11 +208,12 @@ static bool has_others(replay_walk *walk, const hy3d_step *step)
     if (other < 0) {
         return step->others == 0 || replay_object(walk, "%d others", step->others);
     }
-    return hold(walk, refs_of(walk, step) + step->sources, step->others, other, step->frames);
+    return hold(walk, refs_of(walk, step) + step->sources, step->others, other, step->frames,
+                step->rows);
 }
 
-/* A slice may be written over: one alone, of the frames that are made, freed by this step, no
- * memory of the caller's, and not what a convolution still reads. */
+/* A slice may be written over: one alone, of the frames that are made and rows as the result has,
+ * freed by this step, no memory of the caller's, and not what a convolution still reads. */
 static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
 {
     const bool is_sum = step->op == HY3D_STEP_ADD;
@@ -231,7 +237,9 @@ static bool may_overwrite(replay_walk *walk, const hy3d_step *step)
         }
     }
     const hy3d_slice *const slice = replay_slice_at(walk, target);
+    const int64_t *const held = walk->rows[step->node].held;
     return (is_freed && length(slice->frames) == length(step->frames) &&
+            slice->rows[0] == held[0] && slice->rows[1] == held[1] &&
             !(slice->node == 0 && walk->request->input_bytes == 0)) ||
            replay_object(walk, "slice %d can't be written over", target);
 }
@@ -317,10 +325,9 @@ static bool keys(replay_walk *walk, const hy3d_step *step)
         return replay_object(walk, "keys are kept of an attention within frames");
     }
     if (walk->slices[step->slice].place == REPLAY_UNMADE) {
-        if (!describes(walk, step, all, 1)) {
+        if (!describes(walk, step, all, 1) || !begin(walk, step)) {
             return false;
         }
-        walk->slices[step->slice].place = REPLAY_ON_DEVICE;
     }
     if (!is_on_device(walk, step->slice) || !replay_slice_at(walk, step->slice)->is_keys ||
         replay_slice_at(walk, step->slice)->node != step->node) {
@@ -335,7 +342,9 @@ static bool keys(replay_walk *walk, const hy3d_step *step)
             return replay_object(walk, "keys of frame %lld a second time", (ll)frame);
         }
     }
-    return true;
+    const int64_t *const own = walk->rows[step->node].own;
+    return equal(walk, "rows", step->rows, own[0], own[1]) &&
+           replay_rows_fill(walk, step->slice, step->frames, step->rows);
 }
 
 /* The slice of keys that the attention has, as long as it is there; -1. */
@@ -366,14 +375,15 @@ static bool attend(replay_walk *walk, const hy3d_step *step)
         (step->others == 1 && refs_of(walk, step)[step->sources] != slice) || step->others > 1) {
         return replay_object(walk, "its keys are not there");
     }
-    const int64_t seen = span == HY3D_SPAN_VIDEO ? walk->values.of[step->node].size.frames
-                                                 : step->frames[1];
+    const hy3d_size *const size = &walk->values.of[step->node].size;
+    const int64_t seen = span == HY3D_SPAN_VIDEO ? size->frames : step->frames[1];
     for (int64_t frame = 0; frame < seen; frame++) {
         if (walk->frames[step->node].filled[frame] == 0) {
             return replay_object(walk, "keys of frame %lld are not there", (ll)frame);
         }
     }
-    return make(walk, step);
+    return replay_rows_are_there(walk, slice, (int64_t[]){0, seen}, (int64_t[]){0, size->rows}) &&
+           make(walk, step);
 }
 
 /* MAP, OPAQUE. */
@@ -419,11 +429,8 @@ static bool trim(replay_walk *walk, const hy3d_step *step)
     if (step->frees != 1 || refs[1] != refs[0]) {
         return replay_object(walk, "the slice that is trimmed is not freed");
     }
-    if (!describes(walk, step, step->frames, 0)) {
-        return false;
-    }
-    walk->slices[step->slice].place = REPLAY_ON_DEVICE;
-    return true;
+    return describes(walk, step, step->frames, 0) &&
+           replay_rows_are_there(walk, refs[0], source->frames, source->rows) && begin(walk, step);
 }
 
 /* A slice that is there as a step of copying says. */
@@ -433,9 +440,11 @@ static bool concerns(replay_walk *walk, const hy3d_step *step)
         return false;
     }
     const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    const bool is_own = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS;
+    const int64_t *const rows = is_own ? walk->rows[slice->node].own : slice->rows;
     return ((!slice->is_keys || replay_object(walk, "slice %d is of keys", step->slice)) &&
             equal(walk, "frames", step->frames, slice->frames[0], slice->frames[1]) &&
-            equal(walk, "rows", step->rows, slice->rows[0], slice->rows[1]) &&
+            equal(walk, "rows", step->rows, rows[0], rows[1]) &&
             step->sources + step->others == 0) ||
            replay_object(walk, "%d sources", step->sources);
 }
@@ -458,7 +467,9 @@ static bool reduce(replay_walk *walk, const hy3d_step *step)
     if (node->source < walk->entry || node->source > walk->last) {
         return replay_object(walk, "node %d is not of this section", node->source);
     }
-    for (int64_t frame = 0; frame < walk->values.of[node->source].size.frames; frame++) {
+    const int64_t *const own = walk->rows[node->source].own;
+    const int64_t frames = own[0] < own[1] ? walk->values.of[node->source].size.frames : 0;
+    for (int64_t frame = 0; frame < frames; frame++) {
         if (walk->frames[node->source].gathered[frame] == 0) {
             return replay_object(walk, "frame %lld of node %d has no moments", (ll)frame,
                                  node->source);
@@ -488,7 +499,7 @@ static bool emit(replay_walk *walk, const hy3d_step *step)
                              (ll)slice->frames[0], (ll)walk->given);
     }
     walk->given = slice->frames[1];
-    return true;
+    return replay_give(walk, step);
 }
 
 static bool store(replay_walk *walk, const hy3d_step *step)
@@ -497,6 +508,9 @@ static bool store(replay_walk *walk, const hy3d_step *step)
         return false;
     }
     const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    if (!replay_rows_are_there(walk, step->slice, slice->frames, slice->rows)) {
+        return false;
+    }
     if (!walk->request->may_spill || walk->slices[step->slice].is_stored) {
         return replay_object(walk, "slice %d may not be stored%s", step->slice,
                              walk->request->may_spill ? " twice" : "");
@@ -548,9 +562,11 @@ bool replay_check_step(replay_walk *walk, const hy3d_step *step)
 {
     static bool (*const checks[HY3D_STEP_OPS])(replay_walk *, const hy3d_step *) = {
         enter, conv, pass, keys, attend, map, add, trim, map, moments, reduce, emit, store, drop,
-        load};
-    if (step->op < 0 || step->op >= HY3D_STEP_OPS || checks[step->op] == NULL) {
-        return replay_object(walk, "operation %d", step->op);
+        load, replay_send, replay_receive};
+    const bool is_linked = step->op == HY3D_STEP_SEND || step->op == HY3D_STEP_RECV;
+    if (step->op < 0 || step->op >= HY3D_STEP_OPS || (is_linked && walk->group == NULL) ||
+        (!is_linked && step->peer != -1)) {
+        return replay_object(walk, "operation %d, peer %d", step->op, step->peer);
     }
     if (step->node < walk->entry || step->node > walk->request->graph.count - 1 ||
         (step->node > walk->last && step->op != HY3D_STEP_REDUCE)) {

@@ -1,4 +1,4 @@
-/* What replay.c and replay_steps.c share: the books of one section as it is walked. */
+/* What the files of the replayer share: the books of one section as it is walked. */
 #ifndef HY3D_TESTS_REPLAY_WALK_H
 #define HY3D_TESTS_REPLAY_WALK_H
 
@@ -11,10 +11,22 @@ typedef enum replay_place {
     REPLAY_FREED = 3,
 } replay_place;
 
+/* Of several ranks: `filled`, a byte for each row that the slice has of each of its frames; how
+ * many it lacks; how often it was sent and is not yet received. */
 typedef struct replay_slice {
     replay_place place;
     bool is_stored;
+    unsigned char *filled;
+    int64_t lacks;
+    int32_t unsent;
 } replay_slice;
+
+/* Of a node's value: rows that this rank makes, and those that its slices have. */
+typedef struct replay_rows {
+    int64_t own[2], held[2];
+} replay_rows;
+
+typedef struct replay_group replay_group;
 
 /* By frame of a node's value. */
 typedef struct replay_frames {
@@ -28,6 +40,7 @@ typedef struct replay_walk {
     replay_verdict *verdict;
     int32_t entry, last; /* nodes of the section's input and of its output */
     replay_values values;
+    replay_rows *rows; /* by node */
     replay_slice *slices;
     replay_frames *frames;
     bool *reduced; /* by node, in this section */
@@ -37,6 +50,9 @@ typedef struct replay_walk {
     bool *kept, *known; /* by node: its kept bytes are counted; statistics are there */
     int64_t device, host, slices_bytes;
     bool has_prefix;
+    /* Of several ranks; else NULL and 0. */
+    replay_group *group;
+    int32_t rank;
 } replay_walk;
 
 /* Notes what is wrong, once; false. */
@@ -57,7 +73,44 @@ static inline const hy3d_node *replay_node_at(const replay_walk *walk, int32_t n
 bool replay_check_step(replay_walk *walk, const hy3d_step *step);
 /* Whether the step makes a new slice. */
 bool replay_makes(const hy3d_step *step);
+/* The program's section `number` is begun; its steps are carried out, each in two parts: all that
+ * it does, and what it gives back after; it ends; its books are closed, whatever was found. */
+bool replay_begin(replay_walk *walk, int32_t number);
+bool replay_act(replay_walk *walk, const hy3d_step *step);
+bool replay_give_back(replay_walk *walk, const hy3d_step *step);
+bool replay_end(replay_walk *walk);
+void replay_close(replay_walk *walk);
+replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_program *program,
+                           replay_verdict *verdict);
+void replay_walk_free(replay_walk *walk);
+/* What a candidate would state of what was replayed, and whether that fits. */
+hy3d_candidate replay_stated(const replay_walk *walk);
+bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated);
+bool replay_is_laid_out(replay_walk *walk);
+
+/* Bytes of a slice's node and kind with so many frames and rows. */
+int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames,
+                     int64_t rows);
 /* Of the host's copy of so many bytes. */
 int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes);
+
+/* Rows of several ranks (replay_rows.c). Without ranks all rows are own, held and filled. */
+replay_rows *replay_rows_make(const hy3d_graph *graph, const replay_values *values,
+                              const int32_t nodes[2], int32_t rank, int32_t ranks);
+/* Rows of the source that the step's rows are made of. */
+void replay_rows_read(const replay_walk *walk, const hy3d_step *step, int64_t rows[2]);
+/* A slice that begins to be: nothing is filled. */
+void replay_rows_open(replay_walk *walk, int32_t number);
+bool replay_rows_fill(replay_walk *walk, int32_t number, const int64_t frames[2],
+                      const int64_t rows[2]);
+/* Whether these frames and rows are all filled. */
+bool replay_rows_are_there(replay_walk *walk, int32_t number, const int64_t frames[2],
+                           const int64_t rows[2]);
+
+/* Steps that several ranks take together (replay_ranks.c). */
+bool replay_send(replay_walk *walk, const hy3d_step *step);
+bool replay_receive(replay_walk *walk, const hy3d_step *step);
+/* The output's frames and rows are given away by this rank. */
+bool replay_give(replay_walk *walk, const hy3d_step *step);
 
 #endif

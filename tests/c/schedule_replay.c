@@ -236,11 +236,10 @@ START_TEST(test_every_fault_by_hand_is_named)
 }
 END_TEST
 
-/* Random damage. Returns whether it does harm: some fields are not read of some steps. */
 static bool damage_step(test_random *random, program_copy *copy, int32_t at)
 {
     hy3d_step *const step = &copy->steps[at];
-    const bool computes = step->op != HY3D_STEP_REDUCE && step->op < HY3D_STEP_MOMENTS;
+    const bool computes = step->op < HY3D_STEP_MOMENTS;
     const int64_t by = test_between(random, 0, 1) ? 1 : -1;
     switch (test_between(random, 0, 9)) {
     case 0:
@@ -255,7 +254,7 @@ static bool damage_step(test_random *random, program_copy *copy, int32_t at)
                step->op != HY3D_STEP_TRIM;
     case 3:
         step->rows[test_between(random, 0, 1)] += by;
-        return step->op != HY3D_STEP_REDUCE && step->op != HY3D_STEP_KEYS;
+        return step->op != HY3D_STEP_REDUCE;
     case 4:
         step->drop += (int32_t)by;
         return step->op == HY3D_STEP_CONV;
@@ -269,7 +268,7 @@ static bool damage_step(test_random *random, program_copy *copy, int32_t at)
         step->macs += by;
         return true;
     case 8:
-        step->op = (int32_t)test_between(random, HY3D_STEP_SEND, HY3D_STEP_RECV);
+        step->op = step->op == HY3D_STEP_SEND ? HY3D_STEP_RECV : HY3D_STEP_SEND;
         return true;
     default:
         if (step->frees == 0) {
@@ -308,15 +307,14 @@ static bool damage_figure(test_random *random, program_copy *copy)
     hy3d_candidate *const candidate = &copy->program.candidate;
     int64_t *const figures[] = {&candidate->device_bytes, &candidate->host_bytes,
                                 &candidate->stored_bytes, &candidate->loaded_bytes,
-                                &candidate->macs,         &candidate->steps,
-                                &candidate->margin_bytes};
+                                &candidate->sent_bytes,   &candidate->macs,
+                                &candidate->steps,        &candidate->margin_bytes};
     *figures[test_between(random, 0, COUNT_OF(figures) - 1)] +=
         test_between(random, 0, 1) ? 1 : -1;
     return true;
 }
 
-/* Leaves out a step, and counts one less. */
-static bool leave_out(program_copy *copy, const hy3d_section *section, int32_t at)
+bool damage_leave_out(program_copy *copy, const hy3d_section *section, int32_t at)
 {
     for (int32_t i = at; i + 1 < section->first_step + section->steps; i++) {
         copy->steps[i] = copy->steps[i + 1];
@@ -331,7 +329,7 @@ static bool leave_out(program_copy *copy, const hy3d_section *section, int32_t a
     return true;
 }
 
-static bool damage(test_random *random, program_copy *copy)
+bool damage_program(test_random *random, program_copy *copy)
 {
     const int32_t which = (int32_t)test_between(random, 0, copy->program.section_count - 1);
     const hy3d_section *const section = &copy->sections[which];
@@ -350,7 +348,7 @@ static bool damage(test_random *random, program_copy *copy)
         return damage_figure(random, copy);
     }
     if (kind == 8) {
-        return leave_out(copy, section, step);
+        return damage_leave_out(copy, section, step);
     }
     const hy3d_step *const reader = &copy->steps[step];
     const int32_t refs = reader->sources + reader->others + reader->frees;
@@ -363,8 +361,7 @@ static bool damage(test_random *random, program_copy *copy)
     return true;
 }
 
-/* The least that is enough, so that slices leave; 0 where there is none. */
-static int64_t tight_budget(hy3d_context *context, graphs_case *made)
+int64_t tight_budget(hy3d_context *context, graphs_case *made)
 {
     hy3d_schedule *schedule = NULL;
     int64_t budget = 0;
@@ -392,7 +389,7 @@ static void damage_programs(hy3d_context *context, graphs_case *made, test_rando
     for (int i = 0; i < 12 && program->candidate.order != HY3D_ORDER_WHOLE; i++) {
         program_copy copy = program_copy_of(program);
         test_random before = *random;
-        const bool does_harm = damage(random, &copy);
+        const bool does_harm = damage_program(random, &copy);
         const bool is_accepted = replay_program(&made->request, &copy.program, &verdict);
         ck_assert_msg(!does_harm || !is_accepted, "damage %d with numbers from %llx is accepted", i,
                       (unsigned long long)before.state);

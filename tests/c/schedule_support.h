@@ -10,6 +10,8 @@ TCase *hy3d_schedule_replay_cases(void);
 TCase *hy3d_schedule_refusal_cases(void);
 TCase *hy3d_schedule_cut_cases(void);
 TCase *hy3d_schedule_transfer_cases(void);
+TCase *hy3d_schedule_ranks_cases(void);
+TCase *hy3d_schedule_shards_cases(void);
 
 /* A program whose arrays may be changed. */
 typedef struct program_copy {
@@ -21,5 +23,13 @@ typedef struct program_copy {
 } program_copy;
 program_copy program_copy_of(const hy3d_program *program);
 void program_copy_free(program_copy *copy);
+
+/* Random damage. Returns whether it does harm: some fields are not read of some steps. */
+bool damage_program(test_random *random, program_copy *copy);
+/* Leaves out a step, and counts one less. */
+bool damage_leave_out(program_copy *copy, const hy3d_section *section, int32_t at);
+
+/* The least that is enough, so that slices leave; 0 where there is none. */
+int64_t tight_budget(hy3d_context *context, graphs_case *made);
 
 #endif

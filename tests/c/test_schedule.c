@@ -17,6 +17,7 @@ static void count_up(const judge_report *report)
         strcat(what, orders[i]);
         test_count(what, (long)report->programs[i]);
     }
+    test_count("programs replayed, of several ranks", (long)report->shared);
 }
 
 /* Replay: build/c/check_schedule one NUMBER. */
@@ -27,8 +28,7 @@ START_TEST(test_random_programs_keep_every_promise)
     for (uint64_t i = (uint64_t)_i; i < CASES; i += SHARES) {
         graphs_case made;
         graphs_seed seed;
-        const graphs_numbers numbers = graphs_numbers_of(&seed, i);
-        graphs_random(numbers, &made);
+        const graphs_numbers numbers = graphs_of_number(&seed, i, &made);
         ck_assert_msg(judge_case(context, &made, numbers, &report), "case %llu: %s",
                       (unsigned long long)i, report.text);
     }
@@ -42,17 +42,19 @@ START_TEST(test_programs_of_known_decoders_keep_every_promise)
     static const int64_t sizes[][3] = {{1, 4, 4}, {2, 4, 6}, {5, 8, 8}};
     hy3d_context *const context = test_context("ref", 1);
     judge_report report = {0};
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(sizes); i++) {
         const int64_t scale = _i == GRAPHS_ENCODER ? 8 : 1;
+        const int64_t *const size = sizes[i / 2];
         graphs_case made;
         graphs_seed seed;
         graphs_make_known((graphs_known)_i, 4, &made);
-        graphs_request(&made, sizes[i][0], scale * sizes[i][1], scale * sizes[i][2]);
+        graphs_request(&made, size[0], scale * size[1], scale * size[2]);
         made.request.device.slice_bytes[0] = 20000;
         made.request.device.slice_bytes[1] = 3000;
-        made.salt = 1 + i;
-        ck_assert_msg(judge_case(context, &made, graphs_numbers_of(&seed, i), &report), "%s: %s",
-                      graphs_known_name((graphs_known)_i), report.text);
+        made.request.ranks = i % 2 == 0 ? 1 : 3;
+        made.salt = 1 + i / 2;
+        ck_assert_msg(judge_case(context, &made, graphs_numbers_of(&seed, i / 2), &report),
+                      "%s: %s", graphs_known_name((graphs_known)_i), report.text);
     }
     count_up(&report);
     hy3d_context_destroy(context);
@@ -308,6 +310,8 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_names_are_never_null);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_schedule_replay_cases());
+    suite_add_tcase(suite, hy3d_schedule_ranks_cases());
+    suite_add_tcase(suite, hy3d_schedule_shards_cases());
     suite_add_tcase(suite, hy3d_schedule_refusal_cases());
     suite_add_tcase(suite, hy3d_schedule_cut_cases());
     suite_add_tcase(suite, hy3d_schedule_transfer_cases());

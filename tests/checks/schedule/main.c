@@ -45,8 +45,7 @@ static bool judge_number(hy3d_context *context, uint64_t number, judge_report *r
 {
     graphs_case made;
     graphs_seed seed;
-    const graphs_numbers numbers = graphs_numbers_of(&seed, number);
-    graphs_random(numbers, &made);
+    const graphs_numbers numbers = graphs_of_number(&seed, number, &made);
     if (judge_case(context, &made, numbers, report)) {
         return true;
     }
@@ -67,11 +66,11 @@ static int run_share(const long_check *options, uint64_t first)
         sums.text[0] = '\0';
         failed += !judge_number(context, i, &sums);
     }
-    printf("%lld whole, %lld by layers, %lld by chunks, %lld with a prefix, %lld in tiles; %lld "
-           "steps, %lld budgets refused, %lld requests unsupported, %lld failures followed\n",
-           (ll)sums.programs[0], (ll)sums.programs[1], (ll)sums.programs[2],
-           (ll)sums.programs[3], (ll)sums.programs[4], (ll)sums.steps, (ll)sums.refused,
-           (ll)sums.unsupported, (ll)sums.falls);
+    printf("%lld whole, %lld by layers, %lld by chunks, %lld with a prefix, %lld in tiles, of "
+           "these %lld of several ranks; %lld steps, %lld budgets refused, %lld requests "
+           "unsupported, %lld failures followed\n", (ll)sums.programs[0], (ll)sums.programs[1],
+           (ll)sums.programs[2], (ll)sums.programs[3], (ll)sums.programs[4], (ll)sums.shared,
+           (ll)sums.steps, (ll)sums.refused, (ll)sums.unsupported, (ll)sums.falls);
     hy3d_context_destroy(context);
     return failed;
 }
@@ -110,11 +109,12 @@ static void print_case(const graphs_case *made)
     const hy3d_schedule_request *const r = &made->request;
     printf("size %lld %lld %lld, strategies %u, spill %d, unified %d, host %d, powers %d, "
            "elements of %lld, inputs of %lld, kept %lld, result %lld, slices of %lld %lld, chunks "
-           "%d %d %d, own %lld, salt %llu\n", (ll)r->size[0], (ll)r->size[1], (ll)r->size[2],
+           "%d %d %d, own %lld, salt %llu, ranks %d\n", (ll)r->size[0], (ll)r->size[1], (ll)r->size[2],
            r->strategies, r->may_spill, r->is_unified, r->is_host, r->pins_powers,
            (ll)r->element_bytes, (ll)r->input_bytes, (ll)r->kept_bytes, (ll)r->result_bytes,
            (ll)r->device.slice_bytes[0], (ll)r->device.slice_bytes[1], r->device.chunks[0],
-           r->device.chunks[1], r->device.chunks[2], (ll)r->own_bytes, (ull)made->salt);
+           r->device.chunks[1], r->device.chunks[2], (ll)r->own_bytes, (ull)made->salt,
+           r->ranks);
     for (int32_t i = 0; i < r->graph.count; i++) {
         const hy3d_node *const n = &made->nodes[i];
         printf("%3d %-9s source %d other %d channels %lld norm %d", i, ops[n->op], n->source,
@@ -146,7 +146,7 @@ static int run_one(uint64_t number)
     judge_report report = {0};
     graphs_case made;
     graphs_seed seed;
-    graphs_random(graphs_numbers_of(&seed, number), &made);
+    graphs_of_number(&seed, number, &made);
     print_case(&made);
     const bool is_good = judge_number(context, number, &report);
     puts(is_good ? "nothing to object to" : "FAILED");

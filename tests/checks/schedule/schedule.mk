@@ -7,7 +7,8 @@
 .PHONY: schedule-million schedule-time
 
 # The judge, which the C suite and the fuzzer have too; it needs no Check.
-SCHEDULE_JUDGE := judge replay replay_steps replay_frames graphs_random graphs_known
+SCHEDULE_JUDGE := judge replay replay_layout replay_steps replay_frames \
+	replay_rows replay_ranks graphs_random graphs_known
 SCHEDULE_ARGS ?= --count 1000000
 
 $(CORE_BUILD)/schedule/%.o: tests/c/%.c

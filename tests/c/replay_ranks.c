@@ -1,0 +1,448 @@
+/* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its
+ * SEND, a REDUCE for all ranks, and who gives memory back for the RECVs of what was sent from it
+ * (who writes over a slice frees it, too). Each rank goes on as far as it can. Which of them goes
+ * first changes nothing: one that waits for ever here does so in every order. */
+#include "replay_walk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef long long ll;
+
+/* What one rank sends another, in order; the first `taken` are received. */
+typedef struct channel {
+    struct message {
+        int32_t slice; /* of the sender */
+        int32_t node;
+        int64_t frames[2], rows[2];
+    } *messages;
+    int32_t count, taken;
+} channel;
+
+/* Frames that some rank made as its step number so and so of those that make any. */
+typedef struct made {
+    int32_t op, node;
+    int64_t frames[2];
+} made;
+
+struct replay_group {
+    const hy3d_schedule_request *request;
+    int32_t ranks;
+    replay_walk walks[REPLAY_MOST_RANKS];
+    replay_verdict verdicts[REPLAY_MOST_RANKS];
+    channel channels[REPLAY_MOST_RANKS][REPLAY_MOST_RANKS]; /* from, to */
+    bool has_acted[REPLAY_MOST_RANKS]; /* the step at hand is carried out, its frees are not */
+    /* REDUCEs in order: of which node, and how many ranks have come to each; how many each has. */
+    int32_t *reduced, *arrived, reduces[REPLAY_MOST_RANKS];
+    made *made; /* by the rank that made most so far */
+    int32_t most_made, makes[REPLAY_MOST_RANKS];
+    unsigned char *given; /* a byte a frame and row of the output */
+};
+
+static channel *channel_of(replay_walk *from, replay_walk *to)
+{
+    return &from->group->channels[from->rank][to->rank];
+}
+
+static const hy3d_step *step_of(const replay_walk *walk, int32_t at)
+{
+    return &walk->program->steps[walk->section->first_step + at];
+}
+
+/* The other rank; NULL where there is none. */
+static replay_walk *peer_of(replay_walk *walk, const hy3d_step *step)
+{
+    if (step->peer < 0 || step->peer >= walk->group->ranks || step->peer == walk->rank) {
+        replay_object(walk, "peer %d of %d", step->peer, walk->group->ranks);
+        return NULL;
+    }
+    return &walk->group->walks[step->peer];
+}
+
+/* Right behind the step that fills the slice: first SENDs, then RECVs, each by rising peers. */
+static bool is_in_place(replay_walk *walk, const hy3d_step *step)
+{
+    const hy3d_step *const before = walk->at > 0 ? step_of(walk, walk->at - 1) : NULL;
+    bool is = before != NULL && before->slice == step->slice;
+    if (is && (before->op == HY3D_STEP_SEND || before->op == HY3D_STEP_RECV)) {
+        is = before->op < step->op || (before->op == step->op && before->peer < step->peer);
+    } else {
+        is = is && (replay_makes(before) || before->op == HY3D_STEP_KEYS);
+    }
+    return is || replay_object(walk, "it is not in its place behind what made slice %d",
+                               step->slice);
+}
+
+/* A slice on the device, and some frames and rows of it. */
+static bool concerns(replay_walk *walk, const hy3d_step *step)
+{
+    if (step->slice < 0 || step->slice >= walk->section->slices ||
+        walk->slices[step->slice].place != REPLAY_ON_DEVICE) {
+        return replay_object(walk, "slice %d is not on the device", step->slice);
+    }
+    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
+    return (slice->node == step->node && step->sources + step->others == 0 && step->flags == 0 &&
+            step->frames[0] < step->frames[1] && step->rows[0] < step->rows[1] &&
+            is_in_place(walk, step)) ||
+           replay_object(walk, "slice %d of node %d: frames %lld to %lld, rows %lld to %lld",
+                         step->slice, slice->node, (ll)step->frames[0], (ll)step->frames[1],
+                         (ll)step->rows[0], (ll)step->rows[1]);
+}
+
+bool replay_send(replay_walk *walk, const hy3d_step *step)
+{
+    replay_walk *const peer = peer_of(walk, step);
+    const int64_t *const own = walk->rows[step->node].own;
+    if (peer == NULL || !concerns(walk, step) ||
+        !replay_rows_are_there(walk, step->slice, step->frames, step->rows)) {
+        return false;
+    }
+    if (step->rows[0] < own[0] || step->rows[1] > own[1]) {
+        return replay_object(walk, "rows %lld to %lld, and it makes %lld to %lld",
+                             (ll)step->rows[0], (ll)step->rows[1], (ll)own[0], (ll)own[1]);
+    }
+    channel *const to = channel_of(walk, peer);
+    to->messages[to->count++] = (struct message){
+        step->slice, step->node, {step->frames[0], step->frames[1]},
+        {step->rows[0], step->rows[1]}};
+    walk->slices[step->slice].unsent++;
+    return true;
+}
+
+bool replay_receive(replay_walk *walk, const hy3d_step *step)
+{
+    replay_walk *const peer = peer_of(walk, step);
+    if (peer == NULL || !concerns(walk, step)) {
+        return false;
+    }
+    channel *const from = channel_of(peer, walk);
+    const struct message *const sent = &from->messages[from->taken++];
+    if (sent->node != step->node || memcmp(sent->frames, step->frames, sizeof sent->frames) != 0 ||
+        memcmp(sent->rows, step->rows, sizeof sent->rows) != 0) {
+        return replay_object(walk, "frames %lld to %lld, rows %lld to %lld; rank %d sent of node "
+                             "%d frames %lld to %lld, rows %lld to %lld", (ll)step->frames[0],
+                             (ll)step->frames[1], (ll)step->rows[0], (ll)step->rows[1],
+                             step->peer, sent->node, (ll)sent->frames[0], (ll)sent->frames[1],
+                             (ll)sent->rows[0], (ll)sent->rows[1]);
+    }
+    peer->slices[sent->slice].unsent--;
+    return replay_rows_fill(walk, step->slice, step->frames, step->rows);
+}
+
+bool replay_give(replay_walk *walk, const hy3d_step *step)
+{
+    if (walk->group == NULL) {
+        return true;
+    }
+    const int64_t rows = walk->values.of[walk->last].size.rows;
+    for (int64_t frame = step->frames[0]; frame < step->frames[1]; frame++) {
+        for (int64_t row = step->rows[0]; row < step->rows[1]; row++) {
+            if (walk->group->given[frame * rows + row]++ != 0) {
+                return replay_object(walk, "row %lld of frame %lld is given away a second time",
+                                     (ll)row, (ll)frame);
+            }
+        }
+    }
+    return true;
+}
+
+/* All ranks come to the same REDUCEs in the same order. Waits for the others. */
+static bool meets(replay_walk *walk, const hy3d_step *step, bool *waits)
+{
+    replay_group *const group = walk->group;
+    const int32_t at = group->reduces[walk->rank];
+    if (at >= walk->request->graph.count) {
+        return replay_object(walk, "more REDUCEs than nodes");
+    }
+    int32_t *const arrived = &group->arrived[at];
+    const int32_t bit = (int32_t)1 << walk->rank;
+    if (*arrived == 0) {
+        group->reduced[at] = step->node;
+    }
+    if (group->reduced[at] != step->node) {
+        return replay_object(walk, "another rank reduces for node %d", group->reduced[at]);
+    }
+    *arrived |= bit;
+    *waits = *arrived != ((int32_t)1 << group->ranks) - 1;
+    group->reduces[walk->rank] += !*waits;
+    return true;
+}
+
+/* Whether the step makes what the other ranks make at this place. */
+static bool makes_the_same(replay_walk *walk, const hy3d_step *step)
+{
+    replay_group *const group = walk->group;
+    const bool makes = (replay_makes(step) && step->op != HY3D_STEP_TRIM) ||
+                       step->op == HY3D_STEP_KEYS;
+    if (!makes) {
+        return true;
+    }
+    made *const at = &group->made[group->makes[walk->rank]++];
+    if (group->makes[walk->rank] > group->most_made) {
+        *at = (made){step->op, step->node, {step->frames[0], step->frames[1]}};
+        group->most_made++;
+    }
+    return (at->op == step->op && at->node == step->node && at->frames[0] == step->frames[0] &&
+            at->frames[1] == step->frames[1]) ||
+           replay_object(walk, "another rank makes frames %lld to %lld of node %d here",
+                         (ll)at->frames[0], (ll)at->frames[1], at->node);
+}
+
+static bool has_share(const replay_walk *walk)
+{
+    return walk->rows[walk->last].own[0] < walk->rows[walk->last].own[1];
+}
+
+/* Whether the step must wait before it is begun. */
+static bool may_begin(replay_walk *walk, const hy3d_step *step, bool *waits)
+{
+    if (!has_share(walk) && step->op != HY3D_STEP_REDUCE) {
+        return replay_object(walk, "of a rank whose share is empty");
+    }
+    if (step->op == HY3D_STEP_RECV && step->peer >= 0 && step->peer < walk->group->ranks) {
+        const channel *const from = channel_of(&walk->group->walks[step->peer], walk);
+        *waits = from->taken == from->count;
+    }
+    return step->op != HY3D_STEP_REDUCE || meets(walk, step, waits);
+}
+
+/* Whether memory is to be given back that is still being sent. */
+static bool is_held_up(const replay_walk *walk, const hy3d_step *step)
+{
+    const int32_t *const refs = walk->program->refs + step->first_ref;
+    const int32_t *const frees = refs + step->sources + step->others;
+    bool is = step->op == HY3D_STEP_DROP && walk->slices[step->slice].unsent > 0;
+    for (int32_t i = 0; i < step->frees; i++) {
+        is = is || walk->slices[frees[i]].unsent > 0;
+    }
+    return is;
+}
+
+/* Goes on as far as it can. false: nothing moved. */
+static bool advance(replay_walk *walk)
+{
+    bool *const has_acted = &walk->group->has_acted[walk->rank];
+    bool has_moved = false, waits = false;
+    while (walk->at < walk->section->steps && walk->verdict->text[0] == '\0') {
+        const hy3d_step *const step = step_of(walk, walk->at);
+        if (!*has_acted) {
+            if (!may_begin(walk, step, &waits) || waits || !makes_the_same(walk, step) ||
+                !replay_act(walk, step)) {
+                return has_moved;
+            }
+            *has_acted = has_moved = true;
+        }
+        if (is_held_up(walk, step) || !replay_give_back(walk, step)) {
+            return has_moved;
+        }
+        *has_acted = false;
+        walk->at++;
+    }
+    return has_moved;
+}
+
+/* The first that a rank objects to is all ranks'. */
+static bool is_good(const replay_group *group, replay_verdict *verdict)
+{
+    for (int32_t rank = 0; rank < group->ranks && verdict->text[0] == '\0'; rank++) {
+        memcpy(verdict->text, group->verdicts[rank].text, sizeof verdict->text);
+    }
+    return verdict->text[0] == '\0';
+}
+
+static bool run(replay_group *group, replay_verdict *verdict)
+{
+    bool has_moved = true;
+    while (has_moved && is_good(group, verdict)) {
+        has_moved = false;
+        for (int32_t rank = 0; rank < group->ranks; rank++) {
+            has_moved = advance(&group->walks[rank]) || has_moved;
+        }
+    }
+    for (int32_t rank = 0; rank < group->ranks && is_good(group, verdict); rank++) {
+        replay_walk *const walk = &group->walks[rank];
+        if (walk->at < walk->section->steps) {
+            replay_object(walk, "waits for ever");
+        }
+    }
+    return is_good(group, verdict);
+}
+
+/* Each rank is done, and all frames and rows were given away. Nothing is on its way: what is not
+ * received is never freed. */
+static bool ends_well(replay_group *group, replay_verdict *verdict)
+{
+    const hy3d_size *const output = &group->walks[0].values.of[group->walks[0].last].size;
+    for (int32_t rank = 0; rank < group->ranks; rank++) {
+        replay_end(&group->walks[rank]);
+    }
+    for (int64_t i = 0; i < output->frames * output->rows && is_good(group, verdict); i++) {
+        if (group->given[i] == 0) {
+            replay_object(&group->walks[0], "row %lld of frame %lld is never given away",
+                          (ll)(i % output->rows), (ll)(i / output->rows));
+        }
+    }
+    return is_good(group, verdict);
+}
+
+static void add_up(hy3d_candidate *sum, const hy3d_candidate *one)
+{
+    sum->device_bytes =
+        one->device_bytes > sum->device_bytes ? one->device_bytes : sum->device_bytes;
+    sum->host_bytes = one->host_bytes > sum->host_bytes ? one->host_bytes : sum->host_bytes;
+    sum->stored_bytes += one->stored_bytes;
+    sum->loaded_bytes += one->loaded_bytes;
+    sum->sent_bytes += one->sent_bytes;
+    sum->macs += one->macs;
+    sum->steps += one->steps;
+    sum->fits = sum->fits && one->fits;
+}
+
+bool replay_is_same(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    return a->strategy == b->strategy && a->order == b->order && a->on_host == b->on_host &&
+           a->chunk == b->chunk && a->slice_bytes == b->slice_bytes && a->level == b->level &&
+           a->halo_row == b->halo_row && a->tiles == b->tiles && a->tile[0] == b->tile[0] &&
+           a->tile[1] == b->tile[1] && a->is_exact == b->is_exact &&
+           a->resident_bytes == b->resident_bytes && a->is_early == b->is_early &&
+           a->status == b->status && a->fits == b->fits && a->device_bytes == b->device_bytes &&
+           a->host_bytes == b->host_bytes && a->stored_bytes == b->stored_bytes &&
+           a->loaded_bytes == b->loaded_bytes && a->sent_bytes == b->sent_bytes &&
+           a->macs == b->macs && a->steps == b->steps && !(a->seconds < b->seconds) &&
+           !(a->seconds > b->seconds);
+}
+
+/* No rank is done before all that it sends went over its link. */
+static void has_time(replay_walk *walk)
+{
+    const double seconds =
+        (double)walk->verdict->sent_bytes / walk->request->link_bytes_per_second;
+    if (walk->program->candidate.seconds < seconds * (1 - 1e-9)) {
+        replay_object(walk, "%g s, and what it sends takes %g s", walk->program->candidate.seconds,
+                      seconds);
+    }
+}
+
+/* What all ranks together take is what each rank's candidate says. */
+static bool agrees(replay_group *group, replay_verdict *verdict)
+{
+    hy3d_candidate sum = replay_stated(&group->walks[0]);
+    for (int32_t rank = 1; rank < group->ranks; rank++) {
+        const hy3d_candidate one = replay_stated(&group->walks[rank]);
+        add_up(&sum, &one);
+    }
+    for (int32_t rank = 0; rank < group->ranks; rank++) {
+        if (!replay_is_same(&group->walks[rank].program->candidate,
+                            &group->walks[0].program->candidate)) {
+            replay_object(&group->walks[rank], "its candidate is not rank 0's");
+        }
+        has_time(&group->walks[rank]);
+    }
+    verdict->device_bytes = sum.device_bytes;
+    verdict->host_bytes = sum.host_bytes;
+    verdict->stored_bytes = sum.stored_bytes;
+    verdict->loaded_bytes = sum.loaded_bytes;
+    verdict->sent_bytes = sum.sent_bytes;
+    verdict->macs = sum.macs;
+    verdict->steps = sum.steps;
+    replay_agrees(&group->walks[0], &sum);
+    return is_good(group, verdict);
+}
+
+/* How often the rank sends to another. */
+static int32_t sends_to(const replay_walk *walk, int32_t peer)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < walk->section->steps; i++) {
+        count += step_of(walk, i)->op == HY3D_STEP_SEND && step_of(walk, i)->peer == peer;
+    }
+    return count;
+}
+
+static void open_group(replay_group *group)
+{
+    int32_t most = 0;
+    for (int32_t from = 0; from < group->ranks; from++) {
+        const replay_walk *const walk = &group->walks[from];
+        most = walk->section->steps > most ? walk->section->steps : most;
+        for (int32_t to = 0; to < group->ranks; to++) {
+            group->channels[from][to].messages =
+                replay_room(sends_to(walk, to), sizeof(struct message));
+        }
+    }
+    const hy3d_size *const output = &group->walks[0].values.of[group->walks[0].last].size;
+    group->reduced = replay_room(group->request->graph.count, sizeof *group->reduced);
+    group->arrived = replay_room(group->request->graph.count, sizeof *group->arrived);
+    group->made = replay_room(most, sizeof *group->made);
+    group->given = replay_room(output->frames * output->rows, 1);
+}
+
+static void close_group(replay_group *group)
+{
+    for (int32_t from = 0; from < group->ranks; from++) {
+        for (int32_t to = 0; to < group->ranks; to++) {
+            free(group->channels[from][to].messages);
+        }
+    }
+    free(group->reduced);
+    free(group->arrived);
+    free(group->made);
+    free(group->given);
+}
+
+static bool is_offered(replay_walk *walk)
+{
+    const int32_t order = walk->program->candidate.order;
+    for (int32_t node = 0; node < walk->request->graph.count; node++) {
+        if (replay_node_at(walk, node)->op == HY3D_OP_OPAQUE) {
+            return replay_object(walk, "node %d is unknown code", node);
+        }
+    }
+    return (order >= HY3D_ORDER_LAYERS && order <= HY3D_ORDER_PREFIX) ||
+           replay_object(walk, "order %d of several ranks", order);
+}
+
+/* Begins all ranks, up to the first that can't be; how many were. */
+static int32_t begin(replay_group *group, const hy3d_program *const *programs)
+{
+    bool is_sound = true;
+    int32_t begun = 0;
+    for (int32_t rank = 0; rank < group->ranks; rank++) {
+        replay_walk *const walk = &group->walks[rank];
+        *walk = replay_walk_of(group->request, programs[rank], &group->verdicts[rank]);
+        walk->group = group;
+        walk->rank = rank;
+        is_sound = is_sound && is_offered(walk) && replay_is_laid_out(walk) &&
+                   replay_begin(walk, 0);
+        begun += is_sound;
+    }
+    return begun;
+}
+
+bool replay_ranks(const hy3d_schedule_request *request, const hy3d_program *const *programs,
+                  replay_verdict *verdict)
+{
+    replay_group group = {.request = request, .ranks = request->ranks};
+    *verdict = (replay_verdict){.shapes = 0xcbf29ce484222325U};
+    if (request->ranks < 1 || request->ranks > REPLAY_MOST_RANKS) {
+        snprintf(verdict->text, sizeof verdict->text, "%d ranks", request->ranks);
+        return false;
+    }
+    const int32_t begun = begin(&group, programs);
+    if (begun == group.ranks) {
+        open_group(&group);
+        if (run(&group, verdict) && ends_well(&group, verdict)) {
+            agrees(&group, verdict);
+        }
+        close_group(&group);
+    }
+    for (int32_t rank = 0; rank < group.ranks; rank++) {
+        verdict->shapes = verdict->shapes * 31 + group.verdicts[rank].shapes;
+        if (rank < begun) {
+            replay_close(&group.walks[rank]);
+        }
+        replay_walk_free(&group.walks[rank]);
+    }
+    return is_good(&group, verdict);
+}
