@@ -90,7 +90,7 @@ static void own_code(const hy3d_schedule *s, hy3d__builder *b)
 {
     const int32_t last = s->request.graph.count - 1;
     hy3d__section_begin(b, HY3D_SECTION_ALL, 0, last, s->request.size);
-    hy3d__do_own_code(b, s->sizes[last].frames);
+    hy3d__do_black_box(b, s->sizes[last].frames);
     hy3d__section_end(b);
 }
 
