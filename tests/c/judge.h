@@ -9,7 +9,7 @@
 typedef struct judge_report {
     char text[640]; /* "": nothing to object to */
     /* What was done, for the closing lines; by order of the programs. */
-    int64_t programs[5], steps, refused, unsupported, falls;
+    int64_t programs[5], steps, refused, unsupported, falls, bounds;
 } judge_report;
 
 /* Compiles the case without budgets and under several, among them the smallest and one byte less.

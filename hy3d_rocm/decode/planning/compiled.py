@@ -151,8 +151,9 @@ class Compiled:
             host += found["margin_bytes"]
         else:
             device += found["margin_bytes"]
+        unknown = "it was given up as soon as a part of it did not fit" if found["is_bound"] else ""
         need = Need(
-            device, host, found["macs"], seconds=found["seconds"],
+            device, host, found["macs"], unknown, seconds=found["seconds"],
             stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
         )  # fmt: skip
         return Candidate(way, need, fits, note)
