@@ -521,7 +521,7 @@ static hy3d_status first_that_may_fit(hy3d_context *context, hy3d_schedule *s, i
         low = may_fit ? low : middle + 1;
         high = may_fit ? middle : high;
     }
-    *first_out = low;
+    *first_out = low < count ? low : count - 1; /* one is told of */
     return status;
 }
 

@@ -297,6 +297,21 @@ static int64_t questions_of(hy3d_context *context, int64_t budget, int32_t only_
     return state.questions;
 }
 
+static int64_t smallest_of_tiles(hy3d_context *context)
+{
+    graphs_case made = tiled_case();
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    made.salt = 7;
+    made.request.strategies = 1U << HY3D_STRATEGY_TILED;
+    made.request.device_budget = 1;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    const int64_t smallest = hy3d_schedule_smallest_budget(schedule);
+    hy3d_schedule_destroy(context, schedule);
+    return smallest;
+}
+
 START_TEST(test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -308,6 +323,13 @@ START_TEST(test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question)
     const int64_t all = questions_of(context, taken.device_bytes / 3, 0, &taken);
     ck_assert_int_ge(taken.level, 3);
     ck_assert(!taken.on_host);
+    /* Nothing of them fits, and the host is not allowed: the smallest budget is named, and does. */
+    const int64_t smallest = smallest_of_tiles(context);
+    questions_of(context, smallest, 0, &alone);
+    ck_assert(!alone.on_host);
+    ck_assert_int_eq(alone.device_bytes, smallest);
+    questions_of(context, smallest - 1, 0, &alone);
+    ck_assert(alone.on_host);
     /* What is asked of those given up is little beside what is asked of the one taken. */
     const int64_t own = questions_of(context, 0, taken.level + 1, &alone);
     ck_assert_int_eq(alone.device_bytes, taken.device_bytes);

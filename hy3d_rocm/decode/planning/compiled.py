@@ -226,8 +226,12 @@ class Compiled:
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
         seen: set[int] = set()
+        # Tiles of one size share their steps.
+        all_sections = self.program.sections
+        own = {s["first_step"]: n for n, s in reversed([*enumerate(all_sections)])}
         with standing_for(OperatorWorkspace(_CPU)) as live:
-            for number, section in enumerate(self.program.sections):
+            for number in sorted(own.values()):
+                section = all_sections[number]
                 whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
                 rows, columns = (sizes[0] if whole else sizes[cut])[2:]
                 for step in map(ProgramStep._make, self.program.steps(number)):
