@@ -82,7 +82,8 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     b.on_host = on_host;
     void *memory[4] = {NULL, NULL, NULL, NULL};
     const size_t bytes[4] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
-                             count * sizeof *b.kept_asked, count * sizeof *b.answer_heads};
+                             count * sizeof *b.kept_asked,
+                             HY3D__ANSWER_BUCKETS * sizeof *b.buckets};
     for (int i = 0; i < 4; i++) {
         const hy3d_status status = hy3d_alloc(context, bytes[i], &memory[i]);
         if (status != HY3D_OK) {
@@ -96,7 +97,10 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     b.states = memory[0];
     b.readers = memory[1];
     b.kept_asked = memory[2];
-    b.answer_heads = memory[3];
+    b.buckets = memory[3];
+    for (int32_t i = 0; i < HY3D__ANSWER_BUCKETS; i++) {
+        b.buckets[i] = -1;
+    }
     list_readers(&b);
     *builder_out = b;
     return HY3D_OK;
@@ -104,12 +108,14 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
 
 void hy3d__builder_destroy(hy3d__builder *b)
 {
+    for (int32_t i = 0; i < b->graph->count; i++) {
+        hy3d_free(b->context, b->states[i].slices);
+    }
     hy3d_free(b->context, b->states);
     hy3d_free(b->context, b->readers);
     hy3d_free(b->context, b->kept_asked);
-    hy3d_free(b->context, b->answer_heads);
+    hy3d_free(b->context, b->buckets);
     hy3d_free(b->context, b->answers);
-    hy3d_free(b->context, b->next);
 }
 
 void hy3d__builder_reset(hy3d__builder *b, hy3d__arrays *arrays)
@@ -202,16 +208,16 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
     b->to = to;
     b->reduces = kind != HY3D_SECTION_TILE;
     b->emitted = 0;
-    b->answer_count = 0;
     for (int32_t i = 0; i < b->graph->count; i++) {
-        hy3d__state *state = &b->states[i];
-        const int32_t first = state->first_reader, readers = state->readers;
-        memset(state, 0, sizeof *state);
-        state->first_reader = first;
-        state->readers = readers;
-        state->first = state->last = state->keys = -1;
-        state->active = i > from && i <= to;
-        b->answer_heads[i] = -1;
+        const hy3d__state before = b->states[i];
+        b->states[i] = (hy3d__state){
+            .slices = before.slices,
+            .room = before.room,
+            .keys = -1,
+            .first_reader = before.first_reader,
+            .readers = before.readers,
+            .active = i > from && i <= to,
+        };
     }
     b->output = kind == HY3D_SECTION_PREFIX ? to : b->graph->nodes[b->graph->count - 1].source;
     if (kind == HY3D_SECTION_STATISTICS) {
@@ -267,14 +273,13 @@ static hy3d_slice *slice_at(const hy3d__builder *b, int32_t slice)
     return &b->arrays->slices[section->first_slice + slice];
 }
 
-/* A new slice of a node's value, not yet in its chain; -1 after an error. */
+/* A new slice of a node's value, not yet among those that are there; -1 after an error. */
 static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t stop)
 {
     hy3d__arrays *a = b->arrays;
     const hy3d__state *state = &b->states[node];
     const int32_t number = a->slice_count - a->sections[a->section_count - 1].first_slice;
     GROW(b, a->slices, a->slice_count, a->slice_room);
-    GROW(b, b->next, number, b->next_room);
     if (b->status != HY3D_OK) {
         return -1;
     }
@@ -285,29 +290,39 @@ static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t 
         .bytes = state->frame_bytes * (stop - first),
     };
     a->slices[a->slice_count++] = slice;
-    b->next[number] = -1;
     return number;
 }
 
-static void chain(hy3d__builder *b, int32_t node, int32_t slice)
+static void append(hy3d__builder *b, int32_t node, int32_t slice)
 {
     hy3d__state *state = &b->states[node];
-    if (state->last < 0) {
-        state->first = slice;
-    } else {
-        b->next[state->last] = slice;
+    GROW(b, state->slices, state->last, state->room);
+    if (b->status == HY3D_OK) {
+        state->slices[state->last++] = slice;
     }
-    state->last = slice;
+}
+
+/* Of the slices of a value that are there, the first that ends behind `frame`; `last` for none. */
+static int32_t first_behind(const hy3d__builder *b, int32_t node, int64_t frame)
+{
+    const hy3d__state *state = &b->states[node];
+    int32_t low = state->first, high = state->last;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (slice_at(b, state->slices[middle])->frames[1] > frame) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
 }
 
 int64_t hy3d__slice_stop(const hy3d__builder *b, int32_t node, int64_t frame)
 {
-    for (int32_t s = b->states[node].first; s >= 0; s = b->next[s]) {
-        if (slice_at(b, s)->frames[1] > frame) {
-            return slice_at(b, s)->frames[1];
-        }
-    }
-    return frame;
+    const hy3d__state *state = &b->states[node];
+    const int32_t found = first_behind(b, node, frame);
+    return found < state->last ? slice_at(b, state->slices[found])->frames[1] : frame;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -398,11 +413,12 @@ static bool add_ref(hy3d__builder *b, int32_t slice, int32_t *count)
 /* References to the slices of `value` that hold frames first .. stop. */
 static void refer(hy3d__builder *b, int32_t value, int64_t first, int64_t stop, int32_t *count)
 {
-    for (int32_t s = b->states[value].first; s >= 0 && b->status == HY3D_OK; s = b->next[s]) {
-        const hy3d_slice *slice = slice_at(b, s);
-        if (slice->frames[0] < stop && slice->frames[1] > first) {
-            add_ref(b, s, count);
+    const hy3d__state *state = &b->states[value];
+    for (int32_t i = first_behind(b, value, first); i < state->last && b->status == HY3D_OK; i++) {
+        if (slice_at(b, state->slices[i])->frames[0] >= stop) {
+            break;
         }
+        add_ref(b, state->slices[i], count);
     }
 }
 
@@ -411,11 +427,9 @@ static void release(hy3d__builder *b, int32_t value)
 {
     hy3d__state *state = &b->states[value];
     const int64_t needed = hy3d__needed(b, value);
-    while (b->status == HY3D_OK && state->first >= 0 &&
-           slice_at(b, state->first)->frames[1] <= needed) {
-        add_ref(b, state->first, &last_step(b)->frees);
-        state->first = b->next[state->first];
-        state->last = state->first < 0 ? -1 : state->last;
+    while (b->status == HY3D_OK && state->first < state->last &&
+           slice_at(b, state->slices[state->first])->frames[1] <= needed) {
+        add_ref(b, state->slices[state->first++], &last_step(b)->frees);
     }
 }
 
@@ -461,58 +475,91 @@ static bool same_range(const int64_t a[2], const int64_t b[2], int64_t end)
     return a[1] - a[0] == b[1] - b[0] && (a[0] == 0) == (b[0] == 0) && (a[1] == end) == (b[1] == end);
 }
 
-/* Whether two steps of a node differ in their place only. */
-static bool same_question(const hy3d__builder *b, const hy3d_step *a, const hy3d_step *c)
+/* Whether two steps of a node, whose source has one size in both their sections, differ in their
+ * place only. */
+static bool same_question(const hy3d__builder *b, const hy3d_step *a, const hy3d_step *c,
+                          const hy3d_size *source)
 {
-    const hy3d__state *state = &b->states[a->node];
-    const int32_t source = b->graph->nodes[a->node].source;
-    const int64_t frames = a->node == b->from ? state->size.frames : b->states[source].size.frames;
+    const hy3d__state *state = &b->states[c->node];
     return a->op == c->op && a->flags == c->flags && a->drop == c->drop &&
            a->sources == c->sources && a->others == c->others &&
-           same_range(a->own, c->own, state->frames.own_total) &&
+           (a->slice < 0) == (c->slice < 0) && a->rows[0] == c->rows[0] &&
+           a->rows[1] == c->rows[1] && same_range(a->own, c->own, state->frames.own_total) &&
            same_range(a->frames, c->frames, state->size.frames) &&
-           same_range(a->reads, c->reads, frames);
+           same_range(a->reads, c->reads, source->frames);
 }
 
-static hy3d__answer *known_answer(hy3d__builder *b, const hy3d_step *step)
+static bool same_size(const hy3d_size *a, const hy3d_size *b)
 {
-    for (int32_t i = b->answer_heads[step->node]; i >= 0; i = b->answers[i].next) {
-        if (same_question(b, &b->answers[i].step, step)) {
-            return &b->answers[i];
-        }
-    }
-    return NULL;
+    return a->channels == b->channels && a->frames == b->frames && a->rows == b->rows &&
+           a->columns == b->columns;
 }
 
-/* Asks for what the step takes beside its slices. */
-static void ask(hy3d__builder *b, hy3d_step *step)
+static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_size *source)
+{
+    const uint64_t values[] = {(uint64_t)step->node, (uint64_t)step->op, (uint64_t)step->flags,
+                               (uint64_t)source->frames, (uint64_t)source->rows,
+                               (uint64_t)source->columns,
+                               (uint64_t)(step->frames[1] - step->frames[0]),
+                               (uint64_t)(step->reads[1] - step->reads[0])};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        hash = (hash ^ values[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return &b->buckets[hash % HY3D__ANSWER_BUCKETS];
+}
+
+/* What the workspace function says of the step; NULL after an error. */
+static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step)
 {
     const hy3d_schedule_request *r = b->request;
-    const int32_t source = step->node == b->from ? b->from : b->graph->nodes[step->node].source;
-    if (r->workspace == NULL) {
-        return;
+    const int32_t value = step->node == b->from ? b->from : b->graph->nodes[step->node].source;
+    const hy3d_size *source = &b->states[value].size;
+    int32_t *bucket = bucket_of(b, step, source);
+    for (int32_t i = *bucket; i >= 0; i = b->answers[i].next) {
+        hy3d__answer *known = &b->answers[i];
+        if (known->step.node == step->node && same_size(&known->source, source) &&
+            same_question(b, &known->step, step, source)) {
+            return known;
+        }
     }
-    hy3d__answer *answer = known_answer(b, step);
+    GROW(b, b->answers, b->answer_count, b->answer_room);
+    if (b->status != HY3D_OK) {
+        return NULL;
+    }
+    hy3d__answer *answer = &b->answers[b->answer_count];
+    *answer = (hy3d__answer){.step = *step, .source = *source, .next = *bucket};
+    if (failed(b, r->workspace(r->user, step, source, b->on_host, &answer->workspace_bytes,
+                               &answer->kept_bytes))) {
+        return NULL;
+    }
+    if (answer->workspace_bytes < 0 || answer->kept_bytes < 0) {
+        failed(b, HY3D_ERR_INVALID_ARGUMENT);
+        return NULL;
+    }
+    if (answer->workspace_bytes > MOST_TAKEN || answer->kept_bytes > MOST_TAKEN) {
+        failed(b, HY3D_ERR_OVERFLOW);
+        return NULL;
+    }
+    *bucket = b->answer_count++;
+    return answer;
+}
+
+void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
+{
+    const hy3d__answer *answer =
+        b->request->workspace == NULL || b->status != HY3D_OK ? NULL : answer_to(b, step);
+    step->workspace_bytes = answer == NULL ? 0 : answer->workspace_bytes;
+}
+
+/* Asks for what the step that was appended takes beside its slices. */
+static void ask(hy3d__builder *b, hy3d_step *step)
+{
+    const hy3d__answer *answer =
+        b->request->workspace == NULL || b->is_silent ? NULL : answer_to(b, step);
     if (answer == NULL) {
-        GROW(b, b->answers, b->answer_count, b->answer_room);
-        if (b->status != HY3D_OK) {
-            return;
-        }
-        answer = &b->answers[b->answer_count];
-        *answer = (hy3d__answer){.step = *step, .next = b->answer_heads[step->node]};
-        if (failed(b, r->workspace(r->user, step, &b->states[source].size, b->on_host,
-                                   &answer->workspace_bytes, &answer->kept_bytes))) {
-            return;
-        }
-        if (answer->workspace_bytes < 0 || answer->kept_bytes < 0) {
-            failed(b, HY3D_ERR_INVALID_ARGUMENT);
-            return;
-        }
-        if (answer->workspace_bytes > MOST_TAKEN || answer->kept_bytes > MOST_TAKEN) {
-            failed(b, HY3D_ERR_OVERFLOW);
-            return;
-        }
-        b->answer_heads[step->node] = b->answer_count++;
+        return;
     }
     step->workspace_bytes = answer->workspace_bytes;
     if (!b->kept_asked[step->node]) {
@@ -528,20 +575,17 @@ static void emit_ready(hy3d__builder *b)
     const int32_t value = b->output;
     hy3d__state *state = &b->states[value];
     const bool is_output = b->to == b->graph->count - 1;
-    for (int32_t s = state->first; s >= 0 && b->status == HY3D_OK;) {
-        const hy3d_slice slice = *slice_at(b, s);
-        const int32_t next = b->next[s];
-        if (slice.frames[0] == b->emitted) {
-            hy3d_step *step = new_step(b, HY3D_STEP_EMIT, is_output ? b->to : value);
-            if (step == NULL) {
-                return;
-            }
-            step->slice = s;
-            memcpy(step->frames, slice.frames, sizeof step->frames);
-            b->emitted = slice.frames[1];
-            release(b, value);
+    for (int32_t i = first_behind(b, value, b->emitted);
+         i < state->last && b->status == HY3D_OK; i++) {
+        const int32_t slice = state->slices[i];
+        hy3d_step *step = new_step(b, HY3D_STEP_EMIT, is_output ? b->to : value);
+        if (step == NULL) {
+            return;
         }
-        s = next;
+        step->slice = slice;
+        memcpy(step->frames, slice_at(b, slice)->frames, sizeof step->frames);
+        b->emitted = step->frames[1];
+        release(b, value);
     }
 }
 
@@ -572,7 +616,7 @@ static void finish(hy3d__builder *b, hy3d_step *step)
             return;
         }
         step->slice = slice;
-        chain(b, value, slice);
+        append(b, value, slice);
         state->made = state->shown = step->frames[1];
         step->flags |= state->gathers && gives ? HY3D_STEP_GATHER : 0;
     }
@@ -801,7 +845,7 @@ void hy3d__do_opaque(hy3d__builder *b, int32_t index)
     finish(b, step);
 }
 
-void hy3d__do_own_code(hy3d__builder *b, int64_t frames)
+void hy3d__do_black_box(hy3d__builder *b, int64_t frames)
 {
     hy3d_step *step = new_step(b, HY3D_STEP_OPAQUE, b->to);
     if (step != NULL) {
@@ -814,10 +858,10 @@ void hy3d__do_trim(hy3d__builder *b, int32_t value)
 {
     hy3d__state *state = &b->states[value];
     const int64_t needed = hy3d__needed(b, value);
-    const int32_t old = state->first;
-    if (b->status != HY3D_OK || old < 0) {
+    if (b->status != HY3D_OK || state->first == state->last) {
         return;
     }
+    const int32_t old = state->slices[state->first];
     const hy3d_slice slice = *slice_at(b, old);
     const int64_t kept = slice.frames[1] - needed;
     if (slice.bytes == 0 || needed <= slice.frames[0] ||
@@ -834,8 +878,6 @@ void hy3d__do_trim(hy3d__builder *b, int32_t value)
     if (step->slice < 0 || !add_ref(b, old, &step->sources) || !add_ref(b, old, &step->frees)) {
         return;
     }
-    b->next[step->slice] = b->next[old];
-    state->first = step->slice;
-    state->last = state->last == old ? step->slice : state->last;
+    state->slices[state->first] = step->slice;
     ask(b, step);
 }

@@ -31,7 +31,8 @@ typedef struct hy3d__state {
     int64_t shown;            /* of these, frames that its readers may see */
     int64_t own;              /* CONV: own frames made; MAP: frames of the source read; ATTENTION:
                                  frames whose keys are known */
-    int32_t first, last;      /* slices that are there, a chain by `next`; -1: none */
+    int32_t *slices;          /* those that are there, in order: slices[first .. last) */
+    int32_t first, last, room;
     int32_t keys;             /* ATTENTION: the slice of keys; -1: not there */
     int32_t first_reader, readers;
     bool active;              /* the section runs it */
@@ -45,9 +46,11 @@ typedef struct hy3d__state {
 /* An answer of the workspace function. */
 typedef struct hy3d__answer {
     hy3d_step step; /* what it was asked with */
+    hy3d_size source;
     int64_t workspace_bytes, kept_bytes;
-    int32_t next;
+    int32_t next; /* of the same bucket; -1: none */
 } hy3d__answer;
+#define HY3D__ANSWER_BUCKETS 1024
 
 typedef struct hy3d__builder {
     hy3d_context *context;
@@ -57,11 +60,10 @@ typedef struct hy3d__builder {
     hy3d__state *states;      /* one a node */
     int32_t *readers;         /* of all nodes, see first_reader */
     bool *kept_asked;         /* nodes whose first step was */
-    hy3d__answer *answers;
-    int32_t *answer_heads;    /* one a node */
+    hy3d__answer *answers;    /* of all programs so far */
+    int32_t *buckets;         /* first answers; -1: none */
     int32_t answer_count, answer_room;
-    int32_t *next;            /* slices: the one after it of its value */
-    int32_t next_room;
+    bool is_silent;           /* nothing is asked: steps have no workspace, nodes keep nothing */
     int32_t from, to;         /* nodes: the section's input, and the last one that it runs */
     int32_t output;           /* the value that is given away; -1: none */
     int64_t emitted;          /* frames of it that were */
@@ -105,11 +107,13 @@ void hy3d__do_map(hy3d__builder *builder, int32_t node, int64_t stop);
 void hy3d__do_add(hy3d__builder *builder, int32_t node, int64_t stop);
 void hy3d__do_opaque(hy3d__builder *builder, int32_t node);
 /* The whole decode by the VAE's own code, without slices. */
-void hy3d__do_own_code(hy3d__builder *builder, int64_t frames);
+void hy3d__do_black_box(hy3d__builder *builder, int64_t frames);
 /* Copies the frames of the value that are still read, where that frees at least half of their first
  * slice. */
 void hy3d__do_trim(hy3d__builder *builder, int32_t node);
 
+/* Asks for the workspace of a step of the last section. */
+void hy3d__ask_step(hy3d__builder *builder, hy3d_step *step);
 /* The first frame of the value that anybody still reads. */
 int64_t hy3d__needed(const hy3d__builder *builder, int32_t node);
 /* One past the last frame of the first slice that holds frame `frame` of a value. */

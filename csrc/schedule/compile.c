@@ -9,9 +9,10 @@
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
-/* Levels of tiles that are looked at though the smallest does not fit: all of a few, else so many. */
+/* So many levels of tiles are looked at one by one; of more, the first is found by halving. */
 #define FEW 16
-#define BETWEEN 4
+/* After a tile that no kernel can compute, so many further levels of its halo are tried there. */
+#define FURTHER 2
 
 static int64_t budget_of(int64_t budget)
 {
@@ -90,7 +91,7 @@ static void own_code(const hy3d_schedule *s, hy3d__builder *b)
 {
     const int32_t last = s->request.graph.count - 1;
     hy3d__section_begin(b, HY3D_SECTION_ALL, 0, last, s->request.size);
-    hy3d__do_own_code(b, s->sizes[last].frames);
+    hy3d__do_black_box(b, s->sizes[last].frames);
     hy3d__section_end(b);
 }
 
@@ -426,49 +427,146 @@ static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
     return c;
 }
 
-/* Whether tiles of this level fit. */
+/* The candidate of a level, nothing of it compiled yet. */
+static hy3d_status level_candidate(const hy3d_schedule *s, int32_t on_host,
+                                   const hy3d__level *level, hy3d_candidate *out)
+{
+    hy3d_tiles_plan tiles;
+    const hy3d_status status = hy3d__tiles_of(s, level->row, level->level, &tiles);
+    if (status == HY3D_OK) {
+        *out = tiles_of_level(s, on_host, level);
+        out->tiles = tiles.grains;
+        out->tile[0] = tiles.extent[1] * tiles.desc.factor[1];
+        out->tile[1] = tiles.extent[2] * tiles.desc.factor[2];
+    }
+    return status;
+}
+
+/* Compiles a part of tiles. Where that does not fit, `c` says what it takes at least. An error that
+ * rules the candidate out will be one of all of it, too. */
+static hy3d_status look_at_part(hy3d_context *context, hy3d_schedule *s, hy3d__tiles_part part,
+                                hy3d_candidate *c, bool *may_fit_out)
+{
+    hy3d_candidate bound = *c;
+    s->tiles_part = part;
+    const hy3d_status status = compile_one(context, s, &bound, NULL);
+    s->tiles_part = HY3D__TILES_ALL;
+    *may_fit_out = status != HY3D_OK || bound.fits;
+    if (status == HY3D_OK) {
+        bound.is_bound = 1;
+        bound.fits = 0;
+        bound.macs = bound.steps = 0;
+        bound.seconds = 0;
+        *c = bound;
+    }
+    return is_fatal(status) ? status : HY3D_OK;
+}
+
+/* Whether tiles of this level fit. What is cheapest to know first: the function is asked the less,
+ * the sooner they are found too large. */
 static hy3d_status look_at_level(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                                  const hy3d__level *level, bool *fits_out)
 {
-    hy3d_candidate c = tiles_of_level(s, on_host, level);
-    hy3d_tiles_plan tiles;
-    hy3d_status status = hy3d__tiles_of(s, level->row, level->level, &tiles);
+    hy3d_candidate c, bound;
+    bool may_fit = true;
+    *fits_out = false;
+    hy3d_status status = level_candidate(s, on_host, level, &c);
+    if (status != HY3D_OK || has_failed(s, &c)) {
+        return status;
+    }
+    bound = c;
+    for (int32_t part = HY3D__TILES_SLICES;
+         part <= HY3D__TILES_LARGEST && may_fit && status == HY3D_OK; part++) {
+        status = look_at_part(context, s, (hy3d__tiles_part)part, &bound, &may_fit);
+    }
     if (status != HY3D_OK) {
         return status;
     }
-    c.tiles = tiles.grains;
-    c.tile[0] = tiles.extent[1] * tiles.desc.factor[1];
-    c.tile[1] = tiles.extent[2] * tiles.desc.factor[2];
+    if (!may_fit) { /* what is printed is compiled to the end */
+        return s->request.compiles_all
+                   ? HY3D_OK
+                   : append(context, &s->candidates, &s->count, &s->room, &bound);
+    }
     status = look_at(context, s, &c);
     *fits_out = status == HY3D_OK && c.fits;
     return status;
 }
 
-/* The first of one halo's levels that fits, by halving; where the last does not fit, some between
- * are looked at, since a smaller tile may take more. */
+/* The same, compiled to the end whether or not it fits. */
+static hy3d_status look_at_all(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                               const hy3d__level *level, bool *fits_out)
+{
+    hy3d_candidate c;
+    hy3d_status status = level_candidate(s, on_host, level, &c);
+    c.fits = 0;
+    status = status == HY3D_OK ? look_at(context, s, &c) : status;
+    *fits_out = status == HY3D_OK && c.fits;
+    return status;
+}
+
+/* The first of many levels whose slices fit, by halving. */
+static hy3d_status first_that_may_fit(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                                      const hy3d__level *levels, int32_t count, int32_t *first_out)
+{
+    int32_t low = 0, high = count;
+    hy3d_status status = HY3D_OK;
+    while (count > FEW && low < high && status == HY3D_OK) {
+        const int32_t middle = low + (high - low) / 2;
+        hy3d_candidate c;
+        bool may_fit = false;
+        status = level_candidate(s, on_host, &levels[middle], &c);
+        if (status == HY3D_OK) {
+            status = look_at_part(context, s, HY3D__TILES_SLICES, &c, &may_fit);
+        }
+        low = may_fit ? low : middle + 1;
+        high = may_fit ? middle : high;
+    }
+    *first_out = low < count ? low : count - 1; /* one is told of */
+    return status;
+}
+
+/* How many of one halo's levels no kernel could compute there. */
+static int32_t without_kernel(const hy3d_schedule *s, int32_t on_host, int32_t row)
+{
+    int32_t found = 0;
+    for (int32_t i = 0; i < s->failed_count; i++) {
+        const hy3d_candidate *c = &s->failed[i];
+        found += c->order == HY3D_ORDER_TILES && c->on_host == on_host && c->halo_row == row &&
+                 c->status == HY3D_ERR_UNSUPPORTED;
+    }
+    return found;
+}
+
+/* The first of one halo's levels that fits: the largest tiles. Where candidates are printed, the
+ * largest and the smallest tiles are among them. */
 static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                                  const hy3d__level *levels, int32_t count, bool *fits_out)
 {
-    bool fits = false;
-    hy3d_status status = look_at_level(context, s, on_host, &levels[0], &fits);
-    *fits_out = fits;
-    if (status != HY3D_OK || fits || count == 1) {
-        return status;
+    const int32_t failures = without_kernel(s, on_host, levels[0].row);
+    int32_t first = 0;
+    *fits_out = false;
+    if (failures > FURTHER) {
+        return HY3D_OK;
     }
-    status = look_at_level(context, s, on_host, &levels[count - 1], fits_out);
-    if (status == HY3D_OK && *fits_out) {
-        for (int32_t low = 1, high = count - 2; low <= high && status == HY3D_OK;) {
-            const int32_t middle = low + (high - low) / 2;
-            status = look_at_level(context, s, on_host, &levels[middle], &fits);
-            low = fits ? low : middle + 1;
-            high = fits ? middle - 1 : high;
-        }
-        return status;
+    const bool prints = s->request.compiles_all != 0;
+    bool ignored;
+    hy3d_status status = HY3D_OK;
+    if (failures == FURTHER) {
+        first = count - 1;
+    } else if (prints) {
+        status = look_at_all(context, s, on_host, &levels[0], fits_out);
     }
-    const int32_t step = count > FEW ? (count - 2) / BETWEEN : 1;
-    for (int32_t i = step; i < count - 1 && status == HY3D_OK; i += step) {
-        status = look_at_level(context, s, on_host, &levels[i], &fits);
-        *fits_out = *fits_out || fits;
+    if (first == 0 && status == HY3D_OK && !*fits_out) {
+        status = first_that_may_fit(context, s, on_host, levels, count, &first);
+        first = prints && first == 0 ? 1 : first;
+    }
+    int32_t i = first;
+    for (; i < count - prints && status == HY3D_OK && !*fits_out; i++) {
+        status = look_at_level(context, s, on_host, &levels[i], fits_out);
+    }
+    if (prints && count > 1 && status == HY3D_OK) {
+        status = look_at_all(context, s, on_host, &levels[count - 1], &ignored);
+        *fits_out = *fits_out || ignored;
     }
     return status;
 }
@@ -483,7 +581,7 @@ static hy3d_status tiled(hy3d_context *context, hy3d_schedule *s, int32_t on_hos
     if (s->request.only_level > 0) {
         const hy3d__level level = {0, s->request.only_level - 1};
         bool fits;
-        const hy3d_status found = look_at_level(context, s, on_host, &level, &fits);
+        const hy3d_status found = look_at_all(context, s, on_host, &level, &fits);
         return found == HY3D_ERR_INVALID_ARGUMENT ? HY3D_OK : found;
     }
     hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
@@ -516,16 +614,25 @@ static int32_t rank_of(const hy3d_candidate *c)
     return 2 * c->on_host + (c->order == HY3D_ORDER_TILES);
 }
 
+/* Of two that fit. */
+static bool is_better(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    if (rank_of(a) != rank_of(b)) {
+        return rank_of(a) < rank_of(b);
+    }
+    if (a->order == HY3D_ORDER_TILES) {
+        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
+    }
+    return a->seconds < b->seconds;
+}
+
 static int32_t best_of(const hy3d_schedule *s)
 {
     int32_t best = -1;
     for (int32_t i = 0; i < s->count; i++) {
-        const hy3d_candidate *c = &s->candidates[i], *b = best < 0 ? NULL : &s->candidates[best];
-        if (!c->fits || c->status != HY3D_OK) {
-            continue;
-        }
-        if (b == NULL || rank_of(c) < rank_of(b) ||
-            (rank_of(c) == rank_of(b) && c->seconds < b->seconds)) {
+        const hy3d_candidate *c = &s->candidates[i];
+        if (c->fits && c->status == HY3D_OK &&
+            (best < 0 || is_better(c, &s->candidates[best]))) {
             best = i;
         }
     }
@@ -609,6 +716,96 @@ static hy3d_status choose(hy3d_context *context, hy3d_schedule *s)
     return take(context, s);
 }
 
+/* --- the smallest budget ----------------------------------------------------------------------- */
+
+/* Where nothing fits: levels that were given up, or not looked at, by what they take at least. */
+typedef struct given_up {
+    hy3d_candidate *levels;
+    int32_t count, room;
+} given_up;
+
+/* Where the candidate stands among those that were looked at; -1: nowhere. */
+static int32_t place_of(const hy3d_schedule *s, const hy3d_candidate *c)
+{
+    for (int32_t i = 0; i < s->count; i++) {
+        if (same_candidate(&s->candidates[i], c)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static hy3d_status list_given_up(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                                 given_up *list)
+{
+    hy3d__level *levels = NULL;
+    int32_t count = 0;
+    hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
+    for (int32_t i = 0; i < count && status == HY3D_OK; i++) {
+        hy3d_candidate c;
+        bool may_fit = false;
+        status = level_candidate(s, on_host, &levels[i], &c);
+        const int32_t place = status == HY3D_OK ? place_of(s, &c) : -1;
+        if (status != HY3D_OK || has_failed(s, &c) ||
+            (place >= 0 && !s->candidates[place].is_bound)) {
+            continue;
+        }
+        status = look_at_part(context, s, HY3D__TILES_SLICES, &c, &may_fit);
+        if (status == HY3D_OK) {
+            status = append(context, &list->levels, &list->count, &list->room, &c);
+        }
+    }
+    hy3d_free(context, levels);
+    return status == HY3D_ERR_OVERFLOW ? HY3D_OK : status;
+}
+
+/* What is known of one of them by now. */
+static hy3d_status replace(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c)
+{
+    const int32_t place = place_of(s, c);
+    if (place < 0) {
+        return append(context, &s->candidates, &s->count, &s->room, c);
+    }
+    s->candidates[place] = *c;
+    return HY3D_OK;
+}
+
+/* The smallest budget: those that could take less than is known are compiled, the least first. */
+static hy3d_status find_smallest(hy3d_context *context, hy3d_schedule *s)
+{
+    given_up list = {.levels = NULL};
+    hy3d_status status = HY3D_OK;
+    const hy3d_strategy strategies[2] = {HY3D_STRATEGY_TILED, HY3D_STRATEGY_HOST};
+    for (int32_t i = 0; i < 2 && s->can_tile && s->request.only_level == 0; i++) {
+        if (allows(s, strategies[i]) && status == HY3D_OK) {
+            status = list_given_up(context, s, i, &list);
+        }
+    }
+    while (status == HY3D_OK && list.count > 0) {
+        int32_t least = 0;
+        for (int32_t i = 1; i < list.count; i++) {
+            const int64_t needed = needed_budget(&s->request, &list.levels[i]);
+            least = needed < needed_budget(&s->request, &list.levels[least]) ? i : least;
+        }
+        hy3d_candidate c = list.levels[least];
+        if (needed_budget(&s->request, &c) >= s->smallest) {
+            break;
+        }
+        bool may_fit = false;
+        status = look_at_part(context, s, HY3D__TILES_LARGEST, &c, &may_fit);
+        if (status == HY3D_OK && needed_budget(&s->request, &c) < s->smallest) {
+            c.is_bound = 0;
+            status = compile_one(context, s, &c, NULL);
+            status = is_fatal(status) ? status : HY3D_OK;
+            note_smallest(s, &c);
+        }
+        status = status == HY3D_OK ? replace(context, s, &c) : status;
+        list.levels[least] = list.levels[--list.count];
+    }
+    hy3d_free(context, list.levels);
+    return status;
+}
+
 /* --- the public functions --------------------------------------------------------------------- */
 
 /* Whether tiles of the value behind the cut make whole rows of the output. */
@@ -677,6 +874,10 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
     if (status == HY3D_OK) {
         status = choose(context, s);
     }
+    if (status == HY3D_ERR_BUDGET_TOO_SMALL) {
+        const hy3d_status found = find_smallest(context, s);
+        status = found == HY3D_OK ? status : found;
+    }
     if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
         hy3d_schedule_destroy(context, s);
         return status;
@@ -734,11 +935,13 @@ static bool takes_less(const hy3d_candidate *now, const hy3d_candidate *before, 
     return of_host ? now->host_bytes < before->host_bytes : now->device_bytes < before->device_bytes;
 }
 
-/* Another program, without the one that failed. */
-static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *failed)
+/* Another program, without the one that failed. `why`: HY3D_ERR_UNSUPPORTED where no kernel is. */
+static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *failed,
+                           hy3d_status why)
 {
-    const hy3d_status status =
-        append(context, &s->failed, &s->failed_count, &s->failed_room, failed);
+    hy3d_candidate c = *failed;
+    c.status = why;
+    const hy3d_status status = append(context, &s->failed, &s->failed_count, &s->failed_room, &c);
     return status == HY3D_OK ? choose(context, s) : status;
 }
 
@@ -760,7 +963,7 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
     if (status != HY3D_OK) {
         *budget = before;
     }
-    return give_up(context, s, &failed);
+    return give_up(context, s, &failed, HY3D_ERR_OUT_OF_MEMORY);
 }
 
 hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int32_t attempts,
@@ -785,8 +988,12 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
     }
     const hy3d_candidate failed = s->candidates[s->chosen];
     const bool of_host = reason == HY3D_REASON_OUT_OF_HOST_MEMORY && !s->request.is_host;
-    const hy3d_status status =
-        memory ? with_less(context, s, of_host) : give_up(context, s, &failed);
+    hy3d_status status = memory ? with_less(context, s, of_host)
+                                : give_up(context, s, &failed, HY3D_ERR_UNSUPPORTED);
+    if (status == HY3D_ERR_BUDGET_TOO_SMALL) {
+        const hy3d_status found = find_smallest(context, s);
+        status = found == HY3D_OK ? status : found;
+    }
     if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
         return status;
     }

@@ -5,6 +5,15 @@
 #include "hy3d/tiles.h"
 #include "schedule/residency.h"
 
+/* How much of a program in tiles is compiled. Each part takes at most what the one behind it does,
+ * and ALL at least what any of them does. */
+typedef enum hy3d__tiles_part {
+    HY3D__TILES_ALL = 0,
+    HY3D__TILES_SLICES = 1,  /* what comes before tiles, and a largest one: without workspace */
+    HY3D__TILES_PEAKS = 2,   /* with that of the largest tile's steps where most is on the device */
+    HY3D__TILES_LARGEST = 3, /* with all workspace */
+} hy3d__tiles_part;
+
 struct hy3d_schedule {
     hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
     hy3d_node *nodes;
@@ -20,6 +29,7 @@ struct hy3d_schedule {
     hy3d_program program;
     hy3d__builder builders[2];   /* for the device, for the host */
     bool built[2];
+    hy3d__tiles_part tiles_part;
 };
 
 /* Tiles of `level` under one of the request's halos. HY3D_ERR_INVALID_ARGUMENT: no such level. */
@@ -32,7 +42,7 @@ typedef struct hy3d__level {
 } hy3d__level;
 hy3d_status hy3d__worthwhile_levels(hy3d_context *context, const hy3d_schedule *schedule,
                                     hy3d__level **levels_out, int32_t *count_out);
-/* All sections of a decode in tiles. */
+/* The sections of a decode in tiles, as far as the schedule's tiles_part says. */
 void hy3d__order_tiles(hy3d_schedule *schedule, hy3d__builder *builder,
                        const hy3d_candidate *candidate);
 /* Bytes of the prefix's output on the host. */

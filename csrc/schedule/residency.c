@@ -126,7 +126,7 @@ typedef struct walk {
     const hy3d__arrays *arrays;
     unsigned char *on_device, *on_host; /* of each slice of the section */
     timeline clock;
-    int64_t device, host, kept;
+    int64_t device, host;
     hy3d__cost cost;
 } walk;
 
@@ -164,7 +164,6 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
         return true;
     }
     w->device += kept + made_bytes(step, slices);
-    w->kept += kept;
     int64_t sum;
     if (!hy3d__add_i64(w->device, beside, &sum) || !hy3d__add_i64(sum, w->host, &sum)) {
         return false;
@@ -182,27 +181,38 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
     return true;
 }
 
-/* How many sections have the steps of this one: 0 where an earlier one has, which stands for all. */
-static int32_t times_run(const hy3d__arrays *a, int32_t section)
+/* How many sections have the steps of each, in `times`: 0 where an earlier one has, which stands for
+ * all. Those that have steps of their own come in the order of these. */
+static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners)
 {
-    int32_t times = 0;
+    int32_t count = 0;
     for (int32_t i = 0; i < a->section_count; i++) {
-        const bool same = a->sections[i].first_step == a->sections[section].first_step;
-        if (same && i < section) {
-            return 0;
+        const int32_t first = a->sections[i].first_step;
+        times[i] = 0;
+        if (count == 0 || first > a->sections[owners[count - 1]].first_step) {
+            owners[count++] = i;
+            times[i] = 1;
+            continue;
         }
-        times += same;
+        int32_t low = 0, high = count - 1;
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (a->sections[owners[middle]].first_step < first) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        times[owners[low]]++;
     }
-    return times;
 }
 
-static bool walk_section(walk *w, int32_t number, int64_t prefix_bytes)
+static bool walk_section(walk *w, int32_t number, int32_t times, int64_t prefix_bytes)
 {
     const hy3d__arrays *a = w->arrays;
     const hy3d_section *section = &a->sections[number];
     const hy3d_slice *slices = &a->slices[section->first_slice];
     const size_t count = (size_t)section->slices;
-    const int32_t times = times_run(a, number);
     bool prefix_counts = section->kind == HY3D_SECTION_PREFIX;
     int64_t macs = 0;
     if (times == 0) {
@@ -241,29 +251,58 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
 {
     void *memory = NULL;
     size_t longest = 1;
-    for (int32_t i = 0; i < arrays->section_count; i++) {
+    const size_t count = (size_t)arrays->section_count;
+    for (size_t i = 0; i < count; i++) {
         const size_t slices = (size_t)arrays->sections[i].slices;
         longest = slices > longest ? slices : longest;
     }
-    const hy3d_status status = hy3d_alloc(context, longest * (sizeof(double) + 2), &memory);
+    const hy3d_status status = hy3d_alloc(
+        context, longest * (sizeof(double) + 2) + 2 * count * sizeof(int32_t), &memory);
     if (status != HY3D_OK) {
         return status;
     }
     walk w = {.request = request, .arrays = arrays};
     w.machine = on_host || request->is_host ? &request->host : &request->device;
     w.clock.copied = memory;
-    w.on_device = (unsigned char *)(w.clock.copied + longest);
+    void *behind = w.clock.copied + longest;
+    int32_t *times = behind;
+    w.on_device = (unsigned char *)(times + 2 * count);
     w.on_host = w.on_device + longest;
     w.device = request->kept_bytes;
     w.host = request->result_bytes;
     note_peak(&w, 0);
     bool fits = true;
+    count_runs(arrays, times, times + count);
     for (int32_t i = 0; i < arrays->section_count && fits; i++) {
-        fits = walk_section(&w, i, prefix_bytes);
+        fits = walk_section(&w, i, times[i], prefix_bytes);
     }
     hy3d_free(context, memory);
     *cost_out = w.cost;
     return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
+}
+
+/* Of most that is on the device, the share from which on a step is asked about. */
+#define PEAK_SHARE 7 / 8
+
+void hy3d__ask_at_peaks(hy3d__builder *b)
+{
+    const hy3d__arrays *a = b->arrays;
+    const hy3d_section *section = &a->sections[a->section_count - 1];
+    const hy3d_slice *slices = &a->slices[section->first_slice];
+    int64_t largest = 0;
+    for (int32_t pass = 0; pass < 2; pass++) {
+        int64_t there = 0;
+        for (int32_t i = 0; i < section->steps; i++) {
+            hy3d_step *step = &a->steps[section->first_step + i];
+            there += made_bytes(step, slices);
+            if (pass == 0) {
+                largest = most(largest, there);
+            } else if (there >= largest * PEAK_SHARE) {
+                hy3d__ask_step(b, step);
+            }
+            there -= freed_on_device(step, a->refs, slices, NULL);
+        }
+    }
 }
 
 /* --- what leaves ------------------------------------------------------------------------------ */

@@ -15,6 +15,8 @@ typedef struct hy3d__cost {
 hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
                           int32_t on_host, const hy3d__arrays *arrays, int64_t prefix_bytes,
                           hy3d__cost *cost_out);
+/* Asks for the workspace of those steps of the last section at which most is on the device. */
+void hy3d__ask_at_peaks(hy3d__builder *builder);
 /* The least device memory that the one section of `arrays` can be run in. */
 int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays);
 /* The program with slices leaving for the host and coming back so that the device holds `limit`

@@ -210,36 +210,47 @@ static void statistics_section(hy3d_schedule *s, hy3d__builder *b, const hy3d_ti
     hy3d__section_end(b);
 }
 
-/* The section of tiles that has this size; -1 where there is none yet. */
-static int32_t same_tile(const hy3d__arrays *a, const int64_t size[3])
+/* Sections of tiles that have steps of their own, one a size. */
+typedef struct sizes {
+    int32_t *sections;
+    int32_t count, room;
+} sizes;
+
+/* The one that has this size; -1 where there is none yet. */
+static int32_t same_tile(const hy3d__arrays *a, const sizes *known, const int64_t size[3])
 {
-    for (int32_t i = 0; i < a->section_count; i++) {
-        const hy3d_section *section = &a->sections[i];
-        if (section->kind == HY3D_SECTION_TILE && section->size[1] == size[1] &&
-            section->size[2] == size[2]) {
-            return i;
+    for (int32_t i = 0; i < known->count; i++) {
+        const hy3d_section *section = &a->sections[known->sections[i]];
+        if (section->size[1] == size[1] && section->size[2] == size[2]) {
+            return known->sections[i];
         }
     }
     return -1;
 }
 
 static void tile_section(hy3d_schedule *s, hy3d__builder *b, const hy3d_tiles_plan *tiles,
-                         int32_t index, int32_t pass, int64_t chunk)
+                         int32_t index, int32_t pass, int64_t chunk, sizes *known)
 {
     hy3d_tile tile;
     b->status = hy3d_tiles_at(tiles, index, &tile);
     const int64_t size[3] = {s->sizes[s->cut.node].frames, tile.in_stop[1] - tile.in_start[1],
                              tile.in_stop[2] - tile.in_start[2]};
-    const int32_t same = same_tile(b->arrays, size);
     if (b->status != HY3D_OK) {
         return;
     }
+    const int32_t same = same_tile(b->arrays, known, size);
     if (same >= 0) {
         hy3d__section_again(b, same);
     } else {
-        hy3d__section_begin(b, HY3D_SECTION_TILE, s->cut.node, s->request.graph.count - 1, size);
-        hy3d__order_chunks(b, s->cut.node, chunk);
-        hy3d__section_end(b);
+        known->sections = hy3d__grown(b->context, known->sections, known->count, &known->room,
+                                      sizeof *known->sections, &b->status);
+        if (b->status == HY3D_OK) {
+            known->sections[known->count++] = b->arrays->section_count;
+            hy3d__section_begin(b, HY3D_SECTION_TILE, s->cut.node, s->request.graph.count - 1,
+                                size);
+            hy3d__order_chunks(b, s->cut.node, chunk);
+            hy3d__section_end(b);
+        }
     }
     if (b->status == HY3D_OK) {
         hy3d_section *section = &b->arrays->sections[b->arrays->section_count - 1];
@@ -252,10 +263,30 @@ static void tile_section(hy3d_schedule *s, hy3d__builder *b, const hy3d_tiles_pl
     }
 }
 
+/* A tile that is largest along both axes, which are independent: some is. */
+static int32_t largest_tile(hy3d__builder *b, const hy3d_tiles_plan *tiles)
+{
+    int64_t at[2] = {0, 0};
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t beside = axis == 0 ? tiles->count[2] : 1;
+        for (; at[axis] < tiles->count[axis + 1] - 1 && b->status == HY3D_OK; at[axis]++) {
+            hy3d_tile tile;
+            b->status = hy3d_tiles_at(tiles, at[axis] * beside, &tile);
+            if (tile.in_stop[axis + 1] - tile.in_start[axis + 1] == tiles->extent[axis + 1]) {
+                break;
+            }
+        }
+    }
+    return (int32_t)(at[0] * tiles->count[2] + at[1]);
+}
+
 void hy3d__order_tiles(hy3d_schedule *s, hy3d__builder *b, const hy3d_candidate *candidate)
 {
     hy3d_tiles_plan tiles;
-    const int32_t passes = s->cut.group_norms > 0 ? s->request.statistic_passes : 0;
+    sizes known = {.sections = NULL};
+    const bool is_all = s->tiles_part == HY3D__TILES_ALL;
+    const int32_t passes = is_all && s->cut.group_norms > 0 ? s->request.statistic_passes : 0;
+    b->is_silent = !is_all && s->tiles_part != HY3D__TILES_LARGEST;
     b->status = hy3d__tiles_of(s, candidate->halo_row, candidate->level, &tiles);
     if (b->status == HY3D_OK && tiles.grains > HY3D_SCHEDULE_MAX_STEPS) {
         b->status = HY3D_ERR_OVERFLOW;
@@ -267,8 +298,15 @@ void hy3d__order_tiles(hy3d_schedule *s, hy3d__builder *b, const hy3d_candidate 
         if (s->cut.group_norms > 0) {
             statistics_section(s, b, &tiles, candidate->chunk);
         }
-        for (int32_t i = 0; i < tiles.grains && b->status == HY3D_OK; i++) {
-            tile_section(s, b, &tiles, i, pass > passes ? 0 : pass, candidate->chunk);
+        const int32_t first = is_all ? 0 : largest_tile(b, &tiles);
+        const int64_t stop = is_all ? tiles.grains : first + 1;
+        for (int32_t i = first; i < stop && b->status == HY3D_OK; i++) {
+            tile_section(s, b, &tiles, i, pass > passes ? 0 : pass, candidate->chunk, &known);
         }
     }
+    if (s->tiles_part == HY3D__TILES_PEAKS && b->status == HY3D_OK) {
+        hy3d__ask_at_peaks(b);
+    }
+    b->is_silent = false;
+    hy3d_free(b->context, known.sections);
 }

@@ -153,6 +153,8 @@ typedef struct hy3d_candidate {
      * is the peak of both together and host_bytes 0; of a candidate on_host beside a device,
      * host_bytes is that and device_bytes 0. */
     int64_t device_bytes, host_bytes;
+    int32_t is_bound;     /* it takes so much at least, which does not fit: it was given up before
+                             all of it was compiled; macs, steps and seconds are 0 */
     int64_t margin_bytes; /* planned on top: of device_bytes, beside a device of host_bytes where it
                              is on_host; of WHOLE 0 where own_bytes is not known */
     int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
@@ -183,8 +185,8 @@ typedef struct hy3d_tile_sizes {
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
  * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
- * that stays until the end (converted or packed weights). Asked once for steps that differ in
- * their place only. */
+ * that stays until the end (converted or packed weights), the same whichever of its steps that is.
+ * Asked once in a schedule for steps that differ in their place only, of sources of one size. */
 typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step,
                                                const hy3d_size *source, int32_t on_host,
                                                int64_t *workspace_bytes_out,
@@ -257,6 +259,7 @@ HY3D_BEGIN_DECLS
 /* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
  * the host, there the whole picture before tiles, and of these the fastest; of tiles the largest of
  * the first halo that has some. So a larger budget gives a faster program, or one of a better kind.
+ * Tiles that are too large are given up as soon as a part of their program does not fit (is_bound).
  * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
  * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
  * range; HY3D_ERR_UNSUPPORTED, no strategy that is allowed can run this graph;
@@ -279,7 +282,9 @@ HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule
 /* What comes after a step failed for this reason. `attempts`: how often it was tried (>= 1; of a
  * failure that no other attempt may cure, HY3D_STEP_ATTEMPTS). `can_widen`: a wider type is left.
  * After HY3D_ACTION_BEGIN_AGAIN hy3d_schedule_program gives what is begun. It
- * ends: each time a candidate fewer is left, or the same takes less. HY3D_ERR_INVALID_ARGUMENT: no
+ * ends: each time a candidate fewer is left, or the same takes less. Where no kernel can compute a
+ * layer in tiles of one size, it will hardly be another size that helps: of that halo, two further
+ * levels are tried there, the next that fits and the smallest. HY3D_ERR_INVALID_ARGUMENT: no
  * program runs, or attempts < 1. */
 HY3D_API hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *schedule,
                                             int32_t attempts, hy3d_reason reason, bool can_widen,

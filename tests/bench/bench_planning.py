@@ -1,79 +1,176 @@
-"""How long compiling a decode of HunyuanVideo takes, on shapes alone: no GPU is needed.
+"""How long the first plan of a decode takes, on shapes alone: no GPU and no weights are needed.
 
-    python tests/bench/bench_planning.py
+    python tests/bench/bench_planning.py [--vae NAME] [--device NAME] [--json]
 
-A line a decode, backend and budget: milliseconds of recording the graph and of compiling it, of
-which those of the workspace function; the program that was taken. The first line of a backend has
-its caches empty.
+A line a decode and budget, each in a process of its own whose caches are empty (it is forked, with
+all modules imported): the seconds of one core for the plan, of which those of recording the graph
+and of the workspace function, and how often that was asked; then what was taken, and its peaks as
+the core states them. Budgets: none; two thirds of what the decode takes without a limit, and a
+fifth of it; one byte, so that it goes to the host (on the CPU, nothing fits); there the smallest
+that does.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import sys
 import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLHunyuanVideo
 
-from hy3d_rocm import _core
-from hy3d_rocm.decode.families.hunyuan import HunyuanFamily
-from hy3d_rocm.decode.fused.backend import FusedBackend
-from hy3d_rocm.decode.fused.work import Machine
-from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.memory.predict import MetaWeights
+from hy3d_rocm.cli.plan import bare_vae
+from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.memory.steps import StepWorkspace
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.planning import backends, compiled
+from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.tools.subjects import latent_shape
 
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
-MACHINE = ((512 << 20, 128 << 20), (1, 0, 0), 50e12, 500e9, 20e-6, 2.0)
-DECODES = {"33 frames 640x608": (9, 80, 76), "129 frames 720x1280": (33, 90, 160)}
-BUDGETS = (1000 << 30, 16 << 30, 8 << 30, 4 << 30)
+# Frames, rows and columns of what is decoded.
+DECODES = {
+    "hunyuan": ((33, 608, 640), (129, 720, 1280)),
+    "wan21": ((33, 480, 832), (161, 720, 1280)),
+    "ltx": ((97, 512, 768), (257, 1024, 1536)),
+    "image": ((1, 1024, 1024), (1, 4096, 4096)),
+}
+DEVICES = ("gfx1100", "gpu", "cpu")
+SHARES = {"none": 0.0, "2/3": 2 / 3, "1/5": 1 / 5}
 
 
-def line(family: Any, name: str, size: tuple[int, int, int], budget: int) -> str:
-    began = time.perf_counter()
-    graph = record(family)
-    recorded = time.perf_counter()
-    weights = MetaWeights(BF16, GPU)
-    fused = FusedBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
-    backend = TorchBackend(weights) if name == "torch" else fused
-    workspace = StepWorkspace(graph, backend, OperatorWorkspace(GPU), BF16)
-    inside = [0.0, 0]
+@dataclass
+class Found:
+    """One plan. seconds: all of it. taken: the candidate's fields, None where nothing fits."""
 
-    def timed(*question: Any) -> tuple[int, int]:
-        start = time.perf_counter()
-        answer = workspace(*question)
-        inside[0] += time.perf_counter() - start
-        inside[1] += 1
-        return answer
+    seconds: float
+    recording: float
+    asking: float
+    questions: int
+    candidates: int
+    smallest: int
+    taken: dict[str, Any] | None
 
-    schedule = _core.compile_schedule(
-        graph.nodes, workspace=timed, size=size, element_bytes=2, input_bytes=2,
-        device_budget=budget, host_budget=96 << 30, may_spill=1, pins_powers=1, strategies=0b110,
-        device=MACHINE, host=MACHINE, copy_bytes_per_second=12e9,
-        halos=((32, 16, 32), (-1, 16, 32)), statistic_passes=1,
+    def line(self) -> str:
+        what = "nothing fits"
+        if self.taken is not None:
+            c = self.taken
+            host = " on the host" if c["on_host"] else ""
+            tiles = f" {c['tiles']} of level {c['level']}" if c["order"] == "tiles" else ""
+            less = f", {c['resident_bytes'] / 1e9:.2f} resident" if c["resident_bytes"] >= 0 else ""
+            what = (
+                f"{c['order']}{tiles}{host}, {c['steps']} steps, {c['device_bytes'] / 1e9:.3f} + "
+                f"{c['host_bytes'] / 1e9:.3f} GB{less}"
+            )
+        return (
+            f"{self.seconds:6.3f} s ({self.recording:.3f} recording, {self.asking:.3f} for "
+            f"{self.questions} questions), {self.candidates} candidates; {what}"
+        )
+
+
+def job_of(vae: str, size: tuple[int, int, int], device: str) -> Job:
+    on_cpu = device == "cpu"
+    dtype = torch.float32 if on_cpu else torch.bfloat16
+    place = torch.device("cpu" if on_cpu else "cuda")
+    backend: Any = backends.native_backend if on_cpu else backends.host_backend
+    if device.startswith("gfx"):
+        backend = backends.FusedOf(device)
+    family = family_for(torch.nn.Module.to(bare_vae(vae), dtype))
+    shape = latent_shape(family, *size)
+    return Job(family, shape, place, dtype, dtype, backend, is_fused=backends.runs_first(backend))
+
+
+def measure(job: Job, budget: int) -> Found:
+    """The plan under so many bytes, with the time of its parts."""
+    spent = {"recording": 0.0, "asking": 0.0, "questions": 0}
+    record, ask = compiled.record, StepWorkspace.__call__
+
+    def timed(name: str, run: Any, *given: Any) -> Any:
+        start = time.process_time()
+        try:
+            return run(*given)
+        finally:
+            spent[name] += time.process_time() - start
+
+    def counted(*given: Any) -> Any:
+        spent["questions"] += 1
+        return timed("asking", ask, *given)
+
+    compiled.record = lambda *given: timed("recording", record, *given)  # type: ignore[assignment]
+    StepWorkspace.__call__ = counted  # type: ignore[method-assign,assignment]
+    on_cpu = job.device.type == "cpu"
+    room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")
+    strategy = "auto" if not on_cpu else "streamed"
+    start = time.process_time()
+    found = compiled.compile_job(job, room, strategy)
+    if found.schedule.program is None and on_cpu:
+        found = compiled.compile_job(job, room, "tiled")
+    program = found.schedule.program
+    if program is not None:
+        found.plan()
+    return Found(
+        time.process_time() - start, spent["recording"], spent["asking"], int(spent["questions"]),
+        len(found.schedule.candidates), found.schedule.smallest_budget,
+        None if program is None else program.candidate,
     )  # fmt: skip
-    compiled = time.perf_counter()
-    program = schedule.program
-    found = {} if program is None else program.candidate
-    return (
-        f"{name:6} {budget >> 30:5} GiB: {1e3 * (recorded - began):5.1f} + "
-        f"{1e3 * (compiled - recorded):7.1f} ms, {int(inside[1])} questions "
-        f"{1e3 * inside[0]:.1f} ms; {found.get('order', 'nothing fits')}, "
-        f"{found.get('steps', 0)} steps, {found.get('device_bytes', 0) / 1e9:.2f} GB"
-    )
+
+
+def forked(job: Job, budget: int) -> Found:
+    """The same in a child, whose caches are as they are here: empty."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with os.fdopen(writing, "w") as file:
+                file.write(json.dumps(asdict(measure(job, budget))))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        text = file.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise RuntimeError("the child failed")
+    return Found(**json.loads(text))
+
+
+def plans(job: Job) -> Iterator[tuple[str, Found]]:
+    full = forked(job, NO_LIMIT)
+    yield "none", full
+    assert full.taken is not None
+    everything = full.taken["device_bytes"] + full.taken["margin_bytes"]
+    for name in ("2/3", "1/5"):
+        yield name, forked(job, int(everything * SHARES[name]))
+    least = forked(job, 1)
+    yield "1 B", least
+    if least.smallest > 1 and least.taken is None:
+        yield "least", forked(job, least.smallest)
 
 
 def main() -> None:
-    with torch.device("meta"):
-        vae = AutoencoderKLHunyuanVideo().to(BF16)
-    family = HunyuanFamily(vae)
-    for title, size in DECODES.items():
-        print(title)
-        for name in ("torch", "fused"):
-            for budget in BUDGETS:
-                print(line(family, name, size, budget))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--vae", choices=tuple(DECODES), action="append")
+    parser.add_argument("--device", choices=DEVICES, action="append")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    asked = parser.parse_args()
+    worst = 0.0
+    for device in DEVICES:  # imports what they import
+        measure(job_of("image", (1, 64, 64), device), NO_LIMIT)
+    for device in asked.device or DEVICES:
+        for vae in asked.vae or DECODES:
+            for size in DECODES[vae]:
+                title = f"{vae} {size[0]} x {size[2]}x{size[1]} {device}"
+                for budget, found in plans(job_of(vae, size, device)):
+                    worst = max(worst, found.seconds)
+                    if asked.json:
+                        print(json.dumps({"decode": title, "budget": budget, **asdict(found)}))
+                    else:
+                        print(f"{title:28} {budget:>5}: {found.line()}", flush=True)
+    sys.stderr.write(f"slowest: {worst:.3f} s\n")
 
 
 if __name__ == "__main__":

@@ -290,7 +290,8 @@ static void add_block(builder *b)
     }
 }
 
-/* Bytes of what takes memory: some hundreds to some ten thousands in these graphs. */
+/* Bytes of what takes memory: some hundreds to some ten thousands in these graphs. For some salts a
+ * smaller picture may take more. */
 static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size *source,
                              int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
 {
@@ -298,7 +299,6 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
     uint64_t state = made->salt ^ (uint64_t)step->node * 0x9e37U ^ (uint64_t)step->op << 32;
     const bool computes = step->op >= HY3D_STEP_CONV && step->op <= HY3D_STEP_OPAQUE &&
                           step->op != HY3D_STEP_TRIM;
-    (void)source;
     *workspace_out = *kept_out = 0;
     if (!computes || made->salt == 0) {
         return HY3D_OK;
@@ -307,6 +307,9 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
     state += (uint64_t)(step->frames[1] - step->frames[0]) + (uint64_t)on_host * 77;
     if (made->request.ranks > 1) {
         state += (uint64_t)(step->rows[1] - step->rows[0]) * 1009;
+    }
+    if (made->salt % 3 == 0) {
+        state += (uint64_t)source->rows * 1009 + (uint64_t)source->columns * 9176;
     }
     *workspace_out = (int64_t)(step_of(&state) % 2000);
     return HY3D_OK;

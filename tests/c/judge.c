@@ -145,7 +145,59 @@ static bool are_offered_the_same(judge *j, const schedules *of)
     return true;
 }
 
-/* No candidate is at least as good in all that counts, and faster. */
+/* Of tiles: whether `a` is of a halo that comes first, or larger under the same one. */
+static bool is_wider(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
+}
+
+/* What was given up takes no less than was said of it. Of the first halo, whose levels can be asked
+ * for. */
+static bool is_bound_right(judge *j, const hy3d_candidate *bound)
+{
+    const hy3d_schedule_request before = j->made->request;
+    hy3d_schedule_request *const r = &j->made->request;
+    const hy3d_candidate *all = NULL;
+    hy3d_schedule *schedule = NULL;
+    if (bound->halo_row != 0 || bound->fits || bound->seconds > 0 || bound->macs != 0 ||
+        bound->order != HY3D_ORDER_TILES) {
+        return bound->halo_row != 0 || object(j, "a bound fits, or says more than bytes");
+    }
+    r->only_level = bound->level + 1;
+    r->strategies = 1U << bound->strategy;
+    r->device_budget = r->host_budget = 0;
+    r->compiles_all = 1;
+    const hy3d_status status = hy3d_schedule_compile(j->context, r, &schedule);
+    *r = before;
+    if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
+        return object(j, "level %d alone: %s", bound->level, hy3d_status_name(status));
+    }
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    bool is_right = false;
+    for (int32_t i = 0; i < count; i++) {
+        is_right = is_right || (is_same_way(&all[i], bound) && !all[i].is_bound &&
+                                (all[i].status != HY3D_OK ||
+                                 (all[i].device_bytes >= bound->device_bytes &&
+                                  all[i].host_bytes >= bound->host_bytes)));
+    }
+    hy3d_schedule_destroy(j->context, schedule);
+    j->report->bounds++;
+    return is_right || object(j, "level %d takes less than %lld and %lld bytes", bound->level,
+                              (ll)bound->device_bytes, (ll)bound->host_bytes);
+}
+
+static bool bounds_are_right(judge *j, const hy3d_schedule *schedule)
+{
+    const hy3d_candidate *all = NULL;
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    bool are = true;
+    for (int32_t i = 0; i < count && are; i++) {
+        are = !all[i].is_bound || is_bound_right(j, &all[i]);
+    }
+    return are;
+}
+
+/* No candidate is at least as good in all that counts, and faster; of tiles, wider or larger. */
 static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
 {
     const hy3d_candidate *all = NULL;
@@ -156,9 +208,17 @@ static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
                                 all[i].device_bytes == chosen->device_bytes &&
                                 all[i].host_bytes == chosen->host_bytes);
         const bool tiles = all[i].order == HY3D_ORDER_TILES;
-        if (all[i].status == HY3D_OK && all[i].fits &&
-            tiles <= (chosen->order == HY3D_ORDER_TILES) &&
-            all[i].on_host <= chosen->on_host && all[i].seconds < chosen->seconds) {
+        const bool fits = all[i].status == HY3D_OK && all[i].fits;
+        if (fits && tiles && chosen->order == HY3D_ORDER_TILES &&
+            all[i].on_host == chosen->on_host && is_wider(&all[i], chosen)) {
+            return object(j, "candidate %d is of halo %d, level %d, the one taken of %d, %d", i,
+                          all[i].halo_row, all[i].level, chosen->halo_row, chosen->level);
+        }
+        if (fits && all[i].on_host < chosen->on_host) {
+            return object(j, "candidate %d fits on the device, the one taken is on the host", i);
+        }
+        if (fits && !tiles && all[i].on_host <= chosen->on_host &&
+            all[i].seconds < chosen->seconds) {
             return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
                           chosen->seconds);
         }
@@ -290,6 +350,9 @@ static bool judge_compiled(judge *j, const schedules *all, int32_t reason, choic
 {
     const hy3d_program *const program = hy3d_schedule_program(all->of[0]);
     out->smallest = hy3d_schedule_smallest_budget(all->of[0]);
+    if (!bounds_are_right(j, all->of[0])) {
+        return false;
+    }
     if ((program == NULL) != (out->status == HY3D_ERR_BUDGET_TOO_SMALL)) {
         return object(j, "%s, and program %p", hy3d_status_name(out->status),
                       (const void *)program);

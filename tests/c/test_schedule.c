@@ -222,6 +222,124 @@ START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_g
 }
 END_TEST
 
+/* Wan's decoder on a picture of many levels of tiles, with two halos. */
+static graphs_case tiled_case(void)
+{
+    graphs_case made;
+    graphs_make_known(GRAPHS_WAN, 4, &made);
+    graphs_request(&made, 5, 48, 64);
+    made.request.halos[0] = (hy3d_tile_sizes){32, 16, 32};
+    made.request.halos[1] = (hy3d_tile_sizes){16, 8, 16};
+    made.request.strategies = 1U << HY3D_STRATEGY_TILED | 1U << HY3D_STRATEGY_HOST;
+    return made;
+}
+
+/* Follows layers that no kernel can compute to the end. tries: programs in tiles of each halo, on
+ * the device and on the host; levels: theirs. */
+START_TEST(test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host)
+{
+    enum { MOST = 8 };
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = tiled_case();
+    int32_t tries[2][HY3D_SCHEDULE_MAX_HALOS] = {{0}}, levels[HY3D_SCHEDULE_MAX_HALOS][MOST] = {{0}};
+    hy3d_candidate last = {.status = HY3D_OK};
+    hy3d_schedule *const schedule = compiled(context, &made);
+    do {
+        last = hy3d_schedule_program(schedule)->candidate;
+        if (last.order == HY3D_ORDER_TILES) {
+            int32_t *const count = &tries[last.on_host][last.halo_row];
+            ck_assert_int_lt(*count, 3);
+            if (!last.on_host) {
+                levels[last.halo_row][*count] = last.level;
+            }
+            ++*count;
+        }
+    } while (fall(context, schedule, HY3D_REASON_NO_KERNEL, false) == HY3D_ACTION_BEGIN_AGAIN);
+    ck_assert(last.on_host);
+    ck_assert_int_eq(tries[0][0], 3);
+    ck_assert_int_eq(levels[0][0], 0);
+    ck_assert_int_eq(levels[0][1], 1);
+    ck_assert_int_gt(levels[0][2], 4); /* the smallest, not the next */
+    ck_assert_int_ge(tries[1][0], 1);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+typedef struct counted {
+    graphs_case *made;
+    hy3d_workspace_function inside;
+    int64_t questions;
+} counted;
+
+static hy3d_status count_question(void *user, const hy3d_step *step, const hy3d_size *source,
+                                  int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
+{
+    counted *const state = user;
+    state->questions += !on_host;
+    return state->inside(state->made, step, source, on_host, workspace_out, kept_out);
+}
+
+/* Questions of the device that a compile under this budget asks, and what it takes. */
+static int64_t questions_of(hy3d_context *context, int64_t budget, int32_t only_level,
+                            hy3d_candidate *taken)
+{
+    graphs_case made = tiled_case();
+    hy3d_schedule *schedule = NULL;
+    counted state = {.made = &made, .inside = made.request.workspace};
+    made.salt = 7;
+    made.request.graph.nodes = made.nodes;
+    made.request.workspace = count_question;
+    made.request.user = &state;
+    made.request.device_budget = budget;
+    made.request.only_level = only_level;
+    ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+    *taken = hy3d_schedule_program(schedule)->candidate;
+    hy3d_schedule_destroy(context, schedule);
+    return state.questions;
+}
+
+static int64_t smallest_of_tiles(hy3d_context *context)
+{
+    graphs_case made = tiled_case();
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    made.salt = 7;
+    made.request.strategies = 1U << HY3D_STRATEGY_TILED;
+    made.request.device_budget = 1;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    const int64_t smallest = hy3d_schedule_smallest_budget(schedule);
+    hy3d_schedule_destroy(context, schedule);
+    return smallest;
+}
+
+START_TEST(test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_candidate taken, alone;
+    ck_assert_int_eq(questions_of(context, 1, 0, &taken), 0);
+    ck_assert(taken.on_host);
+    questions_of(context, 0, 0, &taken);
+    ck_assert_int_eq(taken.level, 0);
+    const int64_t all = questions_of(context, taken.device_bytes / 3, 0, &taken);
+    ck_assert_int_ge(taken.level, 3);
+    ck_assert(!taken.on_host);
+    /* Nothing of them fits, and the host is not allowed: the smallest budget is named, and does. */
+    const int64_t smallest = smallest_of_tiles(context);
+    questions_of(context, smallest, 0, &alone);
+    ck_assert(!alone.on_host);
+    ck_assert_int_eq(alone.device_bytes, smallest);
+    questions_of(context, smallest - 1, 0, &alone);
+    ck_assert(alone.on_host);
+    /* What is asked of those given up is little beside what is asked of the one taken. */
+    const int64_t own = questions_of(context, 0, taken.level + 1, &alone);
+    ck_assert_int_eq(alone.device_bytes, taken.device_bytes);
+    ck_assert_int_lt(all, own + own / 2);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_margins_are_thousandths_to_the_byte)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -304,6 +422,9 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
     tcase_add_loop_test(
         tests, test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_given, 0, 4);
+    tcase_add_test(
+        tests, test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host);
+    tcase_add_test(tests, test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question);
     tcase_add_test(tests, test_margins_are_thousandths_to_the_byte);
     tcase_add_test(tests, test_a_budget_of_the_host_holds_without_one_of_the_device);
     tcase_add_test(tests, test_a_step_that_was_not_tried_can_not_fail);

@@ -231,12 +231,7 @@ def make_plan(
         return Plan(p, True, p.out[0], p.out[1])
     line_bytes = p.padded[2] * p.row_channels * p.itemsize
     budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
-    tiling = tiling or Tiling()
-    best = (float("inf"), 1, 1)
-    for th in _even(p.out[0]):
-        for hh in _even(p.out[1]):
-            if _reach(th, p, 0) * _reach(hh, p, 1) <= budget:
-                best = min(best, (_cost(p, th, hh, tiling), th, hh))
+    best = _cheapest(p, budget, tiling or Tiling())
     return Plan(p, False, best[1], best[2])
 
 
@@ -249,22 +244,38 @@ def _even(length: int) -> list[int]:
 _BALANCE = 200
 
 
-def _cost(p: Problem, th: int, hh: int, tiling: Tiling) -> float:
-    """Time of all boxes, in operations of a position."""
+def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]:
+    """Of the boxes of at most `budget` lines the one with the least time of all boxes, in
+    operations of a position, its frames and lines. What depends on one axis alone is computed once
+    for all of the other's lengths: plans ask for hundreds of boxes."""
     kt, kh, kw = p.kernel
     operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
-    copied = _copied(p.out[0], th, p, 0) * _copied(p.out[1], hh, p, 1) * p.padded[2]
-    traffic = copied * 2 * p.row_channels * p.itemsize * _BALANCE / operations
-    computed = 0.0
-    for t in {th, p.out[0] % th or th}:
-        for h in {hh, p.out[1] % hh or hh}:
-            count = (p.out[0] // th if t == th else 1) * (p.out[1] // hh if h == hh else 1)
-            lines = (t - 1) * _reach(h, p, 1) + h if p.is_flat else t * h
-            blocks = -(-lines * p.padded[2] // tiling.block_p)
-            waves = -(-blocks * tiling.blocks_n // tiling.units)
-            # Half a wave stands for what a launch costs.
-            computed += count * (waves + 0.5) * tiling.units * tiling.block_p / tiling.blocks_n
-    return traffic + computed
+    wide, is_flat, itemsize = p.padded[2], p.is_flat, p.row_channels * p.itemsize
+    units, block_p, blocks_n = tiling.units, tiling.block_p, tiling.blocks_n
+    lines_of = [
+        (hh, _reach(hh, p, 1), _copied(p.out[1], hh, p, 1) * wide,
+         [(h, p.out[1] // hh if h == hh else 1, _reach(h, p, 1))
+          for h in {hh, p.out[1] % hh or hh}])
+        for hh in _even(p.out[1])
+    ]  # fmt: skip
+    best = (float("inf"), 1, 1)
+    for th in _even(p.out[0]):
+        reach, copied = _reach(th, p, 0), _copied(p.out[0], th, p, 0)
+        frames = [(t, p.out[0] // th if t == th else 1) for t in {th, p.out[0] % th or th}]
+        for hh, reached, copied_lines, parts in lines_of:
+            if reach * reached > budget:
+                continue
+            computed = 0.0
+            for t, times in frames:
+                for h, count, height in parts:
+                    lines = (t - 1) * height + h if is_flat else t * h
+                    blocks = -(-lines * wide // block_p)
+                    waves = -(-blocks * blocks_n // units)
+                    # Half a wave stands for what a launch costs.
+                    computed += times * count * (waves + 0.5) * units * block_p / blocks_n
+            traffic = copied * copied_lines * 2 * itemsize * _BALANCE / operations
+            best = min(best, (traffic + computed, th, hh))
+    return best
 
 
 def _copied(length: int, step: int, p: Problem, axis: int) -> int:

@@ -160,8 +160,9 @@ class Compiled:
             host += found["margin_bytes"]
         else:
             device += found["margin_bytes"]
+        unknown = "it was given up as soon as a part of it did not fit" if found["is_bound"] else ""
         need = Need(
-            device, host, found["macs"], seconds=found["seconds"],
+            device, host, found["macs"], unknown, seconds=found["seconds"],
             stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
         )  # fmt: skip
         return Candidate(way, need, fits, note)
@@ -234,7 +235,11 @@ class Compiled:
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
         seen: dict[int, tuple[int, int, int]] = {}
-        for number, section in enumerate(self.program.sections):
+        # Tiles of one size share their steps.
+        all_sections = self.program.sections
+        first_of = {s["first_step"]: n for n, s in reversed([*enumerate(all_sections)])}
+        for number in sorted(first_of.values()):
+            section = all_sections[number]
             whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
             rows, columns = (sizes[0] if whole else sizes[cut])[2:]
             for step in map(ProgramStep._make, self.program.steps(number)):
