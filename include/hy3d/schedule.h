@@ -31,18 +31,18 @@
  * keys, all rows. What computes a slice makes this rank's rows of it (ENTER all rows of the slice:
  * each rank has the whole input; a TRIM all, too), and its macs are of these (of ATTEND of span
  * FRAME two projections of all rows). MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is
- * REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another rank, RECV fills
- * rows of another in; a slice that lacks none is complete. Both stand right behind the step that
- * makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising peers;
- * of what a step makes and frees there are none. A step that frees or drops a slice waits until it
- * was sent. All ranks make the same frames in the same order, so of each pair of ranks one's SENDs
- * to the other are in order the other's RECVs from it, of the same node, frames and rows: no rank
- * waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are LAYERS, CHUNKS and
- * PREFIX of graphs without OPAQUE, for whose MAPs a row is made of the rows at its place. A candidate
- * is compiled for every rank: it fits where it does on each, each of its peaks and its seconds are
- * those of the rank with the most, its sent_bytes, macs, steps and copies of all together; so ranks
- * whose requests differ in `rank` alone take the same. Seconds: what is sent is not hidden, each
- * rank's bytes take their time over link_bytes_per_second beside all else. */
+ * REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another rank, RECV
+ * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
+ * that makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising
+ * peers; of what a step makes and frees there are none. A step that frees or drops a slice waits
+ * until it was sent. All ranks make the same frames in the same order, so of each pair of ranks
+ * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
+ * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
+ * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose MAPs a row is made of the rows at
+ * its place. A candidate is compiled for every rank: it fits where it does on each, each of its
+ * peaks and its seconds are those of the rank with the most, its sent_bytes, macs, steps and copies
+ * of all together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is
+ * sent is not hidden, each rank's bytes over link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
