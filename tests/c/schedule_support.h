@@ -9,7 +9,7 @@
 TCase *hy3d_schedule_replay_cases(void);
 TCase *hy3d_schedule_refusal_cases(void);
 TCase *hy3d_schedule_cut_cases(void);
-TCase *hy3d_schedule_shard_cases(void);
+TCase *hy3d_schedule_team_cases(void);
 
 /* A program whose arrays may be changed. */
 typedef struct program_copy {

@@ -577,7 +577,7 @@ START_TEST(test_every_failing_allocation_of_ranks_is_survived)
 }
 END_TEST
 
-TCase *hy3d_schedule_shard_cases(void)
+TCase *hy3d_schedule_team_cases(void)
 {
     TCase *const tests = tcase_create("ranks");
     tcase_set_timeout(tests, 120);
