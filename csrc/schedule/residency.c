@@ -469,6 +469,16 @@ static hy3d_status bring_back(hy3d_context *context, spill *s, int32_t step, int
     return HY3D_OK;
 }
 
+/* The first step from `step` on before which a copy may begin: a step and what is sent of its
+ * result stand together. */
+static int32_t behind_exchange(const spill *s, int32_t step)
+{
+    while (step < s->step_count && is_exchange(&s->steps[step])) {
+        step++;
+    }
+    return step;
+}
+
 static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_t limit, bool early)
 {
     const hy3d_step *step = &s->steps[i];
@@ -483,11 +493,8 @@ static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_
     if (status == HY3D_OK) {
         status = bring_back(context, s, i, i, kept + made + beside, limit);
     }
-    int32_t next = i + 1;
-    while (next < s->step_count && is_exchange(&s->steps[next])) {
-        next++;
-    }
-    if (status == HY3D_OK && early && next < s->step_count) {
+    const int32_t next = behind_exchange(s, i + 1);
+    if (status == HY3D_OK && early && next < s->step_count && !is_exchange(step)) {
         status = bring_back(context, s, i, next, kept + made + beside, limit);
         status = status == HY3D_ERR_BUDGET_TOO_SMALL ? HY3D_OK : status;
     }
@@ -541,7 +548,7 @@ static hy3d_status place_stores(hy3d_context *context, const hy3d_schedule_reque
         while (at > s->made_at[event.slice] + 1 && starts[at] > free_until) {
             at--;
         }
-        status = note(context, s, at, event.slice, HY3D_STEP_STORE);
+        status = note(context, s, behind_exchange(s, at), event.slice, HY3D_STEP_STORE);
     }
     hy3d_free(context, memory);
     return status;

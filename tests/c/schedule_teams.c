@@ -188,7 +188,7 @@ START_TEST(test_up_sampled_rows_need_half_as_many)
 }
 END_TEST
 
-/* Of a frame's attention all rows of the source; of one over all frames the keys, each KEYS' part. */
+/* Of a frame's attention all rows of the source; of one over all frames the keys as they come. */
 START_TEST(test_keys_of_all_rows_are_gathered)
 {
     hy3d_context *const context = test_context("ref", 1);
