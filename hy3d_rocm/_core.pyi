@@ -120,6 +120,7 @@ def compile_schedule(
     own_bytes: int = -1,
     rank: int = 0,
     ranks: int = 0,
+    link_bytes_per_second: float = ...,
 ) -> Schedule:
     """The candidates for a graph; nodes have the fields of hy3d_node in their order, a request
     those of hy3d_schedule_request, machines and halos theirs as tuples in their order.

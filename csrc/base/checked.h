@@ -47,4 +47,15 @@ static inline bool hy3d__mul_size(size_t a, size_t b, size_t *out)
     return true;
 }
 
+/* Of two that are not negative; of 0 and another that one. */
+static inline int64_t hy3d__common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 #endif

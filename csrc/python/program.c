@@ -79,6 +79,7 @@ static const field request_fields[] = {
     REQUEST(own_bytes, WIDE, 1, -1),
     REQUEST(rank, SMALL, 1, 0),
     REQUEST(ranks, SMALL, 1, 0),
+    REQUEST(link_bytes_per_second, REAL, 1, 0),
 };
 
 static bool read_real(PyObject *value, const char *name, double *out)
@@ -299,7 +300,7 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisLs(LL)sisLsisssisisLsLsLsLsLsLsLsd}", "strategy",
+        "{sssssisisLsisisLs(LL)sisLsisssisisLsLsLsLsLsLsLsLsd}", "strategy",
         hy3d_strategy_name(c->strategy), "order", hy3d_order_name(c->order), "on_host",
         (int)c->on_host, "chunk", (int)c->chunk,
         "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
@@ -309,8 +310,9 @@ static PyObject *candidate_dict(const hy3d_candidate *c)
         hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits, "is_bound",
         (int)c->is_bound, "device_bytes",
         (long long)c->device_bytes, "host_bytes",
-        (long long)c->host_bytes, "margin_bytes", (long long)c->margin_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
-        (long long)c->loaded_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
+        (long long)c->host_bytes, "margin_bytes", (long long)c->margin_bytes, "stored_bytes",
+        (long long)c->stored_bytes, "loaded_bytes", (long long)c->loaded_bytes, "sent_bytes",
+        (long long)c->sent_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
         "seconds", c->seconds);
 }
 

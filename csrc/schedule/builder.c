@@ -75,10 +75,12 @@ static void list_readers(hy3d__builder *b)
 }
 
 hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_request *request,
-                                 int32_t on_host, hy3d__builder *builder_out)
+                                 const hy3d__shards *shards, int32_t on_host,
+                                 hy3d__builder *builder_out)
 {
     const size_t count = (size_t)request->graph.count;
     hy3d__builder b = {.context = context, .request = request, .graph = &request->graph};
+    b.shards = shards;
     b.on_host = on_host;
     void *memory[4] = {NULL, NULL, NULL, NULL};
     const size_t bytes[4] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
@@ -118,9 +120,10 @@ void hy3d__builder_destroy(hy3d__builder *b)
     hy3d_free(b->context, b->answers);
 }
 
-void hy3d__builder_reset(hy3d__builder *b, hy3d__arrays *arrays)
+void hy3d__builder_reset(hy3d__builder *b, int32_t rank, hy3d__arrays *arrays)
 {
     memset(b->kept_asked, 0, (size_t)b->graph->count * sizeof *b->kept_asked);
+    b->rank = rank;
     b->arrays = arrays;
     b->macs = 0;
     b->status = HY3D_OK;
@@ -187,17 +190,24 @@ static hy3d_status size_values(hy3d__builder *b, const int64_t size[3])
         }
         int64_t bytes = i == 0 ? b->request->input_bytes : b->request->element_bytes;
         if (!hy3d__mul_i64(bytes, state->size.channels, &bytes) ||
-            !hy3d__mul_i64(bytes, state->size.rows, &bytes) ||
-            !hy3d__mul_i64(bytes, state->size.columns, &bytes)) {
-            return HY3D_ERR_OVERFLOW;
-        }
-        state->frame_bytes = bytes;
-        if (!hy3d__mul_i64(bytes, state->size.frames, &bytes) || !hy3d__add_i64(all, bytes, &all) ||
+            !hy3d__mul_i64(bytes, state->size.columns, &state->row_bytes) ||
+            !hy3d__mul_i64(state->row_bytes, state->size.rows, &bytes) ||
+            !hy3d__mul_i64(bytes, state->size.frames, &bytes) || !hy3d__add_i64(all, bytes, &all) ||
             all > MOST_BYTES) {
             return HY3D_ERR_OVERFLOW;
         }
+        state->rows = hy3d__share_of(b->shards, b->rank, state->size.rows);
+        state->slice_rows = hy3d__rows_needed(b->shards, i, b->rank, state->size.rows);
+        state->most_rows = hy3d__largest_share(b->shards, state->size.rows);
+        state->frame_bytes = state->row_bytes * state->most_rows;
     }
     return HY3D_OK;
+}
+
+static bool has_no_rows(const hy3d__builder *b)
+{
+    const hy3d__rows rows = b->states[b->from].rows;
+    return rows.first == rows.stop;
 }
 
 void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from, int32_t to,
@@ -246,9 +256,29 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
     a->sections[a->section_count++] = section;
 }
 
+/* A rank without rows has nothing to do but that others wait for it where all of them reduce. */
+static void keep_reduces_only(hy3d__arrays *a)
+{
+    hy3d_section *section = &a->sections[a->section_count - 1];
+    int32_t kept = section->first_step;
+    for (int32_t i = kept; i < a->step_count; i++) {
+        if (a->steps[i].op == HY3D_STEP_REDUCE) {
+            a->kept[kept] = a->kept[i];
+            a->steps[kept] = a->steps[i];
+            a->steps[kept++].first_ref = 0;
+        }
+    }
+    a->step_count = kept;
+    a->slice_count = section->first_slice;
+    a->ref_count = 0;
+}
+
 void hy3d__section_end(hy3d__builder *b)
 {
     hy3d__arrays *a = b->arrays;
+    if (b->status == HY3D_OK && has_no_rows(b)) {
+        keep_reduces_only(a);
+    }
     if (b->status == HY3D_OK) {
         hy3d_section *section = &a->sections[a->section_count - 1];
         section->steps = a->step_count - section->first_step;
@@ -286,8 +316,9 @@ static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t 
     const hy3d_slice slice = {
         .node = node,
         .frames = {first, stop},
-        .rows = {0, state->size.rows},
-        .bytes = state->frame_bytes * (stop - first),
+        .rows = {state->slice_rows.first, state->slice_rows.stop},
+        .bytes = state->row_bytes * (state->slice_rows.stop - state->slice_rows.first) *
+                 (stop - first),
     };
     a->slices[a->slice_count++] = slice;
     return number;
@@ -371,6 +402,12 @@ int64_t hy3d__needed(const hy3d__builder *b, int32_t value)
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
+static void set(int64_t range[2], int64_t first, int64_t stop)
+{
+    range[0] = first;
+    range[1] = stop;
+}
+
 static hy3d_step *last_step(hy3d__builder *b)
 {
     return &b->arrays->steps[b->arrays->step_count - 1];
@@ -391,7 +428,7 @@ static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
         .op = (int32_t)op,
         .node = node,
         .slice = -1,
-        .rows = {0, b->states[node].size.rows},
+        .rows = {b->states[node].rows.first, b->states[node].rows.stop},
         .peer = -1,
         .first_ref = a->ref_count,
     };
@@ -449,6 +486,7 @@ static bool may_overwrite(const hy3d__builder *b, const hy3d_step *step, int32_t
 {
     const hy3d_slice *over = slice_at(b, slice), *made = slice_at(b, step->slice);
     return over->frames[0] == step->frames[0] && over->frames[1] == step->frames[1] &&
+           over->rows[0] == made->rows[0] && over->rows[1] == made->rows[1] &&
            over->bytes == made->bytes && is_freed(b, step, slice);
 }
 
@@ -556,8 +594,9 @@ void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
 /* Asks for what the step that was appended takes beside its slices. */
 static void ask(hy3d__builder *b, hy3d_step *step)
 {
+    const bool is_idle = has_no_rows(b) && step->op != HY3D_STEP_REDUCE;
     const hy3d__answer *answer =
-        b->request->workspace == NULL || b->is_silent ? NULL : answer_to(b, step);
+        b->request->workspace == NULL || b->is_silent || is_idle ? NULL : answer_to(b, step);
     if (answer == NULL) {
         return;
     }
@@ -569,6 +608,31 @@ static void ask(hy3d__builder *b, hy3d_step *step)
 }
 
 /* --- what follows a step ---------------------------------------------------------------------- */
+
+/* What this rank has just made of a slice goes to the ranks that lack it, and what it lacks of
+ * those frames comes from the others. */
+static void exchange(hy3d__builder *b, int32_t slice, int64_t first, int64_t stop)
+{
+    const hy3d_slice made = *slice_at(b, slice);
+    const int64_t rows = b->states[made.node].size.rows;
+    const int32_t ranks = b->shards->ranks;
+    for (int32_t i = 0; i < 2 * ranks && b->status == HY3D_OK; i++) {
+        const bool sends = i < ranks;
+        const int32_t peer = i % ranks;
+        hy3d__rows sent;
+        if (!hy3d__rows_sent(b->shards, made.node, made.is_keys != 0, rows,
+                             sends ? b->rank : peer, sends ? peer : b->rank, &sent)) {
+            continue;
+        }
+        hy3d_step *step = new_step(b, sends ? HY3D_STEP_SEND : HY3D_STEP_RECV, made.node);
+        if (step != NULL) {
+            step->slice = slice;
+            step->peer = peer;
+            set(step->frames, first, stop);
+            set(step->rows, sent.first, sent.stop);
+        }
+    }
+}
 
 static void emit_ready(hy3d__builder *b)
 {
@@ -632,8 +696,12 @@ static void finish(hy3d__builder *b, hy3d_step *step)
     }
     mark_overwrite(b, step);
     ask(b, step);
+    const int32_t slice = step->slice;
+    if (makes && b->status == HY3D_OK && value != b->from && !is_freed(b, step, slice)) {
+        exchange(b, slice, step->frames[0], step->frames[1]); /* then `step` may lie elsewhere */
+    }
     if (measured) {
-        take_moments(b, value, step->slice);
+        take_moments(b, value, slice);
     }
     if (value == b->output) {
         emit_ready(b);
@@ -642,10 +710,13 @@ static void finish(hy3d__builder *b, hy3d_step *step)
 
 /* --- the steps of each kind ------------------------------------------------------------------- */
 
-static void set(int64_t range[2], int64_t first, int64_t stop)
+/* Those of this rank's rows of what a node makes, of the multiply-accumulates for all: they are a
+ * multiple of the rows before a shuffle by `shuffled`. */
+static int64_t macs_here(const hy3d__state *state, int32_t shuffled, int64_t macs)
 {
-    range[0] = first;
-    range[1] = stop;
+    return macs < 0 ? macs
+                    : macs / (state->size.rows / shuffled) *
+                          ((state->rows.stop - state->rows.first) / shuffled);
 }
 
 static void count_macs(hy3d__builder *b, hy3d_step *step, int64_t macs)
@@ -659,8 +730,10 @@ static void count_macs(hy3d__builder *b, hy3d_step *step, int64_t macs)
 void hy3d__do_enter(hy3d__builder *b, int64_t stop)
 {
     hy3d_step *step = new_step(b, HY3D_STEP_ENTER, b->from);
+    const hy3d__state *state = &b->states[b->from];
     if (step != NULL) {
-        set(step->frames, b->states[b->from].made, stop);
+        set(step->frames, state->made, stop);
+        set(step->rows, state->slice_rows.first, state->slice_rows.stop);
         finish(b, step);
     }
 }
@@ -717,7 +790,8 @@ void hy3d__do_conv(hy3d__builder *b, int32_t index, int64_t stop)
     if (node->other >= 0) {
         refer(b, node->other, step->frames[0], step->frames[1], &step->others);
     }
-    count_macs(b, step, hy3d__conv_macs(node, &b->states[node->source].size, stop - first));
+    const int64_t macs = hy3d__conv_macs(node, &b->states[node->source].size, stop - first);
+    count_macs(b, step, macs_here(state, node->shuffle[1], macs));
     state->own = stop;
     state->made = step->frames[1];
     finish(b, step);
@@ -736,6 +810,7 @@ void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
         hy3d_slice *keys = slice_at(b, state->keys);
         int64_t elements = keys->frames[1];
         keys->is_keys = 1;
+        set(keys->rows, 0, state->size.rows);
         if (!hy3d__mul_i64(elements, state->size.rows * state->size.columns, &elements) ||
             !hy3d__mul_i64(elements, 2 * node->width, &elements) ||
             !hy3d__mul_i64(elements, b->request->element_bytes, &keys->bytes) ||
@@ -752,10 +827,29 @@ void hy3d__do_keys(hy3d__builder *b, int32_t index, int64_t stop)
     set(step->frames, state->own, stop);
     set(step->reads, state->own, stop);
     refer(b, node->source, state->own, stop, &step->sources);
-    count_macs(b, step, hy3d__projection_macs(node, &state->size, stop - state->own, 2));
+    const int64_t first = state->own;
+    const int64_t macs = hy3d__projection_macs(node, &state->size, stop - first, 2);
+    count_macs(b, step, macs_here(state, 1, macs));
     state->own = stop;
     release(b, node->source);
     ask(b, step);
+    exchange(b, state->keys, first, stop);
+}
+
+/* Of span FRAME, keys and values of all rows are projected beside. */
+static int64_t attend_macs(const hy3d__builder *b, int32_t index, int64_t first, int64_t stop)
+{
+    const hy3d_node *node = &b->graph->nodes[index];
+    const hy3d__state *state = &b->states[index];
+    const int64_t two = hy3d__projection_macs(node, &state->size, stop - first, 2);
+    const int64_t scores = hy3d__score_macs(node, &state->size, first, stop);
+    int64_t macs = -1;
+    if (two < 0 || scores < 0 ||
+        !hy3d__add_i64(macs_here(state, 1, two), macs_here(state, 1, scores), &macs) ||
+        (node->span == HY3D_SPAN_FRAME && !hy3d__add_i64(macs, two, &macs))) {
+        return -1;
+    }
+    return macs;
 }
 
 void hy3d__do_attend(hy3d__builder *b, int32_t index, int64_t stop)
@@ -768,14 +862,7 @@ void hy3d__do_attend(hy3d__builder *b, int32_t index, int64_t stop)
     if (step == NULL) {
         return;
     }
-    const int64_t projections = node->span == HY3D_SPAN_FRAME ? 4 : 2;
-    const int64_t a = hy3d__projection_macs(node, &state->size, stop - first, projections);
-    const int64_t c = hy3d__score_macs(node, &state->size, first, stop);
-    int64_t macs = -1;
-    if (a >= 0 && c >= 0 && !hy3d__add_i64(a, c, &macs)) {
-        macs = -1;
-    }
-    count_macs(b, step, macs);
+    count_macs(b, step, attend_macs(b, index, first, stop));
     set(step->frames, first, stop);
     set(step->reads, first, stop);
     refer(b, node->source, first, stop, &step->sources);
@@ -864,7 +951,7 @@ void hy3d__do_trim(hy3d__builder *b, int32_t value)
     const int32_t old = state->slices[state->first];
     const hy3d_slice slice = *slice_at(b, old);
     const int64_t kept = slice.frames[1] - needed;
-    if (slice.bytes == 0 || needed <= slice.frames[0] ||
+    if (state->frame_bytes == 0 || needed <= slice.frames[0] ||
         2 * kept > slice.frames[1] - slice.frames[0]) {
         return;
     }
@@ -874,6 +961,7 @@ void hy3d__do_trim(hy3d__builder *b, int32_t value)
     }
     set(step->frames, needed, slice.frames[1]);
     set(step->reads, needed, slice.frames[1]);
+    set(step->rows, slice.rows[0], slice.rows[1]);
     step->slice = new_slice(b, value, needed, slice.frames[1]);
     if (step->slice < 0 || !add_ref(b, old, &step->sources) || !add_ref(b, old, &step->frees)) {
         return;

@@ -10,6 +10,7 @@
 
 #include "hy3d/schedule.h"
 #include "schedule/frames.h"
+#include "schedule/shards.h"
 
 /* A program's arrays while they grow. */
 typedef struct hy3d__arrays {
@@ -26,7 +27,11 @@ typedef struct hy3d__arrays {
 typedef struct hy3d__state {
     hy3d__frames frames;      /* of a CONV */
     hy3d_size size;           /* of the value, in this section */
-    int64_t frame_bytes;
+    hy3d__rows rows;          /* this rank's share of it */
+    hy3d__rows slice_rows;    /* of its slices */
+    int64_t most_rows;        /* of the largest share: what sizes of slices go by, on every rank */
+    int64_t row_bytes;        /* of one row of one frame */
+    int64_t frame_bytes;      /* of most_rows */
     int64_t made;             /* frames of the value that were made */
     int64_t shown;            /* of these, frames that its readers may see */
     int64_t own;              /* CONV: own frames made; MAP: frames of the source read; ATTENTION:
@@ -68,6 +73,8 @@ typedef struct hy3d__builder {
     int32_t output;           /* the value that is given away; -1: none */
     int64_t emitted;          /* frames of it that were */
     int32_t on_host;
+    const hy3d__shards *shards;
+    int32_t rank;
     int64_t slice_bytes;
     int64_t macs;
     bool reduces;             /* norms are computed, not given */
@@ -80,10 +87,11 @@ void *hy3d__grown(hy3d_context *context, void *array, int32_t count, int32_t *ro
                   hy3d_status *status);
 
 hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_request *request,
-                                 int32_t on_host, hy3d__builder *builder_out);
+                                 const hy3d__shards *shards, int32_t on_host,
+                                 hy3d__builder *builder_out);
 void hy3d__builder_destroy(hy3d__builder *builder);
-/* Forgets what kept_asked and the sums hold: another program begins. */
-void hy3d__builder_reset(hy3d__builder *builder, hy3d__arrays *arrays);
+/* Forgets what kept_asked and the sums hold: another program begins, that of `rank`. */
+void hy3d__builder_reset(hy3d__builder *builder, int32_t rank, hy3d__arrays *arrays);
 void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays);
 
 /* A section over the nodes behind `from` up to `to`, of which `from` gives the input: of `size`
@@ -96,7 +104,7 @@ void hy3d__section_again(hy3d__builder *builder, int32_t section);
 
 /* The next step of a node, up to frame `stop`: of the source for ENTER, KEYS and MAP, of the own
  * frames for CONV, else of the value. Each appends one computing step and what belongs to it
- * (MOMENTS and EMIT behind it). */
+ * (SEND, RECV, MOMENTS and EMIT behind it). */
 void hy3d__do_reduce(hy3d__builder *builder, int32_t node);
 void hy3d__do_enter(hy3d__builder *builder, int64_t stop);
 void hy3d__do_pass(hy3d__builder *builder, int32_t node, int64_t stop);

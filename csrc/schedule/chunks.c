@@ -12,23 +12,13 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* state's rate: `rate` / `per` times `factor` / `divided`; what does not fit stays as it is. */
 static void set_rate(hy3d__state *state, int64_t rate, int64_t per, int64_t factor, int64_t divided)
 {
     state->rate = rate;
     state->per = per;
     if (hy3d__mul_i64(rate, factor, &state->rate) && hy3d__mul_i64(per, divided, &state->per)) {
-        const int64_t common = divisor(state->rate, state->per);
+        const int64_t common = hy3d__common_divisor(state->rate, state->per);
         state->rate /= common;
         state->per /= common;
     } else {

@@ -14,6 +14,11 @@
 /* After a tile that no kernel can compute, so many further levels of its halo are tried there. */
 #define FURTHER 2
 
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t budget_of(int64_t budget)
 {
     return budget > 0 ? budget : INT64_MAX;
@@ -62,10 +67,13 @@ static bool right_request(const hy3d_schedule_request *r)
         }
     }
     const bool one_rank = r->ranks <= 1 && r->rank == 0;
+    const bool right_ranks = one_rank || (r->rank >= 0 && r->rank < r->ranks &&
+                                          r->ranks <= HY3D__MAX_RANKS &&
+                                          right_rate(r->link_bytes_per_second));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
            r->input_bytes <= 16 && r->own_bytes >= -1 && r->own_bytes <= most &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
-           (one_rank || (r->rank >= 0 && r->rank < r->ranks)) && r->statistic_passes >= 0 &&
+           right_ranks && r->statistic_passes >= 0 &&
            r->statistic_passes <= 64 && r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
            right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
            (r->is_host || right_machine(&r->device)) &&
@@ -80,7 +88,7 @@ static hy3d__builder *builder_for(hy3d_context *context, hy3d_schedule *s, int32
     hy3d__builder *b = &s->builders[on_host];
     *status = HY3D_OK;
     if (!s->built[on_host]) {
-        *status = hy3d__builder_create(context, &s->request, on_host, b);
+        *status = hy3d__builder_create(context, &s->request, &s->shards, on_host, b);
         s->built[on_host] = *status == HY3D_OK;
     }
     return *status == HY3D_OK ? b : NULL;
@@ -95,9 +103,9 @@ static void own_code(const hy3d_schedule *s, hy3d__builder *b)
     hy3d__section_end(b);
 }
 
-/* Before anything leaves. */
+/* One rank's program, before anything leaves. */
 static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c,
-                         hy3d__arrays *arrays)
+                         int32_t rank, hy3d__arrays *arrays)
 {
     hy3d_status status;
     const int32_t last = s->request.graph.count - 1;
@@ -105,7 +113,7 @@ static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_can
     if (b == NULL) {
         return status;
     }
-    hy3d__builder_reset(b, arrays);
+    hy3d__builder_reset(b, rank, arrays);
     b->slice_bytes = c->slice_bytes;
     if (c->order == HY3D_ORDER_WHOLE) {
         own_code(s, b);
@@ -166,6 +174,7 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     c->margin_bytes = margin_of(r, c);
     c->stored_bytes = cost->stored_bytes;
     c->loaded_bytes = cost->loaded_bytes;
+    c->sent_bytes = cost->sent_bytes;
     c->macs = cost->macs;
     c->steps = cost->steps;
     c->seconds = cost->seconds;
@@ -198,38 +207,68 @@ static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
     return HY3D_OK;
 }
 
-/* `c` with its results; `arrays` is its program where it is not NULL. */
-static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c,
-                               hy3d__arrays *program)
+/* One rank's program of a candidate, empty after an error. */
+static hy3d_status compile_rank(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c,
+                                int32_t rank, hy3d__arrays *program_out)
 {
     hy3d__arrays plain = {.steps = NULL}, spilled = {.steps = NULL};
-    hy3d__cost cost;
-    const int64_t prefix = c->order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0;
-    c->macs = 0;
-    hy3d_status status = build(context, s, c, &plain);
+    hy3d_status status = build(context, s, c, rank, &plain);
     const bool leaves = c->resident_bytes >= 0;
     if (status == HY3D_OK && leaves) {
         status = hy3d__spill(context, &s->request, &plain, c->resident_bytes, c->is_early != 0,
                              &spilled);
     }
+    if (leaves || status != HY3D_OK) {
+        hy3d__arrays_destroy(context, &plain);
+    }
+    *program_out = leaves ? spilled : plain;
+    return status;
+}
+
+/* Adds what one rank's program of a candidate takes to what those of the ranks before it do. */
+static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const hy3d_candidate *c,
+                            const hy3d__arrays *program, hy3d__cost *all)
+{
+    hy3d__cost one;
+    const int64_t prefix = c->order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0;
+    const hy3d_status status =
+        hy3d__measure(context, &s->request, c->on_host, program, prefix, &one);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    all->device_bytes = most(all->device_bytes, one.device_bytes);
+    all->host_bytes = most(all->host_bytes, one.host_bytes);
+    all->both_bytes = most(all->both_bytes, one.both_bytes);
+    all->seconds = one.seconds > all->seconds ? one.seconds : all->seconds;
+    all->steps += one.steps;
+    const bool fits = hy3d__add_i64(all->stored_bytes, one.stored_bytes, &all->stored_bytes) &&
+                      hy3d__add_i64(all->loaded_bytes, one.loaded_bytes, &all->loaded_bytes) &&
+                      hy3d__add_i64(all->sent_bytes, one.sent_bytes, &all->sent_bytes) &&
+                      hy3d__add_i64(all->macs, one.macs, &all->macs);
+    return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
+}
+
+/* `c` with its results. */
+static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+{
+    hy3d__cost cost = {.steps = 0};
+    hy3d_status status = HY3D_OK;
+    c->macs = 0;
+    for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
+        hy3d__arrays program;
+        status = compile_rank(context, s, c, rank, &program);
+        if (status == HY3D_OK && c->order != HY3D_ORDER_WHOLE) {
+            status = add_rank(context, s, c, &program, &cost);
+        }
+        hy3d__arrays_destroy(context, &program);
+    }
     if (status == HY3D_OK && c->order == HY3D_ORDER_WHOLE) {
         c->steps = 1;
         status = whole_cost(s, c);
     } else if (status == HY3D_OK) {
-        status = hy3d__measure(context, &s->request, c->on_host, leaves ? &spilled : &plain, prefix,
-                               &cost);
-        if (status == HY3D_OK) {
-            take_cost(s, &cost, c);
-        }
+        take_cost(s, &cost, c);
     }
     c->status = (int32_t)status;
-    if (program != NULL && status == HY3D_OK) {
-        *program = leaves ? spilled : plain;
-        hy3d__arrays_destroy(context, leaves ? &plain : &spilled);
-        return status;
-    }
-    hy3d__arrays_destroy(context, &plain);
-    hy3d__arrays_destroy(context, &spilled);
     return status;
 }
 
@@ -282,7 +321,7 @@ static hy3d_status look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candida
     if (has_failed(s, c)) {
         return HY3D_OK;
     }
-    const hy3d_status status = compile_one(context, s, c, NULL);
+    const hy3d_status status = compile_one(context, s, c);
     c->fits = c->fits && status == HY3D_OK;
     if (is_fatal(status)) {
         return status;
@@ -293,22 +332,25 @@ static hy3d_status look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candida
 
 /* --- with less resident ----------------------------------------------------------------------- */
 
-/* A candidate under one limit, from the program that keeps everything. */
+/* A candidate under one limit, from the programs of all ranks that keep everything. */
 static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const hy3d__arrays *plain,
                                  hy3d_candidate *c)
 {
-    hy3d__arrays spilled = {.steps = NULL};
-    hy3d__cost cost;
-    hy3d_status status = hy3d__spill(context, &s->request, plain, c->resident_bytes,
-                                     c->is_early != 0, &spilled);
-    if (status == HY3D_OK) {
-        status = hy3d__measure(context, &s->request, 0, &spilled, 0, &cost);
+    hy3d__cost cost = {.steps = 0};
+    hy3d_status status = HY3D_OK;
+    for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
+        hy3d__arrays spilled = {.steps = NULL};
+        status = hy3d__spill(context, &s->request, &plain[rank], c->resident_bytes,
+                             c->is_early != 0, &spilled);
+        if (status == HY3D_OK) {
+            status = add_rank(context, s, c, &spilled, &cost);
+        }
+        hy3d__arrays_destroy(context, &spilled);
     }
     if (status == HY3D_OK) {
         take_cost(s, &cost, c);
     }
     c->status = (int32_t)status;
-    hy3d__arrays_destroy(context, &spilled);
     return status;
 }
 
@@ -316,11 +358,17 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
  * is asked of the first limits that the host's budget allows, so it is the same under any budget. */
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *all)
 {
-    hy3d__arrays plain = {.steps = NULL};
+    hy3d__arrays plain[HY3D__MAX_RANKS] = {{.steps = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
-    hy3d_status status = build(context, s, all, &plain);
-    const int64_t least = status == HY3D_OK ? hy3d__least_resident(&s->request, &plain) : 0;
+    hy3d_status status = HY3D_OK;
+    int64_t least = 0;
+    for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
+        status = build(context, s, all, rank, &plain[rank]);
+        if (status == HY3D_OK) {
+            least = most(least, hy3d__least_resident(&s->request, &plain[rank]));
+        }
+    }
     for (int32_t i = 0; i < LIMITS && !is_fatal(status); i++) {
         const int64_t limit = least + (all->device_bytes - least) / LIMITS * i;
         bool allowed = false;
@@ -331,7 +379,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
             hy3d_candidate c = *all;
             c.resident_bytes = limit;
             c.is_early = early;
-            status = measure_limit(context, s, &plain, &c);
+            status = measure_limit(context, s, plain, &c);
             if (status != HY3D_OK) {
                 continue;
             }
@@ -345,7 +393,9 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
         }
         is_bounded = is_bounded || allowed;
     }
-    hy3d__arrays_destroy(context, &plain);
+    for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
+        hy3d__arrays_destroy(context, &plain[rank]);
+    }
     if (is_fatal(status)) {
         return status;
     }
@@ -449,7 +499,7 @@ static hy3d_status look_at_part(hy3d_context *context, hy3d_schedule *s, hy3d__t
 {
     hy3d_candidate bound = *c;
     s->tiles_part = part;
-    const hy3d_status status = compile_one(context, s, &bound, NULL);
+    const hy3d_status status = compile_one(context, s, &bound);
     s->tiles_part = HY3D__TILES_ALL;
     *may_fit_out = status != HY3D_OK || bound.fits;
     if (status == HY3D_OK) {
@@ -646,11 +696,15 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     s->count = 0;
     s->chosen = -1;
     s->smallest = INT64_MAX;
-    if (allows(s, HY3D_STRATEGY_WHOLE)) {
+    const bool is_alone = s->shards.ranks == 1;
+    if (is_alone && allows(s, HY3D_STRATEGY_WHOLE)) {
         status = whole(context, s);
     }
-    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED)) {
+    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED) && (is_alone || !s->has_opaque)) {
         status = streamed(context, s, 0);
+    }
+    if (!is_alone) {
+        return status;
     }
     if (status == HY3D_OK && allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
         status = tiled(context, s, 0);
@@ -674,8 +728,8 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
     if (s->chosen < 0) {
         return HY3D_ERR_BUDGET_TOO_SMALL;
     }
-    const hy3d_status status =
-        compile_one(context, s, &s->candidates[s->chosen], &s->arrays);
+    const hy3d_status status = compile_rank(context, s, &s->candidates[s->chosen],
+                                            s->request.rank, &s->arrays);
     if (status != HY3D_OK) {
         s->chosen = -1;
         return status;
@@ -795,7 +849,7 @@ static hy3d_status find_smallest(hy3d_context *context, hy3d_schedule *s)
         status = look_at_part(context, s, HY3D__TILES_LARGEST, &c, &may_fit);
         if (status == HY3D_OK && needed_budget(&s->request, &c) < s->smallest) {
             c.is_bound = 0;
-            status = compile_one(context, s, &c, NULL);
+            status = compile_one(context, s, &c);
             status = is_fatal(status) ? status : HY3D_OK;
             note_smallest(s, &c);
         }
@@ -844,7 +898,11 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
         s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
     }
-    s->can_tile = status == HY3D_OK && tiles_fit(s);
+    s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
+    if (status == HY3D_OK) {
+        status = hy3d__shards_create(context, &s->request.graph, s->sizes,
+                                     s->request.ranks, &s->shards);
+    }
     return status;
 }
 
@@ -858,9 +916,6 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
     hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
     if (status == HY3D_OK && !right_request(request)) {
         status = HY3D_ERR_INVALID_ARGUMENT;
-    }
-    if (status == HY3D_OK && request->ranks > 1) {
-        status = HY3D_ERR_UNSUPPORTED;
     }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
@@ -897,6 +952,7 @@ void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
         }
     }
     hy3d__arrays_destroy(context, &s->arrays);
+    hy3d__shards_destroy(context, &s->shards);
     hy3d_free(context, s->nodes);
     hy3d_free(context, s->sizes);
     hy3d_free(context, s->candidates);

@@ -19,6 +19,7 @@ struct hy3d_schedule {
     hy3d_node *nodes;
     hy3d_size *sizes; /* of all values, on the whole picture */
     hy3d_cut cut;
+    hy3d__shards shards;
     bool has_group_norms, has_opaque, can_tile;
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */

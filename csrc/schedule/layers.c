@@ -27,7 +27,7 @@ static void require(hy3d__builder *b, int32_t value, int64_t stop)
     if (value != b->from) {
         return;
     }
-    const int64_t elements = state->size.channels * state->size.rows * state->size.columns;
+    const int64_t elements = state->size.channels * state->most_rows * state->size.columns;
     const int64_t step = frames_in(b, elements * b->request->element_bytes);
     while (b->status == HY3D_OK && state->made < stop) {
         hy3d__do_enter(b, least(state->made + step, state->size.frames));
@@ -42,7 +42,8 @@ static int64_t conv_frame_bytes(const hy3d__builder *b, int32_t index)
     const hy3d__state *state = &b->states[index];
     const hy3d_size *source = &b->states[node->source].size;
     const int64_t made = most(state->frames.made, state->frames.made_first);
-    const int64_t rows = source->rows * node->up[1] + node->before[1] + node->after[1];
+    const int64_t shared = b->states[node->source].most_rows;
+    const int64_t rows = shared * node->up[1] + node->before[1] + node->after[1];
     const int64_t columns = source->columns * node->up[2] + node->before[2] + node->after[2];
     const double result = (double)state->frame_bytes * (double)made;
     const double padded = (double)source->channels * (double)rows * (double)columns *

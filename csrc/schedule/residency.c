@@ -16,6 +16,19 @@ static bool is_copy(const hy3d_step *step)
     return step->op == HY3D_STEP_STORE || step->op == HY3D_STEP_LOAD || step->op == HY3D_STEP_DROP;
 }
 
+static bool is_exchange(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_SEND || step->op == HY3D_STEP_RECV;
+}
+
+/* Bytes of the rows that a SEND sends. */
+static int64_t sent_bytes(const hy3d_step *step, const hy3d_slice *slice)
+{
+    const int64_t rows = slice->rows[1] - slice->rows[0];
+    const int64_t each = slice->bytes / (rows * (slice->frames[1] - slice->frames[0]));
+    return each * (step->rows[1] - step->rows[0]) * (step->frames[1] - step->frames[0]);
+}
+
 /* Whether the step makes its slice: the first KEYS of a node makes its keys. */
 static bool makes(const hy3d_step *step)
 {
@@ -28,7 +41,6 @@ static bool makes(const hy3d_step *step)
     case HY3D_STEP_ADD:
     case HY3D_STEP_TRIM:
     case HY3D_STEP_OPAQUE:
-    case HY3D_STEP_RECV:
         return step->slice >= 0;
     case HY3D_STEP_KEYS:
         return step->frames[0] == 0;
@@ -78,6 +90,12 @@ static double step_seconds(const hy3d_schedule_request *request, const hy3d_mach
     }
     if (step->op == HY3D_STEP_EMIT) {
         return (double)slices[step->slice].bytes / request->copy_bytes_per_second;
+    }
+    if (is_exchange(step)) {
+        const bool sends = step->op == HY3D_STEP_SEND;
+        return sends ? (double)sent_bytes(step, &slices[step->slice]) /
+                           request->link_bytes_per_second
+                     : 0;
     }
     double bytes = read_bytes(step, refs, slices);
     bytes += step->slice >= 0 ? (double)slices[step->slice].bytes : 0;
@@ -162,6 +180,11 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
     if (is_copy(step)) {
         walk_copy(w, step, &slices[step->slice]);
         return true;
+    }
+    if (step->op == HY3D_STEP_SEND &&
+        !hy3d__add_i64(w->cost.sent_bytes, sent_bytes(step, &slices[step->slice]),
+                       &w->cost.sent_bytes)) {
+        return false;
     }
     w->device += kept + made_bytes(step, slices);
     int64_t sum;
@@ -314,7 +337,8 @@ typedef struct spill {
     const hy3d_slice *slices;
     int32_t step_count, slice_count;
     int32_t *uses, *first_use, *cursor; /* steps that read each slice, in order */
-    int32_t *made_at, *left_at;         /* of each slice; left_at: its first DROP, -1 for none */
+    int32_t *made_at, *left_at;         /* of each slice; made_at: when it is complete; left_at: its
+                                           first DROP, -1 for none */
     unsigned char *on_device, *stored;
     int32_t *resident;                  /* slices on the device */
     int32_t resident_count;
@@ -332,7 +356,7 @@ static int32_t read_slice(const spill *s, const hy3d_step *step, int32_t i)
         return s->arrays->refs[step->first_ref + i];
     }
     const bool concerned = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
-                           step->op == HY3D_STEP_SEND ||
+                           is_exchange(step) ||
                            (step->op == HY3D_STEP_KEYS && step->frames[0] > 0);
     return i == step->sources + step->others && concerned ? step->slice : -1;
 }
@@ -349,7 +373,7 @@ static void list_uses(spill *s)
                     s->uses[s->cursor[slice]++] = i;
                 }
             }
-            if (pass == 0 && makes(&s->steps[i])) {
+            if (pass == 0 && (makes(&s->steps[i]) || s->steps[i].op == HY3D_STEP_RECV)) {
                 s->made_at[s->steps[i].slice] = i;
             }
         }
@@ -484,6 +508,16 @@ static hy3d_status bring_back(hy3d_context *context, spill *s, int32_t step, int
     return HY3D_OK;
 }
 
+/* The first step from `step` on before which a copy may begin: a step and what is sent of its
+ * result stand together. */
+static int32_t behind_exchange(const spill *s, int32_t step)
+{
+    while (step < s->step_count && is_exchange(&s->steps[step])) {
+        step++;
+    }
+    return step;
+}
+
 static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_t limit, bool early)
 {
     const hy3d_step *step = &s->steps[i];
@@ -498,8 +532,9 @@ static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_
     if (status == HY3D_OK) {
         status = bring_back(context, s, i, i, kept + made + beside, limit);
     }
-    if (status == HY3D_OK && early && i + 1 < s->step_count) {
-        status = bring_back(context, s, i, i + 1, kept + made + beside, limit);
+    const int32_t next = behind_exchange(s, i + 1);
+    if (status == HY3D_OK && early && next < s->step_count && !is_exchange(step)) {
+        status = bring_back(context, s, i, next, kept + made + beside, limit);
         status = status == HY3D_ERR_BUDGET_TOO_SMALL ? HY3D_OK : status;
     }
     if (status != HY3D_OK) {
@@ -552,7 +587,7 @@ static hy3d_status place_stores(hy3d_context *context, const hy3d_schedule_reque
         while (at > s->made_at[event.slice] + 1 && starts[at] > free_until) {
             at--;
         }
-        status = note(context, s, at, event.slice, HY3D_STEP_STORE);
+        status = note(context, s, behind_exchange(s, at), event.slice, HY3D_STEP_STORE);
     }
     hy3d_free(context, memory);
     return status;
@@ -736,7 +771,9 @@ int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__a
             }
             read += twice ? 0 : arrays->slices[refs[k]].bytes;
         }
-        if (step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS) {
+        const bool concerns = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
+                              is_exchange(step);
+        if (concerns && !arrays->slices[step->slice].is_keys) {
             read += arrays->slices[step->slice].bytes;
         }
         const int64_t made = step->op == HY3D_STEP_KEYS ? 0 : made_bytes(step, arrays->slices);

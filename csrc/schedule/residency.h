@@ -6,7 +6,7 @@
 
 typedef struct hy3d__cost {
     int64_t device_bytes, host_bytes, both_bytes; /* peaks; both: of their sum */
-    int64_t stored_bytes, loaded_bytes;
+    int64_t stored_bytes, loaded_bytes, sent_bytes;
     int64_t macs, steps;
     double seconds;
 } hy3d__cost;

@@ -23,20 +23,26 @@
  * dropped again after a LOAD.
  *
  * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
- * the rows of all values, rank r holds of a value of R rows those from U * r / ranks * (R / U) up
- * to U * (r + 1) / ranks * (R / U) (divisions rounded down, from the left). A slice has those and,
- * where a convolution or an attention of span FRAME of this rank reads more, the rows between the
- * first and the last that are read, too; a slice of keys has all rows. What computes a slice makes
- * this rank's rows of it (ENTER all of its rows: each rank has the whole input; a TRIM all, too);
- * SEND begins to send such rows to another rank, RECV fills rows of others in, and a slice that
- * lacks none is complete. A step that frees a slice waits until it was sent. MOMENTS, GATHER and
- * EMIT are of this rank's rows; REDUCE sums over all ranks. All ranks make the same frames in the
- * same order, so of each pair of ranks one's SENDs to the other are in order the other's RECVs from
- * it, of the same node, frames and rows: no rank waits for ever. A rank whose share is empty has
- * REDUCE steps alone. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose
- * MAPs a row is made of the rows at its place. A candidate is compiled for every rank: it fits
- * where it does on each, its bytes and seconds are those of the rank with the most, its sent_bytes,
- * macs and copies of all together; so ranks whose requests differ in `rank` alone take the same. */
+ * the rows of all values and of what each convolution makes before its shuffle, rank r holds of R
+ * rows those from U * r / ranks * (R / U) up to U * (r + 1) / ranks * (R / U) (divisions rounded
+ * down, from the left). A slice has those of its value and, where this rank's rows of a convolution
+ * read others of that value, whichever frames, all between the first and the last of them, too
+ * (padding reads the row at the border); where an attention of span FRAME reads the value, and of
+ * keys, all rows. What computes a slice makes this rank's rows of it (ENTER all rows of the slice:
+ * each rank has the whole input; a TRIM all, too), and its macs are of these (of ATTEND of span
+ * FRAME two projections of all rows). MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is
+ * REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another rank, RECV
+ * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
+ * that makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising
+ * peers; of what a step makes and frees there are none. A step that frees or drops a slice waits
+ * until it was sent. All ranks make the same frames in the same order, so of each pair of ranks
+ * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
+ * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
+ * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose MAPs a row is made of the rows at
+ * its place. A candidate is compiled for every rank: it fits where it does on each, each of its
+ * peaks and its seconds are those of the rank with the most, its sent_bytes, macs, steps and copies
+ * of all together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is
+ * sent is not hidden, each rank's bytes over link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 

@@ -8,7 +8,7 @@
 
 /* 1: requests of several ranks must be compiled wherever schedule.h offers that. 0: they may be
  * unsupported. */
-#define JUDGE_WANTS_RANKS 0
+#define JUDGE_WANTS_RANKS 1
 
 typedef struct judge_report {
     char text[640]; /* "": nothing to object to */

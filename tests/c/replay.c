@@ -330,8 +330,7 @@ static void walk_section(replay_walk *walk, int32_t number)
     replay_close(walk);
 }
 
-/* What the budget must hold beside so many bytes. */
-static int64_t margin_of(const hy3d_schedule_request *request, int64_t bytes)
+int64_t replay_margin(const hy3d_schedule_request *request, int64_t bytes)
 {
     const int64_t share = bytes / 1000 * request->margin_permille +
                           bytes % 1000 * request->margin_permille / 1000;
@@ -347,7 +346,7 @@ bool replay_is_within(const hy3d_schedule_request *request, const hy3d_candidate
 {
     const int64_t device = candidate->device_bytes, host = candidate->host_bytes;
     const bool is_beside = candidate->on_host && !request->is_host;
-    const int64_t margin = margin_of(request, is_beside ? host : device);
+    const int64_t margin = replay_margin(request, is_beside ? host : device);
     if (is_beside && !request->is_unified) {
         return is_below(host + margin, request->host_budget);
     }
@@ -390,7 +389,7 @@ bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
     }
     return agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
-                 margin_of(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&
+                 replay_margin(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&
            agree(walk, "host bytes", candidate->host_bytes, stated->host_bytes) &&
            agree(walk, "stored bytes", candidate->stored_bytes, stated->stored_bytes) &&
            agree(walk, "loaded bytes", candidate->loaded_bytes, stated->loaded_bytes) &&

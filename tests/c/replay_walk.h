@@ -85,6 +85,8 @@ replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_prog
 void replay_walk_free(replay_walk *walk);
 /* What a candidate would state of what was replayed, and whether that fits. */
 hy3d_candidate replay_stated(const replay_walk *walk);
+/* What the budget must hold beside so many bytes. */
+int64_t replay_margin(const hy3d_schedule_request *request, int64_t bytes);
 bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated);
 bool replay_is_laid_out(replay_walk *walk);
 

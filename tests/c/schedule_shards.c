@@ -1,6 +1,4 @@
-/* Programs of several ranks made from compiled ones of a single rank, so that the replayer of
- * several ranks meets every kind of step and graph: it accepts them, and objects to damage done to
- * them. Their rows come from the replayer itself, so they say nothing of the compiler. */
+/* Compiled programs of several ranks are accepted by the replayer, and damage to them is not. */
 #include "schedule_support.h"
 
 #include <stdlib.h>
@@ -13,153 +11,7 @@ typedef struct shards {
     int32_t ranks;
     program_copy of[REPLAY_MOST_RANKS];
     const hy3d_program *programs[REPLAY_MOST_RANKS];
-    /* A step that may not write over a slice of other rows; -1. */
-    int32_t unlike[REPLAY_MOST_RANKS];
 } shards;
-
-typedef struct sharder {
-    const hy3d_schedule_request *request;
-    const hy3d_program *one;
-    replay_values values;
-    replay_rows *rows[REPLAY_MOST_RANKS];
-    int32_t rank;
-    program_copy *out;
-    int32_t unlike;
-} sharder;
-
-static void set(int64_t to[2], const int64_t from[2])
-{
-    to[0] = from[0];
-    to[1] = from[1];
-}
-
-static const hy3d_slice *slice_of(const sharder *s, const hy3d_step *step)
-{
-    return step->slice < 0 ? NULL : &s->out->slices[step->slice];
-}
-
-static void put(sharder *s, const hy3d_step *step)
-{
-    hy3d_program *const program = &s->out->program;
-    s->out->steps[program->step_count++] = *step;
-    s->out->sections[0].steps++;
-}
-
-static bool is_made_for_nothing(const sharder *s, const hy3d_step *step)
-{
-    const int32_t *const frees = s->out->refs + step->first_ref + step->sources + step->others;
-    for (int32_t i = 0; i < step->frees; i++) {
-        if (frees[i] == step->slice) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What `from` makes of the step's value and `to` has. */
-static bool are_wanted(const sharder *s, const hy3d_step *step, int32_t from, int32_t to,
-                       int64_t rows[2])
-{
-    const replay_rows *const maker = &s->rows[from][step->node];
-    const replay_rows *const reader = &s->rows[to][step->node];
-    const int64_t *const held = reader->held;
-    set(rows, maker->own);
-    if (reader->own[0] == reader->own[1]) {
-        return false;
-    }
-    if (!slice_of(s, step)->is_keys) {
-        rows[0] = held[0] > rows[0] ? held[0] : rows[0];
-        rows[1] = held[1] < rows[1] ? held[1] : rows[1];
-    }
-    return rows[0] < rows[1];
-}
-
-static void exchange(sharder *s, const hy3d_step *step)
-{
-    for (int32_t op = HY3D_STEP_SEND; op <= HY3D_STEP_RECV; op++) {
-        for (int32_t peer = 0; peer < s->request->ranks; peer++) {
-            hy3d_step copy = {.op = op, .node = step->node, .slice = step->slice, .peer = peer};
-            const bool sends = op == HY3D_STEP_SEND;
-            set(copy.frames, step->frames);
-            if (peer != s->rank && are_wanted(s, step, sends ? s->rank : peer,
-                                              sends ? peer : s->rank, copy.rows)) {
-                put(s, &copy);
-            }
-        }
-    }
-}
-
-/* A slice with other rows can't be written over. */
-static void keep_overwrite(sharder *s, hy3d_step *step)
-{
-    const int32_t *const refs = s->out->refs + step->first_ref;
-    if (step->flags & HY3D_STEP_OVERWRITE) {
-        const int32_t target = step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
-        const int64_t *const rows = s->out->slices[target].rows;
-        const int64_t *const held = s->rows[s->rank][step->node].held;
-        const bool is_same = rows[0] == held[0] && rows[1] == held[1];
-        step->flags &= is_same ? ~0 : ~HY3D_STEP_OVERWRITE;
-        s->unlike = is_same ? s->unlike : s->out->program.step_count;
-    }
-}
-
-static void shard_step(sharder *s, hy3d_step step)
-{
-    const hy3d_slice *const slice = slice_of(s, &step);
-    const bool is_whole = step.op == HY3D_STEP_ENTER || step.op == HY3D_STEP_TRIM;
-    const bool copies = step.op >= HY3D_STEP_STORE && step.op <= HY3D_STEP_LOAD;
-    const hy3d_graph *const graph = &s->request->graph;
-    const int32_t source = graph->nodes[step.node].source;
-    int64_t kept = 0;
-    if (slice != NULL) {
-        set(step.rows, is_whole || copies ? slice->rows : s->rows[s->rank][slice->node].own);
-    }
-    keep_overwrite(s, &step);
-    step.macs = replay_macs(graph, &s->values, &step);
-    step.workspace_bytes = 0;
-    if (source >= 0) {
-        ck_assert_ok(s->request->workspace(s->request->user, &step, &s->values.of[source].size,
-                                           s->one->candidate.on_host, &step.workspace_bytes,
-                                           &kept));
-    }
-    put(s, &step);
-    if ((replay_makes(&step) || step.op == HY3D_STEP_KEYS) && !is_whole &&
-        !is_made_for_nothing(s, &step)) {
-        exchange(s, &step);
-    }
-}
-
-static void shard_slice(sharder *s, hy3d_slice *slice)
-{
-    const replay_walk walk = {.request = s->request, .values = s->values};
-    const int64_t all[2] = {0, s->values.of[slice->node].size.rows};
-    set(slice->rows, slice->is_keys ? all : s->rows[s->rank][slice->node].held);
-    slice->bytes = replay_bytes(&walk, slice, slice->frames[1] - slice->frames[0],
-                                slice->rows[1] - slice->rows[0]);
-    slice->host_bytes = replay_host_bytes(s->request, slice->bytes);
-}
-
-static void shard_rank(sharder *s, program_copy *out)
-{
-    const hy3d_program *const one = s->one;
-    const replay_rows *const output = &s->rows[s->rank][s->request->graph.count - 1];
-    const bool has_share = output->own[0] < output->own[1];
-    *out = program_copy_of(one);
-    s->out = out;
-    free(out->steps);
-    out->steps = replay_room((int64_t)one->step_count * 2 * REPLAY_MOST_RANKS, sizeof *out->steps);
-    out->program.steps = out->steps;
-    out->program.step_count = out->sections[0].steps = 0;
-    out->program.slice_count = out->sections[0].slices = has_share ? one->slice_count : 0;
-    for (int32_t i = 0; i < out->program.slice_count; i++) {
-        shard_slice(s, &out->slices[i]);
-    }
-    for (int32_t i = 0; i < one->step_count; i++) {
-        if (has_share || one->steps[i].op == HY3D_STEP_REDUCE) {
-            shard_step(s, one->steps[i]);
-        }
-    }
-}
 
 /* The candidate says what is replayed. */
 static void take_figures(const hy3d_schedule_request *request, shards *to)
@@ -175,33 +27,11 @@ static void take_figures(const hy3d_schedule_request *request, shards *to)
         candidate->sent_bytes = verdict.sent_bytes;
         candidate->macs = verdict.macs;
         candidate->steps = verdict.steps;
+        const bool is_beside = candidate->on_host && !request->is_host;
+        candidate->margin_bytes =
+            replay_margin(request, is_beside ? candidate->host_bytes : candidate->device_bytes);
         candidate->seconds += (double)verdict.sent_bytes / request->link_bytes_per_second;
     }
-}
-
-/* Not to be moved afterwards. */
-static void shards_make(const hy3d_schedule_request *request, const hy3d_program *one, shards *out)
-{
-    const hy3d_graph *const graph = &request->graph;
-    const int32_t nodes[2] = {0, graph->count - 1};
-    sharder s = {.request = request, .one = one};
-    out->ranks = request->ranks;
-    s.values = replay_values_make(
-        graph, nodes[0], nodes[1], (hy3d_size){graph->nodes[0].channels, request->size[0],
-                                               request->size[1], request->size[2]});
-    for (int32_t rank = 0; rank < request->ranks; rank++) {
-        s.rows[rank] = replay_rows_make(graph, &s.values, nodes, rank, request->ranks);
-    }
-    for (s.rank = 0; s.rank < request->ranks; s.rank++) {
-        s.unlike = -1;
-        shard_rank(&s, &out->of[s.rank]);
-        out->unlike[s.rank] = s.unlike;
-        out->programs[s.rank] = &out->of[s.rank].program;
-    }
-    for (int32_t rank = 0; rank < request->ranks; rank++) {
-        free(s.rows[rank]);
-    }
-    replay_values_free(&s.values);
 }
 
 static void shards_free(shards *from)
@@ -217,8 +47,27 @@ static void shards_copy(const shards *from, shards *out)
     for (int32_t rank = 0; rank < from->ranks; rank++) {
         out->of[rank] = program_copy_of(&from->of[rank].program);
         out->programs[rank] = &out->of[rank].program;
-        out->unlike[rank] = from->unlike[rank];
     }
+}
+
+/* Compiles the request for each rank. Whether there are programs; `out` is not to be moved. */
+static bool shards_make(hy3d_context *context, graphs_case *made, shards *out)
+{
+    out->ranks = 0;
+    for (int32_t rank = 0; rank < made->request.ranks; rank++) {
+        hy3d_schedule *schedule = NULL;
+        made->request.rank = rank;
+        if (hy3d_schedule_compile(context, &made->request, &schedule) == HY3D_OK) {
+            out->of[rank] = program_copy_of(hy3d_schedule_program(schedule));
+            out->programs[rank] = &out->of[rank].program;
+            out->ranks++;
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    made->request.rank = 0;
+    ck_assert_msg(out->ranks == 0 || out->ranks == made->request.ranks, "%d of %d ranks compile",
+                  out->ranks, made->request.ranks);
+    return out->ranks > 0;
 }
 
 /* One of the SENDs and RECVs at random; -1: there is none. */
@@ -328,13 +177,27 @@ static bool leave_out_both(test_random *random, const hy3d_graph *graph, shards 
     return is;
 }
 
+/* A slice of other rows, freed by the step, is written over. */
 static bool write_over(shards *all, int32_t rank)
 {
-    if (all->unlike[rank] < 0) {
-        return false;
+    program_copy *const of = &all->of[rank];
+    for (int32_t i = 0; i < of->program.step_count; i++) {
+        hy3d_step *const step = &of->steps[i];
+        const int32_t *const refs = of->refs + step->first_ref;
+        const bool adds = step->op == HY3D_STEP_ADD;
+        if (step->slice < 0 || (!adds && (step->op != HY3D_STEP_CONV || step->others == 0))) {
+            continue;
+        }
+        const int32_t target = adds ? refs[0] : refs[step->sources];
+        const int64_t *const rows = of->slices[target].rows;
+        const int64_t *const made = of->slices[step->slice].rows;
+        const bool is_same = rows[0] == made[0] && rows[1] == made[1];
+        if (!is_same && (step->flags & HY3D_STEP_OVERWRITE) == 0) {
+            step->flags |= HY3D_STEP_OVERWRITE;
+            return true;
+        }
     }
-    all->of[rank].steps[all->unlike[rank]].flags |= HY3D_STEP_OVERWRITE;
-    return true;
+    return false;
 }
 
 static void damage_shards(const hy3d_schedule_request *request, const shards *from,
@@ -384,24 +247,17 @@ static void count(const shards *of, sums *to)
     }
 }
 
-static void judge_shards(graphs_case *made, const hy3d_program *one, test_random *random,
-                         uint64_t number, sums *to)
+static void judge_shards(const hy3d_schedule_request *request, const shards *of,
+                         test_random *random, uint64_t number, sums *to)
 {
-    shards of;
     replay_verdict verdict;
-    made->request.ranks = (int32_t)test_between(random, 2, 6);
-    made->request.device_budget = made->request.host_budget = 0;
-    shards_make(&made->request, one, &of);
-    take_figures(&made->request, &of);
-    ck_assert_msg(replay_ranks(&made->request, of.programs, &verdict), "case %llu, %d ranks: %s",
-                  (unsigned long long)number, made->request.ranks, verdict.text);
-    count(&of, to);
-    damage_shards(&made->request, &of, random, &to->objections);
-    shards_free(&of);
-    made->request.ranks = 1;
+    ck_assert_msg(replay_ranks(request, of->programs, &verdict), "case %llu, %d ranks: %s",
+                  (unsigned long long)number, of->ranks, verdict.text);
+    count(of, to);
+    damage_shards(request, of, random, &to->objections);
 }
 
-START_TEST(test_shards_of_compiled_programs_are_accepted_and_damage_to_them_is_not)
+START_TEST(test_programs_of_ranks_are_accepted_and_damage_to_them_is_not)
 {
     test_random random = test_rng(20270102);
     hy3d_context *const context = test_context("ref", 1);
@@ -409,20 +265,19 @@ START_TEST(test_shards_of_compiled_programs_are_accepted_and_damage_to_them_is_n
     for (uint64_t i = 0; i < 400; i++) {
         graphs_case made;
         graphs_seed seed;
-        hy3d_schedule *schedule = NULL;
+        shards of;
         graphs_random_shared(graphs_numbers_of(&seed, i), &made);
-        made.request.ranks = 1;
         made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
         made.request.device_budget = i % 2 == 0 ? 0 : tight_budget(context, &made);
-        if (hy3d_schedule_compile(context, &made.request, &schedule) == HY3D_OK) {
-            judge_shards(&made, hy3d_schedule_program(schedule), &random, i, &all);
+        if (shards_make(context, &made, &of)) {
+            judge_shards(&made.request, &of, &random, i, &all);
+            shards_free(&of);
         }
-        hy3d_schedule_destroy(context, schedule);
     }
     ck_assert_int_gt(all.sends, 5000);
     ck_assert_int_gt(all.empty, 50);
     ck_assert_int_gt(all.objections, 1500);
-    test_count("programs shared by ranks and replayed", all.programs);
+    test_count("programs of several ranks replayed", all.programs);
     test_count("SENDs in them", all.sends);
     test_count("ranks of them without a share", all.empty);
     test_count("damaged programs of ranks objected to", all.objections);
@@ -434,7 +289,6 @@ TCase *hy3d_schedule_shards_cases(void)
 {
     TCase *const tests = tcase_create("shards");
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests,
-                   test_shards_of_compiled_programs_are_accepted_and_damage_to_them_is_not);
+    tcase_add_test(tests, test_programs_of_ranks_are_accepted_and_damage_to_them_is_not);
     return tests;
 }

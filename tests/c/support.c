@@ -94,7 +94,7 @@ void test_count(const char *what, long count)
 void test_notes_report(bool has_failed)
 {
     char line[256], before[256] = "";
-    figure figures[8] = {{"", 0}};
+    figure figures[12] = {{"", 0}};
     long blas = 0, other = 0, here = 0;
     rewind(notes);
     while (fgets(line, sizeof line, notes) != NULL) {

@@ -436,5 +436,6 @@ Suite *hy3d_schedule_suite(void)
     suite_add_tcase(suite, hy3d_schedule_refusal_cases());
     suite_add_tcase(suite, hy3d_schedule_cut_cases());
     suite_add_tcase(suite, hy3d_schedule_transfer_cases());
+    suite_add_tcase(suite, hy3d_schedule_team_cases());
     return suite;
 }

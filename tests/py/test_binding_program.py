@@ -69,6 +69,17 @@ def test_a_program_tells_its_steps_and_slices() -> None:
     assert program.prefix_bytes == 0
 
 
+def test_a_program_of_a_rank_tells_what_it_sends_and_receives() -> None:
+    of_two = [compiled(rank=rank, ranks=2, link_bytes_per_second=1e9).program for rank in range(2)]
+    row = 8 * 7 * 4  # bytes of one row of one frame
+    assert of_two[0].candidate == of_two[1].candidate
+    assert of_two[0].candidate["sent_bytes"] == 2 * 5 * row
+    for rank, program in enumerate(of_two):
+        other = 1 - rank
+        moved = [(s[0], s[7], s[9]) for s in program.steps(0) if s[0] in (15, 16)]
+        assert set(moved) == {(15, (2 + rank, 3 + rank), other), (16, (3 - rank, 4 - rank), other)}
+
+
 def test_where_nothing_fits_there_is_no_program_and_a_smallest_budget() -> None:
     schedule = compiled(device_budget=1)
     assert schedule.program is None
@@ -147,6 +158,8 @@ def test_nodes_that_are_no_graph_are_refused_in_a_sentence(
             ValueError,
             "is nan: it must be above 0 and finite",
         ),
+        ("link_bytes_per_second", 0, ValueError, "link_bytes_per_second is 0: it must be above"),
+        ("ranks", 2, ValueError, "The request for a program was refused"),
         ("device", MACHINE[:5], ValueError, "device has 5 values: it needs 6"),
         ("device", 1, TypeError, "device must be a tuple"),
         ("device", changed(MACHINE, 2, -1.0), ValueError, "device.macs_per_second is -1.0"),

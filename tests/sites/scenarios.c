@@ -189,20 +189,13 @@ static hy3d_status fingerprint(hy3d_context *context, const scenario *self)
                              (uint64_t *)(void *)self->result);
 }
 
-/* HunyuanVideo's decoder with less on the device than all, then what follows until nothing is left:
- * tiles, and the host. The result: steps of each program. */
-static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
+/* A decode's program, then what follows until nothing is left. The result: steps of each. */
+static hy3d_status compile_all(hy3d_context *context, graphs_case *made, const scenario *self)
 {
-    static graphs_case made;
     hy3d_schedule *schedule = NULL;
     hy3d_action action = HY3D_ACTION_BEGIN_AGAIN;
     int32_t steps[PROGRAMS] = {0};
-    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
-    graphs_request(&made, 2, 4, 4);
-    made.request.halos[1].smallest = 0;
-    made.request.device.slice_bytes[0] = 20000;
-    made.request.device_budget = 60000;
-    hy3d_status status = hy3d_schedule_compile(context, &made.request, &schedule);
+    hy3d_status status = hy3d_schedule_compile(context, &made->request, &schedule);
     for (int i = 0; i < PROGRAMS && status == HY3D_OK && action == HY3D_ACTION_BEGIN_AGAIN; i++) {
         steps[i] = hy3d_schedule_program(schedule)->step_count;
         status = hy3d_schedule_fallback(context, schedule, HY3D_STEP_ATTEMPTS,
@@ -211,6 +204,33 @@ static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
     hy3d_schedule_destroy(context, schedule);
     memcpy(self->result, steps, sizeof steps);
     return status;
+}
+
+/* HunyuanVideo's decoder with less on the device than all, then tiles, and the host. */
+static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
+{
+    static graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
+    graphs_request(&made, 2, 4, 4);
+    made.request.halos[1].smallest = 0;
+    made.request.device.slice_bytes[0] = 20000;
+    made.request.device_budget = 60000;
+    return compile_all(context, &made, self);
+}
+
+/* The same of one of three ranks, all of which it compiles for. */
+static hy3d_status compile_rank(hy3d_context *context, const scenario *self)
+{
+    static graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
+    graphs_request(&made, 2, 4, 4);
+    made.request.device.slice_bytes[0] = 20000;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.device_budget = 80000;
+    made.request.link_bytes_per_second = 1e9;
+    made.request.ranks = 3;
+    made.request.rank = 1;
+    return compile_all(context, &made, self);
 }
 
 static hy3d_status describe_blas(hy3d_context *context, const scenario *self)
@@ -378,6 +398,7 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
         {"inpaint", inpaint, m, NULL, texture, two, false},
         {"fingerprint", fingerprint, m, NULL, 16, two, false},
         {"decode program", compile_decode, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
+        {"program of a rank", compile_rank, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
         {"cancel flag", flag, m, NULL, 1, all, false},
         {"large memory", large_memory, m, NULL, LARGE, two, false},
         {"BLAS", describe_blas, m, NULL, 1, two, true},

@@ -1,0 +1,130 @@
+/* See shards.h. */
+#include "schedule/shards.h"
+
+#include <stddef.h>
+
+#include "base/checked.h"
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool is_empty(hy3d__rows rows)
+{
+    return rows.first >= rows.stop;
+}
+
+hy3d__rows hy3d__share_of(const hy3d__shards *shards, int32_t rank, int64_t rows)
+{
+    const int64_t unit = shards->unit, each = rows / unit;
+    return (hy3d__rows){unit * rank / shards->ranks * each,
+                        unit * (rank + 1) / shards->ranks * each};
+}
+
+int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows)
+{
+    return (shards->unit + shards->ranks - 1) / shards->ranks * (rows / shards->unit);
+}
+
+static hy3d__rows *needed_at(const hy3d__shards *shards, int32_t value, int32_t rank)
+{
+    return &shards->needed[(size_t)value * (size_t)shards->ranks + (size_t)rank];
+}
+
+hy3d__rows hy3d__rows_needed(const hy3d__shards *shards, int32_t value, int32_t rank, int64_t rows)
+{
+    return shards->needed == NULL ? (hy3d__rows){0, rows} : *needed_at(shards, value, rank);
+}
+
+bool hy3d__rows_sent(const hy3d__shards *shards, int32_t value, bool is_keys, int64_t rows,
+                     int32_t from, int32_t to, hy3d__rows *sent_out)
+{
+    if (from == to || is_empty(hy3d__share_of(shards, to, rows))) {
+        return false;
+    }
+    const hy3d__rows own = hy3d__share_of(shards, from, rows);
+    const hy3d__rows needed =
+        is_keys ? (hy3d__rows){0, rows} : hy3d__rows_needed(shards, value, to, rows);
+    *sent_out = (hy3d__rows){most(own.first, needed.first), least(own.stop, needed.stop)};
+    return !is_empty(*sent_out);
+}
+
+/* The source's rows that a convolution reads for these of its result; where its window lies in the
+ * padding, the row at the border. */
+static hy3d__rows conv_reads(const hy3d_node *node, int64_t source_rows, hy3d__rows result)
+{
+    const int64_t extent = (int64_t)node->dilation[1] * (node->kernel[1] - 1) + 1;
+    const int64_t first = result.first / node->shuffle[1] * node->stride[1] - node->before[1];
+    const int64_t last =
+        (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent - 1;
+    const int64_t border = source_rows * node->up[1] - 1;
+    return (hy3d__rows){least(most(first, 0), border) / node->up[1],
+                        least(most(last, 0), border) / node->up[1] + 1};
+}
+
+/* What node `index` reads beyond a rank's share of its source is needed there, too. */
+static void need_more(const hy3d__shards *shards, const hy3d_graph *graph, const hy3d_size *sizes,
+                      int32_t index, int32_t rank)
+{
+    const hy3d_node *node = &graph->nodes[index];
+    const int64_t rows = sizes[index].rows;
+    const hy3d__rows share = hy3d__share_of(shards, rank, rows);
+    const bool is_conv = node->op == HY3D_OP_CONV;
+    if (is_empty(share) ||
+        !(is_conv || (node->op == HY3D_OP_ATTENTION && node->span == HY3D_SPAN_FRAME))) {
+        return;
+    }
+    const hy3d__rows reads = is_conv ? conv_reads(node, sizes[node->source].rows, share)
+                                     : (hy3d__rows){0, rows};
+    hy3d__rows *needed = needed_at(shards, node->source, rank);
+    needed->first = least(needed->first, reads.first);
+    needed->stop = most(needed->stop, reads.stop);
+}
+
+/* In how many equal parts rows can be shared, so that each value and what each convolution makes
+ * before its shuffle have whole ones. */
+static int64_t unit_of(const hy3d_graph *graph, const hy3d_size *sizes)
+{
+    int64_t unit = 0;
+    for (int32_t i = 0; i < graph->count; i++) {
+        const hy3d_node *node = &graph->nodes[i];
+        const int32_t shuffled = node->op == HY3D_OP_CONV ? node->shuffle[1] : 1;
+        unit = hy3d__common_divisor(sizes[i].rows / shuffled, unit);
+    }
+    return unit;
+}
+
+hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
+                                const hy3d_size *sizes, int32_t ranks, hy3d__shards *shards_out)
+{
+    hy3d__shards shards = {.ranks = 1, .unit = 1};
+    void *memory = NULL;
+    if (ranks > 1) {
+        const size_t bytes = (size_t)graph->count * (size_t)ranks * sizeof *shards.needed;
+        const hy3d_status status = hy3d_alloc(context, bytes, &memory);
+        if (status != HY3D_OK) {
+            return status;
+        }
+        shards = (hy3d__shards){.ranks = ranks, .unit = unit_of(graph, sizes), .needed = memory};
+    }
+    for (int32_t rank = 0; rank < ranks && memory != NULL; rank++) {
+        for (int32_t i = 0; i < graph->count; i++) { /* each after what it reads */
+            *needed_at(&shards, i, rank) = hy3d__share_of(&shards, rank, sizes[i].rows);
+            need_more(&shards, graph, sizes, i, rank);
+        }
+    }
+    *shards_out = shards;
+    return HY3D_OK;
+}
+
+void hy3d__shards_destroy(hy3d_context *context, hy3d__shards *shards)
+{
+    hy3d_free(context, shards->needed);
+    shards->needed = NULL;
+}

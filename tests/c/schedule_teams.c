@@ -1,0 +1,597 @@
+/* Programs of several ranks: small graphs whose steps are written out below, and what all ranks of
+ * any graph must agree on. Each rank's own program is judged by replay.h. */
+#include "schedule_support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 64, RANDOM_CASES = 600, SHARES = 6, TEXT = 2400 };
+
+/* --- small graphs ----------------------------------------------------------------------------- */
+
+/* A kernel of 3 rows, `dilation` apart, as many rows as its source has. */
+static hy3d_node rows_conv(int32_t source, int32_t dilation)
+{
+    return (hy3d_node){.op = HY3D_OP_CONV, .source = source, .other = -1, .channels = 1,
+                       .kernel = {1, 3, 1}, .stride = {1, 1, 1}, .dilation = {1, dilation, 1},
+                       .up = {1, 1, 1}, .before = {0, dilation, 0}, .after = {0, dilation, 0},
+                       .shuffle = {1, 1, 1}, .groups = 1};
+}
+
+static hy3d_node attention(int32_t source, int32_t span)
+{
+    return (hy3d_node){.op = HY3D_OP_ATTENTION, .source = source, .other = -1, .channels = 1,
+                       .span = span, .heads = 1, .width = 1};
+}
+
+/* The input, `count` nodes behind it, the output; of one column and one byte an element. */
+static void make(graphs_case *made, const hy3d_node *nodes, int32_t count, int64_t frames,
+                 int64_t rows)
+{
+    memset(made, 0, sizeof *made);
+    made->nodes[0] = (hy3d_node){.op = HY3D_OP_INPUT, .source = -1, .other = -1, .channels = 1};
+    memcpy(&made->nodes[1], nodes, (size_t)count * sizeof *nodes);
+    made->nodes[count + 1] = (hy3d_node){.op = HY3D_OP_OUTPUT, .source = count, .other = -1,
+                                         .channels = nodes[count - 1].channels};
+    made->request.graph.count = count + 2;
+    graphs_request(made, frames, rows, 1);
+    made->request.element_bytes = made->request.input_bytes = 1;
+    made->request.link_bytes_per_second = 1e9;
+}
+
+/* --- what a rank does, as text ---------------------------------------------------------------- */
+
+/* "conv 1 0-3": rows of each step; of a SEND or a RECV also the other rank. */
+static void describe(const hy3d_program *program, char text[TEXT])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t i = 0; i < program->step_count && used < TEXT; i++) {
+        const hy3d_step *const step = &program->steps[i];
+        const char *const way = step->op == HY3D_STEP_SEND ? " to " : " from ";
+        char peer[24] = "";
+        if (step->peer >= 0) {
+            snprintf(peer, sizeof peer, "%s%d", way, step->peer);
+        }
+        used += (size_t)snprintf(text + used, TEXT - used, "%s%s %d %d-%d%s", i == 0 ? "" : ", ",
+                                 hy3d_step_op_name(step->op), step->node, (int)step->rows[0],
+                                 (int)step->rows[1], peer);
+    }
+    ck_assert_uint_lt(used, TEXT);
+}
+
+static hy3d_schedule *compiled(hy3d_context *context, graphs_case *made, int32_t rank,
+                               int32_t ranks)
+{
+    hy3d_schedule *schedule = NULL;
+    made->request.rank = rank;
+    made->request.ranks = ranks;
+    ck_assert_ok(hy3d_schedule_compile(context, &made->request, &schedule));
+    return schedule;
+}
+
+static void expect(hy3d_context *context, graphs_case *made, int32_t rank, int32_t ranks,
+                   const char *steps)
+{
+    char text[TEXT];
+    hy3d_schedule *const schedule = compiled(context, made, rank, ranks);
+    describe(hy3d_schedule_program(schedule), text);
+    ck_assert_str_eq(text, steps);
+    hy3d_schedule_destroy(context, schedule);
+}
+
+START_TEST(test_two_ranks_send_each_other_the_row_at_their_border)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 6);
+    expect(context, &made, 0, 2,
+           "enter 0 0-4, conv 1 0-3, send 1 2-3 to 1, recv 1 3-4 from 1, conv 2 0-3, emit 3 0-3");
+    expect(context, &made, 1, 2,
+           "enter 0 2-6, conv 1 3-6, send 1 3-4 to 0, recv 1 2-3 from 0, conv 2 3-6, emit 3 3-6");
+    hy3d_schedule *const schedule = compiled(context, &made, 1, 2);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    ck_assert_int_eq(program->slice_count, 3);
+    ck_assert_int_eq(program->slices[1].rows[0], 2);
+    ck_assert_int_eq(program->slices[1].bytes, 4);
+    ck_assert_int_eq(program->slices[2].bytes, 3);
+    ck_assert_int_eq(program->candidate.sent_bytes, 2);
+    ck_assert_int_eq(program->candidate.macs, 2 * 6 * 3);
+    ck_assert_int_eq(program->candidate.steps, 12);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_the_middle_one_of_three_ranks_sends_both_ways)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 7); /* 2, 2 and 3 rows */
+    expect(context, &made, 0, 3,
+           "enter 0 0-3, conv 1 0-2, send 1 1-2 to 1, recv 1 2-3 from 1, conv 2 0-2, emit 3 0-2");
+    expect(context, &made, 1, 3,
+           "enter 0 1-5, conv 1 2-4, send 1 2-3 to 0, send 1 3-4 to 2, recv 1 1-2 from 0, "
+           "recv 1 4-5 from 2, conv 2 2-4, emit 3 2-4");
+    expect(context, &made, 2, 3,
+           "enter 0 3-7, conv 1 4-7, send 1 4-5 to 1, recv 1 3-4 from 1, conv 2 4-7, emit 3 4-7");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Rows 2 apart of single rows: two ranks on either side are read. Ranks 0 and 3 have none. */
+START_TEST(test_a_halo_larger_than_a_share_comes_from_ranks_further_off)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 2)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 4);
+    expect(context, &made, 0, 6, "");
+    expect(context, &made, 3, 6, "");
+    expect(context, &made, 1, 6,
+           "enter 0 0-2, conv 1 0-1, send 1 0-1 to 2, send 1 0-1 to 4, recv 1 1-2 from 2, "
+           "recv 1 2-3 from 4, conv 2 0-1, emit 3 0-1");
+    expect(context, &made, 5, 6,
+           "enter 0 2-4, conv 1 3-4, send 1 3-4 to 2, send 1 3-4 to 4, recv 1 1-2 from 2, "
+           "recv 1 2-3 from 4, conv 2 3-4, emit 3 3-4");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* 5 rows, 10 of them up-sampled, 3 with a stride: nothing divides them. */
+START_TEST(test_rows_that_cannot_be_shared_are_the_last_rank_s)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    nodes[1].stride[1] = 2;
+    nodes[1].norm = HY3D_NORM_GROUP;
+    graphs_case made;
+    make(&made, nodes, 2, 1, 5);
+    expect(context, &made, 0, 2, "reduce 2 0-0");
+    expect(context, &made, 1, 2, "enter 0 0-5, conv 1 0-5, reduce 2 0-3, conv 2 0-3, emit 3 0-3");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* 8 rows to 4 and back to 8: a shuffle's rows are not torn apart. */
+START_TEST(test_rows_are_shared_before_the_shuffle)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    nodes[0].stride[1] = 2;
+    nodes[1].shuffle[1] = 2;
+    graphs_case made;
+    make(&made, nodes, 2, 1, 8);
+    expect(context, &made, 0, 3,
+           "enter 0 0-2, conv 1 0-1, send 1 0-1 to 1, recv 1 1-2 from 1, conv 2 0-2, emit 3 0-2");
+    expect(context, &made, 1, 3,
+           "enter 0 1-4, conv 1 1-2, send 1 1-2 to 0, send 1 1-2 to 2, recv 1 0-1 from 0, "
+           "recv 1 2-3 from 2, conv 2 2-4, emit 3 2-4");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_up_sampled_rows_need_half_as_many)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    nodes[1].up[1] = 2;
+    graphs_case made;
+    make(&made, nodes, 2, 1, 4);
+    expect(context, &made, 1, 2,
+           "enter 0 1-4, conv 1 2-4, send 1 2-3 to 0, recv 1 1-2 from 0, conv 2 4-8, emit 3 4-8");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Of a frame's attention all rows of the source; of one over all frames the keys as they come. */
+START_TEST(test_keys_of_all_rows_are_gathered)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), attention(1, HY3D_SPAN_FRAME)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 4);
+    expect(context, &made, 0, 2,
+           "enter 0 0-3, conv 1 0-2, send 1 0-2 to 1, recv 1 2-4 from 1, attend 2 0-2, emit 3 0-2");
+    hy3d_schedule *const schedule = compiled(context, &made, 0, 2);
+    /* Queries and results of 2 rows, keys and values of 4, 2 * 2 * 4 products. */
+    ck_assert_int_eq(hy3d_schedule_program(schedule)->steps[4].macs, 2 * 2 + 2 * 4 + 2 * 2 * 4);
+    hy3d_schedule_destroy(context, schedule);
+    made.nodes[2].span = HY3D_SPAN_CAUSAL;
+    made.request.size[0] = 2;
+    expect(context, &made, 1, 2,
+           "enter 0 1-4, conv 1 2-4, keys 2 2-4, send 2 2-4 to 0, recv 2 0-2 from 0, attend 2 2-4, "
+           "emit 3 2-4, enter 0 1-4, conv 1 2-4, keys 2 2-4, send 2 2-4 to 0, recv 2 0-2 from 0, "
+           "attend 2 2-4, emit 3 2-4");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- agreement -------------------------------------------------------------------------------- */
+
+typedef struct team {
+    graphs_case *made;
+    hy3d_schedule *of[MOST_RANKS];
+    int32_t ranks;
+} team;
+
+static bool is_exchange(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_SEND || step->op == HY3D_STEP_RECV;
+}
+
+static bool is_copy(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_STORE || step->op == HY3D_STEP_LOAD || step->op == HY3D_STEP_DROP;
+}
+
+/* The next step from *at on that is `op` with `peer`; NULL: none. */
+static const hy3d_step *next_of(const hy3d_program *program, int32_t *at, int32_t op, int32_t peer)
+{
+    while (*at < program->step_count) {
+        const hy3d_step *const step = &program->steps[(*at)++];
+        if (step->op == op && step->peer == peer) {
+            return step;
+        }
+    }
+    return NULL;
+}
+
+static void check_pair(const hy3d_program *from, const hy3d_program *to, int32_t sender,
+                       int32_t receiver)
+{
+    int32_t at = 0, there = 0;
+    const hy3d_step *sent, *received;
+    do {
+        sent = next_of(from, &at, HY3D_STEP_SEND, receiver);
+        received = next_of(to, &there, HY3D_STEP_RECV, sender);
+        ck_assert((sent == NULL) == (received == NULL));
+        if (sent != NULL) {
+            ck_assert_int_eq(sent->node, received->node);
+            ck_assert_int_lt(sent->rows[0], sent->rows[1]);
+            ck_assert_mem_eq(sent->frames, received->frames, sizeof sent->frames);
+            ck_assert_mem_eq(sent->rows, received->rows, sizeof sent->rows);
+        }
+    } while (sent != NULL);
+}
+
+/* The next step that computes, of those that a rank without rows has if `reduces`. */
+static const hy3d_step *next_computing(const hy3d_program *program, int32_t *at, bool reduces)
+{
+    while (*at < program->step_count) {
+        const hy3d_step *const step = &program->steps[(*at)++];
+        if (!is_exchange(step) && !is_copy(step) && (!reduces || step->op == HY3D_STEP_REDUCE)) {
+            return step;
+        }
+    }
+    return NULL;
+}
+
+static void check_order(const hy3d_program *one, const hy3d_program *other)
+{
+    int32_t at = 0, there = 0;
+    const bool reduces = one->slice_count == 0 || other->slice_count == 0;
+    const hy3d_step *a, *b;
+    do {
+        a = next_computing(one, &at, reduces);
+        b = next_computing(other, &there, reduces);
+        ck_assert((a == NULL) == (b == NULL));
+        if (a != NULL) {
+            ck_assert(a->op == b->op && a->node == b->node && a->drop == b->drop);
+            ck_assert_mem_eq(a->frames, b->frames, sizeof a->frames);
+            ck_assert_mem_eq(a->own, b->own, sizeof a->own);
+            ck_assert_mem_eq(a->reads, b->reads, sizeof a->reads);
+        }
+    } while (a != NULL);
+}
+
+/* Each frame's rows that were given away, over all ranks, are the output's. */
+static void check_result(const team *t, const hy3d_size *size)
+{
+    const size_t all = (size_t)(size->frames * size->rows);
+    unsigned char *const given = calloc(all, 1);
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        const hy3d_program *const program = hy3d_schedule_program(t->of[rank]);
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const hy3d_step *const step = &program->steps[i];
+            for (int64_t frame = step->frames[0];
+                 frame < step->frames[1] && step->op == HY3D_STEP_EMIT; frame++) {
+                for (int64_t row = step->rows[0]; row < step->rows[1]; row++) {
+                    given[frame * size->rows + row]++;
+                }
+            }
+        }
+    }
+    for (size_t i = 0; i < all; i++) {
+        ck_assert_int_eq(given[i], 1);
+    }
+    free(given);
+}
+
+static int64_t total(const team *t, int32_t op, bool of_macs)
+{
+    int64_t sum = 0;
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        const hy3d_program *const program = hy3d_schedule_program(t->of[rank]);
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const bool counts = op < 0 || program->steps[i].op == op;
+            sum += counts ? (of_macs ? program->steps[i].macs : 1) : 0;
+        }
+    }
+    return sum;
+}
+
+/* Same candidates, same choice, and programs that fit together. */
+static void check_team(const team *t)
+{
+    hy3d_size sizes[GRAPHS_MOST_NODES];
+    const hy3d_candidate *first = NULL, *other = NULL;
+    const int32_t count = hy3d_schedule_candidates(t->of[0], &first);
+    const hy3d_program *const program = hy3d_schedule_program(t->of[0]);
+    for (int32_t rank = 1; rank < t->ranks; rank++) {
+        ck_assert_int_eq(hy3d_schedule_candidates(t->of[rank], &other), count);
+        ck_assert_mem_eq(first, other, (size_t)count * sizeof *first);
+        ck_assert_int_eq(hy3d_schedule_smallest_budget(t->of[0]),
+                         hy3d_schedule_smallest_budget(t->of[rank]));
+        ck_assert((program == NULL) == (hy3d_schedule_program(t->of[rank]) == NULL));
+    }
+    if (program == NULL) {
+        return;
+    }
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        const hy3d_program *const its = hy3d_schedule_program(t->of[rank]);
+        ck_assert_mem_eq(&program->candidate, &its->candidate, sizeof its->candidate);
+        check_order(program, its);
+        for (int32_t peer = 0; peer < t->ranks; peer++) {
+            check_pair(its, hy3d_schedule_program(t->of[peer]), rank, peer);
+        }
+    }
+    ck_assert_int_eq(total(t, -1, false), program->candidate.steps);
+    ck_assert_int_eq(total(t, -1, true), program->candidate.macs);
+    ck_assert_ok(hy3d_graph_sizes(&t->made->request.graph, t->made->request.size, sizes));
+    check_result(t, &sizes[t->made->request.graph.count - 1]);
+}
+
+/* What each rank says of one request; the same of all. */
+static hy3d_status compile_team(hy3d_context *context, team *t)
+{
+    hy3d_status first = HY3D_OK;
+    t->made->request.ranks = t->ranks;
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        t->of[rank] = NULL;
+        t->made->request.rank = rank;
+        const hy3d_status status =
+            hy3d_schedule_compile(context, &t->made->request, &t->of[rank]);
+        first = rank == 0 ? status : first;
+        ck_assert_int_eq(status, first);
+    }
+    return first;
+}
+
+static void disband(hy3d_context *context, team *t)
+{
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        hy3d_schedule_destroy(context, t->of[rank]);
+    }
+}
+
+/* One failure, told to all ranks. */
+static bool fall(hy3d_context *context, const team *t, hy3d_reason reason)
+{
+    hy3d_action first = HY3D_ACTION_STOP;
+    for (int32_t rank = 0; rank < t->ranks; rank++) {
+        hy3d_action action = HY3D_ACTION_STOP;
+        ck_assert_ok(hy3d_schedule_fallback(context, t->of[rank], HY3D_STEP_ATTEMPTS, reason,
+                                            false, &action));
+        first = rank == 0 ? action : first;
+        ck_assert_int_eq(action, first);
+    }
+    return first == HY3D_ACTION_BEGIN_AGAIN;
+}
+
+/* Under several budgets: without one, the smallest, one byte less, and some between; each followed
+ * by failures. How many programs there were. */
+static long check_budgets(hy3d_context *context, graphs_case *made, int32_t ranks)
+{
+    team t = {.made = made, .ranks = ranks};
+    int64_t budgets[5] = {0, 1, 0, 0, 0};
+    long programs = 0;
+    for (size_t i = 0; i < COUNT_OF(budgets); i++) {
+        made->request.device_budget = budgets[i];
+        const hy3d_status status = compile_team(context, &t);
+        if (status == HY3D_ERR_UNSUPPORTED) {
+            return 0;
+        }
+        check_team(&t);
+        if (i == 1 && status == HY3D_OK) { /* nothing takes memory */
+            disband(context, &t);
+            break;
+        }
+        if (i == 1) {
+            const int64_t smallest = hy3d_schedule_smallest_budget(t.of[0]);
+            budgets[2] = smallest;
+            budgets[3] = smallest - 1;
+            budgets[4] = smallest + smallest / 5;
+        }
+        ck_assert_int_eq(status == HY3D_OK, i != 1 && i != 3);
+        programs += status == HY3D_OK ? ranks : 0;
+        for (int falls = 0; falls < 3 && status == HY3D_OK; falls++) {
+            if (!fall(context, &t, falls == 0 ? HY3D_REASON_OUT_OF_MEMORY
+                                              : HY3D_REASON_NO_KERNEL)) {
+                break;
+            }
+            check_team(&t);
+        }
+        disband(context, &t);
+    }
+    return programs;
+}
+
+START_TEST(test_all_ranks_of_a_random_graph_agree)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    long programs = 0;
+    for (uint64_t i = (uint64_t)_i; i < RANDOM_CASES; i += SHARES) {
+        static const int32_t ranks[] = {2, 3, 4, 5, 7, 12};
+        graphs_case made;
+        graphs_seed seed;
+        graphs_random(graphs_numbers_of(&seed, 70000 + i), &made);
+        made.request.strategies |= 1U << HY3D_STRATEGY_STREAMED;
+        made.request.link_bytes_per_second = 1e6;
+        programs += check_budgets(context, &made, ranks[i / SHARES % COUNT_OF(ranks)]);
+    }
+    test_count("programs of ranks compared", programs);
+    ck_assert_int_gt(programs, 0);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_all_ranks_of_a_known_graph_agree)
+{
+    static const int64_t rows[] = {4, 5, 9};
+    static const int32_t ranks[] = {2, 3, 11};
+    hy3d_context *const context = test_context("ref", 1);
+    long programs = 0;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const int64_t scale = _i == GRAPHS_ENCODER ? 8 : 1;
+        graphs_case made;
+        graphs_make_known((graphs_known)_i, 4, &made);
+        graphs_request(&made, _i == GRAPHS_ENCODER ? 5 : 3, scale * rows[i], scale * 4);
+        made.request.device.slice_bytes[0] = 5000;
+        made.request.device.slice_bytes[1] = 0;
+        made.request.link_bytes_per_second = 1e9;
+        made.salt = 5;
+        programs += check_budgets(context, &made, ranks[i]);
+    }
+    test_count("programs of ranks compared", programs);
+    ck_assert((_i == GRAPHS_OPAQUE) == (programs == 0));
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- what is not offered ---------------------------------------------------------------------- */
+
+START_TEST(test_ranks_have_streamed_programs_of_known_code_alone)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made;
+    hy3d_schedule *schedule = NULL;
+    const hy3d_candidate *all = NULL;
+    graphs_make_known(GRAPHS_OPAQUE, 4, &made);
+    graphs_request(&made, 2, 4, 4);
+    made.request.link_bytes_per_second = 1e9;
+    made.request.ranks = 2;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_UNSUPPORTED);
+    graphs_make_known(GRAPHS_WAN, 4, &made);
+    graphs_request(&made, 2, 4, 4);
+    made.request.link_bytes_per_second = 1e9;
+    made.request.ranks = 2;
+    made.request.own_bytes = 5;
+    made.request.strategies = 15 & ~(1U << HY3D_STRATEGY_STREAMED);
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_UNSUPPORTED);
+    made.request.strategies = 15;
+    made.request.compiles_all = 1;
+    ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    ck_assert_int_gt(count, 0);
+    for (int32_t i = 0; i < count; i++) {
+        ck_assert_int_eq(all[i].strategy, HY3D_STRATEGY_STREAMED);
+        ck_assert_int_eq(all[i].on_host, 0);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_ranks_out_of_their_range_are_refused)
+{
+    static const struct {
+        int32_t rank, ranks;
+        double link;
+        hy3d_status status;
+    } cases[] = {
+        {2, 2, 1e9, HY3D_ERR_INVALID_ARGUMENT},      {-1, 2, 1e9, HY3D_ERR_INVALID_ARGUMENT},
+        {0, 65, 1e9, HY3D_ERR_INVALID_ARGUMENT},     {0, 2, 0, HY3D_ERR_INVALID_ARGUMENT},
+        {0, 2, -1, HY3D_ERR_INVALID_ARGUMENT},       {0, 2, INFINITY, HY3D_ERR_INVALID_ARGUMENT},
+        {0, 2, NAN, HY3D_ERR_INVALID_ARGUMENT},      {1, 1, 1e9, HY3D_ERR_INVALID_ARGUMENT},
+        {0, -2, 1e9, HY3D_ERR_INVALID_ARGUMENT},     {0, 1, 0, HY3D_OK},
+        {0, 0, 0, HY3D_OK},                          {63, 64, 1e9, HY3D_OK},
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        make(&made, &node, 1, 2, 6);
+        made.request.rank = cases[i].rank;
+        made.request.ranks = cases[i].ranks;
+        made.request.link_bytes_per_second = cases[i].link;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         cases[i].status);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_every_failing_allocation_of_ranks_is_survived)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 2, &made);
+    graphs_request(&made, 2, 3, 2);
+    made.request.device.slice_bytes[0] = 4000;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.link_bytes_per_second = 1e9;
+    made.request.ranks = 3;
+    made.request.rank = 1;
+    made.request.device_budget = 1;
+    hy3d_schedule *schedule = NULL;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    made.request.device_budget = hy3d_schedule_smallest_budget(schedule); /* slices leave */
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_trim(context);
+    const uint64_t live = hy3d_context_live_allocations(context);
+    hy3d_status status = HY3D_ERR_OUT_OF_MEMORY;
+    for (uint64_t k = 1; status == HY3D_ERR_OUT_OF_MEMORY; k++) {
+        schedule = NULL;
+        hy3d_context_fail_allocation(context, k, false);
+        status = hy3d_schedule_compile(context, &made.request, &schedule);
+        hy3d_context_fail_allocation(context, 0, false);
+        ck_assert(status == HY3D_ERR_OUT_OF_MEMORY || status == HY3D_OK);
+        if (status == HY3D_OK) {
+            ck_assert_int_ge(hy3d_schedule_program(schedule)->candidate.resident_bytes, 0);
+            hy3d_schedule_destroy(context, schedule);
+        }
+        hy3d_context_trim(context);
+        ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+TCase *hy3d_schedule_team_cases(void)
+{
+    TCase *const tests = tcase_create("ranks");
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, test_two_ranks_send_each_other_the_row_at_their_border);
+    tcase_add_test(tests, test_the_middle_one_of_three_ranks_sends_both_ways);
+    tcase_add_test(tests, test_a_halo_larger_than_a_share_comes_from_ranks_further_off);
+    tcase_add_test(tests, test_rows_that_cannot_be_shared_are_the_last_rank_s);
+    tcase_add_test(tests, test_rows_are_shared_before_the_shuffle);
+    tcase_add_test(tests, test_up_sampled_rows_need_half_as_many);
+    tcase_add_test(tests, test_keys_of_all_rows_are_gathered);
+    tcase_add_loop_test(tests, test_all_ranks_of_a_random_graph_agree, 0, SHARES);
+    tcase_add_loop_test(tests, test_all_ranks_of_a_known_graph_agree, 0, GRAPHS_KNOWN);
+    tcase_add_test(tests, test_ranks_have_streamed_programs_of_known_code_alone);
+    tcase_add_test(tests, test_ranks_out_of_their_range_are_refused);
+    tcase_add_test(tests, test_every_failing_allocation_of_ranks_is_survived);
+    return tests;
+}
