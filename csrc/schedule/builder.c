@@ -697,7 +697,8 @@ static void finish(hy3d__builder *b, hy3d_step *step)
     mark_overwrite(b, step);
     ask(b, step);
     const int32_t slice = step->slice;
-    if (makes && b->status == HY3D_OK && value != b->from && !is_freed(b, step, slice)) {
+    if (b->shards->ranks > 1 && makes && b->status == HY3D_OK && value != b->from &&
+        !is_freed(b, step, slice)) {
         exchange(b, slice, step->frames[0], step->frames[1]); /* then `step` may lie elsewhere */
     }
     if (measured) {

@@ -540,6 +540,29 @@ START_TEST(test_ranks_out_of_their_range_are_refused)
 }
 END_TEST
 
+/* Keys and values of all rows are projected on each rank: 2^61 multiply-accumulates. */
+START_TEST(test_work_of_all_ranks_beyond_63_bits_is_an_overflow)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node node = attention(0, HY3D_SPAN_FRAME);
+    node.channels = node.width = 1 << 27;
+    for (int32_t ranks = 2; ranks <= 64; ranks += 62) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        const hy3d_candidate *all = NULL;
+        make(&made, &node, 1, 1, 64);
+        made.nodes[0].channels = node.channels;
+        made.request.ranks = ranks;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         ranks == 2 ? HY3D_OK : HY3D_ERR_BUDGET_TOO_SMALL);
+        ck_assert_int_gt(hy3d_schedule_candidates(schedule, &all), 0);
+        ck_assert_int_eq(all[0].status, ranks == 2 ? HY3D_OK : HY3D_ERR_OVERFLOW);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_every_failing_allocation_of_ranks_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -592,6 +615,7 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_loop_test(tests, test_all_ranks_of_a_known_graph_agree, 0, GRAPHS_KNOWN);
     tcase_add_test(tests, test_ranks_have_streamed_programs_of_known_code_alone);
     tcase_add_test(tests, test_ranks_out_of_their_range_are_refused);
+    tcase_add_test(tests, test_work_of_all_ranks_beyond_63_bits_is_an_overflow);
     tcase_add_test(tests, test_every_failing_allocation_of_ranks_is_survived);
     return tests;
 }
