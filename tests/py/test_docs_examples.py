@@ -109,9 +109,10 @@ def _with_imported(script: Path, seen: set[Path]) -> set[Path]:
     names = re.findall(r"^\s*(?:from|import) ([\w.]+)", script.read_text("utf-8"), re.M)
     for name in names:
         for folder in (script.parent, ROOT, ROOT / "tests/checks"):
-            path = folder / (name.replace(".", "/") + ".py")
-            if path.is_file() and path not in seen:
-                _with_imported(path, seen)
+            place = folder / name.replace(".", "/")
+            for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+                if path.is_file() and path not in seen:
+                    _with_imported(path, seen)
     return seen
 
 

@@ -241,21 +241,22 @@ class MemmapSink(_FileSink):
             frames = frames[:, :, self._next[sample] - first :]
             first = min(self._next[sample], stop)
         self._in_order &= whole
-        place = self._array()[sample : sample + 1, :, first:stop, rows, columns]
+        self._opened()
+        assert self._frames is not None
+        assert self._map is not None
+        place = self._frames[sample : sample + 1, :, first:stop, rows, columns]
         frame_bytes = place[:, :, :1].numel() * place.element_size()
         step = max(_PASSED_BYTES // max(frame_bytes, 1), 1)
         for at in range(0, place.shape[2], step):
             place[:, :, at : at + step].copy_(frames[:, :, at : at + step])
-            self._pass_pages()
+            if hasattr(mmap, "MADV_DONTNEED"):
+                # Written pages leave this process (they stay in the system's cache, and get to
+                # disk).
+                self._map.madvise(mmap.MADV_DONTNEED)
         if whole and first == self._next[sample]:
             self._next[sample] = max(stop, first)
         if self.parts is not None and self._done() - self._recorded >= SEGMENT_FRAMES:
             self._record(self._done())
-
-    def _array(self) -> Tensor:
-        self._opened()
-        assert self._frames is not None
-        return self._frames
 
     def _done(self) -> int:
         """Frames that are there from the start, all samples one after another."""
@@ -275,11 +276,6 @@ class MemmapSink(_FileSink):
         if self.parts is not None:
             self.parts.record(done)
         self._recorded = done
-
-    def _pass_pages(self) -> None:
-        """Written pages leave this process (they stay in the system's cache, and get to disk)."""
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
 
     def _complete(self, shape: Shape) -> Path:
         count = shape[0] * shape[2]

@@ -163,14 +163,11 @@ class Encoder:
 
 def drop_container(container: Any, file: Any) -> None:
     """Closes a container whose file is of no use; what it still writes may fail."""
-    try:
-        container.close()
-    except (OSError, ValueError, RuntimeError) as error:  # a full disk, once more
-        logger.debug("a video that was given up: %s", error)
-    try:
-        file.close()
-    except OSError as error:
-        logger.debug("a video that was given up: %s", error)
+    for part in (container, file):
+        try:
+            part.close()
+        except (OSError, ValueError, RuntimeError) as error:  # a full disk, once more
+            logger.debug("a video that was given up: %s", error)
 
 
 def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> None:

@@ -84,8 +84,7 @@ def seams(frames: Tensor, rows: Iterable[int], columns: Iterable[int]) -> float:
     step across it, over that of the 8 steps on each side that are no borders; then the mean.
     """
     vertical, horizontal = _step_energies(frames)
-    found = [*_against_neighbours(vertical, rows), *_against_neighbours(horizontal, columns)]
-    return sum(found) / len(found) if found else math.nan
+    return _mean([*_against_neighbours(vertical, rows), *_against_neighbours(horizontal, columns)])
 
 
 def flicker(frames: Tensor, cuts: Iterable[int]) -> float:
@@ -95,8 +94,11 @@ def flicker(frames: Tensor, cuts: Iterable[int]) -> float:
         float((frames[:, :, t].double() - frames[:, :, t - 1].double()).square().mean())
         for t in range(1, frames.shape[2])
     ]
-    found = list(_against_neighbours(steps, cuts))
-    return sum(found) / len(found) if found else math.nan
+    return _mean(list(_against_neighbours(steps, cuts)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
 def _step_energies(frames: Tensor) -> tuple[list[float], list[float]]:
