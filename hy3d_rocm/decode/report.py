@@ -22,9 +22,9 @@ class DecodeOptions:
     """What decode() decides by itself unless told. docs/decode.md says when to touch what.
 
     chunk_size: latent frames that go through all layers at a time where norms are per position or
-    frame (Wan, HunyuanVideo 1.5, LTX, SeedVR2) and in tiles; None or "auto" (which becomes None): 1, on a GPU more
-    of small pictures. Where it means nothing the report and the log say that it is ignored;
-    slice_bytes likewise.
+    frame (Wan, HunyuanVideo 1.5, LTX, SeedVR2) and in tiles; None or "auto" (which becomes None):
+    1, on a GPU more of small pictures. Where it means nothing the report and the log say that it is
+    ignored; slice_bytes likewise.
     slice_bytes: most of one layer's result that is computed at a time where they are not.
     memory_threshold: share of the free memory that budget "auto" takes.
     memory_fraction: this process's share of the device's memory at most, None for no cap.
