@@ -224,4 +224,6 @@ class Recorder:
 def _norm_of(norm: Norm | None) -> int:
     if norm is None:
         return _NO_NORM
+    # Of a norm of single frames a schedule sees what it sees of one of positions: chunks of time
+    # change neither. Tiles change the former (Compiled.cuts_norms), and so would shared rows.
     return _GROUP if norm.kind == "group" else _POSITION

@@ -149,6 +149,17 @@ def test_each_kind_is_planned_by_name_on_a_gpu_that_is_not_here(name: str, capsy
     assert (found["device"], found["dtype"]) == ("cuda", "bfloat16")
 
 
+def test_seedvr2s_is_planned_without_the_code_that_no_package_has(capsys: Capture) -> None:
+    found = described(capsys, "--vae", "seedvr2", "--latent", "2x8x8", "--device", "gpu")
+    assert (found["latent_shape"], found["out_shape"]) == ([1, 16, 2, 8, 8], [1, 3, 5, 64, 64])
+    assert found["taken"] == "streamed in chunks of 2 latent frames"
+    whole, *others = found["candidates"]
+    assert (whole["strategy"], whole["fits"]) == ("whole", False)
+    assert "SeedVR2's own code is not here" in whole["note"]
+    assert {c["strategy"] for c in others} == {"streamed", "tiled", "cpu"}
+    assert all(c["seconds"] > 0 for c in others)
+
+
 def test_the_demo_is_planned_by_its_frames_and_size(capsys: Capture) -> None:
     found = described(capsys, "--vae", "demo", "--frames", "6", "--size", "70x60")
     assert found["latent_shape"] == [1, 16, 3, 8, 9]
