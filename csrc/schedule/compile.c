@@ -538,7 +538,7 @@ static int32_t without_kernel(const hy3d_schedule *s, int32_t on_host, int32_t r
 }
 
 /* The first of one halo's levels that fits: the largest tiles. Where candidates are printed, the
- * largest and the smallest tiles are among them. */
+ * largest tiles of all are among them, and the smallest where none fits. */
 static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                                  const hy3d__level *levels, int32_t count, bool *fits_out)
 {
@@ -549,7 +549,6 @@ static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_
         return HY3D_OK;
     }
     const bool prints = s->request.compiles_all != 0;
-    bool ignored;
     hy3d_status status = HY3D_OK;
     if (failures == FURTHER) {
         first = count - 1;
@@ -564,9 +563,8 @@ static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_
     for (; i < count - prints && status == HY3D_OK && !*fits_out; i++) {
         status = look_at_level(context, s, on_host, &levels[i], fits_out);
     }
-    if (prints && count > 1 && status == HY3D_OK) {
-        status = look_at_all(context, s, on_host, &levels[count - 1], &ignored);
-        *fits_out = *fits_out || ignored;
+    if (prints && count > 1 && status == HY3D_OK && !*fits_out) {
+        status = look_at_all(context, s, on_host, &levels[count - 1], fits_out);
     }
     return status;
 }

@@ -17,6 +17,7 @@ from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.decode.tools.subjects import Subject
 
@@ -124,32 +125,35 @@ def explain(
         plan = plan_job(job, budget, strategy, options, go_on)
     except ValueError as error:
         why = str(error)
-    looked = _all_of(job, budget, strategy, options, look) if _native.available else []
+    like = None if plan is None else plan.compiled
+    looked = _all_of(job, budget, strategy, options, look, like) if _native.available else []
     if plan is not None:
         taken = next(c for c in (*plan.candidates, *looked) if c.way.name == plan.way.name)
         taken = replace(taken, need=plan.peak)  # with the weights that are going to be prepared
         names = {c.way.name for c in looked}
         looked = [taken if c.way.name == plan.way.name else c for c in looked]
         looked += [taken if c.way.name == plan.way.name else c
-                   for c in plan.candidates if c.way.name not in names]  # fmt: skip
+                   for c in plan.candidates
+                   if c.way.name not in names and not (c.need and c.need.unknown)]  # fmt: skip
     return Explained(job, budget, options, _in_order(looked, job), plan, why)
 
 
 def _all_of(
-    job: Job, budget: Budget, strategy: str, options: WayOptions, look: Callable[[], object]
-) -> list[Candidate]:
+    job: Job, budget: Budget, strategy: str, options: WayOptions, look: Callable[[], object],
+    like: Compiled | None,
+) -> list[Candidate]:  # fmt: skip
     """Of "auto", of the strategy that was asked for, and the VAE's own code, which "auto" leaves
-    out where it is slower as well as larger."""
+    out where it is slower as well as larger. like: see compile_job."""
     found: dict[str, Candidate] = {}
     for asked in dict.fromkeys(("auto", strategy, "whole")):
         if asked == "whole" and "whole" in found:
             continue
         look()
         try:
-            compiled = compile_job(job, budget, asked, options, compiles_all=True)
+            like = compile_job(job, budget, asked, options, compiles_all=True, like=like)
         except ValueError:
             continue  # the plan's sentence says why
-        for candidate in compiled.candidates():
+        for candidate in like.candidates():
             found.setdefault(candidate.way.name, candidate)
     if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
         return [c for c in found.values() if c.way.strategy != "cpu"]
