@@ -714,7 +714,7 @@ static hy3d_status choose(hy3d_context *context, hy3d_schedule *s)
     return take(context, s);
 }
 
-/* --- the smallest budget ----------------------------------------------------------------------- */
+/* --- the smallest budget ---------------------------------------------------------------------- */
 
 /* Where nothing fits: levels that were given up, or not looked at, by what they take at least. */
 typedef struct given_up {
