@@ -101,7 +101,7 @@ def measure(job: Job, budget: int) -> Found:
         return timed("asking", ask, *given)
 
     vars(compiled)["record"] = lambda *given: timed("recording", record, *given)
-    StepWorkspace.__call__ = counted  # type: ignore[method-assign]
+    StepWorkspace.__call__ = counted  # type: ignore[method-assign,assignment]
     on_cpu = job.device.type == "cpu"
     room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")
     strategy = "auto" if not on_cpu else "streamed"
