@@ -588,7 +588,7 @@ static int32_t without_kernel(const hy3d_schedule *s, int32_t on_host, int32_t r
 }
 
 /* The first of one halo's levels that fits: the largest tiles. Where candidates are printed, the
- * largest and the smallest tiles are among them. */
+ * largest tiles of all are among them, and the smallest where none fits. */
 static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                                  const hy3d__level *levels, int32_t count, bool *fits_out)
 {
@@ -599,7 +599,6 @@ static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_
         return HY3D_OK;
     }
     const bool prints = s->request.compiles_all != 0;
-    bool ignored;
     hy3d_status status = HY3D_OK;
     if (failures == FURTHER) {
         first = count - 1;
@@ -614,9 +613,8 @@ static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_
     for (; i < count - prints && status == HY3D_OK && !*fits_out; i++) {
         status = look_at_level(context, s, on_host, &levels[i], fits_out);
     }
-    if (prints && count > 1 && status == HY3D_OK) {
-        status = look_at_all(context, s, on_host, &levels[count - 1], &ignored);
-        *fits_out = *fits_out || ignored;
+    if (prints && count > 1 && status == HY3D_OK && !*fits_out) {
+        status = look_at_all(context, s, on_host, &levels[count - 1], fits_out);
     }
     return status;
 }
@@ -770,7 +768,7 @@ static hy3d_status choose(hy3d_context *context, hy3d_schedule *s)
     return take(context, s);
 }
 
-/* --- the smallest budget ----------------------------------------------------------------------- */
+/* --- the smallest budget ---------------------------------------------------------------------- */
 
 /* Where nothing fits: levels that were given up, or not looked at, by what they take at least. */
 typedef struct given_up {

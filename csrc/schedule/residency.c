@@ -204,8 +204,8 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
     return true;
 }
 
-/* How many sections have the steps of each, in `times`: 0 where an earlier one has, which stands for
- * all. Those that have steps of their own come in the order of these. */
+/* How many sections have the steps of each, in `times`: 0 where an earlier one has, which stands
+ * for all. `owners`: room for as many; those that have steps of their own, in the order of these. */
 static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners)
 {
     int32_t count = 0;

@@ -213,7 +213,8 @@ typedef struct hy3d_schedule_request {
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
     int32_t may_spill;       /* slices may leave for the host */
     int32_t pins_powers;     /* memory on the host is taken in powers of two */
-    int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing */
+    int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing. Of each
+                                halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
     double copy_bytes_per_second; /* > 0 */

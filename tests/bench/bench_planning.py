@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.cli.plan import bare_vae
+from hy3d_rocm.decode import graph
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.memory.steps import StepWorkspace
@@ -86,7 +87,7 @@ def job_of(vae: str, size: tuple[int, int, int], device: str) -> Job:
 def measure(job: Job, budget: int) -> Found:
     """The plan under so many bytes, with the time of its parts."""
     spent = {"recording": 0.0, "asking": 0.0, "questions": 0}
-    record, ask = compiled.record, StepWorkspace.__call__
+    record, ask = graph.record, StepWorkspace.__call__
 
     def timed(name: str, run: Any, *given: Any) -> Any:
         start = time.process_time()
@@ -99,7 +100,7 @@ def measure(job: Job, budget: int) -> Found:
         spent["questions"] += 1
         return timed("asking", ask, *given)
 
-    compiled.record = lambda *given: timed("recording", record, *given)  # type: ignore[assignment]
+    vars(compiled)["record"] = lambda *given: timed("recording", record, *given)
     StepWorkspace.__call__ = counted  # type: ignore[method-assign,assignment]
     on_cpu = job.device.type == "cpu"
     room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")

@@ -234,14 +234,13 @@ static graphs_case tiled_case(void)
     return made;
 }
 
-/* Follows layers that no kernel can compute to the end. tries: programs in tiles of each halo, on
- * the device and on the host; levels: theirs. */
+/* tries: programs in tiles of each halo, on the device and on the host; levels: theirs there. */
 START_TEST(test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host)
 {
-    enum { MOST = 8 };
     hy3d_context *const context = test_context("ref", 1);
     graphs_case made = tiled_case();
-    int32_t tries[2][HY3D_SCHEDULE_MAX_HALOS] = {{0}}, levels[HY3D_SCHEDULE_MAX_HALOS][MOST] = {{0}};
+    int32_t tries[2][HY3D_SCHEDULE_MAX_HALOS] = {{0}};
+    int32_t levels[HY3D_SCHEDULE_MAX_HALOS][3] = {{0}};
     hy3d_candidate last = {.status = HY3D_OK};
     hy3d_schedule *const schedule = compiled(context, &made);
     do {

@@ -257,12 +257,13 @@ class Compiled:
 def compile_job(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None, *,
     making: Mapping[str, Any] | None = None, compiles_all: bool = False,
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], object] = lambda: None, like: Compiled | None = None,
 ) -> Compiled:  # fmt: skip
     """The schedule of a job whose layers are known. making: what frames depend on that are there
     already (execution.making_of): only its strategy and sizes are taken. compiles_all: all
     candidates, though an earlier one fits. check: called before each question of what a step
-    takes; what it raises ends the planning. ValueError (a sentence) for a strategy that is not
+    takes; what it raises ends the planning. like: one of the same job, whose graph and whose
+    knowledge of what steps take serve again. ValueError (a sentence) for a strategy that is not
     known or can't be taken."""
     if strategy not in STRATEGIES:
         known = ", ".join(map(repr, STRATEGIES))
@@ -280,12 +281,15 @@ def compile_job(
         options = _as_made(options, making)
         strategy = making["strategy"]
     on_cpu = job.device.type == "cpu"
-    graph = record(job.family, job.encode)
+    graph = record(job.family, job.encode) if like is None else like.graph
     allowed, own, refused = _allowed(job, strategy)
     if not allowed:
         raise nothing_fits(refused, budget, strategy, ())
     halos = _halos(options, making)
-    takes = StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
+    takes = (
+        StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
+        if like is None else like.workspace
+    )  # fmt: skip
 
     def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
         check()

@@ -18,6 +18,7 @@ from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.decode.tools.subjects import Subject
 
@@ -129,7 +130,8 @@ def explain(
         plan = plan_job(job, budget, strategy, options, go_on)
     except ValueError as error:
         why = str(error)
-    looked = _all_of(job, budget, asked, options, look, progress)
+    like = None if plan is None else plan.compiled
+    looked = _all_of(job, budget, asked, options, look, progress, like)
     if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
         looked = [c for c in looked if c.way.strategy != "cpu"]
     if plan is not None:
@@ -138,16 +140,17 @@ def explain(
         names = {c.way.name for c in looked}
         looked = [taken if c.way.name == plan.way.name else c for c in looked]
         looked += [taken if c.way.name == plan.way.name else c
-                   for c in plan.candidates if c.way.name not in names]  # fmt: skip
+                   for c in plan.candidates
+                   if c.way.name not in names and not (c.need and c.need.unknown)]  # fmt: skip
     return Explained(job, budget, options, _in_order(looked, job), plan, why)
 
 
 def _all_of(
     job: Job, budget: Budget, asked: list[str], options: WayOptions, look: Callable[[], object],
-    progress: Progress,
+    progress: Progress, like: Compiled | None,
 ) -> list[Candidate]:  # fmt: skip
     """Of each strategy in `asked`: "auto", the one that is wanted, and the VAE's own code, which
-    "auto" leaves out where it is slower as well as larger."""
+    "auto" leaves out where it is slower as well as larger. like: see compile_job."""
     found: dict[str, Candidate] = {}
     for number, strategy in enumerate(asked, 1):
         progress(number, 1 + len(asked))
@@ -155,10 +158,12 @@ def _all_of(
             continue
         look()
         try:
-            compiled = compile_job(job, budget, strategy, options, compiles_all=True, check=look)
+            like = compile_job(
+                job, budget, strategy, options, compiles_all=True, check=look, like=like
+            )
         except ValueError:
             continue  # the plan's sentence says why
-        for candidate in compiled.candidates():
+        for candidate in like.candidates():
             found.setdefault(candidate.way.name, candidate)
     progress(1 + len(asked), 1 + len(asked))
     return list(found.values())
