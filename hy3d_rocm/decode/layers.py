@@ -1,10 +1,10 @@
 """What a VAE's decoder or encoder is made of, for whoever runs it.
 
-A family (families/) says once in which order its layers run: a plain function over an Engine. An
-engine decides what is in memory when: all of a layer before the next (layerwise), a few frames
-through all layers (chunkwise), one tile at a time. A backend computes one convolution on some
-frames, with the norm, the activation, the up-sampling and the padding before it and the residual
-after it, so that none of these exists as a tensor of its own.
+A family (families/) says once in which order its layers run: a plain function over an Engine. The
+engine that counts writes them down as a graph (graph.py), of which the C core makes a program; what
+is in memory when, that decides. A backend computes one convolution on some frames, with the norm,
+the activation, the up-sampling and the padding before it and the residual after it, so that none of
+these exists as a tensor of its own.
 
 Everywhere: one sample, (1, C, T, H, W); triples are (T, H, W); frame numbers count from the start
 of the video.
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 Triple = tuple[int, int, int]
 Range = tuple[int, int]  # first, one past the last
-Handle = Any  # a video in an engine's own form
-
-NORM_KINDS = ("group", "rms", "l2", "layer")
+Handle = Any  # a value in an engine's own form
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +176,7 @@ class Backend(Protocol):
         """Frames `frames` of the convolution's output.
 
         `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
-        shuffle's drop, skip_first and reread are the engine's: source and frames count from where
+        shuffle's drop, skip_first and reread are run.py's: source and frames count from where
         the convolution's own video begins. source holds every frame that is read. affine: (C,)
         factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
         add: the residual, of the result's shape; it may be overwritten and returned. moments:
@@ -190,18 +188,16 @@ class Backend(Protocol):
 
 
 class Engine(Protocol):
-    """Runs layers over a video. Handles are consumed by the call that takes them, unless kept."""
+    """What a family calls its layers on. keep: x is needed by a later call (a residual); who has
+    the whole graph, or all in memory, sees that by itself."""
 
     def conv(
         self, x: Handle, layer: Conv, *, add: Handle | None = None, keep: bool = False
     ) -> Handle:
-        """The layer on all of x, plus the residual `add`, which is always consumed.
-
-        keep: x is needed by a later call (a residual).
-        """
+        """The layer on all of x, plus the residual `add`."""
 
     def convs(self, x: Handle, layers: Sequence[Conv]) -> tuple[Handle, ...]:
-        """Several layers on the same x, which is given up piece by piece as all have read it."""
+        """Several layers on the same x."""
 
     def attention(self, x: Handle, layer: Attention) -> Handle:
         """x with its attention added."""
@@ -210,7 +206,7 @@ class Engine(Protocol):
         """A function of single frames."""
 
     def add(self, x: Handle, y: Handle) -> Handle:
-        """x + y; both are consumed."""
+        """x + y."""
 
 
 class Family(Protocol):
