@@ -443,14 +443,8 @@ class Run:
             entry.coming = None
 
     def _free(self, number: int) -> None:
-        """Nobody reads the slice any more; a copy of it under way is of no use."""
+        """Nobody reads the slice any more."""
         entry = self._slices.pop(number)
-        if entry.leaving is not None:
-            assert self.mover is not None
-            host, ticket = entry.leaving
-            ticket.abandon()
-            self.mover.free(host)
-            entry.leaving = None
         self._settle(entry)
         if entry.host is not None:
             assert self.mover is not None
@@ -469,7 +463,6 @@ class Run:
     def _close(self) -> None:
         """After the last step, or an error: no copy is under way, nothing is held."""
         for number in list(self._slices):
-            self._settle(self._slices[number])
             self._free(number)
 
 

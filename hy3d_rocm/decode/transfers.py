@@ -19,16 +19,12 @@ class Ticket(Protocol):
     def join(self) -> None:
         """Makes the computing stream wait for it; this thread goes on."""
 
-    def abandon(self) -> None:
-        """Its result is of no use any more; its source may be let go now."""
-
 
 class Mover(Protocol):
     """Moves tensors between device and host."""
 
     def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
-        """Begins a copy on the host. `tensor` must live until the ticket was waited for or
-        abandoned."""
+        """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
 
     def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
         """Begins a copy back, in the layout it had; not to be read before join or wait."""
@@ -50,7 +46,7 @@ class StreamMover:
         self._out.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._out):
             host.copy_(tensor, non_blocking=True)
-            return host, _Event(self._out.record_event(), self.device, tensor, self._out)
+            return host, _Event(self._out.record_event(), self.device)
 
     def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
         tensor = torch.empty_strided(
@@ -59,34 +55,22 @@ class StreamMover:
         self._in.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._in):
             tensor.copy_(parked, non_blocking=True)
-            return tensor, _Event(self._in.record_event(), self.device, tensor, self._in)
+            return tensor, _Event(self._in.record_event(), self.device)
 
     def free(self, parked: Any) -> None:
         """Torch's host allocator itself waits for copies from and to a pinned block."""
 
 
 class _Event:
-    def __init__(
-        self, event: torch.cuda.Event, device: torch.device, tensor: Tensor, stream: Any
-    ) -> None:
+    def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
         self._event = event
         self._device = device
-        self._tensor: Tensor | None = tensor
-        self._stream = stream
 
     def wait(self) -> None:
         self._event.synchronize()
-        self._tensor = None
 
     def join(self) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._event)
-        self._tensor = None
-
-    def abandon(self) -> None:
-        """The allocator keeps the memory from others until the stream has passed the copy."""
-        if self._tensor is not None and not self._event.query():  # type: ignore[no-untyped-call]
-            self._tensor.record_stream(self._stream)
-        self._tensor = None
 
 
 def _host_like(tensor: Tensor) -> Tensor:

@@ -34,6 +34,15 @@ def torch_backend(dtype: torch.dtype = torch.float32) -> TorchBackend:
     return TorchBackend(ModuleWeights(dtype, CPU))
 
 
+class OverwritingBackend(TorchBackend):
+    """Makes its result in the residual's memory, as a backend may."""
+
+    def convolve(self, layer: Any, source: Any, frames: Any, **more: Any) -> Any:
+        add = more.pop("add", None)
+        made, moments = super().convolve(layer, source, frames, **more)
+        return (made, moments) if add is None else (add.add_(made), None)
+
+
 def family_of(kind: str, vae: Any) -> Any:
     return family_for(vae, timestep=TIMESTEP.get(kind))
 
@@ -294,10 +303,6 @@ class _Late:
         self._over()
 
     join = wait
-
-    def abandon(self) -> None:
-        if self.source is not None:
-            self._over()
 
     def _over(self) -> None:
         self.source = None

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 from decode_doubles import relative_error  # noqa: E402
 from program_doubles import (  # noqa: E402
     ALL,
+    CPU,
+    OverwritingBackend,
     by_layers,
     carried_out,
     compiled,
@@ -28,6 +30,7 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import run as run_module  # noqa: E402
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
+from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),
@@ -38,13 +41,16 @@ DECODERS = decoders()
 
 
 def every_result(function: Function, x: Any, **request: Any) -> dict[str, Any]:
-    """By layers and by chunks; the marker that brings the one about changes no bit."""
+    """By layers and by chunks; the marker that brings the one about changes no bit. The backend
+    writes over residuals, which shows where one is read again."""
+    backend, before = OverwritingBackend(ModuleWeights(x.dtype, CPU)), x.clone()
     mark = marked(x.shape[1])
     plain, layered = graph_of(function, x), graph_of(lambda e, x: function(e, mark(e, x)), x)
     found = {}
     for graph in (plain, layered):
         for program in programs(graph, x, **request):
-            found[program.candidate["order"]] = carried_out(graph, x, program)
+            found[program.candidate["order"]] = carried_out(graph, x, program, backend=backend)
+    assert torch.equal(x, before), "the input was written to"
     return found
 
 
