@@ -51,7 +51,7 @@ from hy3d_rocm.decode.stages import (
     synchronize,
 )
 from hy3d_rocm.decode.tiled import TiledRun
-from hy3d_rocm.decode.transfers import mover_for
+from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.decode.watched import LayerByLayer, Narrowing
 from hy3d_rocm.decode.weights import ModuleWeights
 
@@ -411,8 +411,8 @@ class Execution:
         assert self.plan is not None
         device = job.device_of(self.plan.way)
         return kind(
-            compiled.graph, backend, device, job.dtype, mover=mover_for(device) if stores else None,
-            counter=stages, recover=self._recover, sample=sample,
+            compiled.graph, backend, device, job.dtype, counter=stages, recover=self._recover,
+            mover=StreamMover(device) if stores else None, sample=sample,
         )  # fmt: skip
 
     def _in_tiles(

@@ -43,9 +43,7 @@ def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None
 
 
 class Counting(Protocol):
-    """What an engine asks of a counter (counter.Counter is one). total: grains there will be."""
-
-    total: int
+    """What is asked of a counter (counter.Counter is one)."""
 
     def check(self) -> None:
         """Raises where the caller wants no more; called before each attempt at a grain."""
@@ -75,10 +73,6 @@ class Grains:
         if self.counter is not None:
             self.counter.tick(step)
         return result
-
-    def quietly(self, work: Callable[[], Result]) -> Result:
-        """What is too small to be a grain, with the same attempts: not counted, not cancelled."""
-        return retried(work, self._pressed)
 
     def _pressed(self) -> None:
         self.repeated += 1

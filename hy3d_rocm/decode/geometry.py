@@ -64,17 +64,3 @@ def own_frames(layer: Conv, n: int, kernel_t: int) -> int:
     """Frames of the convolution's output before the shuffle, for its own video of n frames."""
     padded = up_frames(layer, n) + layer.before[0] + layer.after[0]
     return max(0, (padded - kernel_t) // layer.stride[0] + 1)
-
-
-def result_shape(
-    layer: Conv, shape: tuple[int, int, int, int], weight_shape: tuple[int, ...], kernel: Triple
-) -> tuple[int, int, int, int]:
-    """(C, T, H, W) of the layer's result for x of (C, T, H, W) `shape`."""
-    from hy3d_rocm.decode.layers import out_frames
-
-    rows, columns = own_size(layer, shape[2:], kernel)
-    channels = weight_shape[0]
-    if layer.shuffle is not None:
-        rt, rh, rw = layer.shuffle.factor
-        channels, rows, columns = channels // (rt * rh * rw), rows * rh, columns * rw
-    return channels, out_frames(layer, shape[1], kernel[0]), rows, columns

@@ -8,7 +8,7 @@ the Conv, Attention or Local that the interpreter (run.py) carries its steps out
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +35,7 @@ __all__ = [
     "Graph",
     "Node",
     "Value",
+    "graph_of",
     "opaque",
     "record",
 ]
@@ -115,9 +116,16 @@ def record(family: StructuredFamily, encode: bool = False) -> Graph:
     else:
         frames = 1 if family.is_image else _LATENTS
         size = (family.latent_channels, frames, _ROWS, _ROWS)
+    return graph_of(family.encode if encode else family.decode, size)
+
+
+def graph_of(
+    function: Callable[[Recorder, Value], Value], size: tuple[int, int, int, int]
+) -> Graph:
+    """A function over an engine as a graph, recorded with an input of `size` (C, T, H, W)."""
     recorder = Recorder()
     start = recorder.add_node(Node(INPUT, channels=size[0]), None, size)
-    result = (family.encode if encode else family.decode)(recorder, start)
+    result = function(recorder, start)
     shape = (result.channels, result.frames, result.rows, result.columns)
     recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, shape)
     return Graph(tuple(recorder.nodes), tuple(recorder.layers))

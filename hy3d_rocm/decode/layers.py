@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 Triple = tuple[int, int, int]
 Range = tuple[int, int]  # first, one past the last
-Handle = Any  # a video in an engine's own form
-
-NORM_KINDS = ("group", "frame", "rms", "l2", "layer")
+Handle = Any  # a value in an engine's own form
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +177,7 @@ class Backend(Protocol):
         """Frames `frames` of the convolution's output.
 
         `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
-        shuffle's drop, skip_first and reread are the engine's: source and frames count from where
+        shuffle's drop, skip_first and reread are run.py's: source and frames count from where
         the convolution's own video begins. source holds every frame that is read. affine: (C,)
         factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
         add: the residual, of the result's shape; it may be overwritten and returned. moments:
@@ -191,18 +189,16 @@ class Backend(Protocol):
 
 
 class Engine(Protocol):
-    """Runs layers over a video. Handles are consumed by the call that takes them, unless kept."""
+    """What a family calls its layers on. keep: x is needed by a later call (a residual); who has
+    the whole graph, or all in memory, sees that by itself."""
 
     def conv(
         self, x: Handle, layer: Conv, *, add: Handle | None = None, keep: bool = False
     ) -> Handle:
-        """The layer on all of x, plus the residual `add`, which is always consumed.
-
-        keep: x is needed by a later call (a residual).
-        """
+        """The layer on all of x, plus the residual `add`."""
 
     def convs(self, x: Handle, layers: Sequence[Conv]) -> tuple[Handle, ...]:
-        """Several layers on the same x, which is given up piece by piece as all have read it."""
+        """Several layers on the same x."""
 
     def attention(self, x: Handle, layer: Attention) -> Handle:
         """x with its attention added."""
@@ -211,7 +207,7 @@ class Engine(Protocol):
         """A function of single frames."""
 
     def add(self, x: Handle, y: Handle) -> Handle:
-        """x + y; both are consumed."""
+        """x + y."""
 
 
 class Family(Protocol):

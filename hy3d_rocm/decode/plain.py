@@ -1,7 +1,7 @@
 """The layers on whole tensors with plain torch operations: the simplest reading of layers.py.
 
-Everything of a layer exists at once, so it takes the most memory of all engines. The others are
-held against it, and whatever is small anyway can be run with it. It calls torch's operators and not
+Everything of a layer exists at once, so it takes the most memory. Programs are held against it, and
+whatever is small anyway can be run with it. It calls torch's operators and not
 the functions of torch.nn.functional, which other programs replace.
 """
 
@@ -60,7 +60,7 @@ def _unpacked(x: Tensor, factor: Triple, order: str) -> Tensor:
 
 
 class PlainEngine:
-    """Engine over tensors (1, C, T, H, W). It gives nothing up: `keep` makes no difference."""
+    """Engine over tensors (1, C, T, H, W)."""
 
     def __init__(self, weights: Weights | None = None) -> None:
         self.weights: Weights = OwnWeights() if weights is None else weights

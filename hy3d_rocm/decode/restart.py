@@ -1,8 +1,8 @@
 """Where a decode in chunks starts so that it goes on from a given frame with the same bits.
 
-What the engine carries from chunk to chunk (chunkwise.py) is too large to write to disk after each:
-the last frames of every layer's input at full resolution. Instead the decode starts so many latents
-earlier that everything a wanted frame depends on is computed again, and drops the frames before.
+What goes on from chunk to chunk is too large to write to disk after each: the last frames of every
+layer's input at full resolution. Instead the decode starts so many latents earlier that everything
+a wanted frame depends on is computed again, and drops the frames before (execution.py).
 Chunks then begin where they would have begun, so each convolution gets the same frames in the same
 shapes. Where a norm or attention sees the whole video, all of it is decoded again.
 """
@@ -10,15 +10,12 @@ shapes. Where a norm or attention sees the whole video, all of it is decoded aga
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm
 
 _EVERYTHING = Fraction(10**9)  # latents: as far back as the video goes
@@ -84,17 +81,3 @@ def start_latent(family: Any, chunk: int, wanted: int) -> int:
     own = (wanted - 1) // time + 1  # the first latent makes one frame
     # One more, which is the first of its video then and so unlike what it was.
     return max((own - past - 1) // chunk, 0) * chunk
-
-
-def chunks_from(
-    engine: Any, family: Any, z: Tensor, chunk: int, wanted: int,
-    device: torch.device, dtype: torch.dtype,
-) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
-    """(first, frames) of z (1, C, T, H, W) by a ChunkEngine in order, from frame `wanted` on, bit
-    for bit as a decode from the start gives them."""
-    start = start_latent(family, chunk, wanted)
-    offset = start * family.factor[0]
-    for local, frames in engine.run(family.decode, z[:, :, start:], chunk, device, dtype):
-        first = local + offset
-        if first + frames.shape[2] > wanted:
-            yield max(first, wanted), frames[:, :, max(wanted - first, 0) :]

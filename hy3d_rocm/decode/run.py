@@ -119,17 +119,16 @@ class Run:
     mover: where slices go that leave the device; needed only by programs that store some. counter:
     check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
     after a step (of the section) failed so often; True where it is to be made again; it raises, or
-    gives False, where not. watch(step, frames): sees what a step has made; may raise. own: the
-    VAE's own code on (1, C, T, H, W), for programs that run it. affines: factor and summand (C,) of
-    each node with a GroupNorm, given or left by the section that reduced them.
+    gives False, where not. own: the VAE's own code on (1, C, T, H, W), for programs that run it.
+    affines: factor and summand (C,) of each node with a GroupNorm, given or left by the section
+    that reduced them.
     """
 
     def __init__(
         self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
         mover: Mover | None = None, counter: Counting | None = None,
         recover: Callable[[int, int, BaseException], bool] | None = None,
-        watch: Callable[[Step, Tensor], object] | None = None, sample: int = 0,
-        own: Callable[[Tensor], Tensor] | None = None,
+        sample: int = 0, own: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.backend = backend
@@ -138,7 +137,6 @@ class Run:
         self.mover = mover
         self.counter = counter
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
-        self.watch = watch
         self.sample = sample
         self.own = own
         self.affines: dict[int, Affine] = {}
@@ -169,7 +167,7 @@ class Run:
                     elif OPS[step.op] == "opaque" and step.slice < 0:
                         yield 0, self._attempt(at, partial(self._whole, step, fetch))
                     else:
-                        self._make(step, at, report, fetch)
+                        self._make(step, at, fetch)
                     for freed in step.frees:
                         self._free(freed)
                     if self.counter is not None:
@@ -196,9 +194,7 @@ class Run:
     def _took(self, step: ProgramStep, tensor: Tensor) -> None:
         """A step has made a slice, or its frames have entered."""
 
-    def _make(
-        self, step: ProgramStep, at: int, report: Step, fetch: Callable[[Range], Tensor]
-    ) -> None:
+    def _make(self, step: ProgramStep, at: int, fetch: Callable[[Range], Tensor]) -> None:
         """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
         name, does = OPS[step.op], _WORKS[step.op]
         if name == "enter":
@@ -216,8 +212,6 @@ class Run:
         if made is None:
             return
         tensor, moments = made
-        if self.watch is not None:
-            self.watch(report, tensor)
         self._took(step, tensor)
         self._slices[step.slice] = _Slice(tensor, step.frames)
         del made, tensor
@@ -449,14 +443,8 @@ class Run:
             entry.coming = None
 
     def _free(self, number: int) -> None:
-        """Nobody reads the slice any more; a copy of it under way is of no use."""
+        """Nobody reads the slice any more."""
         entry = self._slices.pop(number)
-        if entry.leaving is not None:
-            assert self.mover is not None
-            host, ticket = entry.leaving
-            ticket.abandon()
-            self.mover.free(host)
-            entry.leaving = None
         self._settle(entry)
         if entry.host is not None:
             assert self.mover is not None
@@ -475,7 +463,6 @@ class Run:
     def _close(self) -> None:
         """After the last step, or an error: no copy is under way, nothing is held."""
         for number in list(self._slices):
-            self._settle(self._slices[number])
             self._free(number)
 
 

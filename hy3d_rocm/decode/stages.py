@@ -159,21 +159,11 @@ class StageLog:
         self.counter = counter
         self.device = device
         self.stage = stage_of(encode)
-        self.is_known = False
         self.waits = always or logger.isEnabledFor(logging.DEBUG)
 
-    @property
-    def total(self) -> int:
-        return self.counter.total
-
-    @total.setter
-    def total(self, count: int) -> None:
-        if not self.is_known:
-            self.counter.total = count
-
     def expect(self, count: int) -> None:
-        """So many grains there will be, whatever an engine says later; 0: that is for it to say."""
-        self.counter.total, self.is_known = count, count > 0
+        """So many grains there will be; 0: nobody knows."""
+        self.counter.total = count
 
     def check(self) -> None:
         """See Counter.check."""

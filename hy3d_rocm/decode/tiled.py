@@ -74,7 +74,9 @@ class TiledRun(Run):
             out.zero_()
         for number, first, made in self._sections(program, z, spatial):
             if self._tile is not None and not self._section["pass"]:
-                _place(made, first, self._tile, tiles, out)
+                kept = self._attempt(0, partial(_kept, made, self._tile))
+                _place(kept, first, self._tile, tiles, out)
+                del kept
             del number, made
         self._judge()
 
@@ -133,8 +135,9 @@ class TiledRun(Run):
         frames = sum(int(t.shape[2]) for _, t in self._grid)
         rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
         whole = frames, rows, columns
-        part = self._attempt(0, lambda: reduced(self._fetch, whole, size))
-        part = part.to(self.device, self.dtype)
+        part = self._attempt(
+            0, lambda: reduced(self._fetch, whole, size).to(self.device, self.dtype)
+        )
         for _ in self.section(program, number, lambda r: part[:, :, slice(*r)]):
             pass  # nothing is given away
 
@@ -171,7 +174,8 @@ class TiledRun(Run):
             scale = tensor.shape[-1] // self._section["size"][2]
             (h0, h1), (w0, w1) = self._owned
             part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
-            self._gathering.add(self._norm(node), node, part)
+            add = partial(self._gathering.add, self._norm(node), node, part)
+            self._attempt(0, add)
 
     def _truth(self) -> dict[int, Statistics]:
         assert self._gathering is not None
@@ -209,12 +213,16 @@ def tile_places(tiles: dict[str, Any]) -> DecodePlan:
     )  # fmt: skip
 
 
-def _place(made: Tensor, first: int, tile: Grain, tiles: int, out: Tensor) -> None:
-    """Drops the halo and adds the rest, times the windows, to the output."""
+def _kept(made: Tensor, tile: Grain) -> Tensor:
+    """Without the halo, on the CPU."""
     _, rows, columns = tile.keep_slices
-    kept = made[..., rows, columns].to("cpu")
+    return made[..., rows, columns].to("cpu")
+
+
+def _place(kept: Tensor, first: int, tile: Grain, tiles: int, out: Tensor) -> None:
+    """Adds what is kept of a tile, times the windows, to the output."""
     _, out_rows, out_columns = tile.out_slices
-    where = out[:, :, first : first + made.shape[2], out_rows, out_columns]
+    where = out[:, :, first : first + kept.shape[2], out_rows, out_columns]
     if tiles == 1:
         where.copy_(kept)
     else:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from hy3d_rocm.decode.engines.chunkwise import ChunkEngine
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
+from hy3d_rocm.decode.run import Run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 from decode_doubles import tiny_latents, tiny_vae
+from program_doubles import CPU, compiled, torch_backend
 
 
 def main() -> None:
@@ -37,16 +37,18 @@ def main() -> None:
     torch.set_num_threads(1)
     vae = tiny_vae(args.kind)
     family = family_for(vae)
-    backend = TorchBackend(ModuleWeights(torch.float32, "cpu"))
+    graph = record(family)
     for wanted in args.frames:
         latents = -(-(wanted - 1) // family.factor[0]) + 1
         z = tiny_latents(vae, latents, *args.latent)
-        came = 0
+        program, came = compiled(graph, z, chunk=args.chunk).program, 0
+        run = Run(graph, torch_backend(), CPU, torch.float32)
         with PeakMeter(interval=0) as meter:
-            for _, frames in ChunkEngine(backend).decode(family, z, args.chunk):
+            for _, frames in run.section(program, 0, lambda r, z=z: z[:, :, slice(*r)]):
                 came += int(frames.shape[2])
                 del frames
-        print(f"{args.kind}: {latents} latents, {came} frames, {meter.peak_bytes / 2**20:.1f} MB")
+        peak, stated = (n / 2**20 for n in (meter.peak_bytes, program.candidate["device_bytes"]))
+        print(f"{args.kind}: {latents} latents, {came} frames, {peak:.1f} MB, {stated:.1f} stated")
 
 
 if __name__ == "__main__":

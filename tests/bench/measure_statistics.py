@@ -2,10 +2,11 @@
 
     python tests/bench/measure_statistics.py [--size 160 128] [--frames 33] [--random]
 
-For each way to take a part (blocks of neighbours, every n-th row, averages) and its size: the
-largest error of a norm's mean (in standard deviations) or standard deviation, and the PSNR of the
-decode with these statistics against the unsplit one, peak value its range. Demo VAE and held-out
-filmed clip; --random: the same architecture with random weights and a smooth random latent.
+For each way to take a part (blocks of neighbours, every n-th row, averages) and its size, which is
+that of a level of tiles: the largest error of a norm's mean (in standard deviations) or standard
+deviation, and the PSNR of the decode with these statistics against the unsplit one, peak value its
+range. Demo VAE and held-out filmed clip; --random: the same architecture with random weights and a
+smooth random latent.
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
+from measure_tiles import compiled_tiles, run_of
 
-from hy3d_rocm.decode.engines.tile_parts import cut_of, head, trunk
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.statistics import Statistics, StatisticsEngine, blocks
-from hy3d_rocm.decode.torch_backend import TorchBackend
-from hy3d_rocm.decode.weights import ModuleWeights
+from hy3d_rocm.decode.statistics import blocks
 
 Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]
-CPU = torch.device("cpu")
 
 
 def demo(frames: int, height: int, width: int) -> tuple[Any, torch.Tensor]:
@@ -85,52 +84,28 @@ WAYS: dict[str, Way] = {
 }
 
 
-def measure(
-    vae: Any, z: torch.Tensor, shares: list[tuple[float, float]], ways: dict[str, Way]
-) -> None:
+def measure(vae: Any, z: torch.Tensor, levels: list[int], ways: dict[str, Way]) -> None:
     """Prints a line for each way and size."""
     family = family_for(vae)
-    cut = cut_of(family)
-    backend = TorchBackend(ModuleWeights(torch.float32, CPU))
-
-    def run(
-        grid: torch.Tensor, known: list[Statistics] | None = None
-    ) -> tuple[list[Statistics], torch.Tensor]:
-        engine = _Given(backend, CPU) if known is not None else StatisticsEngine(backend, CPU)
-        if isinstance(engine, _Given):
-            engine.known = known or []
-        made = engine.leave(head(family, cut)(engine, engine.enter(grid)))
-        return engine.used, torch.cat([f.clone() for _, f in made], 2)
-
-    engine = StatisticsEngine(backend, CPU)
-    grid = torch.cat(
-        [f.clone() for _, f in engine.leave(trunk(family, cut)(engine, engine.enter(z)))], 2
-    )
-    truth, wanted = run(grid)
+    with torch.no_grad():
+        wanted = family.whole(z)
     span = float(wanted.max() - wanted.min())
-    for (share_t, share), (name, way) in itertools.product(shares, ways.items()):
-        t, h, w = grid.shape[2:]
-        keep = (max(1, round(t * share_t)), round(h * share), round(w * share))
-        found, _ = run(way(grid, keep))
-        error = max(f.deviation(s) for f, s in zip(found, truth, strict=True))
-        _, frames = run(grid, found)
-        mse = float((frames - wanted).double().square().mean())
+    for level, (name, way) in itertools.product(levels, ways.items()):
+        compiled = compiled_tiles(family, tuple(z.shape), level)
+        run, out = run_of(compiled), torch.empty_like(wanted)
+
+        def part(
+            fetch: Any, size: tuple[int, int, int], keep: tuple[int, int, int], way: Way = way
+        ) -> torch.Tensor:
+            return way(fetch((0, size[0])), keep)
+
+        with mock.patch("hy3d_rocm.decode.tiled.reduced", part):
+            run.run(compiled.program, z, out)
+        mse = float((out - wanted).double().square().mean())
         psnr = 10 * math.log10(span * span / mse) if mse else math.inf
-        size = "x".join(str(n) for n in keep)
-        print(f"{size:>12} of {t}x{h}x{w}  {name:20}  error {error:.1e}  {psnr:5.1f} dB")
-
-
-class _Given(StatisticsEngine):
-    """Takes the statistics it is given."""
-
-    known: list[Statistics]
-
-    def affine(self, x: Any, norm: Any) -> Any:
-        if norm is None or norm.kind != "group":
-            return None
-        found = self.known[len(self.used)]
-        self.used.append(found)
-        return found.affine(norm, self.backend.weights, x.shape[0])
+        keep = next(s["size"] for s in compiled.program.sections if s["kind"] == 2)
+        size = "x".join(map(str, keep))
+        print(f"{size:>12}  {name:20}  error {run.estimate_error:.1e}  {psnr:5.1f} dB")
 
 
 def main() -> None:
@@ -138,16 +113,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=2, default=(160, 128), metavar=("H", "W"))
     parser.add_argument("--frames", type=int, default=33)
     parser.add_argument("--random", action="store_true")
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.6, 0.4])
-    parser.add_argument("--times", type=float, nargs="+", default=[1.0, 0.34])
+    parser.add_argument("--levels", type=int, nargs="+", default=[1, 3, 6])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     vae, z = (random if args.random else demo)(args.frames, *args.size)
-    with torch.no_grad():
-        shares = [(t, s) for t in args.times for s in args.shares]
-        measure(vae, z, shares, {n: w for n, w in WAYS.items() if n in args.ways})
+    measure(vae, z, args.levels, {n: w for n, w in WAYS.items() if n in args.ways})
 
 
 if __name__ == "__main__":

@@ -14,21 +14,48 @@ import argparse
 import json
 import math
 import time
+from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.engines.tiles import TiledRun, TilePlan, plan_tiles
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
-from hy3d_rocm.decode.torch_backend import TorchBackend
+from hy3d_rocm.decode.plan import DecodePlan
+from hy3d_rocm.decode.planning.backends import torch_backend
+from hy3d_rocm.decode.planning.compiled import Compiled, compile_job
+from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.tiled import TiledRun, tile_places
 from hy3d_rocm.decode.weights import ModuleWeights
 
+CPU = torch.device("cpu")
 
-def steps_at_borders(frames: torch.Tensor, plan: TilePlan) -> float:
+
+def compiled_tiles(
+    family: Any, shape: tuple[int, ...], level: int, *, chunk: int = 1, passes: int = 0,
+    halo: int | None = 32,
+) -> Compiled:  # fmt: skip
+    """Tiles of a level on the CPU, whatever they take."""
+    job = Job(family, shape, CPU, torch.float32, torch.float32, torch_backend)
+    parameters = {
+        "level": level, "chunk": chunk, "passes": passes, "halo_pixels": halo,
+        "overlap_pixels": 16, "min_tile_pixels": 32,
+    }  # fmt: skip
+    making = {"strategy": "tiled", "parameters": parameters}
+    room = Budget(1 << 50, 1 << 50, False, "no limit")
+    return compile_job(job, room, "tiled", making=making)
+
+
+def run_of(compiled: Compiled) -> TiledRun:
+    backend = compiled.job.make_backend(ModuleWeights(torch.float32, CPU), CPU)
+    return TiledRun(compiled.graph, backend, CPU, torch.float32)
+
+
+def steps_at_borders(frames: torch.Tensor, plan: DecodePlan) -> float:
     """Mean absolute step across the borders between tiles."""
     steps = []
     for axis in (1, 2):
-        places = {(g.out_start[axis], g.out_stop[axis]) for g in plan.spatial.grains}
+        places = {(g.out_start[axis], g.out_stop[axis]) for g in plan.grains}
         for edge in {start for start, _ in places if start} | {stop for _, stop in places}:
             if 0 < edge < frames.shape[axis + 2]:
                 a, b = (frames.select(axis + 2, edge - n) for n in (1, 0))
@@ -42,9 +69,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=33)
     parser.add_argument("--level", type=int, default=0)
     parser.add_argument("--chunk", type=int, default=2)
-    parser.add_argument("--slice-bytes", type=int)
     parser.add_argument("--passes", type=int, default=0)
-    parser.add_argument("--part", type=int, help="positions that statistics are estimated from")
     parser.add_argument("--halo", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -57,27 +82,30 @@ def main() -> None:
     with torch.no_grad():
         z = vae.encode(held_out_clip(args.frames, *args.size)).latent_dist.mode()
     family = family_for(vae)
-    plan = plan_tiles(
-        family, tuple(z.shape), level=args.level, chunk=args.chunk, slice_bytes=args.slice_bytes,
-        part_positions=args.part, passes=args.passes, halo_pixels=args.halo,
-    )  # fmt: skip
-    backend = TorchBackend(ModuleWeights(torch.float32, "cpu"))
-    run = TiledRun(family, backend, plan, layerwise={"slice_bytes": 4 << 20})
+    compiled = compiled_tiles(
+        family, tuple(z.shape), args.level, chunk=args.chunk, passes=args.passes, halo=args.halo
+    )
+    program = compiled.program
+    plan, run = tile_places(program.tiles or {}), run_of(compiled)
     began = time.perf_counter()
     with PeakMeter(interval=0) as meter:
         out = torch.empty(family.out_shape(tuple(z.shape)))
-        run.run(z, out)
+        run.run(program, z, out)
     seconds = time.perf_counter() - began
     with torch.no_grad():
         wanted = family.whole(z)
     error = (out - wanted).double()
     span = float(wanted.max() - wanted.min())
-    record = plan.describe() | {
+    sizes = [section["size"] for section in program.sections if section["kind"] == 2]
+    record = {
+        "tiles": len(plan.grains),
+        "part": sizes[:1],
+        "stated_mb": round(program.candidate["device_bytes"] / 2**20, 1),
         "peak_mb": round(meter.peak_bytes / 2**20, 1),
         "seconds": round(seconds, 1),
         "psnr_db": round(10 * math.log10(span**2 / float(error.square().mean())), 1),
         "largest_error": float(error.abs().max()) / span,
-        "estimate_error": run.report.estimate_error,
+        "estimate_error": run.estimate_error,
         "seams": steps_at_borders(out, plan) / steps_at_borders(wanted, plan),
     }
     print(json.dumps(record))

@@ -61,7 +61,7 @@ def check(args: argparse.Namespace, start: int, folder: Path) -> bool:
         {
             **common,
             "do": "compare",
-            "parameters": tiled["parameters"],
+            "plan": tiled["plan"],
             "shape": encoded["shape"],
             "picture": str(picture(args, start)),
             "heading": f"{args.frames} frames of {args.size} from frame {start}",
@@ -168,7 +168,7 @@ def decode(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "peak": meter.peak_bytes, "seconds": report.seconds, "way": report.plan["way"],
         "planned": report.predicted_peak_bytes, "estimate_error": report.estimate_error,
-        "parameters": report.plan.get("parameters", {}),
+        "plan": {name: report.plan.get(name) for name in ("parameters", "tiles")},
     }  # fmt: skip
 
 
@@ -185,8 +185,8 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     """The figures, and the picture."""
     from safetensors.torch import load_file
 
-    from hy3d_rocm.decode.engines.tiles import plan_tiles
     from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decode.tiled import tile_places
     from hy3d_rocm.decode.tools import metrics
     from hy3d_rocm.decode.tools.borders import borders_of
     from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
@@ -194,9 +194,8 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 
     family, folder, shape = family_for(load_demo_vae()), Path(job["folder"]), tuple(job["shape"])
     whole, tiled = (load_file(folder / f"{n}.safetensors")["frames"] for n in ("whole", "tiled"))
-    found = borders_of(family, shape, job["parameters"])
-    named = {k: v for k, v in job["parameters"].items() if k != "engine"}
-    tiles = len(plan_tiles(family, shape, **named).spatial.grains)
+    found = borders_of(family, shape, job["plan"])
+    tiles = len(tile_places(job["plan"]["tiles"]).grains)
     lines = [((r,), ()) for r in found.rows] + [((), (c,)) for c in found.columns]
     each = [metrics.seams(tiled, *line) / metrics.seams(whole, *line) - 1 for line in lines]
     psnr, largest = metrics.psnr(tiled, whole), metrics.largest_error(tiled, whole)

@@ -21,19 +21,18 @@ from decode_doubles import (  # noqa: E402
     unsplit_moments,
 )
 from diffusers.models.embeddings import Timesteps  # noqa: E402
+from program_doubles import compiled_tiles, in_tiles  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from hy3d_rocm.decode import (  # noqa: E402
     decode_with_report,
     encode_with_report,
 )
-from hy3d_rocm.decode.engines.tiles import TiledRun, plan_tiles  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
+from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.tools.runs import exact_frames  # noqa: E402
 from hy3d_rocm.decode.tools.subjects import Subject  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 #: Kinds of which some statement of diffusers' own code computes in float32 whatever the type
 ROUNDING = ("wan", "wan22", "qwen", "ltx", "ltx_causal", "ltx095", "ltx095_ahead")
@@ -139,10 +138,8 @@ def test_tiles_that_see_everything_have_float64s_error(
     high = tiny_latents(family.vae, frames, 44, 3).double()
     with all_wide(monkeypatch):
         want = unsplit(family.vae, high, TIMESTEP.get(kind))
-    plan = plan_tiles(
-        family, tuple(high.shape), level=1, chunk=1, part_positions=10**9, halo_pixels=None
-    )
-    assert len(plan.spatial.grains) == 2
-    out = torch.full_like(want, torch.nan)
-    TiledRun(family, TorchBackend(ModuleWeights(torch.float64, "cpu")), plan).run(high, out)
+    graph = record(family)  # chunks so long that statistics are of all there is
+    program = compiled_tiles(graph, high, level=1, chunk=1000, overlap=16, least=32).program
+    assert program.candidate["tiles"] == 2
+    in_tiles(graph, high, program, out := torch.empty_like(want))
     assert error_of(out, want) <= 1

@@ -22,12 +22,13 @@ from native_doubles import FusedConv3d  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
-from hy3d_rocm.decode.engines.layerwise import LayerEngine  # noqa: E402
 from hy3d_rocm.decode.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
+from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
+from hy3d_rocm.decode.planning.backends import native_backend  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import compile_job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 pytestmark = [
@@ -56,19 +57,6 @@ def test_every_kinds_decode_by_it_is_the_unsplit_decode(kind: str, double: Fused
         # 1e-5 as in test_families_decode; few positions a group multiply roundings there.
         bound = 1e-4 if kind in IN_FLOAT64 else 1e-5
         assert relative_error(got, unsplit(vae, z, TIMESTEP.get(kind))) <= bound, (kind, frames)
-
-
-@pytest.mark.parametrize("kind", ["hunyuan", "wan"])
-def test_any_slices_of_a_video_give_it(kind: str, double: FusedConv3d) -> None:
-    vae = tiny_vae(kind)
-    z = tiny_latents(vae, 3, 3, 4)
-    expected = unsplit(vae, z)
-    for slice_bytes in (1, 5000, 1 << 40):
-        backend = NativeBackend(ModuleWeights(torch.float32, CPU))
-        engine = LayerEngine(backend, CPU, slice_bytes, on_pressure=lambda: None)
-        handle = family_for(vae).decode(engine, engine.enter(z))
-        got = torch.cat([frames.clone() for _, frames in engine.leave(handle)], 2)
-        assert relative_error(got, expected) <= 1e-4
 
 
 def test_what_is_asked_for_is_taken(double: FusedConv3d) -> None:
@@ -154,21 +142,16 @@ def test_a_cancel_is_looked_at_before_every_convolution(double: FusedConv3d) -> 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan"])
 def test_smaller_budgets_take_smaller_parts_of_it(kind: str) -> None:
-    from hy3d_rocm.decode.memory.black_box import Prices
-    from hy3d_rocm.decode.planning import ways
-
     family = family_for(tiny_vae(kind))
     shape = (1, family.latent_channels, 9, 24, 24)
-    job = ways.Job(
-        family, shape, CPU, torch.float32, torch.float32, ways.native_backend, is_fused=True
-    )
-    listed = [way for way in ways.list_ways(job) if way.strategy == "streamed"]
-    assert len(listed) == (2 if kind == "hunyuan" else 3)
-    prices = Prices(job)
-    needs = [prices(way).device_bytes for way in listed]
+    job = Job(family, shape, CPU, torch.float32, torch.float32, native_backend, is_fused=True)
+    everything = Budget(1 << 40, 1 << 40, False, "the test's")
+    listed = compile_job(job, everything, "streamed", compiles_all=True).candidates()
+    needs = [candidate.need.device_bytes for candidate in listed]
+    assert len(needs) == 2
     assert needs == sorted(needs, reverse=True)
-    given = ways.WayOptions(chunk_size=2, slice_bytes=1 << 20)
-    alone = [way for way in ways.list_ways(job, given) if way.strategy == "streamed"]
+    given = WayOptions(chunk_size=2, slice_bytes=1 << 20)
+    alone = compile_job(job, everything, "streamed", given, compiles_all=True).candidates()
     assert len(alone) == 1, "what is asked for is the only one"
 
 
