@@ -129,6 +129,12 @@ def test_what_a_larger_budget_saves_is_said() -> None:
         "With 12288 MB: tiled in 0, estimated 9.0x less work.",
     )
     assert plan(4).reason.endswith(" ".join(plan(4).cheaper))
+    short = Budget(12 * GB, GB, False, "given")  # a larger one of the device does not help
+    costly = choose(
+        [Way("whole"), Way("cpu")], short, "auto",
+        costs(whole=Need(9 * GB, 2 * GB, 100), cpu=Need(8 * GB, GB, 900)),
+    )  # fmt: skip
+    assert costly.cheaper == ()
 
 
 def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:

@@ -285,6 +285,8 @@ def _cheaper(looked: list[Candidate], taken: Candidate, budget: Budget) -> tuple
     for c in looked:
         if c.fits or c.need is None or c.need.unknown or not c.need.macs:
             continue
+        if smallest_budget(c.need, budget) <= budget.device_bytes:
+            continue  # the host is short, or it failed
         if taken.need.macs >= _CLEARLY * c.need.macs:
             found.append((smallest_budget(c.need, budget), c.need.macs, c.way.name))
     if not found:
