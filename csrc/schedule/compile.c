@@ -471,7 +471,7 @@ static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
         .slice_bytes = m->slice_bytes[1] > 0 ? m->slice_bytes[1] : m->slice_bytes[0],
         .level = level->level,
         .halo_row = level->row,
-        .is_exact = s->cut.group_norms == 0 && halo < 0,
+        .is_exact = s->cut.group_norms == 0 && s->cut.frame_norms == 0 && halo < 0,
         .resident_bytes = -1,
     };
     return c;
@@ -698,7 +698,8 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     if (is_alone && allows(s, HY3D_STRATEGY_WHOLE)) {
         status = whole(context, s);
     }
-    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED) && (is_alone || !s->has_opaque)) {
+    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED) &&
+        (is_alone || !(s->has_opaque || s->has_frame_norms))) {
         status = streamed(context, s, 0);
     }
     if (!is_alone) {
@@ -894,6 +895,7 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     }
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
+        s->has_frame_norms = s->has_frame_norms || s->nodes[i].norm == HY3D_NORM_FRAME;
         s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);

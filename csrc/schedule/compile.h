@@ -20,7 +20,7 @@ struct hy3d_schedule {
     hy3d_size *sizes; /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
-    bool has_group_norms, has_opaque, can_tile;
+    bool has_group_norms, has_frame_norms, has_opaque, can_tile;
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */
     hy3d_candidate *failed;      /* those that a fallback gave up */

@@ -38,11 +38,12 @@
  * until it was sent. All ranks make the same frames in the same order, so of each pair of ranks
  * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
  * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
- * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose MAPs a row is made of the rows at
- * its place. A candidate is compiled for every rank: it fits where it does on each, each of its
- * peaks and its seconds are those of the rank with the most, its sent_bytes, macs, steps and copies
- * of all together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is
- * sent is not hidden, each rank's bytes over link_bytes_per_second come on top. */
+ * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
+ * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
+ * every rank: it fits where it does on each, each of its peaks and its seconds are those of the rank
+ * with the most, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
+ * link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -183,7 +184,7 @@ typedef struct hy3d_machine {
 /* Sizes of tiles in rows of the output. */
 typedef struct hy3d_tile_sizes {
     int64_t halo, overlap, smallest; /* halo -1: as far as a cut is felt, which is exact where no
-                                        GroupNorm is behind the cut */
+                                        GroupNorm (of all frames or of one) is behind the cut */
 } hy3d_tile_sizes;
 #define HY3D_SCHEDULE_MAX_HALOS 4
 /* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */

@@ -307,11 +307,12 @@ static bool judge_falls(judge *j, const schedules *of, int32_t reason)
 static bool can_not_be_shared(const hy3d_schedule_request *request)
 {
     const uint32_t wanted = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_HOST;
-    bool has_unknown = false;
+    bool reads_all = false; /* the rows of a frame, in a way that is no step of its own */
     for (int32_t node = 0; node < request->graph.count; node++) {
-        has_unknown = has_unknown || request->graph.nodes[node].op == HY3D_OP_OPAQUE;
+        reads_all = reads_all || request->graph.nodes[node].op == HY3D_OP_OPAQUE ||
+                    request->graph.nodes[node].norm == HY3D_NORM_FRAME;
     }
-    return has_unknown || (request->strategies & wanted) == 0;
+    return reads_all || (request->strategies & wanted) == 0;
 }
 
 static bool is_allowed(const hy3d_schedule_request *request, hy3d_status status)
