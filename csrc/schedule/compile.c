@@ -330,6 +330,48 @@ static hy3d_status look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candida
     return append(context, &s->candidates, &s->count, &s->room, c);
 }
 
+/* --- which one is taken ------------------------------------------------------------------------ */
+
+/* Whether nothing sees all frames but attention, so that they can go in chunks. */
+static bool goes_in_chunks(const hy3d_schedule *s)
+{
+    return !s->has_group_norms && !s->has_opaque;
+}
+
+/* The lower, the rather it is taken: on the device before on the host; there exact ones, those by
+ * layers where chunks would do after the others, and then tiles. */
+static int32_t rank_of(const hy3d_schedule *s, const hy3d_candidate *c)
+{
+    const bool instead = c->order == HY3D_ORDER_LAYERS && goes_in_chunks(s);
+    return 3 * c->on_host + (c->order == HY3D_ORDER_TILES ? 2 : instead);
+}
+
+/* Of two that fit. */
+static bool is_better(const hy3d_schedule *s, const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    const int32_t rank = rank_of(s, a), other = rank_of(s, b);
+    if (rank != other) {
+        return rank < other;
+    }
+    if (a->order == HY3D_ORDER_TILES) {
+        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
+    }
+    return a->seconds < b->seconds;
+}
+
+static int32_t best_of(const hy3d_schedule *s)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < s->count; i++) {
+        const hy3d_candidate *c = &s->candidates[i];
+        if (c->fits && c->status == HY3D_OK &&
+            (best < 0 || is_better(s, c, &s->candidates[best]))) {
+            best = i;
+        }
+    }
+    return best;
+}
+
 /* --- with less resident ----------------------------------------------------------------------- */
 
 /* A candidate under one limit, from the programs of all ranks that keep everything. */
@@ -427,29 +469,73 @@ static const hy3d_machine *machine_of(const hy3d_schedule *s, int32_t on_host)
     return on_host || s->request.is_host ? &s->request.host : &s->request.device;
 }
 
-static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+static hy3d_candidate streamed_of(hy3d_order order, int32_t on_host)
 {
-    const hy3d_machine *m = machine_of(s, on_host);
-    const bool by_layers = s->has_group_norms || s->has_opaque;
-    const bool has_prefix = s->cut.node > 0 && s->cut.group_norms == 0 && by_layers;
-    hy3d_candidate c = {
+    return (hy3d_candidate){
         .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED,
-        .order = HY3D_ORDER_LAYERS,
+        .order = order,
         .on_host = on_host,
         .is_exact = 1,
         .resident_bytes = -1,
     };
+}
+
+static hy3d_status by_layers(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    const hy3d_machine *m = machine_of(s, on_host);
+    hy3d_candidate c = streamed_of(HY3D_ORDER_LAYERS, on_host);
     hy3d_status status = HY3D_OK;
-    for (int32_t i = 0; i < 2 && by_layers && status == HY3D_OK; i++) {
+    for (int32_t i = 0; i < 2 && status == HY3D_OK; i++) {
         c.slice_bytes = m->slice_bytes[i];
         status = c.slice_bytes > 0 ? streamed_one(context, s, &c) : HY3D_OK;
     }
-    c.order = by_layers ? HY3D_ORDER_PREFIX : HY3D_ORDER_CHUNKS;
-    c.slice_bytes = by_layers ? m->slice_bytes[0] : 0;
-    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && (has_prefix || !by_layers) &&
-                        status == HY3D_OK; i++) {
+    return status;
+}
+
+/* By chunks throughout, or behind the cut. */
+static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                             hy3d_order order)
+{
+    const hy3d_machine *m = machine_of(s, on_host);
+    hy3d_candidate c = streamed_of(order, on_host);
+    hy3d_status status = HY3D_OK;
+    c.slice_bytes = order == HY3D_ORDER_PREFIX ? m->slice_bytes[0] : 0;
+    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && status == HY3D_OK; i++) {
         c.chunk = m->chunks[i];
         status = c.chunk > 0 ? streamed_one(context, s, &c) : HY3D_OK;
+    }
+    return status;
+}
+
+/* By layers, though chunks would do: offered if that takes less than all that came before it. */
+static hy3d_status instead_of_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    const int32_t first = s->count;
+    const int64_t before = s->smallest;
+    const hy3d_status status = by_layers(context, s, on_host);
+    int32_t kept = first;
+    for (int32_t i = first; i < s->count; i++) {
+        if (needed_budget(&s->request, &s->candidates[i]) < before) {
+            s->candidates[kept++] = s->candidates[i];
+        }
+    }
+    s->count = kept;
+    return status;
+}
+
+static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    hy3d_status status;
+    if (goes_in_chunks(s)) {
+        status = by_chunks(context, s, on_host, HY3D_ORDER_CHUNKS);
+        if (status == HY3D_OK && (s->request.compiles_all || best_of(s) < 0)) {
+            status = instead_of_chunks(context, s, on_host);
+        }
+        return status;
+    }
+    status = by_layers(context, s, on_host);
+    if (status == HY3D_OK && s->cut.node > 0 && s->cut.group_norms == 0) {
+        status = by_chunks(context, s, on_host, HY3D_ORDER_PREFIX);
     }
     return status;
 }
@@ -655,37 +741,6 @@ static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
 }
 
 /* --- the choice ------------------------------------------------------------------------------- */
-
-/* The lower, the rather it is taken: exact ones, then tiles, and the device before the host. */
-static int32_t rank_of(const hy3d_candidate *c)
-{
-    return 2 * c->on_host + (c->order == HY3D_ORDER_TILES);
-}
-
-/* Of two that fit. */
-static bool is_better(const hy3d_candidate *a, const hy3d_candidate *b)
-{
-    if (rank_of(a) != rank_of(b)) {
-        return rank_of(a) < rank_of(b);
-    }
-    if (a->order == HY3D_ORDER_TILES) {
-        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
-    }
-    return a->seconds < b->seconds;
-}
-
-static int32_t best_of(const hy3d_schedule *s)
-{
-    int32_t best = -1;
-    for (int32_t i = 0; i < s->count; i++) {
-        const hy3d_candidate *c = &s->candidates[i];
-        if (c->fits && c->status == HY3D_OK &&
-            (best < 0 || is_better(c, &s->candidates[best]))) {
-            best = i;
-        }
-    }
-    return best;
-}
 
 static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
 {

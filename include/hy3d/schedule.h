@@ -267,6 +267,8 @@ HY3D_BEGIN_DECLS
 /* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
  * the host, there the whole picture before tiles, and of these the fastest; of tiles the largest of
  * the first halo that has some. So a larger budget gives a faster program, or one of a better kind.
+ * A graph without HY3D_NORM_GROUP and OPAQUE goes in CHUNKS; where none fits, by LAYERS, if that
+ * takes less: a kind of its own, between CHUNKS and tiles.
  * Tiles that are too large are given up as soon as a part of their program does not fit (is_bound).
  * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
  * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
