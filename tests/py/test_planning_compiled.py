@@ -262,6 +262,7 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     plan = as_made(made, plan_job(made, plenty, "auto", options, making=making), making)
     assert making_of(made, plan.way) == making
     if order == "chunks":
+        less = budget_of(least["layers"], unified=False)
+        other = plan_job(made, less, "auto", options, making=making)
         with pytest.raises(ValueError, match="budget"):
-            less = budget_of(least["layers"], unified=False)
-            as_made(made, plan_job(made, less, "auto", options, making=making), making)
+            as_made(made, other, making)
