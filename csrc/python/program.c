@@ -318,8 +318,9 @@ static PyObject *candidate_dict(const hy3d_candidate *c)
 
 static PyObject *cut_dict(const hy3d_cut *cut)
 {
-    return Py_BuildValue("{sisisLsL}", "node", (int)cut->node, "group_norms", (int)cut->group_norms,
-                         "scale", (long long)cut->scale, "reach", (long long)cut->reach);
+    return Py_BuildValue("{sisisisLsL}", "node", (int)cut->node, "group_norms",
+                         (int)cut->group_norms, "frame_norms", (int)cut->frame_norms, "scale",
+                         (long long)cut->scale, "reach", (long long)cut->reach);
 }
 
 /* --- Schedule --------------------------------------------------------------------------------- */

@@ -9,10 +9,6 @@
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
-/* So many levels of tiles are looked at one by one; of more, the first is found by halving. */
-#define FEW 16
-/* After a tile that no kernel can compute, so many further levels of its halo are tried there. */
-#define FURTHER 2
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -142,9 +138,7 @@ static int64_t margin_of(const hy3d_schedule_request *r, const hy3d_candidate *c
     return share > r->margin_bytes ? share : r->margin_bytes;
 }
 
-/* The least device_budget that the candidate would fit, with the host's as it is; INT64_MAX where
- * that does not do. */
-static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidate *c)
+int64_t hy3d__needed_budget(const hy3d_schedule_request *r, const hy3d_candidate *c)
 {
     if (c->status != HY3D_OK) {
         return INT64_MAX;
@@ -162,7 +156,7 @@ static int64_t needed_budget(const hy3d_schedule_request *r, const hy3d_candidat
 
 static bool fits_budgets(const hy3d_schedule_request *r, const hy3d_candidate *c)
 {
-    const int64_t needed = needed_budget(r, c);
+    const int64_t needed = hy3d__needed_budget(r, c);
     return needed < INT64_MAX && needed <= budget_of(r->device_budget);
 }
 
@@ -248,8 +242,7 @@ static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const
     return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
 }
 
-/* `c` with its results. */
-static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
 {
     hy3d__cost cost = {.steps = 0};
     hy3d_status status = HY3D_OK;
@@ -274,8 +267,8 @@ static hy3d_status compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_can
 
 /* --- lists ------------------------------------------------------------------------------------ */
 
-static hy3d_status append(hy3d_context *context, hy3d_candidate **list, int32_t *count,
-                          int32_t *room, const hy3d_candidate *c)
+hy3d_status hy3d__append(hy3d_context *context, hy3d_candidate **list, int32_t *count,
+                         int32_t *room, const hy3d_candidate *c)
 {
     hy3d_status status = HY3D_OK;
     *list = hy3d__grown(context, *list, *count, room, sizeof **list, &status);
@@ -285,49 +278,83 @@ static hy3d_status append(hy3d_context *context, hy3d_candidate **list, int32_t 
     return status;
 }
 
-static bool same_candidate(const hy3d_candidate *a, const hy3d_candidate *b)
+bool hy3d__same_candidate(const hy3d_candidate *a, const hy3d_candidate *b)
 {
     return a->strategy == b->strategy && a->order == b->order && a->on_host == b->on_host &&
            a->chunk == b->chunk && a->slice_bytes == b->slice_bytes && a->level == b->level &&
            a->halo_row == b->halo_row;
 }
 
-/* Whether a fallback gave it up, however much of it is resident. */
-static bool has_failed(const hy3d_schedule *s, const hy3d_candidate *c)
+bool hy3d__has_failed(const hy3d_schedule *s, const hy3d_candidate *c)
 {
     for (int32_t i = 0; i < s->failed_count; i++) {
-        if (same_candidate(&s->failed[i], c)) {
+        if (hy3d__same_candidate(&s->failed[i], c)) {
             return true;
         }
     }
     return false;
 }
 
-/* Errors that end the compilation; the others only rule this candidate out. */
-static bool is_fatal(hy3d_status status)
+void hy3d__note_smallest(hy3d_schedule *s, const hy3d_candidate *c)
 {
-    return status != HY3D_OK && status != HY3D_ERR_OVERFLOW &&
-           status != HY3D_ERR_BUDGET_TOO_SMALL && status != HY3D_ERR_SHAPE_MISMATCH;
-}
-
-static void note_smallest(hy3d_schedule *s, const hy3d_candidate *c)
-{
-    const int64_t needed = needed_budget(&s->request, c);
+    const int64_t needed = hy3d__needed_budget(&s->request, c);
     s->smallest = needed < s->smallest ? needed : s->smallest;
 }
 
-static hy3d_status look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+hy3d_status hy3d__look_at(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
 {
-    if (has_failed(s, c)) {
+    if (hy3d__has_failed(s, c)) {
         return HY3D_OK;
     }
-    const hy3d_status status = compile_one(context, s, c);
+    const hy3d_status status = hy3d__compile_one(context, s, c);
     c->fits = c->fits && status == HY3D_OK;
-    if (is_fatal(status)) {
+    if (hy3d__is_fatal(status)) {
         return status;
     }
-    note_smallest(s, c);
-    return append(context, &s->candidates, &s->count, &s->room, c);
+    hy3d__note_smallest(s, c);
+    return hy3d__append(context, &s->candidates, &s->count, &s->room, c);
+}
+
+/* --- which one is taken ----------------------------------------------------------------------- */
+
+/* Whether nothing sees all frames but attention, so that they can go in chunks. */
+static bool goes_in_chunks(const hy3d_schedule *s)
+{
+    return !s->has_group_norms && !s->has_opaque;
+}
+
+/* The lower, the rather it is taken: on the device before on the host; there exact ones, those by
+ * layers where chunks would do after the others, and then tiles. */
+static int32_t rank_of(const hy3d_schedule *s, const hy3d_candidate *c)
+{
+    const bool instead = c->order == HY3D_ORDER_LAYERS && goes_in_chunks(s);
+    return 3 * c->on_host + (c->order == HY3D_ORDER_TILES ? 2 : instead);
+}
+
+/* Of two that fit. */
+static bool is_better(const hy3d_schedule *s, const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    const int32_t rank = rank_of(s, a), other = rank_of(s, b);
+    if (rank != other) {
+        return rank < other;
+    }
+    if (a->order == HY3D_ORDER_TILES) {
+        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
+    }
+    return a->seconds < b->seconds;
+}
+
+static int32_t best_of(const hy3d_schedule *s)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < s->count; i++) {
+        const hy3d_candidate *c = &s->candidates[i];
+        if (c->fits && c->status == HY3D_OK &&
+            (best < 0 || is_better(s, c, &s->candidates[best]))) {
+            best = i;
+        }
+    }
+    return best;
 }
 
 /* --- with less resident ----------------------------------------------------------------------- */
@@ -369,13 +396,13 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
             least = most(least, hy3d__least_resident(&s->request, &plain[rank]));
         }
     }
-    for (int32_t i = 0; i < LIMITS && !is_fatal(status); i++) {
+    for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {
         const int64_t limit = least + (all->device_bytes - least) / LIMITS * i;
         bool allowed = false;
         if (is_bounded && limit > budget_of(s->request.device_budget)) {
             break; /* and so are those behind it */
         }
-        for (int32_t early = 0; early < 2 && !is_fatal(status); early++) {
+        for (int32_t early = 0; early < 2 && !hy3d__is_fatal(status); early++) {
             hy3d_candidate c = *all;
             c.resident_bytes = limit;
             c.is_early = early;
@@ -384,9 +411,9 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
                 continue;
             }
             if (!is_bounded) {
-                note_smallest(s, &c);
+                hy3d__note_smallest(s, &c);
             }
-            allowed = allowed || needed_budget(&s->request, &c) < INT64_MAX;
+            allowed = allowed || hy3d__needed_budget(&s->request, &c) < INT64_MAX;
             const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
             best = better ? c : best;
             found = true;
@@ -396,24 +423,19 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const
     for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
         hy3d__arrays_destroy(context, &plain[rank]);
     }
-    if (is_fatal(status)) {
+    if (hy3d__is_fatal(status)) {
         return status;
     }
-    return found ? append(context, &s->candidates, &s->count, &s->room, &best) : HY3D_OK;
+    return found ? hy3d__append(context, &s->candidates, &s->count, &s->room, &best) : HY3D_OK;
 }
 
 /* --- the kinds of candidates ------------------------------------------------------------------ */
-
-static bool allows(const hy3d_schedule *s, hy3d_strategy strategy)
-{
-    return (s->request.strategies >> strategy & 1u) != 0;
-}
 
 static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
 {
     const hy3d_schedule_request *r = &s->request;
     const int32_t before = s->count;
-    const hy3d_status status = look_at(context, s, c);
+    const hy3d_status status = hy3d__look_at(context, s, c);
     const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
     if (status != HY3D_OK || !compiled || c->on_host || r->is_host || r->is_unified ||
         !r->may_spill || (s->candidates[s->count - 1].fits && !r->compiles_all)) {
@@ -422,228 +444,75 @@ static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_ca
     return look_at_limits(context, s, c);
 }
 
-static const hy3d_machine *machine_of(const hy3d_schedule *s, int32_t on_host)
+static hy3d_candidate streamed_of(hy3d_order order, int32_t on_host)
 {
-    return on_host || s->request.is_host ? &s->request.host : &s->request.device;
-}
-
-static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
-{
-    const hy3d_machine *m = machine_of(s, on_host);
-    const bool by_layers = s->has_group_norms || s->has_opaque;
-    const bool has_prefix = s->cut.node > 0 && s->cut.group_norms == 0 && by_layers;
-    hy3d_candidate c = {
+    return (hy3d_candidate){
         .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED,
-        .order = HY3D_ORDER_LAYERS,
+        .order = order,
         .on_host = on_host,
         .is_exact = 1,
         .resident_bytes = -1,
     };
+}
+
+static hy3d_status by_layers(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
+{
+    const hy3d_machine *m = hy3d__machine_of(s, on_host);
+    hy3d_candidate c = streamed_of(HY3D_ORDER_LAYERS, on_host);
     hy3d_status status = HY3D_OK;
-    for (int32_t i = 0; i < 2 && by_layers && status == HY3D_OK; i++) {
+    for (int32_t i = 0; i < 2 && status == HY3D_OK; i++) {
         c.slice_bytes = m->slice_bytes[i];
         status = c.slice_bytes > 0 ? streamed_one(context, s, &c) : HY3D_OK;
     }
-    c.order = by_layers ? HY3D_ORDER_PREFIX : HY3D_ORDER_CHUNKS;
-    c.slice_bytes = by_layers ? m->slice_bytes[0] : 0;
-    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && (has_prefix || !by_layers) &&
-                        status == HY3D_OK; i++) {
+    return status;
+}
+
+/* By chunks throughout, or behind the cut. */
+static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
+                             hy3d_order order)
+{
+    const hy3d_machine *m = hy3d__machine_of(s, on_host);
+    hy3d_candidate c = streamed_of(order, on_host);
+    hy3d_status status = HY3D_OK;
+    c.slice_bytes = order == HY3D_ORDER_PREFIX ? m->slice_bytes[0] : 0;
+    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && status == HY3D_OK; i++) {
         c.chunk = m->chunks[i];
         status = c.chunk > 0 ? streamed_one(context, s, &c) : HY3D_OK;
     }
     return status;
 }
 
-static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
-                                     const hy3d__level *level)
+/* By layers, though chunks would do: offered if that takes less than all that came before it. */
+static hy3d_status instead_of_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
 {
-    const hy3d_machine *m = machine_of(s, on_host);
-    const int64_t halo = s->request.halos[level->row].halo;
-    int32_t last = HY3D_SCHEDULE_MAX_CHUNKS - 1;
-    while (m->chunks[last] == 0) { /* the first is given */
-        last--;
+    const int32_t first = s->count;
+    const int64_t before = s->smallest;
+    const hy3d_status status = by_layers(context, s, on_host);
+    int32_t kept = first;
+    for (int32_t i = first; i < s->count; i++) {
+        if (hy3d__needed_budget(&s->request, &s->candidates[i]) < before) {
+            s->candidates[kept++] = s->candidates[i];
+        }
     }
-    hy3d_candidate c = {
-        .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_TILED,
-        .order = HY3D_ORDER_TILES,
-        .on_host = on_host,
-        .chunk = m->chunks[last],
-        .slice_bytes = m->slice_bytes[1] > 0 ? m->slice_bytes[1] : m->slice_bytes[0],
-        .level = level->level,
-        .halo_row = level->row,
-        .is_exact = s->cut.group_norms == 0 && halo < 0,
-        .resident_bytes = -1,
-    };
-    return c;
-}
-
-/* The candidate of a level, nothing of it compiled yet. */
-static hy3d_status level_candidate(const hy3d_schedule *s, int32_t on_host,
-                                   const hy3d__level *level, hy3d_candidate *out)
-{
-    hy3d_tiles_plan tiles;
-    const hy3d_status status = hy3d__tiles_of(s, level->row, level->level, &tiles);
-    if (status == HY3D_OK) {
-        *out = tiles_of_level(s, on_host, level);
-        out->tiles = tiles.grains;
-        out->tile[0] = tiles.extent[1] * tiles.desc.factor[1];
-        out->tile[1] = tiles.extent[2] * tiles.desc.factor[2];
-    }
+    s->count = kept;
     return status;
 }
 
-/* Compiles a part of tiles. Where that does not fit, `c` says what it takes at least. An error that
- * rules the candidate out will be one of all of it, too. */
-static hy3d_status look_at_part(hy3d_context *context, hy3d_schedule *s, hy3d__tiles_part part,
-                                hy3d_candidate *c, bool *may_fit_out)
+static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
 {
-    hy3d_candidate bound = *c;
-    s->tiles_part = part;
-    const hy3d_status status = compile_one(context, s, &bound);
-    s->tiles_part = HY3D__TILES_ALL;
-    *may_fit_out = status != HY3D_OK || bound.fits;
-    if (status == HY3D_OK) {
-        bound.is_bound = 1;
-        bound.fits = 0;
-        bound.macs = bound.steps = 0;
-        bound.seconds = 0;
-        *c = bound;
-    }
-    return is_fatal(status) ? status : HY3D_OK;
-}
-
-/* Whether tiles of this level fit. What is cheapest to know first: the function is asked the less,
- * the sooner they are found too large. */
-static hy3d_status look_at_level(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
-                                 const hy3d__level *level, bool *fits_out)
-{
-    hy3d_candidate c, bound;
-    bool may_fit = true;
-    *fits_out = false;
-    hy3d_status status = level_candidate(s, on_host, level, &c);
-    if (status != HY3D_OK || has_failed(s, &c)) {
+    hy3d_status status;
+    if (goes_in_chunks(s)) {
+        status = by_chunks(context, s, on_host, HY3D_ORDER_CHUNKS);
+        if (status == HY3D_OK && (s->request.compiles_all || best_of(s) < 0)) {
+            status = instead_of_chunks(context, s, on_host);
+        }
         return status;
     }
-    bound = c;
-    for (int32_t part = HY3D__TILES_SLICES;
-         part <= HY3D__TILES_LARGEST && may_fit && status == HY3D_OK; part++) {
-        status = look_at_part(context, s, (hy3d__tiles_part)part, &bound, &may_fit);
-    }
-    if (status != HY3D_OK) {
-        return status;
-    }
-    if (!may_fit) { /* what is printed is compiled to the end */
-        return s->request.compiles_all
-                   ? HY3D_OK
-                   : append(context, &s->candidates, &s->count, &s->room, &bound);
-    }
-    status = look_at(context, s, &c);
-    *fits_out = status == HY3D_OK && c.fits;
-    return status;
-}
-
-/* The same, compiled to the end whether or not it fits. */
-static hy3d_status look_at_all(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
-                               const hy3d__level *level, bool *fits_out)
-{
-    hy3d_candidate c;
-    hy3d_status status = level_candidate(s, on_host, level, &c);
-    c.fits = 0;
-    status = status == HY3D_OK ? look_at(context, s, &c) : status;
-    *fits_out = status == HY3D_OK && c.fits;
-    return status;
-}
-
-/* The first of many levels whose slices fit, by halving. */
-static hy3d_status first_that_may_fit(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
-                                      const hy3d__level *levels, int32_t count, int32_t *first_out)
-{
-    int32_t low = 0, high = count;
-    hy3d_status status = HY3D_OK;
-    while (count > FEW && low < high && status == HY3D_OK) {
-        const int32_t middle = low + (high - low) / 2;
-        hy3d_candidate c;
-        bool may_fit = false;
-        status = level_candidate(s, on_host, &levels[middle], &c);
-        if (status == HY3D_OK) {
-            status = look_at_part(context, s, HY3D__TILES_SLICES, &c, &may_fit);
-        }
-        low = may_fit ? low : middle + 1;
-        high = may_fit ? middle : high;
-    }
-    *first_out = low < count ? low : count - 1; /* one is told of */
-    return status;
-}
-
-/* How many of one halo's levels no kernel could compute there. */
-static int32_t without_kernel(const hy3d_schedule *s, int32_t on_host, int32_t row)
-{
-    int32_t found = 0;
-    for (int32_t i = 0; i < s->failed_count; i++) {
-        const hy3d_candidate *c = &s->failed[i];
-        found += c->order == HY3D_ORDER_TILES && c->on_host == on_host && c->halo_row == row &&
-                 c->status == HY3D_ERR_UNSUPPORTED;
-    }
-    return found;
-}
-
-/* The first of one halo's levels that fits: the largest tiles. Where candidates are printed, the
- * largest tiles of all are among them, and the smallest where none fits. */
-static hy3d_status search_levels(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
-                                 const hy3d__level *levels, int32_t count, bool *fits_out)
-{
-    const int32_t failures = without_kernel(s, on_host, levels[0].row);
-    int32_t first = 0;
-    *fits_out = false;
-    if (failures > FURTHER) {
-        return HY3D_OK;
-    }
-    const bool prints = s->request.compiles_all != 0;
-    hy3d_status status = HY3D_OK;
-    if (failures == FURTHER) {
-        first = count - 1;
-    } else if (prints) {
-        status = look_at_all(context, s, on_host, &levels[0], fits_out);
-    }
-    if (first == 0 && status == HY3D_OK && !*fits_out) {
-        status = first_that_may_fit(context, s, on_host, levels, count, &first);
-        first = prints && first == 0 ? 1 : first;
-    }
-    int32_t i = first;
-    for (; i < count - prints && status == HY3D_OK && !*fits_out; i++) {
-        status = look_at_level(context, s, on_host, &levels[i], fits_out);
-    }
-    if (prints && count > 1 && status == HY3D_OK && !*fits_out) {
-        status = look_at_all(context, s, on_host, &levels[count - 1], fits_out);
+    status = by_layers(context, s, on_host);
+    if (status == HY3D_OK && s->cut.node > 0 && s->cut.group_norms == 0) {
+        status = by_chunks(context, s, on_host, HY3D_ORDER_PREFIX);
     }
     return status;
-}
-
-static hy3d_status tiled(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
-{
-    hy3d__level *levels = NULL;
-    int32_t count = 0;
-    if (!s->can_tile) {
-        return HY3D_OK;
-    }
-    if (s->request.only_level > 0) {
-        const hy3d__level level = {0, s->request.only_level - 1};
-        bool fits;
-        const hy3d_status found = look_at_all(context, s, on_host, &level, &fits);
-        return found == HY3D_ERR_INVALID_ARGUMENT ? HY3D_OK : found;
-    }
-    hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
-    for (int32_t first = 0; first < count && status == HY3D_OK;) {
-        int32_t stop = first + 1;
-        while (stop < count && levels[stop].row == levels[first].row) {
-            stop++;
-        }
-        bool fits = false;
-        status = search_levels(context, s, on_host, &levels[first], stop - first, &fits);
-        first = fits && !s->request.compiles_all ? count : stop;
-    }
-    hy3d_free(context, levels);
-    return status == HY3D_ERR_OVERFLOW ? HY3D_OK : status;
 }
 
 static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
@@ -651,41 +520,10 @@ static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
     const bool alone = s->request.strategies == 1u << HY3D_STRATEGY_WHOLE;
     hy3d_candidate c = {.strategy = HY3D_STRATEGY_WHOLE, .order = HY3D_ORDER_WHOLE, .is_exact = 1};
     c.resident_bytes = -1;
-    return s->request.own_bytes >= 0 || alone ? look_at(context, s, &c) : HY3D_OK;
+    return s->request.own_bytes >= 0 || alone ? hy3d__look_at(context, s, &c) : HY3D_OK;
 }
 
 /* --- the choice ------------------------------------------------------------------------------- */
-
-/* The lower, the rather it is taken: exact ones, then tiles, and the device before the host. */
-static int32_t rank_of(const hy3d_candidate *c)
-{
-    return 2 * c->on_host + (c->order == HY3D_ORDER_TILES);
-}
-
-/* Of two that fit. */
-static bool is_better(const hy3d_candidate *a, const hy3d_candidate *b)
-{
-    if (rank_of(a) != rank_of(b)) {
-        return rank_of(a) < rank_of(b);
-    }
-    if (a->order == HY3D_ORDER_TILES) {
-        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
-    }
-    return a->seconds < b->seconds;
-}
-
-static int32_t best_of(const hy3d_schedule *s)
-{
-    int32_t best = -1;
-    for (int32_t i = 0; i < s->count; i++) {
-        const hy3d_candidate *c = &s->candidates[i];
-        if (c->fits && c->status == HY3D_OK &&
-            (best < 0 || is_better(c, &s->candidates[best]))) {
-            best = i;
-        }
-    }
-    return best;
-}
 
 static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
 {
@@ -695,24 +533,25 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     s->chosen = -1;
     s->smallest = INT64_MAX;
     const bool is_alone = s->shards.ranks == 1;
-    if (is_alone && allows(s, HY3D_STRATEGY_WHOLE)) {
+    if (is_alone && hy3d__allows(s, HY3D_STRATEGY_WHOLE)) {
         status = whole(context, s);
     }
-    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_STREAMED) && (is_alone || !s->has_opaque)) {
+    if (status == HY3D_OK && hy3d__allows(s, HY3D_STRATEGY_STREAMED) &&
+        (is_alone || !(s->has_opaque || s->has_frame_norms))) {
         status = streamed(context, s, 0);
     }
     if (!is_alone) {
         return status;
     }
-    if (status == HY3D_OK && allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
-        status = tiled(context, s, 0);
+    if (status == HY3D_OK && hy3d__allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
+        status = hy3d__search_tiles(context, s, 0);
     }
-    const bool host = allows(s, HY3D_STRATEGY_HOST);
+    const bool host = hy3d__allows(s, HY3D_STRATEGY_HOST);
     if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
         status = streamed(context, s, 1);
     }
     if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
-        status = tiled(context, s, 1);
+        status = hy3d__search_tiles(context, s, 1);
     }
     return status;
 }
@@ -768,96 +607,6 @@ static hy3d_status choose(hy3d_context *context, hy3d_schedule *s)
     return take(context, s);
 }
 
-/* --- the smallest budget ---------------------------------------------------------------------- */
-
-/* Where nothing fits: levels that were given up, or not looked at, by what they take at least. */
-typedef struct given_up {
-    hy3d_candidate *levels;
-    int32_t count, room;
-} given_up;
-
-/* Where the candidate stands among those that were looked at; -1: nowhere. */
-static int32_t place_of(const hy3d_schedule *s, const hy3d_candidate *c)
-{
-    for (int32_t i = 0; i < s->count; i++) {
-        if (same_candidate(&s->candidates[i], c)) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static hy3d_status list_given_up(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
-                                 given_up *list)
-{
-    hy3d__level *levels = NULL;
-    int32_t count = 0;
-    hy3d_status status = hy3d__worthwhile_levels(context, s, &levels, &count);
-    for (int32_t i = 0; i < count && status == HY3D_OK; i++) {
-        hy3d_candidate c;
-        bool may_fit = false;
-        status = level_candidate(s, on_host, &levels[i], &c);
-        const int32_t place = status == HY3D_OK ? place_of(s, &c) : -1;
-        if (status != HY3D_OK || has_failed(s, &c) ||
-            (place >= 0 && !s->candidates[place].is_bound)) {
-            continue;
-        }
-        status = look_at_part(context, s, HY3D__TILES_SLICES, &c, &may_fit);
-        if (status == HY3D_OK) {
-            status = append(context, &list->levels, &list->count, &list->room, &c);
-        }
-    }
-    hy3d_free(context, levels);
-    return status == HY3D_ERR_OVERFLOW ? HY3D_OK : status;
-}
-
-/* What is known of one of them by now. */
-static hy3d_status replace(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c)
-{
-    const int32_t place = place_of(s, c);
-    if (place < 0) {
-        return append(context, &s->candidates, &s->count, &s->room, c);
-    }
-    s->candidates[place] = *c;
-    return HY3D_OK;
-}
-
-/* The smallest budget: those that could take less than is known are compiled, the least first. */
-static hy3d_status find_smallest(hy3d_context *context, hy3d_schedule *s)
-{
-    given_up list = {.levels = NULL};
-    hy3d_status status = HY3D_OK;
-    const hy3d_strategy strategies[2] = {HY3D_STRATEGY_TILED, HY3D_STRATEGY_HOST};
-    for (int32_t i = 0; i < 2 && s->can_tile && s->request.only_level == 0; i++) {
-        if (allows(s, strategies[i]) && status == HY3D_OK) {
-            status = list_given_up(context, s, i, &list);
-        }
-    }
-    while (status == HY3D_OK && list.count > 0) {
-        int32_t least = 0;
-        for (int32_t i = 1; i < list.count; i++) {
-            const int64_t needed = needed_budget(&s->request, &list.levels[i]);
-            least = needed < needed_budget(&s->request, &list.levels[least]) ? i : least;
-        }
-        hy3d_candidate c = list.levels[least];
-        if (needed_budget(&s->request, &c) >= s->smallest) {
-            break;
-        }
-        bool may_fit = false;
-        status = look_at_part(context, s, HY3D__TILES_LARGEST, &c, &may_fit);
-        if (status == HY3D_OK && needed_budget(&s->request, &c) < s->smallest) {
-            c.is_bound = 0;
-            status = compile_one(context, s, &c);
-            status = is_fatal(status) ? status : HY3D_OK;
-            note_smallest(s, &c);
-        }
-        status = status == HY3D_OK ? replace(context, s, &c) : status;
-        list.levels[least] = list.levels[--list.count];
-    }
-    hy3d_free(context, list.levels);
-    return status;
-}
-
 /* --- the public functions --------------------------------------------------------------------- */
 
 /* Whether tiles of the value behind the cut make whole rows of the output. */
@@ -894,6 +643,7 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     }
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
+        s->has_frame_norms = s->has_frame_norms || s->nodes[i].norm == HY3D_NORM_FRAME;
         s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
@@ -928,7 +678,7 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
         status = choose(context, s);
     }
     if (status == HY3D_ERR_BUDGET_TOO_SMALL) {
-        const hy3d_status found = find_smallest(context, s);
+        const hy3d_status found = hy3d__find_smallest(context, s);
         status = found == HY3D_OK ? status : found;
     }
     if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {
@@ -995,7 +745,8 @@ static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_c
 {
     hy3d_candidate c = *failed;
     c.status = why;
-    const hy3d_status status = append(context, &s->failed, &s->failed_count, &s->failed_room, &c);
+    const hy3d_status status =
+        hy3d__append(context, &s->failed, &s->failed_count, &s->failed_room, &c);
     return status == HY3D_OK ? choose(context, s) : status;
 }
 
@@ -1007,7 +758,7 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
     const int64_t before = *budget;
     *budget = lowered(before, of_host ? failed.host_bytes : failed.device_bytes);
     const hy3d_status status = choose(context, s);
-    if (status == HY3D_OK && (!same_candidate(&s->candidates[s->chosen], &failed) ||
+    if (status == HY3D_OK && (!hy3d__same_candidate(&s->candidates[s->chosen], &failed) ||
                               takes_less(&s->candidates[s->chosen], &failed, of_host))) {
         return status;
     }
@@ -1045,7 +796,7 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
     hy3d_status status = memory ? with_less(context, s, of_host)
                                 : give_up(context, s, &failed, HY3D_ERR_UNSUPPORTED);
     if (status == HY3D_ERR_BUDGET_TOO_SMALL) {
-        const hy3d_status found = find_smallest(context, s);
+        const hy3d_status found = hy3d__find_smallest(context, s);
         status = found == HY3D_OK ? status : found;
     }
     if (status != HY3D_OK && status != HY3D_ERR_BUDGET_TOO_SMALL) {

@@ -20,7 +20,7 @@ struct hy3d_schedule {
     hy3d_size *sizes; /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
-    bool has_group_norms, has_opaque, can_tile;
+    bool has_group_norms, has_frame_norms, has_opaque, can_tile;
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */
     hy3d_candidate *failed;      /* those that a fallback gave up */
@@ -48,5 +48,50 @@ void hy3d__order_tiles(hy3d_schedule *schedule, hy3d__builder *builder,
                        const hy3d_candidate *candidate);
 /* Bytes of the prefix's output on the host. */
 int64_t hy3d__prefix_bytes(const hy3d_schedule *schedule);
+
+/* --- one candidate ---------------------------------------------------------------------------- */
+
+static inline bool hy3d__allows(const hy3d_schedule *s, hy3d_strategy strategy)
+{
+    return (s->request.strategies >> strategy & 1u) != 0;
+}
+
+static inline const hy3d_machine *hy3d__machine_of(const hy3d_schedule *s, int32_t on_host)
+{
+    return on_host || s->request.is_host ? &s->request.host : &s->request.device;
+}
+
+/* Errors that end the compilation; the others only rule a candidate out. */
+static inline bool hy3d__is_fatal(hy3d_status status)
+{
+    return status != HY3D_OK && status != HY3D_ERR_OVERFLOW &&
+           status != HY3D_ERR_BUDGET_TOO_SMALL && status != HY3D_ERR_SHAPE_MISMATCH;
+}
+
+/* Whether both are the same way, however much of it is resident. */
+bool hy3d__same_candidate(const hy3d_candidate *a, const hy3d_candidate *b);
+/* Whether a fallback gave it up. */
+bool hy3d__has_failed(const hy3d_schedule *schedule, const hy3d_candidate *candidate);
+/* The least device_budget that the candidate would fit, with the host's as it is; INT64_MAX where
+ * that does not do. */
+int64_t hy3d__needed_budget(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
+/* Compiles for all ranks: the candidate with its results. */
+hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *schedule,
+                              hy3d_candidate *candidate);
+hy3d_status hy3d__append(hy3d_context *context, hy3d_candidate **list, int32_t *count,
+                         int32_t *room, const hy3d_candidate *candidate);
+/* The smallest budget, now that the candidate is known, too. */
+void hy3d__note_smallest(hy3d_schedule *schedule, const hy3d_candidate *candidate);
+/* Compiles one that has not failed and adds it to the candidates. Only a fatal error is one. */
+hy3d_status hy3d__look_at(hy3d_context *context, hy3d_schedule *schedule,
+                          hy3d_candidate *candidate);
+
+/* --- levels of tiles -------------------------------------------------------------------------- */
+
+/* Adds the tiles that are worth telling of: the largest that fit, and what was given up. */
+hy3d_status hy3d__search_tiles(hy3d_context *context, hy3d_schedule *schedule, int32_t on_host);
+/* Where nothing fits, the smallest budget: those that could take less than is known are compiled,
+ * the least first. */
+hy3d_status hy3d__find_smallest(hy3d_context *context, hy3d_schedule *schedule);
 
 #endif

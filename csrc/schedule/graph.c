@@ -24,7 +24,7 @@ static bool all_within(const int32_t values[3], int32_t least)
 
 static bool has_norm(const hy3d_node *node)
 {
-    return within(node->norm, HY3D_NORM_NONE, HY3D_NORM_GROUP);
+    return within(node->norm, HY3D_NORM_NONE, HY3D_NORM_FRAME);
 }
 
 static bool conv_fields(const hy3d_node *node)
@@ -414,6 +414,7 @@ hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_
     hy3d_cut cut = {.node = lonely_from(graph, last), .scale = 1};
     for (int32_t i = cut.node + 1; i < graph->count; i++) {
         cut.group_norms += graph->nodes[i].norm == HY3D_NORM_GROUP;
+        cut.frame_norms += graph->nodes[i].norm == HY3D_NORM_FRAME;
     }
     if (cut.node >= 0) {
         const reached rows = cut_along(graph, cut.node, 1);

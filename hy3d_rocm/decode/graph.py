@@ -45,7 +45,7 @@ INPUT, CONV, ATTENTION, MAP, ADD, OPAQUE, OUTPUT = range(7)
 # hy3d_span
 SPANS = ("frame", "causal", "video")
 # hy3d_norm
-_NO_NORM, _POSITION, _GROUP = range(3)
+_NO_NORM, _POSITION, _GROUP, _FRAME = range(4)
 
 _ONES: Triple = (1, 1, 1)
 _NONE: Triple = (0, 0, 0)
@@ -232,6 +232,4 @@ class Recorder:
 def _norm_of(norm: Norm | None) -> int:
     if norm is None:
         return _NO_NORM
-    # Of a norm of single frames a schedule sees what it sees of one of positions: chunks of time
-    # change neither. Tiles change the former (Compiled.cuts_norms), and so would shared rows.
-    return _GROUP if norm.kind == "group" else _POSITION
+    return {"group": _GROUP, "frame": _FRAME}.get(norm.kind, _POSITION)

@@ -29,6 +29,7 @@ typedef enum hy3d_norm {
     HY3D_NORM_NONE = 0,
     HY3D_NORM_POSITION = 1, /* over the channels of each position (RMS, L2, LayerNorm) */
     HY3D_NORM_GROUP = 2,    /* GroupNorm: mean and variance over all frames, rows and columns */
+    HY3D_NORM_FRAME = 3,    /* GroupNorm of each frame by itself, over its rows and columns */
 } hy3d_norm;
 
 /* Which frames a frame's attention sees. */
@@ -87,11 +88,11 @@ typedef struct hy3d_size {
 
 /* Where a decode may be cut in two: behind node `node`, whose value is the only one that nodes
  * after it read. 0: before everything; -1: nowhere. scale: rows of that value for one row of the
- * input. reach: rows or columns of it at a tile's border that a cut there can change.
- * group_norms: nodes behind it with a GroupNorm. */
+ * input. reach: rows or columns of it at a tile's border that a cut there can change, but for norms.
+ * group_norms, frame_norms: nodes behind it with HY3D_NORM_GROUP, HY3D_NORM_FRAME. */
 typedef struct hy3d_cut {
     int32_t node;
-    int32_t group_norms;
+    int32_t group_norms, frame_norms;
     int64_t scale, reach;
 } hy3d_cut;
 

@@ -38,11 +38,12 @@
  * until it was sent. All ranks make the same frames in the same order, so of each pair of ranks
  * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
  * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
- * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE, for whose MAPs a row is made of the rows at
- * its place. A candidate is compiled for every rank: it fits where it does on each, each of its
- * peaks and its seconds are those of the rank with the most, its sent_bytes, macs, steps and copies
- * of all together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is
- * sent is not hidden, each rank's bytes over link_bytes_per_second come on top. */
+ * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
+ * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
+ * every rank: it fits where it does on each, each of its peaks and its seconds are those of the rank
+ * with the most, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
+ * link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -183,7 +184,7 @@ typedef struct hy3d_machine {
 /* Sizes of tiles in rows of the output. */
 typedef struct hy3d_tile_sizes {
     int64_t halo, overlap, smallest; /* halo -1: as far as a cut is felt, which is exact where no
-                                        GroupNorm is behind the cut */
+                                        GroupNorm (of all frames or of one) is behind the cut */
 } hy3d_tile_sizes;
 #define HY3D_SCHEDULE_MAX_HALOS 4
 /* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */
@@ -266,6 +267,8 @@ HY3D_BEGIN_DECLS
 /* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
  * the host, there the whole picture before tiles, and of these the fastest; of tiles the largest of
  * the first halo that has some. So a larger budget gives a faster program, or one of a better kind.
+ * A graph without HY3D_NORM_GROUP and OPAQUE goes in CHUNKS; where none fits, by LAYERS, if that
+ * takes less: a kind of its own, between CHUNKS and tiles.
  * Tiles that are too large are given up as soon as a part of their program does not fit (is_bound).
  * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
  * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its

@@ -410,6 +410,19 @@ static void random_case(builder *b)
     random_request(b);
 }
 
+/* Some norms of positions become norms of frames. Drawn last: the inputs that the fuzzer kept mean
+ * what they did. */
+static void norms_of_frames(builder *b, int32_t one_of)
+{
+    const bool has_some = once_in(b, one_of);
+    for (int32_t i = 0; has_some && i < b->out->request.graph.count; i++) {
+        hy3d_node *const node = &b->out->nodes[i];
+        if (node->norm == HY3D_NORM_POSITION && once_in(b, 2)) {
+            node->norm = HY3D_NORM_FRAME;
+        }
+    }
+}
+
 static builder builder_of(graphs_numbers numbers, graphs_case *out)
 {
     builder b = {.numbers = numbers, .out = out};
@@ -424,6 +437,7 @@ void graphs_random(graphs_numbers numbers, graphs_case *out)
 {
     builder b = builder_of(numbers, out);
     random_case(&b);
+    norms_of_frames(&b, 4);
 }
 
 void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
@@ -437,6 +451,7 @@ void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
     request->strategies |= 1U << HY3D_STRATEGY_STREAMED;
     request->ranks = once_in(&b, 2) ? draw(&b, 3, 6) : 2;
     request->link_bytes_per_second = draw(&b, 1, 100) * 1e5;
+    norms_of_frames(&b, 16);
 }
 
 graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)

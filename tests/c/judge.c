@@ -197,6 +197,49 @@ static bool bounds_are_right(judge *j, const hy3d_schedule *schedule)
     return are;
 }
 
+/* Kinds of programs in one place, the rather taken the lower: exact ones, those by layers of graphs
+ * that could go in chunks, tiles. */
+enum { EXACT = 0, INSTEAD = 1, TILES = 2 };
+
+static int kind_of(const hy3d_schedule_request *request, const hy3d_candidate *candidate)
+{
+    bool in_chunks = true;
+    for (int32_t node = 0; node < request->graph.count; node++) {
+        in_chunks = in_chunks && request->graph.nodes[node].op != HY3D_OP_OPAQUE &&
+                    request->graph.nodes[node].norm != HY3D_NORM_GROUP;
+    }
+    return candidate->order == HY3D_ORDER_TILES                 ? TILES
+           : candidate->order == HY3D_ORDER_LAYERS && in_chunks ? INSTEAD
+                                                                : EXACT;
+}
+
+/* A program by layers in place of chunks is looked at where none of these fits, or all candidates
+ * are wanted; it takes less than each of them, and tiles come after it. */
+static bool is_wanted(judge *j, const hy3d_candidate *all, int32_t at)
+{
+    const hy3d_candidate *const layers = &all[at];
+    for (int32_t i = 0; i < at; i++) {
+        const hy3d_candidate *const one = &all[i];
+        if (one->on_host != layers->on_host) {
+            continue;
+        }
+        if (one->order == HY3D_ORDER_TILES) {
+            return object(j, "candidate %d goes by layers, and %d before it in tiles", at, i);
+        }
+        if (one->order != HY3D_ORDER_CHUNKS || one->status != HY3D_OK) {
+            continue;
+        }
+        if (one->fits && !j->made->request.compiles_all) {
+            return object(j, "candidate %d goes by layers, and %d fits in chunks", at, i);
+        }
+        if (one->device_bytes + one->margin_bytes <= layers->device_bytes + layers->margin_bytes &&
+            one->host_bytes <= layers->host_bytes) {
+            return object(j, "candidate %d takes no less by layers than %d in chunks", at, i);
+        }
+    }
+    return true;
+}
+
 /* No candidate is at least as good in all that counts, and faster; of tiles, wider or larger. */
 static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
 {
@@ -207,9 +250,13 @@ static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
         is_there = is_there || (is_same_way(&all[i], chosen) && all[i].steps == chosen->steps &&
                                 all[i].device_bytes == chosen->device_bytes &&
                                 all[i].host_bytes == chosen->host_bytes);
-        const bool tiles = all[i].order == HY3D_ORDER_TILES;
+        const int kind = kind_of(&j->made->request, &all[i]);
+        const int taken = kind_of(&j->made->request, chosen);
         const bool fits = all[i].status == HY3D_OK && all[i].fits;
-        if (fits && tiles && chosen->order == HY3D_ORDER_TILES &&
+        if (kind == INSTEAD && !is_wanted(j, all, i)) {
+            return false;
+        }
+        if (fits && kind == TILES && taken == TILES &&
             all[i].on_host == chosen->on_host && is_wider(&all[i], chosen)) {
             return object(j, "candidate %d is of halo %d, level %d, the one taken of %d, %d", i,
                           all[i].halo_row, all[i].level, chosen->halo_row, chosen->level);
@@ -217,7 +264,11 @@ static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
         if (fits && all[i].on_host < chosen->on_host) {
             return object(j, "candidate %d fits on the device, the one taken is on the host", i);
         }
-        if (fits && !tiles && all[i].on_host <= chosen->on_host &&
+        if (fits && kind < taken && all[i].on_host == chosen->on_host) {
+            return object(j, "candidate %d fits and is of kind %d, the one taken of kind %d", i,
+                          kind, taken);
+        }
+        if (fits && kind != TILES && kind == taken && all[i].on_host == chosen->on_host &&
             all[i].seconds < chosen->seconds) {
             return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
                           chosen->seconds);
@@ -307,11 +358,12 @@ static bool judge_falls(judge *j, const schedules *of, int32_t reason)
 static bool can_not_be_shared(const hy3d_schedule_request *request)
 {
     const uint32_t wanted = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_HOST;
-    bool has_unknown = false;
+    bool reads_all = false; /* the rows of a frame, in a way that is no step of its own */
     for (int32_t node = 0; node < request->graph.count; node++) {
-        has_unknown = has_unknown || request->graph.nodes[node].op == HY3D_OP_OPAQUE;
+        reads_all = reads_all || request->graph.nodes[node].op == HY3D_OP_OPAQUE ||
+                    request->graph.nodes[node].norm == HY3D_NORM_FRAME;
     }
-    return has_unknown || (request->strategies & wanted) == 0;
+    return reads_all || (request->strategies & wanted) == 0;
 }
 
 static bool is_allowed(const hy3d_schedule_request *request, hy3d_status status)
@@ -412,8 +464,8 @@ static bool is_exact(judge *j, int64_t smallest)
 }
 
 /* A larger budget is never predicted slower, and neither the device nor the whole picture is given
- * up for it: the device before the host, then the whole picture before tiles, then the fastest; of
- * tiles the widest halo (in the request's order) and the largest, which have the fewest borders. */
+ * up for it: the device before the host, then the kind, then the fastest; of tiles the widest halo
+ * (in the request's order) and the largest, which have the fewest borders. */
 static bool is_no_worse(judge *j, const choice *small, const choice *large)
 {
     const hy3d_candidate *const a = &small->candidate, *const b = &large->candidate;
@@ -423,12 +475,12 @@ static bool is_no_worse(judge *j, const choice *small, const choice *large)
     if (large->status != HY3D_OK) {
         return object(j, "a smaller budget does, this one does not");
     }
-    const bool in_tiles = a->order == HY3D_ORDER_TILES, now = b->order == HY3D_ORDER_TILES;
+    const int kind = kind_of(&j->made->request, a), now = kind_of(&j->made->request, b);
     return (b->on_host <= a->on_host &&
-            (b->on_host != a->on_host || now < in_tiles ||
-             (now == in_tiles &&
+            (b->on_host != a->on_host || now < kind ||
+             (now == kind &&
               (b->seconds <= a->seconds || b->halo_row < a->halo_row ||
-               (now && b->level < a->level))))) ||
+               (now == TILES && b->level < a->level))))) ||
            object(j, "%g s, exact %d, on host %d, and with a budget of %lld %g s, exact %d, on "
                   "host %d", b->seconds, b->is_exact, b->on_host, (ll)small->budget, a->seconds,
                   a->is_exact, a->on_host);

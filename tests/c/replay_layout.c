@@ -14,13 +14,14 @@ static bool is_cut(replay_walk *walk)
 {
     const hy3d_cut *const cut = &walk->program->cut;
     const hy3d_graph *const graph = &walk->request->graph;
-    int32_t norms = 0;
+    int32_t norms = 0, of_frames = 0;
     if (cut->node < 0 || cut->node >= graph->count - 1) {
         return replay_object(walk, "a cut behind node %d", cut->node);
     }
     for (int32_t node = cut->node + 1; node < graph->count; node++) {
         const hy3d_node *const behind = &graph->nodes[node];
         norms += behind->norm == HY3D_NORM_GROUP;
+        of_frames += behind->norm == HY3D_NORM_FRAME;
         if (behind->source < cut->node || (behind->other >= 0 && behind->other < cut->node)) {
             return replay_object(walk, "node %d, behind the cut, reads before it", node);
         }
@@ -28,8 +29,9 @@ static bool is_cut(replay_walk *walk)
             return replay_object(walk, "an attention, node %d, is behind the cut", node);
         }
     }
-    return norms == cut->group_norms ||
-           replay_object(walk, "%d norms behind the cut, not %d", norms, cut->group_norms);
+    return (norms == cut->group_norms && of_frames == cut->frame_norms) ||
+           replay_object(walk, "%d norms behind the cut and %d of frames, not %d and %d", norms,
+                         of_frames, cut->group_norms, cut->frame_norms);
 }
 
 /* Tiles of one pass cover the cut's picture. */
@@ -111,9 +113,12 @@ static bool are_placed(replay_walk *walk, const hy3d_size *cut)
         return replay_object(walk, "its tiles: %s, of %lld x %lld", hy3d_status_name(status),
                              (ll)program->tiles.latent[1], (ll)program->tiles.latent[2]);
     }
-    if (program->candidate.is_exact && program->cut.group_norms > 0 && plan.grains > 1) {
-        return replay_object(walk, "%lld tiles with norms behind the cut are said to be exact",
-                             (ll)plan.grains);
+    const bool has_norms = program->cut.group_norms > 0 || program->cut.frame_norms > 0;
+    const int64_t halo = walk->request->halos[program->candidate.halo_row].halo;
+    if (program->candidate.is_exact != (halo < 0 && !has_norms)) {
+        return replay_object(walk, "%lld tiles with a halo of %lld are said to be exact: %d, with "
+                             "norms behind the cut: %d", (ll)plan.grains, (ll)halo,
+                             program->candidate.is_exact, has_norms);
     }
     for (int32_t i = 0; i < program->section_count; i++) {
         if (program->sections[i].kind == HY3D_SECTION_TILE &&

@@ -398,6 +398,9 @@ static bool is_offered(replay_walk *walk)
         if (replay_node_at(walk, node)->op == HY3D_OP_OPAQUE) {
             return replay_object(walk, "node %d is unknown code", node);
         }
+        if (replay_node_at(walk, node)->norm == HY3D_NORM_FRAME) {
+            return replay_object(walk, "node %d has a norm of frames", node);
+        }
     }
     return (order >= HY3D_ORDER_LAYERS && order <= HY3D_ORDER_PREFIX) ||
            replay_object(walk, "order %d of several ranks", order);

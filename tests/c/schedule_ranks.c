@@ -462,6 +462,15 @@ START_TEST(test_unknown_code_is_not_shared)
 }
 END_TEST
 
+START_TEST(test_a_norm_of_frames_is_not_shared)
+{
+    graphs_case made;
+    set_up(&made);
+    made.nodes[1].norm = HY3D_NORM_FRAME;
+    expect(&made.request, &(fault){does_nothing, "node 1 has a norm of frames"});
+}
+END_TEST
+
 START_TEST(test_ranks_fit_where_each_does)
 {
     graphs_case made;
@@ -548,6 +557,7 @@ TCase *hy3d_schedule_ranks_cases(void)
     tcase_add_test(tests, test_every_fault_between_two_ranks_is_named);
     tcase_add_test(tests, test_a_rank_without_a_share_has_reduce_steps_alone);
     tcase_add_test(tests, test_unknown_code_is_not_shared);
+    tcase_add_test(tests, test_a_norm_of_frames_is_not_shared);
     tcase_add_test(tests, test_ranks_fit_where_each_does);
     tcase_add_test(tests, test_rows_and_work_of_a_rank_are_as_worked_out_by_hand);
     return tests;

@@ -491,6 +491,11 @@ START_TEST(test_ranks_have_streamed_programs_of_known_code_alone)
     graphs_request(&made, 2, 4, 4);
     made.request.link_bytes_per_second = 1e9;
     made.request.ranks = 2;
+    const int32_t norm = made.nodes[1].norm;
+    made.nodes[1].norm = HY3D_NORM_FRAME;
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_UNSUPPORTED);
+    made.nodes[1].norm = norm;
     made.request.own_bytes = 5;
     made.request.strategies = 15 & ~(1U << HY3D_STRATEGY_STREAMED);
     ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),

@@ -206,6 +206,10 @@ START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_g
             tiles++;
             continue;
         }
+        if (all[i].order == HY3D_ORDER_LAYERS) { /* takes less than any of the chunks */
+            ck_assert_int_eq(tiles, 0);
+            continue;
+        }
         while (next < HY3D_SCHEDULE_MAX_CHUNKS && chunks[next] == 0) {
             next++;
         }
@@ -217,6 +221,71 @@ START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_g
     while (next < HY3D_SCHEDULE_MAX_CHUNKS) {
         ck_assert_int_eq(chunks[next++], 0); /* none was left out */
     }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* The least that a candidate of this order takes; INT64_MAX where there is none. */
+static int64_t least_of(const hy3d_schedule *schedule, int32_t order)
+{
+    const hy3d_candidate *all = NULL;
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    int64_t found = INT64_MAX;
+    for (int32_t i = 0; i < count; i++) {
+        if (all[i].order == order && all[i].device_bytes < found) {
+            found = all[i].device_bytes;
+        }
+    }
+    return found;
+}
+
+/* The order taken under a budget. By layers it goes, or is looked at, where no chunk fits only. */
+static int32_t order_under(hy3d_context *context, graphs_case *made, int64_t budget)
+{
+    made->request.device_budget = budget;
+    hy3d_schedule *const schedule = compiled(context, made);
+    const hy3d_candidate taken = hy3d_schedule_program(schedule)->candidate;
+    ck_assert(taken.is_exact || taken.order == HY3D_ORDER_TILES);
+    ck_assert((least_of(schedule, HY3D_ORDER_LAYERS) < INT64_MAX) ==
+              (taken.order != HY3D_ORDER_CHUNKS));
+    hy3d_schedule_destroy(context, schedule);
+    return taken.order;
+}
+
+/* Of Wan's decoder, and of the same with norms of frames (_i 1). */
+START_TEST(test_what_could_go_in_chunks_goes_by_layers_where_no_chunk_fits_and_before_tiles)
+{
+    static const int32_t chunks[] = {2, 1, 0};
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = chunked_case(chunks);
+    for (int32_t i = 0; _i == 1 && i < made.request.graph.count; i++) {
+        const bool is_normed = made.nodes[i].norm == HY3D_NORM_POSITION;
+        made.nodes[i].norm = is_normed ? HY3D_NORM_FRAME : made.nodes[i].norm;
+    }
+    made.request.may_spill = 1;
+    made.request.halos[1] = (hy3d_tile_sizes){0, 0, 8};
+    made.request.device.slice_bytes[0] = 1;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.device_budget = 1;
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    const int64_t in_chunks = least_of(schedule, HY3D_ORDER_CHUNKS);
+    const int64_t by_layers = least_of(schedule, HY3D_ORDER_LAYERS);
+    hy3d_schedule_destroy(context, schedule);
+    ck_assert_int_lt(by_layers, in_chunks);
+    made.request.compiles_all = 0;
+    ck_assert_int_eq(order_under(context, &made, in_chunks), HY3D_ORDER_CHUNKS);
+    ck_assert_int_eq(order_under(context, &made, in_chunks - 1), HY3D_ORDER_LAYERS);
+    ck_assert_int_eq(order_under(context, &made, by_layers), HY3D_ORDER_LAYERS);
+    ck_assert_int_eq(order_under(context, &made, by_layers - 1), HY3D_ORDER_TILES);
+    made.request.compiles_all = 1; /* which changes what is told of, and not the choice */
+    made.request.device_budget = in_chunks;
+    schedule = compiled(context, &made);
+    ck_assert_int_lt(least_of(schedule, HY3D_ORDER_LAYERS), INT64_MAX);
+    ck_assert_int_eq(hy3d_schedule_program(schedule)->candidate.order, HY3D_ORDER_CHUNKS);
     hy3d_schedule_destroy(context, schedule);
     hy3d_context_destroy(context);
 }
@@ -421,6 +490,9 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
     tcase_add_loop_test(
         tests, test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_given, 0, 4);
+    tcase_add_loop_test(
+        tests, test_what_could_go_in_chunks_goes_by_layers_where_no_chunk_fits_and_before_tiles, 0,
+        2);
     tcase_add_test(
         tests, test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host);
     tcase_add_test(tests, test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question);

@@ -66,8 +66,8 @@ def graph_of(function: Callable[[Any, Any], Any], x: Any) -> Graph:
 
 def by_layers(graph: Graph) -> Graph:
     """The graph with every norm over the whole video, so that the compiler goes by layers. What is
-    reduced for the norms per position is passed by when they are computed."""
-    nodes = tuple(n._replace(norm=2) if n.norm == 1 else n for n in graph.nodes)
+    reduced for the norms per position or frame is passed by when they are computed."""
+    nodes = tuple(n._replace(norm=2) if n.norm else n for n in graph.nodes)
     return Graph(nodes, graph.layers)
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ("wan", "streamed", CHUNKS, ""),
         ("wan", "tiled", CHUNKS, ""),
         ("wan", "whole", CHUNKS, "unsplit decode has no chunks"),
-        ("wan", "streamed", SLICES, "slices are of VAEs whose norms see the whole video"),
+        ("wan", "streamed", SLICES, "slices are of a decode that goes layer by layer"),
         ("image", "streamed", CHUNKS, "single images"),
         ("image", "tiled", CHUNKS, "single images"),
     ],

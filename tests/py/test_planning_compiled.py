@@ -15,10 +15,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from decode_doubles import tiny_vae  # noqa: E402
+from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
+from program_doubles import carried_out  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode.execution import _as_made as as_made  # noqa: E402
+from hy3d_rocm.decode.execution import making_of  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.memory.black_box import predicted  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES  # noqa: E402
@@ -30,7 +34,7 @@ from hy3d_rocm.decode.planning.backends import (  # noqa: E402
     torch_backend,
 )
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job, slice_sizes  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes  # noqa: E402
 from hy3d_rocm.decode.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
 
 pytestmark = [
@@ -197,3 +201,68 @@ def test_measured_peaks_stay_below_the_planned_ones() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 within their plan" in done.stdout
+
+
+def least_of(made: Job, options: WayOptions, order: str) -> int:
+    """The least device budget under which a program of that order is offered and fits."""
+    found = compile_job(
+        made, budget_of(1, unified=False), "streamed", options, compiles_all=True
+    ).schedule.candidates  # nothing fits, so all are told of
+    taken = [c["device_bytes"] + c["margin_bytes"] for c in found if c["order"] == order]
+    return min(taken)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["wan", "seedvr2"])
+def test_what_goes_in_chunks_goes_by_layers_where_none_fits(kind: str, device: str) -> None:
+    """With slices on the host, or of a short video; exact, and so before tiles."""
+    made = job_of(kind, (2, 8, 8), device, make_backend=torch_backend, is_fused=True)
+    options = WayOptions(slice_bytes=1, chunk_size=1)
+    chunks, layers = (least_of(made, options, order) for order in ("chunks", "layers"))
+    assert layers < chunks
+    for budget, engine in ((chunks, "chunks"), (chunks - 1, "layers"), (layers, "layers")):
+        plan = plan_job(made, budget_of(budget, unified=False), "auto", options)
+        assert plan.way.strategy == "streamed"
+        assert plan.way.parameters["engine"] == engine, budget
+        assert plan.peak.device_bytes <= budget
+    assert plan.way.name.startswith("streamed layer by layer")
+    (said,) = unused_sizes(made, plan.way, options)
+    assert said == (
+        "chunk_size=1 is ignored: chunks did not fit or had failed, so it goes layer by layer; "
+        "slice_bytes cuts that"
+    )
+
+
+@pytest.mark.parametrize("kind", ["wan", "seedvr2"])
+def test_by_layers_the_frames_are_those_of_the_unsplit_decode(kind: str) -> None:
+    vae = tiny_vae(kind)
+    z = tiny_latents(vae, 2, 8, 8)
+    made = job_of(kind, (2, 8, 8), family=family_for(vae), make_backend=torch_backend)
+    options = WayOptions(slice_bytes=1)
+    budget = budget_of(least_of(made, options, "layers"), unified=False)
+    compiled = compile_job(made, budget, "auto", options)
+    assert compiled.program.candidate["order"] == "layers"
+    assert compiled.program.candidate["is_exact"]
+    want = unsplit(vae, z)
+    got = carried_out(compiled.graph, z, compiled.program)
+    assert float((got - want).abs().max()) <= rounding_bound(z.dtype, float(want.abs().max()))
+
+
+@pytest.mark.parametrize("order", ["chunks", "layers"])
+def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_round(
+    order: str,
+) -> None:
+    made = job_of("wan", (2, 8, 8), make_backend=torch_backend)
+    options = WayOptions(slice_bytes=1)
+    least = {which: least_of(made, options, which) for which in ("chunks", "layers")}
+    begun = plan_job(made, budget_of(least[order], unified=False), "auto", options)
+    making = making_of(made, begun.way)
+    assert making["parameters"]["engine"] == order
+    plenty = budget_of(NO_LIMIT, unified=False)
+    plan = as_made(made, plan_job(made, plenty, "auto", options, making=making), making)
+    assert making_of(made, plan.way) == making
+    if order == "chunks":
+        less = budget_of(least["layers"], unified=False)
+        other = plan_job(made, less, "auto", options, making=making)
+        with pytest.raises(ValueError, match="budget"):
+            as_made(made, other, making)

@@ -123,12 +123,7 @@ class Compiled:
     def cuts_norms(self) -> bool:
         """Whether norms of whole frames see one tile at a time: their statistics are neither
         estimated nor known then."""
-        if self.program.candidate["tiles"] < 2:
-            return False
-        norms = (
-            getattr(n, "norm", None) for n in self.graph.layers[self.program.cut["node"] + 1 :]
-        )
-        return any(norm is not None and norm.kind == "frame" for norm in norms)
+        return self.program.candidate["tiles"] > 1 and self.program.cut["frame_norms"] > 0
 
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""

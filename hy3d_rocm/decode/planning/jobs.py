@@ -93,8 +93,8 @@ def unused_sizes(job: Job, way: Way, options: WayOptions) -> list[str]:
         said.append(f"chunk_size={options.chunk_size} is ignored: {why}")
     if options.slice_bytes is not None and "slice_bytes" not in way.parameters:
         said.append(
-            f"slice_bytes={options.slice_bytes} is ignored: slices are of VAEs whose norms see the "
-            f"whole video, layer by layer; this decode of {job.family.name} is {way.name}"
+            f"slice_bytes={options.slice_bytes} is ignored: slices are of a decode that goes layer "
+            f"by layer; this one of {job.family.name} is {way.name}"
         )
     return said
 
@@ -107,10 +107,11 @@ def _why_no_chunks(job: Job, way: Way) -> str:
     if way.strategy == "whole":
         return "the VAE's own unsplit decode has no chunks"
     if parameters.get("engine") == "layers" and "chunk" not in parameters:
-        return (
-            f"the norms of {family.name} see the whole video, so it goes layer by layer; "
-            "slice_bytes cuts that"
-        )
+        why = (
+            f"the norms of {family.name} see the whole video"
+            if family.has_global_norms else "chunks did not fit or had failed"
+        )  # fmt: skip
+        return f"{why}, so it goes layer by layer; slice_bytes cuts that"
     if "chunk_size" in parameters and family.facts.warm_up is None:
         return f"later latents change earlier frames of {family.name}, so time is not cut"
     return ""
