@@ -9,6 +9,7 @@ import torch
 
 from hy3d_rocm.decode.fused.tensors import overlaps
 from hy3d_rocm.decode.planning.planner import STRATEGIES as STRATEGIES
+from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,14 @@ def check_choice(name: str, value: object, choices: object) -> None:
     known = list(choices)  # type: ignore[call-overload]
     if value not in known:
         raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(repr, known))}")
+
+
+def check_count(name: str, value: object, low: int, most: int, other: str = "") -> None:
+    """ValueError unless `value` is a whole number from `low` to `most`; other: ', or ...'."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
+        beyond = isinstance(value, int) and value > most
+        limits = f"from {low} to {most}" if beyond else f"of {low} or more"
+        raise ValueError(f"{name} is {brief(value)}; give a whole number {limits}{other}")
 
 
 def check_latents(latents: Any, family: Family) -> Tensor:

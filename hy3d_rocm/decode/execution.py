@@ -323,6 +323,7 @@ class Execution:
             backend.check = self.counter.check
         stages = StageLog(self.counter, device, self.synchronization, job.encode)
         synchronize(device)
+        self.report.estimate_error = None  # that of an attempt that failed says nothing now
         self.placing.begin(making_of(self.job, way))
         stages.expect(self._grains(way))
         narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from hy3d_rocm.decode.checks import check_choice
+from hy3d_rocm.decode.checks import check_choice, check_count
 from hy3d_rocm.decode.precision import PRECISIONS
 
 
@@ -14,6 +14,13 @@ class DecodeCancelled(RuntimeError):  # noqa: N818  the field's word for it
 
 
 BACKENDS = ("auto", "torch", "native")
+#: The least and the most of each; what the C core takes (include/hy3d/schedule.h)
+SIZES = {
+    "chunk_size": (1, 2**31 - 1), "slice_bytes": (1, 2**63 - 1),
+    "cleanup_frequency": (0, 2**63 - 1), "statistic_passes": (0, 64),
+    "halo_pixels": (0, 2**31 - 1), "overlap_pixels": (0, 2**31 - 1),
+    "min_tile_pixels": (1, 2**31 - 1),
+}  # fmt: skip
 _MAY_BE_NONE = ("halo_pixels", "chunk_size", "slice_bytes", "cleanup_frequency")
 
 
@@ -60,20 +67,11 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         if self.chunk_size == "auto":
             object.__setattr__(self, "chunk_size", None)
-        lowest = {
-            "chunk_size": 1, "slice_bytes": 1, "cleanup_frequency": 0, "statistic_passes": 0,
-            "halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1,
-        }  # fmt: skip
-        for name, low in lowest.items():
+        for name, (low, most) in SIZES.items():
             value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            if value is not None or name not in _MAY_BE_NONE:
                 other = ', or "auto"' if name == "chunk_size" else ""
-                raise ValueError(
-                    f"DecodeOptions.{name} is {value!r}; give a whole number of {low} or more"
-                    + other
-                )
+                check_count(f"DecodeOptions.{name}", value, low, most, other)
         for name in ("cpu_offload", "synchronization"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(

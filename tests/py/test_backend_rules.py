@@ -10,9 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, META, family, job  # noqa: E402
 
+from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode.black_box import runs_own_code  # noqa: E402
+from hy3d_rocm.decode.executor import way_options  # noqa: E402
 from hy3d_rocm.decode.failures import (  # noqa: E402
     CONVOLUTION,
     NOT_FINITE,
@@ -20,12 +23,16 @@ from hy3d_rocm.decode.failures import (  # noqa: E402
     Failure,
     failure_of,
 )
+from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import ATTEMPTS, Grains, is_out_of_memory, retried  # noqa: E402
 from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
+from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.native import backend as native  # noqa: E402
 from hy3d_rocm.decode.planning import backends  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import plan_job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
+from hy3d_rocm.decode.report import SIZES, DecodeOptions  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -151,6 +158,21 @@ def test_options_are_whole_numbers_from_one_or_none(name: str) -> None:
     for wrong in (0, -1, 1.0, True, "1"):
         with pytest.raises(ValueError, match=rf"^{name} is {wrong!r}; give a whole number of 1 or"):
             WayOptions(**{name: wrong})
+    with pytest.raises(ValueError, match=rf"^{name} is \d+; give a whole number from 1 to \d+, or"):
+        WayOptions(**{name: 1 << 63})
+
+
+@pytest.mark.skipif(not _native.available, reason="programs are the C core's")
+@pytest.mark.parametrize("name", SIZES)
+def test_the_largest_option_is_planned_with_and_one_more_gets_a_sentence(name: str) -> None:
+    most = SIZES[name][1]
+    wan = family_for(tiny_vae("wan"))
+    shape = (1, wan.latent_channels, 1, 2, 2)
+    made = Job(wan, shape, CPU, torch.float32, torch.float32, backends.torch_backend)
+    options = way_options(DecodeOptions(**{name: most}))
+    assert plan_job(made, Budget(1 << 40, 1 << 40, True, ""), "tiled", options).strategy == "tiled"
+    with pytest.raises(ValueError, match=rf"{name} is {most + 1}; give a whole .* to {most}\b"):
+        DecodeOptions(**{name: most + 1})
 
 
 @pytest.mark.parametrize(

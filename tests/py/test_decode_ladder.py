@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from decode_doubles import tiny_vae  # noqa: E402
+from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode.counter import Counter  # noqa: E402
 from hy3d_rocm.decode.execution import Execution, make_report  # noqa: E402
+from hy3d_rocm.decode.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decode.failures import CONVOLUTION, OUT_OF_MEMORY, Failure  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
@@ -21,6 +23,8 @@ from hy3d_rocm.decode.placing import Placing  # noqa: E402
 from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need  # noqa: E402
+from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decode.tiled import TiledRun  # noqa: E402
 
 MB = 1 << 20
 ROOM = 1200 * MB
@@ -92,6 +96,32 @@ def test_host_memory_that_is_short_does_not_make_more_be_spilled() -> None:
     assert "on the device" in taken[0][0]
     hosts = [need.host_bytes for name, need in taken if name.startswith("streamed")]
     assert hosts == sorted(set(hosts), reverse=True)
+
+
+def test_the_error_of_statistics_is_that_of_the_attempt_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vae = tiny_vae("hunyuan")
+    z = tiny_latents(vae, 2, 8, 8).repeat(2, 1, 1, 1, 1)
+    options = DecodeOptions(backend="torch", halo_pixels=0, overlap_pixels=0, min_tile_pixels=16)
+    wanted = decode_with_report(vae, z, strategy="tiled", options=options)[1]
+    run = TiledRun.run
+    ran: list[int] = []
+
+    def fails_once(self: TiledRun, *args: Any) -> None:
+        ran.append(self.sample)
+        if len(ran) == 2:
+            raise RuntimeError("miopenStatusUnknownError")
+        run(self, *args)
+        if len(ran) == 1:
+            self.estimate_error = 9.0
+
+    monkeypatch.setattr(TiledRun, "run", fails_once)
+    made = decode_with_report(vae, z, strategy="tiled", options=options)[1]
+    assert ran == [0, 1, 0, 1]
+    assert made.plan["way"] != wanted.plan["way"]
+    assert made.estimate_error is not None
+    assert made.estimate_error < 1.0
 
 
 def test_a_step_is_tried_three_times_before_another_way_begins() -> None:

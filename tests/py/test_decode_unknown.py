@@ -18,6 +18,10 @@ from hy3d_rocm.decode import DecodeOptions, decode_with_report, encode  # noqa: 
 from hy3d_rocm.decode.families import family_or_unknown  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
+from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
+from hy3d_rocm.decode.tools.planning import explain  # noqa: E402
 
 MB = 1 << 20
 # Three convolutions of 3x3, two of them before four times up-sampling: 2 + 1/4 latents.
@@ -55,6 +59,16 @@ class ConvNet(nn.Module):
 
     def _conv(self, number: int, x: Any) -> Any:
         return self.layers[number](functional.pad(x, (0, 0, 0, 0, *self.pads)))
+
+
+def test_a_plan_of_own_code_is_explained_by_what_was_looked_at() -> None:
+    z = torch.zeros(1, 4, 3, 8, 8)
+    family = family_or_unknown(ConvNet(), z)
+    job = Job(family, tuple(z.shape), z.device, z.dtype, z.dtype, torch_backend)
+    found = explain(job, Budget(1 << 40, 1 << 40, True, "given"))
+    assert [c.way.name for c in found.candidates] == ["whole"]
+    assert found.plan is not None
+    assert found.plan.compiled is None
 
 
 class NotBelow(ConvNet):

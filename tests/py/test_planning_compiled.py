@@ -126,6 +126,16 @@ def test_what_is_planned_is_the_cores_peak_with_the_cores_margin(
         assert compiled.schedule.smallest_budget <= need.device_bytes
 
 
+def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
+    job = job_of("wan", (2, 8, 8))
+    for halo, overlap in ((0, 0), (8, 20), (None, 16)):
+        options = WayOptions(halo_pixels=halo, overlap_pixels=overlap, min_tile_pixels=8)
+        first, *others = compile_job(job, budget_of(NO_LIMIT), "tiled", options).halos
+        assert first == (-1 if halo is None else halo, overlap, 8)
+        most = [24, 16] if halo is None else [min(halo, 24), min(halo, 16)]
+        assert others == [(most[0], min(overlap, 12), 8), (most[1], min(overlap, 8), 8)]
+
+
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
     def slices(made: Job, device: Any, **options: Any) -> list[int]:
         return [n for n in slice_sizes(made, WayOptions(**options), device) if n]

@@ -6,6 +6,7 @@ is decided.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways
+from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.graph import Graph, record
 from hy3d_rocm.decode.layers import Conv
 from hy3d_rocm.decode.memory.black_box import planned, predicted
@@ -84,9 +86,7 @@ def plan_job(
     Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
     strategy that is not known or that this VAE can't be run with.
     """
-    if strategy not in STRATEGIES:
-        known = ", ".join(map(repr, STRATEGIES))
-        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
         check = partial(wanted, Way("whole"))
         return compile_job(job, budget, strategy, options, making=making, check=check).plan()
@@ -260,9 +260,7 @@ def compile_job(
     takes; what it raises ends the planning. like: one of the same job, whose graph and whose
     knowledge of what steps take serve again. ValueError (a sentence) for a strategy that is not
     known or can't be taken."""
-    if strategy not in STRATEGIES:
-        known = ", ".join(map(repr, STRATEGIES))
-        raise ValueError(f"strategy is {strategy!r}: give one of {known}")
+    check_choice("strategy", strategy, STRATEGIES)
     if not _native.available:
         raise ValueError(
             f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
@@ -273,7 +271,7 @@ def compile_job(
         )
     options = options or WayOptions()
     if making is not None:
-        options = _as_made(options, making)
+        options = _sizes_of(making, options)
         strategy = making["strategy"]
     on_cpu = job.device.type == "cpu"
     graph = record(job.family, job.encode) if like is None else like.graph
@@ -317,8 +315,6 @@ def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
         allowed &= ~_BITS["whole"]  # it would be slower as well as larger
     if job.encode:
         allowed &= ~_BITS["tiled"]
-    if strategy == "cpu" and job.device.type == "cpu":
-        allowed = _BITS["cpu"]
     own, refused = -1, []
     if allowed & _BITS["whole"]:
         try:
@@ -381,13 +377,13 @@ def _halos(
         return (given,)
     rows = [given]
     for sizes in _LESS_HALO:
-        halo, overlap, smallest = (min(a or b, b) for a, b in zip(given, sizes, strict=True))
+        halo, overlap, smallest = map(min, given, sizes)
         rows.append((sizes[0] if halo < 0 else halo, overlap, smallest))
     return tuple(rows)
 
 
-def _as_made(options: WayOptions, making: Mapping[str, Any]) -> WayOptions:
-    """With the sizes of a decode that goes on."""
+def _sizes_of(making: Mapping[str, Any], options: WayOptions) -> WayOptions:
+    """The options with the sizes of a decode that goes on."""
     made = making["parameters"]
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
     chosen = {names.get(name, name): value for name, value in made.items()}
@@ -399,12 +395,7 @@ def _as_made(options: WayOptions, making: Mapping[str, Any]) -> WayOptions:
 
 
 def _result_bytes(job: Job) -> int:
-    if not job.keeps_result:
-        return 0
-    count = job.result_dtype.itemsize
-    for n in job.out_shape:
-        count *= n
-    return count
+    return math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
 
 
 _REASONS = {"HY3D_ERR_OVERFLOW": "it has too many steps"}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.checks import check_count
+
 if TYPE_CHECKING:
     from hy3d_rocm.conv.tiers.base import Tier
     from hy3d_rocm.decode.layers import Backend, Weights
@@ -25,7 +27,7 @@ class WayOptions:
     None: one, of small pictures more on a GPU. slice_bytes: of a step's result or padded
     input, layer by layer. cpu_offload: whether
     activations may be spilled to the host. halo_pixels, overlap_pixels, min_tile_pixels,
-    statistic_passes: see tiles.py.
+    statistic_passes: see DecodeOptions.
     """
 
     chunk_size: int | None = None
@@ -37,14 +39,10 @@ class WayOptions:
     statistic_passes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("chunk_size", "slice_bytes"):
+        for name, most in (("chunk_size", 2**31 - 1), ("slice_bytes", 2**63 - 1)):
             value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise ValueError(
-                    f'{name} is {value!r}; give a whole number of 1 or more, or "auto"'
-                )
+            if value is not None:
+                check_count(name, value, 1, most, ', or "auto"')
 
 
 @dataclass(frozen=True, eq=False)

@@ -312,11 +312,11 @@ def settings_for(
                 name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
                                               note]))  # fmt: skip
                 found.append(Setting(name, strategy, precision, room, options))
-    return found + memory_settings(family, device.type, strategies, budget, quarter)
+    return found + memory_settings(device.type, strategies, budget, quarter)
 
 
 def memory_settings(
-    family: Any, device: str, strategies: Sequence[str], budget: int | str | None = None,
+    device: str, strategies: Sequence[str], budget: int | str | None = None,
     quarter: int | None = None,
 ) -> list[Setting]:  # fmt: skip
     """What may be chosen about memory on a GPU, one thing at a time: cleanup_frequency, a batch,
@@ -329,7 +329,7 @@ def memory_settings(
         for n in _CLEANUPS
     ]
     found.append(Setting(f"{base} batch of {_BATCH}", base, "auto", budget, batch=_BATCH))
-    if _spills(family, strategies):
+    if "streamed" in strategies:
         found += [
             Setting(f"streamed {word}", "streamed", "auto", budget or quarter,
                     DecodeOptions(cpu_offload=offloads))
@@ -341,11 +341,6 @@ def memory_settings(
             for share in _THRESHOLDS
         ]
     return found
-
-
-def _spills(family: Any, strategies: Sequence[str]) -> bool:
-    """Whether activations that do not fit the GPU can go to the host."""
-    return "streamed" in strategies and bool(family.has_global_norms)
 
 
 def not_swept(
@@ -369,13 +364,8 @@ def not_swept(
             "holds), and fp32 beside the VAE's own type (--precisions auto,fp32 tries it)."
         )
         return tuple(said)
-    if not _spills(family, strategies):
-        said.append(
-            f"cpu_offload is not tried: {family.name} streams in chunks, of which nothing is moved "
-            "to the host."
-            if not family.has_global_norms
-            else "cpu_offload is not tried: streamed alone moves activations to the host."
-        )
+    if "streamed" not in strategies:
+        said.append("cpu_offload is not tried: streamed alone moves activations to the host.")
     if budget is not None:
         said.append("memory_threshold is not tried: it is a share for the budget auto.")
     return tuple(said)

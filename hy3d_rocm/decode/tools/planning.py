@@ -114,12 +114,14 @@ def explain(
     job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
     look: Callable[[], object] = lambda: None, progress: Progress = lambda done, total: None,
 ) -> Explained:  # fmt: skip
-    """All candidates of a VAE whose layers are known, though one before them fits. look: called
-    all along; raises after a cancel. progress: told how many of how many compilations are done.
-    ValueError (a sentence) for a strategy that is none."""
+    """All candidates of a VAE whose layers are known, though one before them fits; of a VAE's own
+    code those that were looked at. look: called all along; raises after a cancel. progress: gets
+    how many of how many compilations are done. ValueError (a sentence) for a strategy that is
+    none."""
     options = options or WayOptions()
     plan, why = None, ""
-    asked = list(dict.fromkeys(("auto", strategy, "whole"))) if _native.available else []
+    has_program = _native.available and not is_opaque(job.family)
+    asked = list(dict.fromkeys(("auto", strategy, "whole"))) if has_program else []
     progress(0, 1 + len(asked))
 
     def go_on(_: object) -> bool:
