@@ -61,10 +61,10 @@ class Way:
     """A strategy with its parameters.
 
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
-    sentences ("with tiles of 256 pixels"). parameters: for the engine. spills: what it holds may be
-    limited (`resident_bytes`, None for all) at the cost of host memory. again: a last resort,
-    planned only after nothing else of its strategy fitted. row: ways in a row of the same name and
-    strategy need less and less, so not each of them has to be priced; "" for none.
+    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. spills: what it
+    holds may be limited (`resident_bytes`, None for all) at the cost of host memory. again: a last
+    resort, planned only after nothing else of its strategy fitted. row: ways in a row of the same
+    name and strategy need less and less, so not each of them has to be looked at; "" for none.
     """
 
     strategy: str
