@@ -76,9 +76,10 @@ class Explained:
         note = f" ({candidate.note})" if candidate.note else ""
         if not candidate.fits:
             least, host = smallest_budget(need, self.budget), need.host_bytes
-            note += f", from a budget of {size_text(least, 2)}"
+            sizes = [size_text(least, 2)] if least else []
             if not self.budget.is_unified and host > self.budget.host_bytes:
-                note += f" and of {size_text(host, 2)} on the host"
+                sizes.append(f"{size_text(host, 2)} on the host")
+            note += f", from a budget of {' and of '.join(sizes)}"
         said = [f"planned peak {need.text()}"]
         if need.seconds:
             said.append(f"estimated {seconds_text(need.seconds)}")
