@@ -137,7 +137,7 @@ class Execution:
             if self.making is not None:
                 if self.strategy not in ("auto", self.making["strategy"]):
                     raise ValueError(f"the strategy {self.strategy!r} was asked for")
-                plan = _as_made(self.job, plan, self.making)
+                plan = _plan_going_on(self.job, plan, self.making)
             self.plan = plan
         except ValueError as error:
             if self.making is None:
@@ -389,7 +389,7 @@ class Execution:
             rest = compile_job(
                 replace(job, shape=shape), self.budget, way.strategy, self.options, making=making
             )
-            compiled = _as_made(job, rest.plan(), making).compiled
+            compiled = _plan_going_on(job, rest.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, backend, stages, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
         for first, frames in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
@@ -512,7 +512,7 @@ def _any_way(counter: Counter, way: Way) -> bool:
     return True
 
 
-def _as_made(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
+def _plan_going_on(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
     """The plan whose frames depend on what those depend on that are there; ValueError: none."""
     while plan.compiled is not None and making_of(job, plan.way) != making:
         plan.compiled.program.fallback(ATTEMPTS, "no kernel")

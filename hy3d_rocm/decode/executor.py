@@ -74,8 +74,9 @@ def decode(
     everything above what is in use at the call, the result included.
     strategy: "whole" (the VAE's own unsplit decode, bit for bit), "streamed" (the same layers on
     parts of the video, exact up to rounding), "tiled" (in space, too: an approximation where norms
-    see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": the first of
-    these that fits (where the fused kernels run, "streamed" is first: it is faster, too).
+    see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": of what fits
+    the fastest of "whole" and "streamed" ("streamed" alone where the fused kernels run: it is
+    faster, too), else the largest tiles, else the host.
     precision: "auto" (the VAE's own type unless the card can't; of float8 weights the type that
     they are cast to, else bf16), "fp32", "bf16" or "fp16"; the result has the VAE's type. NaN out
     of finite latents: again in a wider type, said in the log.

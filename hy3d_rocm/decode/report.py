@@ -85,7 +85,7 @@ class DecodeOptions:
 class Step:
     """One grain of work, as `progress` gets it."""
 
-    kind: str  # "whole", "frames", "statistics", or what an engine does: "conv", "attention" ...
+    kind: str  # "whole", "frames" (of a tile), "statistics", or a step of a program (run.OPS)
     sample: int  # batch item
     tile: int
     chunk: int

@@ -161,7 +161,7 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    report = self._told(step, at, picture)
+                    report = self._reported(step, at, picture)
                     if OPS[step.op] == "emit":
                         yield step.frames[0], self._attempt(at, partial(self._read, step))
                     elif OPS[step.op] == "opaque" and step.slice < 0:
@@ -187,11 +187,11 @@ class Run:
 
     # Steps
 
-    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+    def _reported(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
         """The step as a counter gets it."""
         return Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
 
-    def _took(self, step: ProgramStep, tensor: Tensor) -> None:
+    def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
         """A step has made a slice, or its frames have entered."""
 
     def _make(self, step: ProgramStep, at: int, fetch: Callable[[Range], Tensor]) -> None:
@@ -200,7 +200,7 @@ class Run:
         if name == "enter":
             entered = self._attempt(at, lambda: self._enter(step, fetch))
             self._slices[step.slice] = entered
-            self._took(step, entered.ready())
+            self._made_slice(step, entered.ready())
             return
         if not does:
             self._attempt(at, lambda: self._move(name, step))
@@ -212,7 +212,7 @@ class Run:
         if made is None:
             return
         tensor, moments = made
-        self._took(step, tensor)
+        self._made_slice(step, tensor)
         self._slices[step.slice] = _Slice(tensor, step.frames)
         del made, tensor
         if step.flags & GATHER and moments is None:

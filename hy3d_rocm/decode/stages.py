@@ -74,12 +74,12 @@ def told(
         return work()
     token = _telling.set(True)
     try:
-        return _told(work, source, device, dtype, encode, how)
+        return _logged(work, source, device, dtype, encode, how)
     finally:
         _telling.reset(token)
 
 
-def _told(
+def _logged(
     work: Callable[[], T], source: Any, device: torch.device, dtype: object, encode: bool, how: str
 ) -> T:
     say_start(source, device, dtype, encode)

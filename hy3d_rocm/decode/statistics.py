@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Moments, Norm, Range, Weights
 
 Size = tuple[int, int, int]
-# Rows or columns, and frames, that are taken together; the fewest rows and frames of a part.
+# Rows or columns, and frames, that are taken together.
 BLOCK_ROWS, BLOCK_FRAMES = 1, 5
-LEAST_ROWS, LEAST_FRAMES = 8, 5
 
 
 @dataclass(frozen=True, eq=False)

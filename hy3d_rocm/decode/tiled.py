@@ -164,7 +164,7 @@ class TiledRun(Run):
         if self._gathering is None and self._used:
             self._gathering = Gathering(len(self.graph.nodes))
 
-    def _took(self, step: ProgramStep, tensor: Tensor) -> None:
+    def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
         """A slice was made: what belongs to this tile alone counts for the true statistics."""
         if self._gathering is None or self._tile is None or OPS[step.op] == "trim":
             return
@@ -194,14 +194,14 @@ class TiledRun(Run):
                 self.estimate_error,
             )
 
-    def _told(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+    def _reported(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
         """With the tile's number and place."""
-        told = super()._told(step, at, picture)
+        report = super()._reported(step, at, picture)
         if self._tile is None:
-            return told
+            return report
         (_, h0, w0), (_, h1, w1) = self._tile.out_start, self._tile.out_stop
-        kind = "statistics" if self._section["pass"] else told.kind
-        return replace(told, kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
+        kind = "statistics" if self._section["pass"] else report.kind
+        return replace(report, kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
 
 
 def tile_places(tiles: dict[str, Any]) -> DecodePlan:

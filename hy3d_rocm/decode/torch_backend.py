@@ -87,7 +87,7 @@ class TorchBackend:
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
-        rules of footprint.py), a float block of norm or moments, the shuffled copy."""
+        rules of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
         weight = self._weight(layer).to("meta")
         kernel, x = kernel_size(weight), source.tensors[0]
         size, device = (x.shape[3], x.shape[4]), x.device

@@ -26,10 +26,10 @@ class Mover(Protocol):
     def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
         """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
 
-    def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
+    def bring(self, on_host: Any) -> tuple[Tensor, Ticket]:
         """Begins a copy back, in the layout it had; not to be read before join or wait."""
 
-    def free(self, parked: Any) -> None:
+    def free(self, on_host: Any) -> None:
         """The host's copy is not needed any more."""
 
 
@@ -48,16 +48,16 @@ class StreamMover:
             host.copy_(tensor, non_blocking=True)
             return host, _Event(self._out.record_event(), self.device)
 
-    def bring(self, parked: Any) -> tuple[Tensor, Ticket]:
+    def bring(self, on_host: Any) -> tuple[Tensor, Ticket]:
         tensor = torch.empty_strided(
-            parked.size(), parked.stride(), dtype=parked.dtype, device=self.device
+            on_host.size(), on_host.stride(), dtype=on_host.dtype, device=self.device
         )
         self._in.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._in):
-            tensor.copy_(parked, non_blocking=True)
+            tensor.copy_(on_host, non_blocking=True)
             return tensor, _Event(self._in.record_event(), self.device)
 
-    def free(self, parked: Any) -> None:
+    def free(self, on_host: Any) -> None:
         """Torch's host allocator itself waits for copies from and to a pinned block."""
 
 

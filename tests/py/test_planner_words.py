@@ -106,7 +106,7 @@ def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak()
     assert (plan.peak.device_bytes, plan.peak.host_bytes) == (0, 16 * GB)
     assert plan.reason.endswith(
         " 6.00 GB of prepared weights come on top, which make it faster and stay for the next "
-        "decode until memory is asked for: 0 B and 16.00 GB on the host at the peak."
+        "decode until memory is asked for: 16.00 GB on the host at the peak."
     )
 
 
@@ -254,6 +254,20 @@ def test_a_refusal_names_budget_rule_least_and_remedy() -> None:
     shared = refusal("auto", Way("whole"), Way("cpu"), budget=SHARED)
     assert f"at least {10 * GB} bytes (10.00 GB); decode" in shared
     assert "of host memory" not in refusal("auto", Way("cpu"), budget=SHARED)
+
+
+def test_where_only_the_host_is_short_the_least_of_it_is_named() -> None:
+    needs = {
+        "1": Need(0, 18 * GB),
+        "2": Need(0, 17 * GB),
+        "3": Need(0, 16 * GB + 1, unknown="part"),
+    }
+    with pytest.raises(DoesNotFitError) as caught:
+        choose([Way("cpu", n) for n in needs], CARD, "auto", lambda way: needs[way.what])
+    assert str(caught.value).endswith(
+        "the least is cpu 2, which needs 17.00 GB on the host. Give 17.00 GB of host memory where "
+        "16.00 GB may be taken; decode fewer frames or a smaller picture."
+    )
 
 
 @pytest.mark.parametrize(

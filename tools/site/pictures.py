@@ -102,13 +102,13 @@ def one_decode() -> None:
     p = Picture(960, 470)
     p.box(20, 30, 130, 60, DOOR, "latents", "and a budget")
     p.box(190, 20, 190, 80, LOGIC, "family", "the VAE's layers, known", "by structure")
-    p.box(420, 20, 220, 80, LOGIC, "planner", "prices each way by running",
-          "the engine on shapes")
-    p.box(680, 20, 260, 80, LOGIC, "engine", "layer by layer, in chunks, in tiles:",
-          "what is in memory when")
+    p.box(420, 20, 220, 80, LOGIC, "schedule", "the C core compiles",
+          "candidates to programs")
+    p.box(680, 20, 260, 80, LOGIC, "interpreter", "carries the program out,",
+          "one step after the other")
     for x in (150, 380, 640):
         p.arrow(x, 60, x + 38, 60)
-    p.text(195, 160, "the first way that fits;", 12)
+    p.text(195, 160, "the fastest that fits;", 12)
     p.text(195, 176, "a failure goes one to the right", 12)
     p.arrow(530, 100, 530, 138)
     ways = (("whole", "its own code"), ("streamed", "exact"), ("tiled", "in space, too"),
@@ -118,7 +118,7 @@ def one_decode() -> None:
         if number:
             p.arrow(353 + 115 * number, 165, 362 + 115 * number, 165)
     p.arrow(850, 100, 850, 223)
-    p.text(888, 165, "a grain", 11)
+    p.text(888, 165, "a step", 11)
     p.box(680, 225, 260, 60, LOGIC, "backend", "one layer on some frames:",
           "fused (Triton), native (C), torch")
     p.arrow(678, 255, 642, 255)

@@ -122,12 +122,12 @@ class UnknownFamily:
 
     def whole(self, z: Tensor) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
-        return self._told(lambda: self._frames(z, self.facts.planar), z)
+        return self._called(lambda: self._frames(z, self.facts.planar), z)
 
     def whole_encode(self, pixels: Tensor) -> Tensor:
         """Mean and log variance by its own encode(); of an encoder that gives no variance the log
         variance is -30, the least that diffusers has."""
-        return self._told(lambda: self._moments(pixels, self.facts.planar), pixels)
+        return self._called(lambda: self._moments(pixels, self.facts.planar), pixels)
 
     def _frames(self, z: Tensor, planar: bool) -> Tensor:
         return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
@@ -135,7 +135,7 @@ class UnknownFamily:
     def _moments(self, pixels: Tensor, planar: bool) -> Tensor:
         return _framewise(unsplit(self.vae).encode, moments_of, pixels, planar)
 
-    def _told(self, run: Callable[[], Tensor], x: Tensor) -> Tensor:
+    def _called(self, run: Callable[[], Tensor], x: Tensor) -> Tensor:
         """On "meta", where a run is only to be priced, an error is a ValueError (a sentence)."""
         if not x.is_meta:
             return run()

@@ -2,7 +2,7 @@
 
 The very function that will run is run on "meta" tensors, which have shapes and no data, in a
 thread of its own; a dispatch mode follows every storage from its birth to its death. So the peak
-of live tensors is exact for any engine and any VAE, with no constants per model; what operators
+of live tensors is exact for any VAE, with no constants per model; what operators
 take inside themselves comes from workspace.py.
 """
 

@@ -48,12 +48,13 @@ class Need:
     loaded_bytes: int = 0
 
     def text(self) -> str:
-        """ "8.90 GB", or "8.90 GB and 3.10 GB on the host"."""
+        """ "8.90 GB", "8.90 GB and 3.10 GB on the host", or "3.10 GB on the host"."""
         least = "at least " if self.unknown else ""
         if not self.host_bytes:
             return least + size_text(self.device_bytes, 2)
-        host = size_text(self.host_bytes, 2)
-        return f"{least}{size_text(self.device_bytes, 2)} and {host} on the host"
+        host = f"{size_text(self.host_bytes, 2)} on the host"
+        device = f"{size_text(self.device_bytes, 2)} and " if self.device_bytes else ""
+        return f"{least}{device}{host}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Way:
     """A strategy with its parameters.
 
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
-    sentences ("with tiles of 256 pixels"). parameters: for the engine. spills: what it holds may be
-    limited (`resident_bytes`, None for all) at the cost of host memory. again: a last resort,
-    planned only after nothing else of its strategy fitted. row: ways in a row of the same name and
-    strategy need less and less, so not each of them has to be priced; "" for none.
+    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. spills: what it
+    holds may be limited (`resident_bytes`, None for all) at the cost of host memory. again: a last
+    resort, planned only after nothing else of its strategy fitted. row: ways in a row of the same
+    name and strategy need less and less, so not each of them has to be looked at; "" for none.
     """
 
     strategy: str
@@ -360,18 +361,20 @@ def nothing_fits(
         why = "; ".join([*notes, *excluded]) or "there is no way to run it so"
         verb = "can" if strategy == "auto" else "can't"
         return ValueError(f"{asked} {verb} be taken for this VAE: {why}")
-    least, need, smallest = min(priced, key=lambda entry: entry[2])
-    host = ""
+    # What was given up before all of it was counted needs more than is known of it.
+    order = [(size, bool(need.unknown), need.host_bytes) for _, need, size in priced]
+    least, need, smallest = priced[order.index(min(order))]
+    given = [f"a budget of at least {smallest} bytes ({size_text(smallest, 2)})"]
     if not budget.is_unified and need.host_bytes > budget.host_bytes:
         host = (
-            f", and {size_text(need.host_bytes, 2)} of host memory where "
+            f"{size_text(need.host_bytes, 2)} of host memory where "
             f"{size_text(budget.host_bytes, 2)} may be taken"
         )
+        given = [*given, host] if smallest else [host]
     verb = "fits" if strategy == "auto" else "does not fit"
     text = (
         f"{asked} {verb} the budget of {_room(budget)} ({budget.rule}): the least is "
-        f"{least.way.name}, which needs {need.text()}. Give a budget of at least {smallest} bytes "
-        f"({size_text(smallest, 2)}){host}"
+        f"{least.way.name}, which needs {need.text()}. Give {', and '.join(given)}"
     )
     sentence = "; ".join([text, *excluded, advice]) + "."
     return DoesNotFitError(sentence, budget.device_bytes, smallest)

@@ -76,9 +76,10 @@ class Explained:
         note = f" ({candidate.note})" if candidate.note else ""
         if not candidate.fits:
             least, host = smallest_budget(need, self.budget), need.host_bytes
-            note += f", from a budget of {size_text(least, 2)}"
-            if not self.budget.is_unified and host > self.budget.host_bytes:
-                note += f" and of {size_text(host, 2)} on the host"
+            is_short = not self.budget.is_unified and host > self.budget.host_bytes
+            sizes = [size_text(least, 2)] if least or not is_short else []
+            sizes += [f"{size_text(host, 2)} on the host"] if is_short else []
+            note += f", from a budget of {' and of '.join(sizes)}"
         said = [f"planned peak {need.text()}"]
         if need.seconds:
             said.append(f"estimated {seconds_text(need.seconds)}")
