@@ -17,10 +17,10 @@
  * Memory. On the device are: `kept_bytes` of the request; what a node keeps, from its first step in
  * the program on; each slice from the step that makes it, or its LOAD, until it is freed or its
  * DROP; during a step its workspace. A result that is written over a slice (HY3D_STEP_OVERWRITE)
- * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output from its
- * first EMIT on; each slice's copy from its STORE until the slice is freed. What a step frees, it
- * frees when it is over. Slices of keys never leave. A slice is stored once at most: it may be
- * dropped again after a LOAD.
+ * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output
+ * from its first EMIT on; each slice's copy from its STORE until the slice is freed. What a step
+ * frees, it frees when it is over. Slices of keys never leave. A slice is stored once at most: it
+ * may be dropped again after a LOAD.
  *
  * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
  * the rows of all values and of what each convolution makes before its shuffle, rank r holds of R
