@@ -65,8 +65,8 @@ def layers() -> None:
           "the only place that imports ComfyUI")
     p.box(480, 20, 220, 70, DOOR, "cli/", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
     p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
-    p.box(20, 125, 175, 90, LOGIC, "decode/", "family: a VAE's layers", "planning: which way",
-          "engines: what is in memory")
+    p.box(20, 125, 175, 90, LOGIC, "decode/", "family: a VAE's layers", "program: from the C core",
+          "interpreter: a step each")
     p.box(210, 125, 175, 90, LOGIC, "conv/", "router: which tier", "knowledge: what is known",
           "probe: tried in a child")
     p.box(400, 125, 170, 90, LOGIC, "pipeline, device, seed", "one generator, offload/,",
@@ -80,7 +80,7 @@ def layers() -> None:
     p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",
           "arrays without a copy, sentences for errors; twins in _fallback/")
     parts = (("conv3d", "plan, then run"), ("moments", "of GroupNorm"),
-             ("schedule", "grains, blending"), ("raster", "exact coverage"), ("seed", "Philox"))
+             ("schedule", "programs, tiles"), ("raster", "exact coverage"), ("seed", "Philox"))
     for number, (name, words) in enumerate(parts):
         p.box(400 + 110 * number, 340, 100, 50, CORE, name, words)
     p.box(400, 410, 265, 70, CORE, "kernels", "ref, AVX2, AVX-512: the same bits",
