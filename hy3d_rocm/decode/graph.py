@@ -8,14 +8,13 @@ the Conv, Attention or Local that the interpreter (run.py) carries its steps out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hy3d_rocm.decode.families.parts import copied
 from hy3d_rocm.decode.geometry import kernel_size, own_size
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_frames
 
@@ -164,7 +163,7 @@ class Recorder:
         self.layers.append(layer)
         return Value(len(self.nodes) - 1, *size)
 
-    def conv(self, x: Value, layer: Conv, *, add: Value | None = None, keep: bool = False) -> Value:
+    def conv(self, x: Value, layer: Conv, *, add: Value | None = None) -> Value:
         """See Engine."""
         weight = layer.module.weight
         kernel = kernel_size(weight)
@@ -185,10 +184,6 @@ class Recorder:
         )  # fmt: skip
         return self.add_node(node, layer, (channels, frames, rows * factor[1], columns * factor[2]))
 
-    def convs(self, x: Value, layers: Sequence[Conv]) -> tuple[Value, ...]:
-        """See Engine: a node each."""
-        return tuple(self.conv(x, layer) for layer in layers)
-
     def attention(self, x: Value, layer: Attention) -> Value:
         """See Engine."""
         if layer.span not in SPANS:
@@ -201,10 +196,8 @@ class Recorder:
         )  # fmt: skip
         return self.add_node(node, layer, (x.channels, x.frames, x.rows, x.columns))
 
-    def local(self, x: Value, layer: Local, *, keep: bool = False) -> Value:
-        """See Engine. A copy is none here: no value is written over while it is still read."""
-        if layer.run is copied:
-            return x
+    def local(self, x: Value, layer: Local) -> Value:
+        """See Engine."""
         size = (1, x.channels, x.frames, x.rows, x.columns)
         made = layer.run(torch.empty(size, device="meta"), 0)
         _, channels, frames, rows, columns = (int(n) for n in made.shape)

@@ -12,7 +12,7 @@ of the video.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -189,21 +189,15 @@ class Backend(Protocol):
 
 
 class Engine(Protocol):
-    """What a family calls its layers on. keep: x is needed by a later call (a residual); who has
-    the whole graph, or all in memory, sees that by itself."""
+    """What a family calls its layers on. A handle may be given to as many calls as read it."""
 
-    def conv(
-        self, x: Handle, layer: Conv, *, add: Handle | None = None, keep: bool = False
-    ) -> Handle:
+    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle:
         """The layer on all of x, plus the residual `add`."""
-
-    def convs(self, x: Handle, layers: Sequence[Conv]) -> tuple[Handle, ...]:
-        """Several layers on the same x."""
 
     def attention(self, x: Handle, layer: Attention) -> Handle:
         """x with its attention added."""
 
-    def local(self, x: Handle, layer: Local, *, keep: bool = False) -> Handle:
+    def local(self, x: Handle, layer: Local) -> Handle:
         """A function of single frames."""
 
     def add(self, x: Handle, y: Handle) -> Handle:

@@ -7,7 +7,6 @@ the functions of torch.nn.functional, which other programs replace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,9 +64,7 @@ class PlainEngine:
     def __init__(self, weights: Weights | None = None) -> None:
         self.weights: Weights = OwnWeights() if weights is None else weights
 
-    def conv(
-        self, x: Tensor, layer: Conv, *, add: Tensor | None = None, keep: bool = False
-    ) -> Tensor:
+    def conv(self, x: Tensor, layer: Conv, *, add: Tensor | None = None) -> Tensor:
         """The layer on all of x, plus `add`."""
         passing, own = x[:, :, : layer.skip_first], x[:, :, layer.skip_first - layer.reread :]
         out = self._own(own, layer)
@@ -133,10 +130,6 @@ class PlainEngine:
         value = None if name is None else self.weights.of(module, name)
         return None if value is None else _channels(value)
 
-    def convs(self, x: Tensor, layers: Sequence[Conv]) -> tuple[Tensor, ...]:
-        """Several layers on the same x."""
-        return tuple(self.conv(x, layer) for layer in layers)
-
     def attention(self, x: Tensor, layer: Attention) -> Tensor:
         """x with its attention added; with span "frame" or "causal" a frame after the other."""
         y = self.normalised(x, layer.norm)
@@ -156,7 +149,7 @@ class PlainEngine:
         kernel = weight.reshape(*weight.shape[:2], 1, 1, 1)
         return torch.conv3d(x, kernel, self.weights.of(module, "bias"))
 
-    def local(self, x: Tensor, layer: Local, *, keep: bool = False) -> Tensor:
+    def local(self, x: Tensor, layer: Local) -> Tensor:
         """A function of single frames."""
         return layer.run(x, 0)
 

@@ -10,7 +10,6 @@ shapes. Where a norm or attention sees the whole video, all of it is decoded aga
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ class _Past:
 class _Recall:
     """Engine that follows how far back frames depend; computes nothing."""
 
-    def conv(self, x: _Past, layer: Conv, *, add: _Past | None = None, keep: bool = False) -> _Past:
+    def conv(self, x: _Past, layer: Conv, *, add: _Past | None = None) -> _Past:
         """The kernel's frames, and one more where frames are not read one to one."""
         shape = layer.module.weight.shape
         kernel = int(shape[2]) if len(shape) == 5 else 1
@@ -45,14 +44,11 @@ class _Recall:
         past = _Past(made, x.latents + back + _of_norm(layer.norm))
         return past if add is None else self.add(past, add)
 
-    def convs(self, x: _Past, layers: Sequence[Conv]) -> tuple[_Past, ...]:
-        return tuple(self.conv(x, layer) for layer in layers)
-
     def attention(self, x: _Past, layer: Attention) -> _Past:
         back = _of_norm(layer.norm) + (0 if layer.span == "frame" else _EVERYTHING)
         return _Past(x.rate, x.latents + back)
 
-    def local(self, x: _Past, layer: Local, *, keep: bool = False) -> _Past:
+    def local(self, x: _Past, layer: Local) -> _Past:
         return _Past(x.rate * max(layer.frames_of(2) - layer.frames_of(1), 1), x.latents)
 
     def add(self, x: _Past, y: _Past) -> _Past:

@@ -44,9 +44,9 @@ def resnet(into: int, out: int, seed: int, causal: bool, norm: Norm = RMS, mode:
 
     def run(e: Any, x: Any) -> Any:
         if short is None:
-            h = e.conv(x, first, keep=True)
+            h = e.conv(x, first)
             return e.conv(h, second, add=x)
-        h, s = e.convs(x, [first, short])
+        h, s = e.conv(x, first), e.conv(x, short)
         return e.conv(h, second, add=s)
 
     return run
@@ -85,7 +85,7 @@ def shuffled_up(seed: int, causal: bool, drop: int) -> Function:
     local = Local(short, lambda n: 2 * n - drop)
 
     def run(e: Any, x: Any) -> Any:
-        s = e.local(x, local, keep=True)
+        s = e.local(x, local)
         return e.conv(x, conv, add=s)
 
     return run
@@ -190,7 +190,7 @@ def _around(block: Function, shortcut: Function) -> Function:
     b = Conv(module(C, C, 1, 1, 1, seed=8))
 
     def run(e: Any, x: Any) -> Any:
-        p, q = e.convs(x, [a, b])
+        p, q = e.conv(x, a), e.conv(x, b)
         return e.add(block(e, p), shortcut(e, q))
 
     return run

@@ -53,7 +53,7 @@ class Hunyuan15Family(StructuredFamily):
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode with tiling and slicing off."""
         d = self.decoder
-        repeated = engine.local(z, _repeated(int(d.repeat)), keep=True)
+        repeated = engine.local(z, _repeated(int(d.repeat)))
         x = engine.conv(z, conv_of(d.conv_in), add=repeated)
         x = mid_block(engine, d.mid_block, x, self._attention)
         for block in d.up_blocks:
@@ -73,18 +73,18 @@ class Hunyuan15Family(StructuredFamily):
             for down in block.downsamplers or ():
                 x = self._down(engine, down, x)
         x = mid_block(engine, e.mid_block, x, self._attention)
-        means = engine.local(x, packed_in_space(1, mean_of=int(e.group_size)), keep=True)
+        means = engine.local(x, packed_in_space(1, mean_of=int(e.group_size)))
         return engine.conv(x, _last(e), add=means)
 
     def _down(self, engine: Engine, down: Any, x: Handle) -> Handle:
         conv, group = conv_of(down.conv), int(down.group_size)
         width = int(conv.module.weight.shape[0]) * 4
         if not down.add_temporal_downsample:
-            means = engine.local(x, packed_in_space(2, mean_of=group, order=_ORDER), keep=True)
+            means = engine.local(x, packed_in_space(2, mean_of=group, order=_ORDER))
             x = engine.local(engine.conv(x, conv), packed_in_space(2, order=_ORDER))
             return engine.add(x, means)
         channels = width * 2 * group // 2  # of x, packed in space
-        means = engine.local(x, Local(_packed_with_first_spread, _one_more), keep=True)
+        means = engine.local(x, Local(_packed_with_first_spread, _one_more))
         means = engine.conv(means, self.pairs(channels, mean_of=group, order=_ORDER))
         x = engine.local(engine.conv(x, conv), Local(_packed_with_first_twice, _one_more))
         return engine.conv(x, self.pairs(width, order=_ORDER), add=means)
@@ -129,7 +129,7 @@ def _up(engine: Engine, up: Any, x: Handle) -> Handle:
         start = shuffled(frames[:, :, :1], inner).repeat_interleave(repeats // 2, 1)
         return torch.cat([start, rest], 2)
 
-    around = engine.local(x, Local(run, lambda n: 1 + time * (n - 1)), keep=True)
+    around = engine.local(x, Local(run, lambda n: 1 + time * (n - 1)))
     return engine.conv(x, conv_of(up.conv, shuffle=whole), add=around)
 
 

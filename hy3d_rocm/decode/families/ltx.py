@@ -161,11 +161,11 @@ class LtxFamily(StructuredFamily):
         if side != width or time > 2:
             raise StrangeModuleError(f"a down-sampling is by {time}, {side} and {width}")
         if time == 1:
-            means = engine.local(x, packed_in_space(side, mean_of=group), keep=True)
+            means = engine.local(x, packed_in_space(side, mean_of=group))
             return engine.add(engine.local(engine.conv(x, conv), packed_in_space(side)), means)
         squares = side * side
         inputs, outputs = (int(conv.module.weight.shape[i]) * squares for i in (1, 0))
-        means = engine.local(x, _first_twice(side), keep=True)
+        means = engine.local(x, _first_twice(side))
         means = engine.conv(means, self.pairs(inputs, mean_of=group, squares=squares))
         # The VAE repeats the first frame before it convolves; where nothing later is read, that is
         # to repeat what becomes of it.
@@ -265,7 +265,7 @@ def _up(engine: Engine, up: Any, x: Handle) -> Handle:
             x = shuffled(frames, shuffle).repeat(1, repeats, 1, 1, 1)
             return x[:, :, shuffle.drop :] if first == 0 else x
 
-        around = engine.local(x, Local(run, lambda n: n * time - shuffle.drop), keep=True)
+        around = engine.local(x, Local(run, lambda n: n * time - shuffle.drop))
     return engine.conv(x, conv_of(up.conv, shuffle=shuffle), add=around)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Norm, Triple
+from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Norm, Triple
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 _L2_EPS = 1e-12  # torch.nn.functional.normalize's
 _SILU_NAMES = ("SiLU", "Swish")
@@ -129,13 +129,12 @@ def frame_norm_of(module: Any) -> Norm:
 
 
 def resnet(
-    engine: Engine, block: Any, x: Handle, *, add_norms: Sequence[Norm] = (), keep: bool = False,
+    engine: Engine, block: Any, x: Handle, *, add_norms: Sequence[Norm] = (),
     norm: Callable[[Any], Norm] = norm_of,
 ) -> Handle:  # fmt: skip
     """conv2(act(norm2(conv1(act(norm1(x)))))) + x, or + conv_shortcut(x).
 
-    add_norms: norm1 and norm2 where they are not simply the block's. keep: x is needed once more.
-    norm: what a norm's module is.
+    add_norms: norm1 and norm2 where they are not simply the block's. norm: what a norm's module is.
     """
     if getattr(block, "output_scale_factor", 1) != 1 or getattr(block, "time_emb_proj", None):
         raise StrangeModuleError(f"{type(block).__name__} scales its sum or takes a time embedding")
@@ -143,19 +142,12 @@ def resnet(
     act = act_of(block.nonlinearity)
     conv1 = conv_of(block.conv1, norm=norm1, act=act)
     conv2 = conv_of(block.conv2, norm=norm2, act=act)
-    if absent(block.conv_shortcut):
-        # The sum is made in the residual's place, so x is needed once more only as a copy.
-        residual = engine.local(x, Local(copied, same_frames), keep=True) if keep else x
-        x = engine.conv(x, conv1, keep=True)
-    else:
+    hidden, residual = engine.conv(x, conv1), x
+    if not absent(block.conv_shortcut):
         norm3 = getattr(block, "norm3", None)
         shortcut = conv_of(block.conv_shortcut, norm=None if norm3 is None else norm(norm3))
-        if keep:
-            residual = engine.conv(x, shortcut, keep=True)
-            x = engine.conv(x, conv1, keep=True)
-        else:
-            x, residual = engine.convs(x, (conv1, shortcut))
-    return engine.conv(x, conv2, add=residual)
+        residual = engine.conv(x, shortcut)
+    return engine.conv(hidden, conv2, add=residual)
 
 
 def mid_block(
@@ -192,7 +184,3 @@ def attention_of(attn: Any, span: str) -> Attention:
 def same_frames(frames: int) -> int:
     """Local.frames_of where every frame makes one."""
     return frames
-
-
-def copied(frames: Tensor, first: int) -> Tensor:
-    return frames.clone()

@@ -6,7 +6,6 @@ frames can be made by a function of single frames in front of the layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,31 +29,22 @@ class Reflecting:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def conv(
-        self, x: Handle, layer: Conv, *, add: Handle | None = None, keep: bool = False
-    ) -> Handle:
+    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle:
         """The layer on all of x, plus `add`."""
         if REFLECT in layer.modes:
-            x = self.engine.local(x, _padded(layer), keep=keep)
+            x = self.engine.local(x, _padded(layer))
             before, after = ((side[0], 0, 0) for side in (layer.before, layer.after))
             modes = (layer.modes[0], "zeros", "zeros")
-            layer, keep = replace(layer, before=before, after=after, modes=modes), False
-        return self.engine.conv(x, layer, add=add, keep=keep)
-
-    def convs(self, x: Handle, layers: Sequence[Conv]) -> tuple[Handle, ...]:
-        """Several layers on the same x."""
-        if not any(REFLECT in layer.modes for layer in layers):
-            return self.engine.convs(x, layers)
-        last = len(layers) - 1
-        return tuple(self.conv(x, layer, keep=i < last) for i, layer in enumerate(layers))
+            layer = replace(layer, before=before, after=after, modes=modes)
+        return self.engine.conv(x, layer, add=add)
 
     def attention(self, x: Handle, layer: Attention) -> Handle:
         """x with its attention added."""
         return self.engine.attention(x, layer)
 
-    def local(self, x: Handle, layer: Local, *, keep: bool = False) -> Handle:
+    def local(self, x: Handle, layer: Local) -> Handle:
         """A function of single frames."""
-        return self.engine.local(x, layer, keep=keep)
+        return self.engine.local(x, layer)
 
     def add(self, x: Handle, y: Handle) -> Handle:
         """x + y."""

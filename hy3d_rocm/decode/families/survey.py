@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +50,7 @@ class Survey:
             self.global_norms |= norm.kind == "group"
 
     def conv(
-        self, x: Size, layer: Conv, *, add: Size | None = None, keep: bool = False
+        self, x: Size, layer: Conv, *, add: Size | None = None
     ) -> Size:  # fmt: skip
         """Size of the output; StrangeModuleError where channels or a residual do not fit."""
         self._read(layer.module)
@@ -77,17 +76,13 @@ class Survey:
         )
         return size if add is None else self.add(size, add)
 
-    def convs(self, x: Size, layers: Sequence[Conv]) -> tuple[Size, ...]:
-        """Sizes of the outputs."""
-        return tuple(self.conv(x, layer) for layer in layers)
-
     def attention(self, x: Size, layer: Attention) -> Size:
         """x; attention reaches everywhere and is left aside."""
         self._read(layer.q, layer.k, layer.v, layer.out)
         self._norm(layer.norm)
         return x
 
-    def local(self, x: Size, layer: Local, *, keep: bool = False) -> Size:
+    def local(self, x: Size, layer: Local) -> Size:
         """The size of what the function makes of frames on "meta"."""
         made = layer.run(torch.empty(x.shape, device="meta"), 0)
         if made.shape[2] != layer.frames_of(x.frames):

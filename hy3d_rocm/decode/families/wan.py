@@ -102,8 +102,8 @@ class WanFamily(StructuredFamily):
         if not hasattr(block, "resnets"):
             return resnet(engine, block, x)
         start = x
-        for i, layer in enumerate(block.resnets):
-            x = resnet(engine, layer, x, keep=i == 0)
+        for layer in block.resnets:
+            x = resnet(engine, layer, x)
         if not absent(block.downsampler):
             x = _down(engine, block.downsampler, x)
         return self._averaged(engine, block.avg_shortcut, start, x)
@@ -169,8 +169,8 @@ def _up_block(engine: Engine, block: Any, x: Handle) -> Handle:
     """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around the block."""
     shortcut = getattr(block, "avg_shortcut", None)
     start = x
-    for i, layer in enumerate(block.resnets):
-        x = resnet(engine, layer, x, keep=i == 0 and shortcut is not None)
+    for layer in block.resnets:
+        x = resnet(engine, layer, x)
     ups = list(getattr(block, "upsamplers", None) or ())
     if not absent(getattr(block, "upsampler", None)):
         ups.append(block.upsampler)
