@@ -19,8 +19,10 @@ from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from program_doubles import carried_out  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.execution import _as_made as as_made  # noqa: E402
-from hy3d_rocm.decode.execution import making_of  # noqa: E402
+from hy3d_rocm.decode.execution import (
+    _plan_going_on,
+    making_of,
+)
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.memory.black_box import predicted  # noqa: E402
@@ -269,10 +271,10 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     making = making_of(made, begun.way)
     assert making["parameters"]["engine"] == order
     plenty = budget_of(NO_LIMIT, unified=False)
-    plan = as_made(made, plan_job(made, plenty, "auto", options, making=making), making)
+    plan = _plan_going_on(made, plan_job(made, plenty, "auto", options, making=making), making)
     assert making_of(made, plan.way) == making
     if order == "chunks":
         less = budget_of(least["layers"], unified=False)
         other = plan_job(made, less, "auto", options, making=making)
         with pytest.raises(ValueError, match="budget"):
-            as_made(made, other, making)
+            _plan_going_on(made, other, making)
