@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -184,13 +183,6 @@ def tile_words(plan: DecodePlan) -> str:
     return text + (several if plan.count[0] > 1 else "")
 
 
-@dataclass
-class OwnReport:
-    """Of a run in tiles. estimate_error: none can be told."""
-
-    estimate_error: float | None = None
-
-
 class OwnTiles:
     """One sample's decode along a plan of plan_own_tiles()."""
 
@@ -210,7 +202,6 @@ class OwnTiles:
         self.device, self.dtype = device, dtype
         self.sample = sample
         self.grains = Grains(counter, on_pressure or (lambda: None))
-        self.report = OwnReport()
 
     def run(self, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""

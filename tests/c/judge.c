@@ -370,7 +370,7 @@ static bool is_allowed(const hy3d_schedule_request *request, hy3d_status status)
 {
     return status == HY3D_OK || status == HY3D_ERR_BUDGET_TOO_SMALL ||
            (status == HY3D_ERR_UNSUPPORTED &&
-            (request->ranks <= 1 || !JUDGE_WANTS_RANKS || can_not_be_shared(request)));
+            (request->ranks <= 1 || can_not_be_shared(request)));
 }
 
 /* Compiles for each rank, with the same status. Where nothing fits one other rank is asked. */

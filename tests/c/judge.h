@@ -6,10 +6,6 @@
 #include "graphs.h"
 #include "replay.h"
 
-/* 1: requests of several ranks must be compiled wherever schedule.h offers that. 0: they may be
- * unsupported. */
-#define JUDGE_WANTS_RANKS 1
-
 typedef struct judge_report {
     char text[640]; /* "": nothing to object to */
     /* What was done, for the closing lines; by order of the programs. */

@@ -323,27 +323,6 @@ static hy3d_status compile_status(hy3d_context *context, const graphs_case *made
     return status;
 }
 
-START_TEST(test_ranks_out_of_their_range_are_refused)
-{
-    static const int32_t wrong[][2] = {{-1, 2}, {2, 2}, {0, 65}, {64, 64}, {0, -2}};
-    hy3d_context *const context = test_context("ref", 1);
-    graphs_case made;
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        small_graph(&made);
-        made.request.rank = wrong[i][0];
-        made.request.ranks = wrong[i][1];
-        ck_assert_status(compile_status(context, &made), HY3D_ERR_INVALID_ARGUMENT);
-    }
-    small_graph(&made);
-    made.request.ranks = 2;
-    for (int i = 0; i < 3; i++) {
-        made.request.link_bytes_per_second = i == 0 ? 0 : i == 1 ? -1 : (double)NAN;
-        ck_assert_status(compile_status(context, &made), HY3D_ERR_INVALID_ARGUMENT);
-    }
-    hy3d_context_destroy(context);
-}
-END_TEST
-
 START_TEST(test_what_no_strategy_can_run_is_unsupported)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -405,9 +384,6 @@ TCase *hy3d_schedule_refusal_cases(void)
     tcase_add_test(tests, test_graphs_that_are_none_are_refused);
     tcase_add_test(tests, test_sizes_beyond_63_bits_are_refused);
     tcase_add_test(tests, test_a_wrong_field_of_a_request_is_refused);
-    if (JUDGE_WANTS_RANKS) {
-        tcase_add_test(tests, test_ranks_out_of_their_range_are_refused);
-    }
     tcase_add_test(tests, test_what_no_strategy_can_run_is_unsupported);
     tcase_add_test(tests, test_errors_of_graph_and_workspace_come_through);
     tcase_add_test(tests, test_what_the_workspace_function_returns_is_returned);

@@ -525,7 +525,8 @@ START_TEST(test_ranks_out_of_their_range_are_refused)
         {0, 65, 1e9, HY3D_ERR_INVALID_ARGUMENT},     {0, 2, 0, HY3D_ERR_INVALID_ARGUMENT},
         {0, 2, -1, HY3D_ERR_INVALID_ARGUMENT},       {0, 2, INFINITY, HY3D_ERR_INVALID_ARGUMENT},
         {0, 2, NAN, HY3D_ERR_INVALID_ARGUMENT},      {1, 1, 1e9, HY3D_ERR_INVALID_ARGUMENT},
-        {0, -2, 1e9, HY3D_ERR_INVALID_ARGUMENT},     {0, 1, 0, HY3D_OK},
+        {0, -2, 1e9, HY3D_ERR_INVALID_ARGUMENT},     {64, 64, 1e9, HY3D_ERR_INVALID_ARGUMENT},
+        {0, 1, 0, HY3D_OK},
         {0, 0, 0, HY3D_OK},                          {63, 64, 1e9, HY3D_OK},
     };
     hy3d_context *const context = test_context("ref", 1);
