@@ -149,9 +149,6 @@ def test_prestartup_does_not_import_torch_at_all() -> None:
 # Imports that close a circle and stay: (from, to), and why.
 ALLOWED_CIRCLES = {
     ("hy3d_rocm", "*"): "the door names for type checkers what it loads when it is asked for",
-    ("hy3d_rocm.decode.families.hosted", "hy3d_rocm.decode.families"): (
-        "a hosted VAE's layers are found by the same survey again, on a view of it"
-    ),
     ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
         "a report words its advice; advice names the report's type"
     ),
