@@ -95,7 +95,7 @@ class Program:
 def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],
     *,
-    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair],
+    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair | None],
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
@@ -126,7 +126,9 @@ def compile_schedule(
     those of hy3d_schedule_request, machines and halos theirs as tuples in their order.
 
     workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
-    kept_bytes); the slices of such a step are -1 each. What it raises is raised. ValueError names a
+    kept_bytes); the slices of such a step are -1 each. own_bytes -2: it is asked for the bytes of
+    the VAE's own code too, by the step of node OUTPUT, where these decide; None: nobody can tell
+    them. What it raises is raised. ValueError names a
     node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
     is no error, and no program.
     """

@@ -189,6 +189,7 @@ typedef struct hy3d_tile_sizes {
 #define HY3D_SCHEDULE_MAX_HALOS 4
 /* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */
 #define HY3D_SCHEDULE_MAX_STEPS (1 << 20)
+#define HY3D_OWN_BYTES_ASKED (-2)
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
  * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
@@ -224,7 +225,11 @@ typedef struct hy3d_schedule_request {
     int32_t statistic_passes;
     int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
-                                fits */
+                                fits; HY3D_OWN_BYTES_ASKED: `workspace` says it of the one step of
+                                WHOLE (OPAQUE, of node OUTPUT), once, and is only asked where that
+                                decides; HY3D_ERR_UNSUPPORTED of it: WHOLE is not offered. Less than
+                                a frame that a convolution reads and one that it makes, or than all
+                                of the output, counts as those. */
     int32_t rank, ranks;     /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
     hy3d_workspace_function workspace;
@@ -271,8 +276,9 @@ HY3D_BEGIN_DECLS
  * takes less: a kind of its own, between CHUNKS and tiles.
  * Tiles that are too large are given up as soon as a part of their program does not fit (is_bound).
  * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
- * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
- * range; HY3D_ERR_UNSUPPORTED, no strategy that is allowed can run this graph;
+ * candidates, and the caller destroys it. Other errors: as hy3d_graph_check;
+ * HY3D_ERR_INVALID_ARGUMENT, a field out of its range; HY3D_ERR_UNSUPPORTED, no strategy that
+ * is allowed can run this graph;
  * HY3D_ERR_OUT_OF_MEMORY; and whatever the workspace function returned. */
 HY3D_API hy3d_status hy3d_schedule_compile(hy3d_context *context,
                                            const hy3d_schedule_request *request,
@@ -287,7 +293,8 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
-/* How often a step is tried in all that runs out of memory. */
+/* How often a step is tried in all that runs out of memory; that of WHOLE, the whole decode, once:
+ * what comes next takes less. */
 #define HY3D_STEP_ATTEMPTS 3
 /* What comes after a step failed for this reason. `attempts`: how often it was tried (>= 1; of a
  * failure that no other attempt may cure, HY3D_STEP_ATTEMPTS). `can_widen`: a wider type is left.
