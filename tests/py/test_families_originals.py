@@ -155,3 +155,8 @@ def test_an_ltx_encoder_with_another_log_variance_is_refused() -> None:
     original.encoder.latent_log_var = "constant"
     with pytest.raises(TypeError, match="log variance is 'constant'"):
         family_for(original)
+
+
+def test_a_vae_that_decodes_at_a_timestep_of_its_own_is_tried_at_that_one() -> None:
+    original = ltx_original(tiny_vae("ltx095"), 0.3)
+    assert family_for(original).timestep == 0.3
