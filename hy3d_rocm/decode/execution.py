@@ -20,6 +20,7 @@ import torch
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box
+from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.copies import converted_family
 from hy3d_rocm.decode.counter import native_flag
 from hy3d_rocm.decode.failures import (
@@ -34,7 +35,6 @@ from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.black_box import grains
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
-from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.backends import is_native
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
