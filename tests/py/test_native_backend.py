@@ -22,11 +22,11 @@ from test_torch_backend import (  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
+from hy3d_rocm.decode.backends import native as memory  # noqa: E402
+from hy3d_rocm.decode.backends.native import NativeBackend, refusal  # noqa: E402
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, shuffled_frames  # noqa: E402
-from hy3d_rocm.decode.native import memory  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -255,7 +255,7 @@ def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The residual has been written over by then: the call must not be made again for them."""
-    from hy3d_rocm.decode.native import backend as module
+    from hy3d_rocm.decode.backends import native as module
 
     def short(x: Any) -> Any:
         raise torch.OutOfMemoryError("the test's")
