@@ -130,7 +130,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _out(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """What the operator makes; where it was called on such operands before, and made one tensor
-        with a storage of its own, that once more, without torch's rules: they take most of a run."""
+        with a storage of its own, that once more: torch's rules take most of a run."""
         key = _key_of(func, args, kwargs)
         known = None if key is None else self._made.get(key)
         if known is not None:
