@@ -926,7 +926,10 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
     if (context == NULL || s == NULL || action_out == NULL || s->chosen < 0 || attempts < 1) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    if (reason == HY3D_REASON_REFUSED || (memory && attempts < HY3D_STEP_ATTEMPTS)) {
+    /* Of the VAE's own code the one step is the whole decode. */
+    const int32_t most =
+        s->candidates[s->chosen].order == HY3D_ORDER_WHOLE ? 1 : HY3D_STEP_ATTEMPTS;
+    if (reason == HY3D_REASON_REFUSED || (memory && attempts < most)) {
         *action_out = HY3D_ACTION_STEP_AGAIN;
         return HY3D_OK;
     }

@@ -46,7 +46,7 @@ def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
 class _Ghost(Run):
     """On shapes nothing has to leave."""
 
-    def _move(self, name: str, step: ProgramStep) -> None:
+    def _move(self, step: ProgramStep) -> None:
         """STORE, DROP and LOAD."""
 
 

@@ -293,7 +293,8 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
-/* How often a step is tried in all that runs out of memory. */
+/* How often a step is tried in all that runs out of memory; that of WHOLE, the whole decode, once:
+ * what comes next takes less. */
 #define HY3D_STEP_ATTEMPTS 3
 /* What comes after a step failed for this reason. `attempts`: how often it was tried (>= 1; of a
  * failure that no other attempt may cure, HY3D_STEP_ATTEMPTS). `can_widen`: a wider type is left.

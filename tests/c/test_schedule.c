@@ -120,6 +120,31 @@ START_TEST(test_what_follows_a_failure_is_as_the_header_says)
 }
 END_TEST
 
+/* Its one step is the whole decode: made again it would take as much, and as long. */
+START_TEST(test_the_vaes_own_code_is_not_tried_again_for_memory)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    for (int has_more = 0; has_more < 2; has_more++) {
+        graphs_case made = small_case();
+        made.request.strategies = 1U << HY3D_STRATEGY_WHOLE;
+        made.request.strategies |= has_more == 1 ? 1U << HY3D_STRATEGY_STREAMED : 0U;
+        made.request.own_bytes = INT64_C(1) << 40;
+        made.request.device.own_seconds_share = 1e-9;
+        hy3d_schedule *schedule = compiled(context, &made);
+        ck_assert_int_eq(hy3d_schedule_program(schedule)->candidate.order, HY3D_ORDER_WHOLE);
+        hy3d_action action = HY3D_ACTION_WIDER;
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, 1, HY3D_REASON_NOT_FINITE, true,
+                                            &action));
+        ck_assert_int_eq(action, HY3D_ACTION_WIDER);
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, 1, HY3D_REASON_OUT_OF_MEMORY,
+                                            false, &action));
+        ck_assert_int_eq(action, has_more == 1 ? HY3D_ACTION_BEGIN_AGAIN : HY3D_ACTION_STOP);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_every_failing_allocation_of_a_compile_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -538,6 +563,7 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_loop_test(tests, test_programs_of_known_decoders_keep_every_promise, 0,
                         GRAPHS_KNOWN);
     tcase_add_test(tests, test_what_follows_a_failure_is_as_the_header_says);
+    tcase_add_test(tests, test_the_vaes_own_code_is_not_tried_again_for_memory);
     tcase_add_test(tests, test_every_failing_allocation_of_a_compile_is_survived);
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
     tcase_add_loop_test(

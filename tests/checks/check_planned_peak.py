@@ -145,7 +145,7 @@ def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from hy3d_rocm.decode import decode_with_report
-    from hy3d_rocm.decode.execution import Execution
+    from hy3d_rocm.decode.executor import Execution
     from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.report import DecodeOptions
 

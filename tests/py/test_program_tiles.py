@@ -27,11 +27,11 @@ from small_decoders import RMS, C, attention, chain, layer, module, resnet  # no
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import statistics  # noqa: E402
+from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decode.run import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.statistics import blocks, reduced  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 

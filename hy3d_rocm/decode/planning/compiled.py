@@ -257,7 +257,7 @@ def compile_job(
     check: Callable[[], object] = lambda: None, like: Compiled | None = None,
 ) -> Compiled:  # fmt: skip
     """The schedule of a job whose layers are known. making: what frames depend on that are there
-    already (execution.making_of): only its strategy and sizes are taken. compiles_all: all
+    already (executor.making_of): only its strategy and sizes are taken. compiles_all: all
     candidates, though an earlier one fits. check: called before each question of what a step
     takes; what it raises ends the planning. like: one of the same job, whose graph and whose
     knowledge of what steps take serve again. ValueError (a sentence) for a strategy that is not
