@@ -441,8 +441,8 @@ def _at_start(
     high = frames[1] - 1 - layer.before[0] + kernel_t - 1
     held = source_frame(layer, low) >= first and source_frame(layer, high) < source.frames[1]
     step = away * layer.up[0]
-    # A shuffle may have a factor of its own for frame 0.
-    if low < 0 or not held or (layer.shuffle is not None and frames[0] <= step):
+    leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
+    if low < 0 or not held or (leads and frames[0] <= step):
         return first, total, frames
     return first - away, None, (frames[0] - step, frames[1] - step)
 
