@@ -147,7 +147,7 @@ def prepare() -> Any:
     launch = backend.launch
 
     def give(item: Any, operands: dict[str, Any], *rest: Any) -> Any:
-        addresses.give(*(operands[name] for name, _ in item.operands))
+        addresses.give(*(operands[name].tensor for name, _ in item.operands))
         return launch(item, operands, *rest)
 
     backend.launch = give

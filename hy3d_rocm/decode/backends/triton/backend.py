@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,6 @@ _FEWEST_SHUFFLED = 16
 _FEWEST_LAST = 8
 # Operands by number, as in the list of addresses; pieces of the source come behind them.
 _OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
-_NUMBER = {name: number for number, name in enumerate(_OPERANDS)}
 
 
 def whole(size_bytes: int) -> int:
@@ -441,8 +441,8 @@ def _at_start(
     high = frames[1] - 1 - layer.before[0] + kernel_t - 1
     held = source_frame(layer, low) >= first and source_frame(layer, high) < source.frames[1]
     step = away * layer.up[0]
-    # A shuffle may have a factor of its own for frame 0.
-    if low < 0 or not held or (layer.shuffle is not None and frames[0] <= step):
+    leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
+    if low < 0 or not held or (leads and frames[0] <= step):
         return first, total, frames
     return first - away, None, (frames[0] - step, frames[1] - step)
 
@@ -523,47 +523,73 @@ def run_launches(part: _Part, tensors: Sequence[Tensor | None], device: int | No
         done = jit.launch_ready(part.calls, addresses, device)
     if done == len(launches):
         return
-    names = dict(zip(_OPERANDS, tensors, strict=False))
-    names |= {f"x{k}": x for k, x in enumerate(tensors[len(_OPERANDS) :])}
-    operands = {name: tensor for name, tensor in names.items() if tensor is not None}
-    calls = [launch(item, operands, addresses, device) for item in launches[done:]]
-    if not done and not odd & 15 and None not in calls:
-        part.calls = tuple(call for call in calls if call is not None)
+    operands = {
+        name: Operand(tensor, number, addresses[number])
+        for number, (name, tensor) in enumerate(zip(_names(len(tensors)), tensors, strict=True))
+        if tensor is not None
+    }
+    form = (tuple([(name, o.fact, o.address & 15) for name, o in operands.items()]), device)
+    calls = part.made.calls.get(form)
+    if calls is not None and not done:
+        done = jit.launch_ready(calls, addresses, device)
+    made = [launch(item, operands, addresses, device) for item in launches[done:]]
+    if calls is None and not done and None not in made:
+        calls = part.made.calls[form] = tuple(call for call in made if call is not None)
+    if not odd & 15:
+        part.calls = calls
+
+
+@functools.cache
+def _names(count: int) -> tuple[str, ...]:
+    return (*_OPERANDS, *(f"x{k}" for k in range(count - len(_OPERANDS))))
+
+
+class Operand:
+    """A tensor with what a launch depends on of it."""
+
+    __slots__ = ("address", "fact", "itemsize", "number", "tensor")
+
+    def __init__(self, tensor: Tensor, number: int, address: int) -> None:
+        self.tensor, self.number, self.address = tensor, number, address
+        self.itemsize = tensor.element_size()
+        # Small by the storage's size, as Triton's HIPBackend.is_within_2gb goes.
+        self.fact = (tensor.dtype, jit.is_small(tensor.untyped_storage().nbytes()))
 
 
 def launch(
-    item: Launch, operands: Mapping[str, Tensor], addresses: Sequence[int], device: int | None
+    item: Launch, operands: Mapping[str, Operand], addresses: Sequence[int], device: int | None
 ) -> Call | None:
     """Runs one launch that was not ready, and makes it so; None where this Triton's kernels can't
     be called directly."""
-    at, facts = [], []
+    at: list[tuple[int, int]] = []
+    facts: list[Any] = []
     for name, offset in item.operands:
-        tensor = operands[name]
-        number = _NUMBER[name] if name in _NUMBER else len(_OPERANDS) + int(name[1:])
-        at.append((number, offset * tensor.element_size()))
-        # Small by the storage's size, as Triton's HIPBackend.is_within_2gb goes.
-        small = jit.is_small(tensor.untyped_storage().nbytes())
-        facts.append((tensor.dtype, small, (addresses[number] + at[-1][1]) % 16 == 0))
+        operand = operands[name]
+        offset *= operand.itemsize
+        at.append((operand.number, offset))
+        facts.append((operand.fact, (operand.address + offset) % 16 == 0))
     kept = (tuple(facts), device)
-    blocks = tuple(tuple(block) for _, _, block in item.blocks)
-    key = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks, kept)
-    call, compiled = item.calls.get(kept), _compiled.get(key)
-    try:
-        if jit._direct.usable and call is None and compiled is not None:
-            call = item.calls[kept] = jit.bind(item, compiled, at)
-    except jit._FIRST_MISFITS as error:
-        jit._direct.give_up(error)
+    call, key = item.calls.get(kept), None
+    if call is None:
+        blocks = tuple([tuple(block) for _, _, block in item.blocks])
+        key = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks, kept)
+        compiled = _compiled.get(key) if jit._direct.usable else None
+        try:
+            if compiled is not None:
+                call = item.calls[kept] = jit.bind(item, compiled, at)
+        except jit._FIRST_MISFITS as error:
+            jit._direct.give_up(error)
     if call is not None and jit.launch_ready((call,), addresses, device):
         return call
     _first(item, operands, key)
     return None
 
 
-def _first(item: Launch, operands: Mapping[str, Tensor], key: tuple[Any, ...]) -> None:
+def _first(item: Launch, operands: Mapping[str, Operand], key: tuple[Any, ...] | None) -> None:
     """Through Triton, which compiles the kernel or finds it in its cache."""
     from hy3d_rocm.decode.backends.triton import kernels
 
-    views: list[Any] = [jit._view(operands[name], offset) for name, offset in item.operands]
+    views: list[Any] = [jit._view(operands[name].tensor, offset) for name, offset in item.operands]
     for i, block in enumerate(item.blocks):
         views[i] = cuda.descriptor(views[i], block)
     function = getattr(kernels, item.kernel)
@@ -574,7 +600,7 @@ def _first(item: Launch, operands: Mapping[str, Tensor], key: tuple[Any, ...]) -
             num_warps=item.num_warps, num_stages=item.num_stages,
         )  # fmt: skip
 
-    if key in _compiled:  # launched this way for good
+    if key is None or key in _compiled:  # launched this way for good
         through_triton()
         return
     launched = jit._shown(item.kernel, through_triton)

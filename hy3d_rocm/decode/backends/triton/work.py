@@ -7,13 +7,13 @@ to be, padded), a kernel over them, phases of the output.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Block, Launch
+from hy3d_rocm.conv.triton.item import Block, Call, Launch
 from hy3d_rocm.conv.triton.plan import Box, Plan, Problem, Tiling, Triple
 
 Range = tuple[int, int]
@@ -258,11 +258,13 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """launches in order; elements of the rows' workspace and of the moments' (float32)."""
+    """launches in order; elements of the rows' workspace and of the moments' (float32). calls: all
+    launches ready to be called, by what compiled kernels depend on of addresses and device."""
 
     launches: tuple[Launch, ...]
     rows_elems: int
     parts_elems: int
+    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
 
 # The tiles that may be taken on an architecture: those of the convolution tier that hold a residual
