@@ -78,7 +78,7 @@ hy3d_status hy3d_interpolate(hy3d_context *context, int64_t vertices, int64_t ch
     if (status != HY3D_OK) {
         return status;
     }
-    const uint32_t slots = hy3d__raster_slots(context, num_threads);
+    const uint32_t slots = hy3d__slots(context, num_threads);
     status = hy3d__raster_check_indices(context, faces, 3, triangles, (uint32_t)vertices, slots,
                                         cancel, problem_out);
     if (status == HY3D_OK) {

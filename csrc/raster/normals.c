@@ -163,7 +163,7 @@ hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t
     if (!is_sane) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    const uint32_t slots = hy3d__raster_slots(context, num_threads);
+    const uint32_t slots = hy3d__slots(context, num_threads);
     hy3d_status status = hy3d__raster_check_indices(context, faces, 3, triangles,
                                                     (uint32_t)vertices, slots, cancel, problem_out);
     if (status == HY3D_OK) {

@@ -246,7 +246,7 @@ hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc, c
                        .weights = weights,
                        .texture = texture,
                        .total = total};
-    const uint32_t slots = hy3d__raster_slots(context, desc->num_threads);
+    const uint32_t slots = hy3d__slots(context, desc->num_threads);
     status = check_values(context, &job, slots, cancel, problem_out);
     return status == HY3D_OK ? run(context, &job, slots, cancel) : status;
 }
