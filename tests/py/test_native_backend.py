@@ -323,6 +323,6 @@ def test_what_a_convolution_takes_inside_is_what_the_core_says_when_it_runs() ->
             out = torch.empty(1, channels, 4, *size)
             _, _, workspace = _native.conv3d(
                 x, layer.module.weight.detach(), None, out, (1, 1, 1), (1, 1, 1), (0, 1, 1),
-                (0, 1, 1), ("zeros", "replicate", "replicate"), 1, threads, 0, None, "fast",
+                (0, 1, 1), ("zeros", "replicate", "replicate"), 1, threads, None, None, "fast",
             )  # fmt: skip
             assert workspace <= said <= workspace + (1 << 16), (threads, channels)
