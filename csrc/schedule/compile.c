@@ -78,8 +78,8 @@ static bool right_request(const hy3d_schedule_request *r)
            (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
            right_ranks && r->statistic_passes >= 0 && r->statistic_passes <= 64 &&
-           r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
-           right_halos(r->halos) &&
+           r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
+           right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
            (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }

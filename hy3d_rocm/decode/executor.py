@@ -18,6 +18,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box
+from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -46,7 +47,6 @@ from hy3d_rocm.decode.graph import record, start_latent
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.black_box import grains
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.native.backend import NativeBackend
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job

@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.backends.statistics import (
+    Correction,
+    Gathering,
+    Statistics,
+    combine,
+    grouped,
+    reduced,
+)
 from hy3d_rocm.decode.layers import Attention, Conv
-from hy3d_rocm.decode.moments import combine
 from hy3d_rocm.decode.plan import plan_decode
 from hy3d_rocm.decode.run import OPS, ProgramStep, Run
-from hy3d_rocm.decode.statistics import Correction, Gathering, Statistics, grouped, reduced
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.memory.predict import MetaWeights, predict
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.run import ProgramStep, Run
-from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:

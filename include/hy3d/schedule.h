@@ -40,8 +40,8 @@
  * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
  * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
  * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
- * every rank: it fits where it does on each, each of its peaks and its seconds are those of the rank
- * with the most, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
+ * the most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
  * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
  * link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
@@ -97,7 +97,7 @@ typedef struct hy3d_step {
     int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
     int32_t peer;      /* SEND, RECV: the other rank; else -1 */
     int32_t first_ref, sources, others, frees;
-    int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two) and
+    int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two),
                                 ATTEND (two, of span FRAME four); of ATTEND also 2 * width for each
                                 pair of a position and one that it sees */
     int64_t workspace_bytes; /* beside what is read and made */
@@ -208,8 +208,8 @@ typedef struct hy3d_schedule_request {
     int64_t result_bytes;    /* on the host throughout: the result, where it stays in memory */
     int64_t kept_bytes;      /* on the device throughout */
     int64_t device_budget, host_budget; /* 0: no limit */
-    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and a */
-    int32_t margin_permille; /* margin do: margin_bytes or so many thousandths, the larger one */
+    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and */
+    int32_t margin_permille; /* a margin do: margin_bytes or so many thousandths, the larger one */
     int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
@@ -262,7 +262,7 @@ typedef struct hy3d_program {
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
     int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
-    hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame high; hy3d_tiles_at places them */
+    hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 
 typedef struct hy3d_schedule hy3d_schedule;

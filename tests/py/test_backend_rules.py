@@ -14,6 +14,8 @@ from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, META, family, job  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode.backends import native  # noqa: E402
+from hy3d_rocm.decode.backends.triton import backend as fused  # noqa: E402
 from hy3d_rocm.decode.black_box import OwnTiles, plan_own_tiles, runs_own_code  # noqa: E402
 from hy3d_rocm.decode.executor import way_options  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
@@ -27,9 +29,7 @@ from hy3d_rocm.decode.faults import (  # noqa: E402
     is_out_of_memory,
     retried,
 )
-from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.native import backend as native  # noqa: E402
 from hy3d_rocm.decode.planning import backends  # noqa: E402
 from hy3d_rocm.decode.planning.compiled import plan_job  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
@@ -305,7 +305,7 @@ def test_on_meta_the_fused_backend_stands_for_the_current_gpu(
         def _target(self) -> str:
             return "the target"
 
-    monkeypatch.setattr(fused, "FusedBackend", Fused)
+    monkeypatch.setattr(fused, "TritonBackend", Fused)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     weights = Thing()
     backends.fused_backend(weights, CARD)

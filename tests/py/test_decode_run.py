@@ -42,14 +42,14 @@ from program_doubles import (  # noqa: E402
 )
 
 from hy3d_rocm import _core, _native  # noqa: E402
+from hy3d_rocm.decode.backends.native import NativeBackend  # noqa: E402
+from hy3d_rocm.decode.backends.triton.backend import TritonBackend  # noqa: E402
+from hy3d_rocm.decode.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
-from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
-from hy3d_rocm.decode.fused.work import Machine  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.memory.predict import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decode.run import OPS, Run  # noqa: E402
@@ -161,9 +161,9 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
         assert measured <= program.candidate["device_bytes"] + slack, job
 
 
-def fused_on_meta() -> FusedBackend:
+def fused_on_meta() -> TritonBackend:
     weights = MetaWeights(torch.bfloat16, torch.device("cuda"))
-    return FusedBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
+    return TritonBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])

@@ -217,7 +217,7 @@ class Compiled:
         (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
         against 10.6 in the next decode). What is there already is used.
         """
-        from hy3d_rocm.decode.native.memory import growth_bytes
+        from hy3d_rocm.decode.backends.native import growth_bytes
 
         way = self._way(self.program.candidate)
         if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
@@ -227,7 +227,7 @@ class Compiled:
     def _prepared_weights(self) -> set[tuple[int, int, int]]:
         """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
         tells."""
-        from hy3d_rocm.decode.native.memory import prepared_layout
+        from hy3d_rocm.decode.backends.native import prepared_layout
 
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
