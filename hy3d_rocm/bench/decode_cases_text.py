@@ -35,11 +35,12 @@ def add_cases_options(decode: argparse.ArgumentParser) -> None:
 
 def run_cases_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
+    from hy3d_rocm import files
     from hy3d_rocm.bench.decode_cases import CaseSettings, checks, run_cases
     from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.decode.memory.meter import steady_malloc
-    from hy3d_rocm.decode.tools import files, subjects
-    from hy3d_rocm.decode.tools.runs import ProgressLine
+    from hy3d_rocm.tools import subjects
+    from hy3d_rocm.tools.runs import ProgressLine
 
     steady_malloc()
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.frames.output import Shape, Sink
     from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.report import DecodeReport, Step
-    from hy3d_rocm.decode.tools.loading import VaeFiles
+    from hy3d_rocm.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -109,7 +109,7 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
     from hy3d_rocm.decode.frames.claim import Claim
     from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     device = _device(arguments.device)
     _check_report(arguments.json)
@@ -167,7 +167,7 @@ def _run(
     sink: Sink, parts: Parts | None, cancel: threading.Event,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     vae = loading.load_vae(files).to(device)
     changed = parts.files.changed() if parts is not None else None
@@ -201,7 +201,7 @@ def deliver(
 
 def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
     """(B, C, T, H, W) as the VAE takes them."""
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     latents = loading.as_video(latents, loading.latent_channels(vae))
     if arguments.scaled:
@@ -418,7 +418,7 @@ class WatchedSink:
         return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
     def _memory(self) -> str:
-        from hy3d_rocm.decode.tools.runs import held_bytes
+        from hy3d_rocm.tools.runs import held_bytes
 
         where = "on the GPU" if self.device.type == "cuda" else "resident"
         return f"{size_text(held_bytes(self.device), 2)} {where}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.tools.planning import Explained
+    from hy3d_rocm.tools.planning import Explained
 
 _EPILOG = """\
 Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
@@ -98,7 +98,7 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.planning.jobs import WayOptions
-    from hy3d_rocm.decode.tools.planning import explain
+    from hy3d_rocm.tools.planning import explain
 
     on_cpu = arguments.device == "cpu"
     dtype = getattr(torch, _TYPES[arguments.dtype or ("fp32" if on_cpu else "bf16")])
@@ -186,11 +186,11 @@ def bare_vae(name: str) -> Any:
     """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
     import torch
 
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     path = Path(name)
     if name == _SEEDVR2:
-        from hy3d_rocm.decode.tools.seedvr2 import BareSeedVr2
+        from hy3d_rocm.tools.seedvr2 import BareSeedVr2
 
         with torch.device("meta"):
             return BareSeedVr2().eval().requires_grad_(False)
@@ -220,7 +220,7 @@ def bare_vae(name: str) -> Any:
 
 def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
     """(B, C, T, H, W). ValueError (a sentence) for a latent that this VAE does not take."""
-    from hy3d_rocm.decode.tools.subjects import latent_shape
+    from hy3d_rocm.tools.subjects import latent_shape
 
     channels = int(family.latent_channels)
     text = arguments.latent

@@ -23,8 +23,8 @@ from hy3d_rocm.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.tools.runs import ProgressLine
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.runs import ProgressLine
+    from hy3d_rocm.tools.subjects import Subject
 
 TOOLS = ("capture", "optimize", "validate")
 _CAPTURE = """\
@@ -112,8 +112,8 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools.capture import VARIABLE
-    from hy3d_rocm.decode.tools.files import DEBUG
+    from hy3d_rocm.decode.capture import VARIABLE
+    from hy3d_rocm.files import DEBUG
 
     folder = arguments.out or DEBUG
     if arguments.run:
@@ -128,10 +128,10 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.decode.capture import capturing
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.tools import loading
-    from hy3d_rocm.decode.tools.capture import capturing
-    from hy3d_rocm.decode.tools.subjects import make_vae, pick_device
+    from hy3d_rocm.tools import loading
+    from hy3d_rocm.tools.subjects import make_vae, pick_device
 
     vae, _, _ = make_vae(arguments.vae, pick_device(arguments.device))
     latents = loading.as_video(loading.load_latents(arguments.latent), loading.latent_channels(vae))
@@ -159,7 +159,7 @@ def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) ->
 
 def _subject(arguments: argparse.Namespace) -> Subject:
     from hy3d_rocm.decode.memory.meter import steady_malloc
-    from hy3d_rocm.decode.tools import subjects
+    from hy3d_rocm.tools import subjects
 
     _check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
@@ -174,7 +174,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 def _line_and_say(arguments: argparse.Namespace, subject: Subject) -> tuple[ProgressLine, Any]:
     """What shows the decodes, and what writes other lines between them."""
-    from hy3d_rocm.decode.tools.runs import ProgressLine
+    from hy3d_rocm.tools.runs import ProgressLine
 
     line = ProgressLine(subject.device, sys.stderr)
 
@@ -186,7 +186,8 @@ def _line_and_say(arguments: argparse.Namespace, subject: Subject) -> tuple[Prog
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools import files, optimize
+    from hy3d_rocm import files
+    from hy3d_rocm.tools import optimize
 
     _check_names("--precisions", arguments.precisions or (), PRECISIONS)
     subject = _subject(arguments)
@@ -221,8 +222,9 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm import files
     from hy3d_rocm.decode.report import DecodeOptions
-    from hy3d_rocm.decode.tools import files, validate
+    from hy3d_rocm.tools import validate
 
     options = DecodeOptions()
     if arguments.passes is not None:

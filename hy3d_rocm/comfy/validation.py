@@ -20,8 +20,8 @@ from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions
-from hy3d_rocm.decode.tools import validate
-from hy3d_rocm.decode.tools.subjects import Subject
+from hy3d_rocm.tools import validate
+from hy3d_rocm.tools.subjects import Subject
 
 __all__ = ["STRATEGIES", "validate_decode"]
 

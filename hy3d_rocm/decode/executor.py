@@ -13,6 +13,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.black_box import is_opaque
+from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -34,7 +35,6 @@ from hy3d_rocm.decode.planning.jobs import Job, WayOptions
 from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision, only_stores
 from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decode.stages import say_start
-from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 

@@ -30,7 +30,7 @@ from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.planning import backends, compiled
 from hy3d_rocm.decode.planning.jobs import Job
-from hy3d_rocm.decode.tools.subjects import latent_shape
+from hy3d_rocm.tools.subjects import latent_shape
 
 # Frames, rows and columns of what is decoded.
 DECODES = {

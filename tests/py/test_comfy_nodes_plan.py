@@ -142,7 +142,7 @@ def explained(candidates: list[Any], taken: Any = None, budget: int = 2**28) -> 
     """An Explained of these candidates, on a GPU."""
     from types import SimpleNamespace
 
-    from hy3d_rocm.decode.tools.planning import Explained
+    from hy3d_rocm.tools.planning import Explained
 
     job: Any = SimpleNamespace(
         family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device="cuda"

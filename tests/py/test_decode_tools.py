@@ -19,11 +19,11 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
+from hy3d_rocm.decode.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
+from hy3d_rocm.tools import optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from test_decode_unknown import HALO, MB, ConvNet, latents  # noqa: E402
 
-from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.planning import plan_of  # noqa: E402
+from hy3d_rocm.tools import optimize, subjects, validate  # noqa: E402
+from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 ALL = ("whole", "streamed", "tiled", "cpu")
 

@@ -152,10 +152,10 @@ ALLOWED_CIRCLES = {
     ("hy3d_rocm.decode.families.hosted", "hy3d_rocm.decode.families"): (
         "a hosted VAE's layers are found by the same survey again, on a view of it"
     ),
-    ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
-        "a report words its advice; advice names the report's type"
-    ),
 }
+
+
+TOOLS = re.compile(r"hy3d_rocm\.tools\b")
 
 
 def module_name(path: Path) -> str:
@@ -218,6 +218,15 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     for edge in ALLOWED_CIRCLES:
         others = ALLOWED_CIRCLES.keys() - {edge}
         assert circle_in(without(graph, others)), f"{edge} closes no circle: take it off the list"
+
+
+def test_only_what_a_user_runs_imports_the_tools() -> None:
+    """Commands, benches and nodes; a decode does without."""
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    users = {name for name, found in graph.items() if any(TOOLS.match(m) for m in found)}
+    assert "hy3d_rocm.cli.tools" in users
+    allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
+    assert not [name for name in users if not allowed.match(name)]
 
 
 def test_a_circle_is_found_wherever_its_imports_stand() -> None:

@@ -13,9 +13,9 @@ pytest.importorskip("diffusers")
 from hy3d_rocm.decode.memory.meter import steady_malloc  # noqa: E402
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.planning import plan_of  # noqa: E402
 from hy3d_rocm.demo.clips import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
+from hy3d_rocm.tools import subjects, validate  # noqa: E402
+from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 
 def test_several_tiles_in_less_than_half_the_memory_make_the_whole_decodes_frames(

@@ -19,7 +19,7 @@ class BareSeedVr2(nn.Module):
     """encoder and decoder; without a forward() of any."""
 
     def __init__(self, widths: tuple[int, ...] = _WIDTHS, **changes: Any) -> None:
-        from hy3d_rocm.decode.tools.loading import class_of
+        from hy3d_rocm.tools.loading import class_of
 
         super().__init__()
         count = len(widths)

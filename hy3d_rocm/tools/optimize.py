@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.runs import (
+from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools.runs import (
     Outcome,
     ProgressLine,
     Setting,
@@ -25,7 +25,7 @@ from hy3d_rocm.units import MB, size_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.subjects import Subject
 
 CHUNKS = (1, 2, 4, 8)  # the specification's
 _SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}

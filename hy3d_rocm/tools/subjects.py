@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.bench.models import BenchError, seeded_on
+from hy3d_rocm.decode.capture import Captured, fingerprint, read_capture
 from hy3d_rocm.decode.families import family_for, family_or_unknown
-from hy3d_rocm.decode.tools.capture import Captured, fingerprint, read_capture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +97,7 @@ def make_vae(
         raise SubjectError(
             f"--vae {name}: neither {', '.join(NAMES)} nor a folder or file that exists"
         )
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     try:
         found = loading.load_vae(loading.find_vae(Path(name)), dtype)
@@ -158,7 +158,7 @@ def latent_shape(family: Any, frames: int, height: int, width: int) -> tuple[int
 
 def _asked_family(vae: Any) -> Any:
     """Of a VAE whose layers are not known too, which is asked what small latents make of it."""
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     try:
         return family_for(vae)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.counter import Progress
     from hy3d_rocm.decode.report import Step
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.subjects import Subject
 
 
 _SECONDS = 0.2  # between two states of the line

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.borders import Borders, borders_of
-from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.runs import (
+from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools.borders import Borders, borders_of
+from hy3d_rocm.tools.pictures import Panel, draw_heat_map
+from hy3d_rocm.tools.runs import (
     Outcome,
     Setting,
     Watched,
@@ -27,7 +27,7 @@ from hy3d_rocm.units import size_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.subjects import Subject
 
 # What the specification's "no degradation" comes to for the one strategy that approximates.
 LEAST_PSNR_DB, MOST_SEAM = 45.0, 0.05
