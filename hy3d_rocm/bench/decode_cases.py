@@ -12,8 +12,8 @@ import torch
 
 from hy3d_rocm.bench.gpu_summary import Check
 from hy3d_rocm.tools import metrics
-from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once
-from hy3d_rocm.tools.subjects import Subject, random_latents
+from hy3d_rocm.tools.loading import random_latents
+from hy3d_rocm.tools.runs import Outcome, Setting, Subject, exact_frames, run_once
 from hy3d_rocm.units import GB, MB
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class _Run:
             run_once(subject, self._setting(), progress=self.line, keep=False, cancel=None)
         )
         if self.line is not None:
-            self.line.clear()
+            self.line.line.clear()
 
     def _quality(self, subject: Subject, row: CaseRow) -> None:
         try:

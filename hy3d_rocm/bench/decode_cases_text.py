@@ -39,19 +39,19 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.decode_cases import CaseSettings, checks, run_cases
     from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.decode.memory.meter import steady_malloc
-    from hy3d_rocm.tools import subjects
+    from hy3d_rocm.tools import loading
     from hy3d_rocm.tools.runs import ProgressLine
 
     steady_malloc()
     try:
         asked = None if arguments.device == "cuda" else arguments.device
-        device = subjects.pick_device(asked)
+        device = loading.pick_device(asked)
         scale = _scale(arguments.scale, device.type)
-        vae, text, is_random = subjects.make_vae(arguments.vae, device, None, scale)
+        vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
     except BenchError as error:
         _say(str(error))
         return 1
-    line = ProgressLine(device, sys.stderr)
+    line = ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
         budget=arguments.budget, stress=not arguments.no_stress, say=_say,

@@ -13,7 +13,7 @@ np = pytest.importorskip("numpy")
 
 from hy3d_rocm.decode.report import DecodeReport  # noqa: E402
 from hy3d_rocm.tools import metrics, pictures  # noqa: E402
-from hy3d_rocm.tools.borders import borders_of  # noqa: E402
+from hy3d_rocm.tools.validate import borders_of  # noqa: E402
 
 
 def video(frames: int = 3, height: int = 24, width: int = 32, seed: int = 0) -> Any:
