@@ -1,6 +1,7 @@
 /* A counting sort of faces by tile. Faces are counted in parts that several threads take, and each
  * part writes where the parts before it end: so every list is in order of faces. */
 #include "base/parallel.h"
+#include "raster/checks.h"
 #include "raster/internal.h"
 
 static uint32_t *counts_of(const hy3d__raster_job *job, int64_t part)
@@ -52,7 +53,10 @@ static hy3d_status count_grain(void *argument, int64_t part, uint32_t slot)
         counts[i] = 0;
     }
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
-        const int32_t *const corner = job->triangles + 3 * i;
+        int32_t corner[3];
+        for (int k = 0; k < 3; k++) {
+            corner[k] = hy3d__read_i32(job->triangles + 3 * i + k);
+        }
         if ((uint64_t)corner[0] >= vertices || (uint64_t)corner[1] >= vertices ||
             (uint64_t)corner[2] >= vertices) {
             return HY3D_ERR_INVALID_ARGUMENT;

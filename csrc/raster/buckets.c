@@ -14,20 +14,45 @@ typedef struct sorting {
     hy3d__buckets_pass pass;
     const void *argument;
     int64_t items, chunk;
-    int64_t *cursors; /* a row of buckets->count each chunk */
+    /* Rows of buckets->count: of each chunk where its places begin (at first how many they are),
+     * one more for where the last chunk's end, and of each slot how far it has come. */
+    int64_t *starts, *cursors;
 } sorting;
 
-static hy3d_status sort_grain(void *argument, int64_t grain, uint32_t slot)
+static void run_pass(const sorting *s, int64_t chunk, const hy3d__buckets_sink *sink)
+{
+    const int64_t begin = chunk * s->chunk;
+    const int64_t end = s->items - begin < s->chunk ? s->items : begin + s->chunk;
+    s->pass(s->argument, begin, end, sink);
+}
+
+static hy3d_status count_grain(void *argument, int64_t chunk, uint32_t slot)
 {
     const sorting *const s = argument;
-    int64_t *const cursor = s->cursors + grain * s->buckets->count;
-    const int64_t begin = grain * s->chunk;
-    const int64_t end = s->items - begin < s->chunk ? s->items : begin + s->chunk;
+    const int64_t count = s->buckets->count;
+    const hy3d__buckets_sink sink = {.count = count, .cursor = s->starts + chunk * count};
     (void)slot;
-    if (s->buckets->items == NULL) {
-        memset(cursor, 0, (size_t)s->buckets->count * sizeof *cursor);
+    memset(sink.cursor, 0, (size_t)count * sizeof *sink.cursor);
+    run_pass(s, chunk, &sink);
+    return HY3D_OK;
+}
+
+static hy3d_status put_grain(void *argument, int64_t chunk, uint32_t slot)
+{
+    const sorting *const s = argument;
+    const int64_t count = s->buckets->count;
+    const int64_t *const start = s->starts + chunk * count;
+    const hy3d__buckets_sink sink = {.count = count,
+                                     .cursor = s->cursors + slot * count,
+                                     .end = start + count,
+                                     .items = s->buckets->items};
+    memcpy(sink.cursor, start, (size_t)count * sizeof *start);
+    run_pass(s, chunk, &sink);
+    for (int64_t b = 0; b < count; b++) {
+        while (sink.cursor[b] < sink.end[b]) {
+            sink.items[sink.cursor[b]++] = HY3D__NO_ITEM;
+        }
     }
-    s->pass(s->argument, begin, end, cursor, s->buckets->items);
     return HY3D_OK;
 }
 
@@ -39,10 +64,11 @@ static void place(const sorting *s, int64_t chunks)
     for (int64_t b = 0; b < count; b++) {
         s->buckets->first[b] = next;
         for (int64_t c = 0; c < chunks; c++) {
-            const int64_t n = s->cursors[c * count + b];
-            s->cursors[c * count + b] = next;
+            const int64_t n = s->starts[c * count + b];
+            s->starts[c * count + b] = next;
             next += n;
         }
+        s->starts[chunks * count + b] = next;
     }
     s->buckets->first[count] = next;
 }
@@ -59,7 +85,7 @@ static hy3d_status get(hy3d_context *context, int64_t elements, size_t bytes, vo
 static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots,
                         const hy3d_cancel *cancel)
 {
-    hy3d_status status = hy3d__parallel_for(context, chunks, slots, cancel, sort_grain, s);
+    hy3d_status status = hy3d__parallel_for(context, chunks, slots, cancel, count_grain, s);
     if (status != HY3D_OK) {
         return status;
     }
@@ -70,7 +96,7 @@ static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint3
         return status;
     }
     s->buckets->items = memory;
-    return hy3d__parallel_for(context, chunks, slots, cancel, sort_grain, s);
+    return hy3d__parallel_for(context, chunks, slots, cancel, put_grain, s);
 }
 
 hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t count,
@@ -92,13 +118,14 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
         return status;
     }
     out->first = memory;
-    status = get(context, chunks, (size_t)count * sizeof(int64_t), &memory);
+    status = get(context, chunks + 1 + slots, (size_t)count * sizeof(int64_t), &memory);
     if (status != HY3D_OK) {
         return status;
     }
-    s.cursors = memory;
+    s.starts = memory;
+    s.cursors = s.starts + (chunks + 1) * count;
     status = sort(context, &s, chunks, slots, cancel);
-    hy3d_free(context, s.cursors);
+    hy3d_free(context, s.starts);
     return status;
 }
 

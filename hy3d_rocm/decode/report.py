@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hy3d_rocm.decode.checks import check_choice, check_count
 from hy3d_rocm.decode.precision import PRECISIONS
@@ -82,8 +82,7 @@ class DecodeOptions:
         check_choice("DecodeOptions.backend", self.backend, BACKENDS)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One grain of work, as `progress` gets it."""
 
     kind: str  # "whole", "frames" (of a tile), "statistics", or a step of a program (run.OPS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.fixed import packed, packed_in_space
 from hy3d_rocm.decode.families.parts import (
@@ -27,7 +28,6 @@ from hy3d_rocm.decode.families.reflect import Reflecting
 from hy3d_rocm.decode.families.survey import Size, Survey
 from hy3d_rocm.decode.families.views import View
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
-from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:

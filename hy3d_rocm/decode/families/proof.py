@@ -10,9 +10,9 @@ import torch
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
+from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.families.calls import moments_of, unsplit
 from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
-from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.plain import PlainEngine
 
 if TYPE_CHECKING:
