@@ -19,6 +19,7 @@ from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box
 from hy3d_rocm.decode.backends.native import NativeBackend
+from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -63,7 +64,6 @@ from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.stages import say_attempt, say_start, say_success, stage_of, synchronize
 from hy3d_rocm.decode.tiled import TiledRun
-from hy3d_rocm.decode.tools.capture import around
 from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device

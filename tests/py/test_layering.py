@@ -149,10 +149,10 @@ def test_prestartup_does_not_import_torch_at_all() -> None:
 # Imports that close a circle and stay: (from, to), and why.
 ALLOWED_CIRCLES = {
     ("hy3d_rocm", "*"): "the door names for type checkers what it loads when it is asked for",
-    ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
-        "a report words its advice; advice names the report's type"
-    ),
 }
+
+
+TOOLS = re.compile(r"hy3d_rocm\.tools\b")
 
 
 def module_name(path: Path) -> str:
@@ -215,6 +215,15 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     for edge in ALLOWED_CIRCLES:
         others = ALLOWED_CIRCLES.keys() - {edge}
         assert circle_in(without(graph, others)), f"{edge} closes no circle: take it off the list"
+
+
+def test_only_what_a_user_runs_imports_the_tools() -> None:
+    """Commands, benches and nodes; a decode does without."""
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    users = {name for name, found in graph.items() if any(TOOLS.match(m) for m in found)}
+    assert "hy3d_rocm.cli.tools" in users
+    allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
+    assert not [name for name in users if not allowed.match(name)]
 
 
 def test_a_circle_is_found_wherever_its_imports_stand() -> None:
