@@ -96,6 +96,4 @@ AVX2 void hy3d_interpolate_f32__avx2(size_t pixels, size_t channels, const float
         }
     }
 }
-#else
-typedef int hy3d__no_interpolate_avx2; /* a translation unit must not be empty */
 #endif
