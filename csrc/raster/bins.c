@@ -3,6 +3,8 @@
 #include "base/parallel.h"
 #include "raster/internal.h"
 
+#define LOOK 65536 /* faces between two looks at the cancel flag */
+
 static uint32_t *counts_of(const hy3d__raster_job *job, int64_t part)
 {
     return job->counts + part * (job->tiles + 1);
@@ -52,6 +54,9 @@ static hy3d_status count_grain(void *argument, int64_t part, uint32_t slot)
         counts[i] = 0;
     }
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
         const int32_t *const corner = job->triangles + 3 * i;
         if ((uint64_t)corner[0] >= vertices || (uint64_t)corner[1] >= vertices ||
             (uint64_t)corner[2] >= vertices) {
@@ -104,6 +109,9 @@ static hy3d_status put_grain(void *argument, int64_t part, uint32_t slot)
     uint32_t *const places = counts_of(job, part);
     (void)slot;
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
         if (job->bounds[i].left <= job->bounds[i].right) {
             put(job, (int32_t)i, job->bounds[i], places);
         }

@@ -7,7 +7,7 @@
 
 /* Chunks a thread, so that one which is late delays the others by little; and items that make a
  * chunk worth waking a thread. The order of the result depends on neither. */
-enum { CHUNKS_A_SLOT = 4, LEAST_CHUNK = 8192 };
+enum { CHUNKS_A_SLOT = 4, LEAST_CHUNK = 8192, LOOK = 1 << 16 };
 
 typedef struct sorting {
     hy3d__buckets *buckets;
@@ -15,6 +15,7 @@ typedef struct sorting {
     const void *argument;
     int64_t items, chunk;
     int64_t *cursors; /* a row of buckets->count each chunk */
+    const hy3d_cancel *cancel;
 } sorting;
 
 static hy3d_status sort_grain(void *argument, int64_t grain, uint32_t slot)
@@ -27,7 +28,12 @@ static hy3d_status sort_grain(void *argument, int64_t grain, uint32_t slot)
     if (s->buckets->items == NULL) {
         memset(cursor, 0, (size_t)s->buckets->count * sizeof *cursor);
     }
-    s->pass(s->argument, begin, end, cursor, s->buckets->items);
+    for (int64_t at = begin; at < end; at += LOOK) {
+        if (hy3d_cancel_requested(s->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
+        s->pass(s->argument, at, end - at < LOOK ? end : at + LOOK, cursor, s->buckets->items);
+    }
     return HY3D_OK;
 }
 
@@ -56,10 +62,9 @@ static hy3d_status get(hy3d_context *context, int64_t elements, size_t bytes, vo
     return hy3d_alloc(context, all, memory_out);
 }
 
-static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots,
-                        const hy3d_cancel *cancel)
+static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots)
 {
-    hy3d_status status = hy3d__parallel_for(context, chunks, slots, cancel, sort_grain, s);
+    hy3d_status status = hy3d__parallel_for(context, chunks, slots, s->cancel, sort_grain, s);
     if (status != HY3D_OK) {
         return status;
     }
@@ -70,7 +75,7 @@ static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint3
         return status;
     }
     s->buckets->items = memory;
-    return hy3d__parallel_for(context, chunks, slots, cancel, sort_grain, s);
+    return hy3d__parallel_for(context, chunks, slots, s->cancel, sort_grain, s);
 }
 
 hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t count,
@@ -83,7 +88,8 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
                  .pass = pass,
                  .argument = argument,
                  .items = items,
-                 .chunk = items / parts + 1};
+                 .chunk = items / parts + 1,
+                 .cancel = cancel};
     const int64_t chunks = items / s.chunk + (items % s.chunk != 0);
     void *memory = NULL;
     *out = (hy3d__buckets){.count = count, .context = context};
@@ -97,7 +103,7 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
         return status;
     }
     s.cursors = memory;
-    status = sort(context, &s, chunks, slots, cancel);
+    status = sort(context, &s, chunks, slots);
     hy3d_free(context, s.cursors);
     return status;
 }
