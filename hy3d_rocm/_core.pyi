@@ -95,7 +95,7 @@ class Program:
 def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],
     *,
-    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair],
+    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair | None],
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
@@ -126,7 +126,9 @@ def compile_schedule(
     those of hy3d_schedule_request, machines and halos theirs as tuples in their order.
 
     workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
-    kept_bytes); the slices of such a step are -1 each. What it raises is raised. ValueError names a
+    kept_bytes); the slices of such a step are -1 each. own_bytes -2: it is asked for the bytes of
+    the VAE's own code too, by the step of node OUTPUT, where these decide; None: nobody can tell
+    them. What it raises is raised. ValueError names a
     node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
     is no error, and no program.
     """
@@ -148,7 +150,7 @@ def conv3d(
     pad_modes: _PadModes,
     groups: int,
     threads: int = 0,
-    workspace_limit: int | None = 0,
+    workspace_limit: int | None = None,
     cancel: CancelFlag | None = None,
     accuracy: str = "exact",
     prepared: PreparedWeights | None = None,
@@ -161,10 +163,10 @@ def conv3d(
 ) -> tuple[str, int, int]:
     """x (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW), bias (Cout) or None, into out.
 
-    Returns (strategy, threads, workspace bytes). threads and workspace_limit 0: the defaults
-    (the context's maximum, 64 MB a thread); neither changes a bit of the result. The GIL is
-    released. Hy3dError HY3D_ERR_CANCELLED, HY3D_ERR_WORKSPACE_TOO_SMALL,
-    HY3D_ERR_BLAS_UNAVAILABLE.
+    Returns (strategy, threads, workspace bytes). threads 0: the context's maximum.
+    workspace_limit: at most so many bytes; None: 64 MB a thread; below what one grain needs it is
+    refused, 0 too. Neither changes a bit of the result. The GIL is released. Hy3dError
+    HY3D_ERR_CANCELLED, HY3D_ERR_WORKSPACE_TOO_SMALL, HY3D_ERR_BLAS_UNAVAILABLE.
 
     accuracy "exact" (the direct sum) or "fast" (Winograd where it is expected to be faster).
     prepared: of weight, in the layout that conv3d_format gives; never another result.

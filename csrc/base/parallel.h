@@ -6,6 +6,13 @@
 
 #include "hy3d/context.h"
 
+/* How many threads a call that asks for num_threads takes at most; 0 asks for all. */
+static inline uint32_t hy3d__slots(const hy3d_context *context, uint32_t num_threads)
+{
+    const uint32_t most = hy3d_context_max_threads(context);
+    return num_threads == 0 || num_threads > most ? most : num_threads;
+}
+
 /* Runs one grain. `slot` is below the `slots` of the call and held by one thread at a time: it
  * picks the workspace. */
 typedef hy3d_status (*hy3d__grain_fn)(void *argument, int64_t grain, uint32_t slot);

@@ -2,20 +2,15 @@
 #include "conv3d/internal.h"
 
 #include "base/blas.h"
+#include "base/parallel.h"
 
 #define DEFAULT_LIMIT_BYTES ((size_t)64 << 20)
-
-static uint32_t thread_count(const hy3d_context *context, const hy3d_conv3d_desc *desc)
-{
-    const uint32_t most = hy3d_context_max_threads(context);
-    return desc->num_threads == 0 || desc->num_threads > most ? most : desc->num_threads;
-}
 
 /* How many grains may be in flight: as many as threads, grains and the limit allow. */
 static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
 {
     const hy3d_conv3d_desc *const desc = &plan->desc;
-    uint32_t slots = thread_count(plan->context, desc);
+    uint32_t slots = hy3d__slots(plan->context, desc->num_threads);
     size_t limit = desc->workspace_limit_bytes;
 
     plan->input_bytes = (plan->input_bytes + HY3D__CONV_ALIGN - 1) / HY3D__CONV_ALIGN *
@@ -92,7 +87,7 @@ static hy3d_status measure(hy3d_conv3d_plan *plan, size_t *needed_out)
     plan->k = plan->c * plan->taps;
     plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
     plan->own_bytes = sizeof *plan;
-    hy3d__conv_choose(plan, thread_count(plan->context, desc));
+    hy3d__conv_choose(plan, hy3d__slots(plan->context, desc->num_threads));
     return set_slots(plan, needed_out);
 }
 

@@ -98,8 +98,7 @@ static hy3d_status make_all(hy3d_context *context, const hy3d_tensor *weight,
                             const hy3d__winograd_filters *filters, uint32_t num_threads,
                             const hy3d_cancel *cancel, void *u)
 {
-    const uint32_t most = hy3d_context_max_threads(context);
-    uint32_t slots = num_threads == 0 || num_threads > most ? most : num_threads;
+    uint32_t slots = hy3d__slots(context, num_threads);
     void *scratch = NULL;
 
     slots = (int64_t)slots > filters->panels ? (uint32_t)filters->panels : slots;

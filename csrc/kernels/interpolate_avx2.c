@@ -12,13 +12,13 @@ typedef struct corners {
     const float *a, *b, *c;
 } corners;
 
-INLINE corners corners_of(int32_t face, size_t channels, const float *attributes,
-                          const int32_t *triangles)
+INLINE corners corners_of(int32_t face, size_t channels, uint32_t vertices,
+                          const float *attributes, const int32_t *triangles)
 {
     const int32_t *const corner = triangles + 3 * (size_t)(face - 1);
-    return (corners){attributes + channels * (size_t)corner[0],
-                     attributes + channels * (size_t)corner[1],
-                     attributes + channels * (size_t)corner[2]};
+    return (corners){attributes + channels * (size_t)hy3d__read_index(corner, vertices),
+                     attributes + channels * (size_t)hy3d__read_index(corner + 1, vertices),
+                     attributes + channels * (size_t)hy3d__read_index(corner + 2, vertices)};
 }
 
 INLINE __m128 sum4(const float *w, __m128 a, __m128 b, __m128 c)
@@ -38,14 +38,16 @@ INLINE __m256 sum8(const float *w, const float *a, const float *b, const float *
 
 /* Three channels in four lanes: each pixel's store goes one value into the next one's, which is
  * written after it; the last one's ends where it should. */
-AVX2 static void three(size_t pixels, const float *attributes, const int32_t *triangles,
-                       const int32_t *face_index, const float *w, float *out)
+AVX2 static void three(size_t pixels, uint32_t vertices, uint32_t faces, const float *attributes,
+                       const int32_t *triangles, const int32_t *face_index, const float *w,
+                       float *out)
 {
     const __m128i mask = _mm_setr_epi32(-1, -1, -1, 0);
     for (size_t p = 0; p < pixels; p++, w += 3, out += 3) {
         __m128 value = _mm_setzero_ps();
-        if (face_index[p] != 0) {
-            const corners at = corners_of(face_index[p], 3, attributes, triangles);
+        const int32_t face = hy3d__read_index(face_index + p, faces + 1);
+        if (face != 0) {
+            const corners at = corners_of(face, 3, vertices, attributes, triangles);
             value = sum4(w, _mm_maskload_ps(at.a, mask), _mm_maskload_ps(at.b, mask),
                          _mm_maskload_ps(at.c, mask));
         }
@@ -68,20 +70,22 @@ INLINE void zeros(size_t channels, float *out)
     }
 }
 
-AVX2 void hy3d_interpolate_f32__avx2(size_t pixels, size_t channels, const float *attributes,
+AVX2 void hy3d_interpolate_f32__avx2(size_t pixels, size_t channels, uint32_t vertices,
+                                     uint32_t faces, const float *attributes,
                                      const int32_t *triangles, const int32_t *face_index,
                                      const float *w, float *restrict out)
 {
     if (channels == 3) {
-        three(pixels, attributes, triangles, face_index, w, out);
+        three(pixels, vertices, faces, attributes, triangles, face_index, w, out);
         return;
     }
     for (size_t p = 0; p < pixels; p++, w += 3, out += channels) {
-        if (face_index[p] == 0) {
+        const int32_t face = hy3d__read_index(face_index + p, faces + 1);
+        if (face == 0) {
             zeros(channels, out);
             continue;
         }
-        const corners at = corners_of(face_index[p], channels, attributes, triangles);
+        const corners at = corners_of(face, channels, vertices, attributes, triangles);
         size_t i = 0;
         for (; i + 8 <= channels; i += 8) {
             _mm256_storeu_ps(out + i, sum8(w, at.a + i, at.b + i, at.c + i));

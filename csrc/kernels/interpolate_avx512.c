@@ -12,13 +12,13 @@ typedef struct corners {
     const float *a, *b, *c;
 } corners;
 
-INLINE corners corners_of(int32_t face, size_t channels, const float *attributes,
-                          const int32_t *triangles)
+INLINE corners corners_of(int32_t face, size_t channels, uint32_t vertices,
+                          const float *attributes, const int32_t *triangles)
 {
     const int32_t *const corner = triangles + 3 * (size_t)(face - 1);
-    return (corners){attributes + channels * (size_t)corner[0],
-                     attributes + channels * (size_t)corner[1],
-                     attributes + channels * (size_t)corner[2]};
+    return (corners){attributes + channels * (size_t)hy3d__read_index(corner, vertices),
+                     attributes + channels * (size_t)hy3d__read_index(corner + 1, vertices),
+                     attributes + channels * (size_t)hy3d__read_index(corner + 2, vertices)};
 }
 
 INLINE __m128 sum4(__mmask8 mask, const float *w, corners at)
@@ -39,14 +39,16 @@ INLINE __m512 sum16(__mmask16 mask, const float *w, corners at, size_t i)
 
 /* Up to four channels. With three or four a store of four lanes reaches at most one value into
  * the next pixel's, which is written after it. */
-INLINE void few(size_t pixels, size_t channels, const float *attributes, const int32_t *triangles,
-                const int32_t *face_index, const float *w, float *out)
+INLINE void few(size_t pixels, size_t channels, uint32_t vertices, uint32_t faces,
+                const float *attributes, const int32_t *triangles, const int32_t *face_index,
+                const float *w, float *out)
 {
     const __mmask8 mask = (__mmask8)((1U << channels) - 1U);
     for (size_t p = 0; p < pixels; p++, w += 3, out += channels) {
         __m128 value = _mm_setzero_ps();
-        if (face_index[p] != 0) {
-            value = sum4(mask, w, corners_of(face_index[p], channels, attributes, triangles));
+        const int32_t face = hy3d__read_index(face_index + p, faces + 1);
+        if (face != 0) {
+            value = sum4(mask, w, corners_of(face, channels, vertices, attributes, triangles));
         }
         if (channels >= 3 && p + 1 < pixels) {
             _mm_storeu_ps(out, value);
@@ -56,29 +58,31 @@ INLINE void few(size_t pixels, size_t channels, const float *attributes, const i
     }
 }
 
-AVX512 static void three(size_t pixels, const float *attributes, const int32_t *triangles,
-                         const int32_t *face_index, const float *w, float *out)
+AVX512 static void three(size_t pixels, uint32_t vertices, uint32_t faces, const float *attributes,
+                         const int32_t *triangles, const int32_t *face_index, const float *w,
+                         float *out)
 {
-    few(pixels, 3, attributes, triangles, face_index, w, out);
+    few(pixels, 3, vertices, faces, attributes, triangles, face_index, w, out);
 }
 
-AVX512 void hy3d_interpolate_f32__avx512(size_t pixels, size_t channels, const float *attributes,
+AVX512 void hy3d_interpolate_f32__avx512(size_t pixels, size_t channels, uint32_t vertices,
+                                         uint32_t faces, const float *attributes,
                                          const int32_t *triangles, const int32_t *face_index,
                                          const float *w, float *restrict out)
 {
     if (channels == 3) {
-        three(pixels, attributes, triangles, face_index, w, out);
+        three(pixels, vertices, faces, attributes, triangles, face_index, w, out);
         return;
     }
     if (channels <= 4) {
-        few(pixels, channels, attributes, triangles, face_index, w, out);
+        few(pixels, channels, vertices, faces, attributes, triangles, face_index, w, out);
         return;
     }
     const __mmask16 all = 0xffff, last = (__mmask16)((1U << (channels - 1) % 16 << 1) - 1U);
     for (size_t p = 0; p < pixels; p++, w += 3, out += channels) {
-        const int32_t face = face_index[p];
+        const int32_t face = hy3d__read_index(face_index + p, faces + 1);
         const corners at = face == 0 ? (corners){NULL, NULL, NULL}
-                                     : corners_of(face, channels, attributes, triangles);
+                                     : corners_of(face, channels, vertices, attributes, triangles);
         for (size_t i = 0; i < channels; i += 16) {
             const __mmask16 mask = channels - i <= 16 ? last : all;
             const __m512 value = face == 0 ? _mm512_setzero_ps() : sum16(mask, w, at, i);

@@ -9,6 +9,25 @@
 
 #include <stdint.h>
 
+/* One read of a value that another thread may be changing: what is compared is what is used. */
+static inline int32_t hy3d__read_i32(const int32_t *at)
+{
+    return *(const volatile int32_t *)at;
+}
+
+static inline float hy3d__read_f32(const float *at)
+{
+    return *(const volatile float *)at;
+}
+
+/* An index that was below limit, which is at least 1, when all were checked; 0 where another thread
+ * has changed it since. */
+static inline int32_t hy3d__read_index(const int32_t *at, uint32_t limit)
+{
+    const int32_t index = hy3d__read_i32(at);
+    return (uint32_t)index < limit ? index : 0;
+}
+
 #define HY3D__TILE 64 /* pixels a side: depth and faces of them take 32 KB */
 #define HY3D__TILE_PIXELS (HY3D__TILE * HY3D__TILE)
 #define HY3D__TILE_SLACK 8 /* a vector may be loaded beyond the last pixel */

@@ -167,7 +167,6 @@ hy3d_status hy3d_channel_moments(hy3d_context *context, const hy3d_tensor *x, ui
         return status;
     }
     find_run(&job);
-    const uint32_t most = hy3d_context_max_threads(context);
-    const uint32_t slots = num_threads == 0 || num_threads > most ? most : num_threads;
+    const uint32_t slots = hy3d__slots(context, num_threads);
     return hy3d__parallel_for(context, x->size[DIM_C], slots, cancel, moments_grain, &job);
 }

@@ -50,15 +50,15 @@ static void run_job(job *task)
     hy3d_conv3d_plan_destroy(plan);
 }
 
-static PyObject *raise_job(const hy3d_py_state *state, const job *task)
+static PyObject *raise_job(const hy3d_py_state *state, const job *task, PyObject *limit)
 {
     const hy3d_status status = task->status;
     switch (status) {
     case HY3D_ERR_WORKSPACE_TOO_SMALL:
         return hy3d_py_raise(state, status,
-                             "workspace_limit is %zu bytes, but one grain of this convolution needs "
+                             "workspace_limit is %R bytes, but one grain of this convolution needs "
                              "%zu: raise it or leave it out.",
-                             task->conv->desc.workspace_limit_bytes, task->needed);
+                             limit == NULL ? Py_None : limit, task->needed);
     case HY3D_ERR_BLAS_UNAVAILABLE:
         return hy3d_py_raise(state, status, "No usable BLAS library: %s",
                              hy3d_context_blas_error(state->context));
@@ -120,7 +120,7 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
                                    (Py_ssize_t)task.workspace_bytes);
         } else if (task.status != HY3D_ERR_INVALID_ARGUMENT ||
                    hy3d_py_prepared_check(state, prepared, &conv.desc)) {
-            result = raise_job(state, &task);
+            result = raise_job(state, &task, o.workspace_limit);
         }
     }
     if (acquired) {

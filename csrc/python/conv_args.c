@@ -73,9 +73,12 @@ static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
     if (o->threads != NULL && !hy3d_py_uint64(o->threads, "threads", &threads)) {
         return false;
     }
-    if (o->workspace_limit != NULL && o->workspace_limit != Py_None &&
-        !hy3d_py_uint64(o->workspace_limit, "workspace_limit", &limit)) {
-        return false;
+    if (hy3d_py_given(o->workspace_limit)) {
+        if (!hy3d_py_uint64(o->workspace_limit, "workspace_limit", &limit)) {
+            return false;
+        }
+        /* The core's 0 is its default. No workspace is a single byte, so 1 allows what 0 does. */
+        limit = limit == 0 ? 1 : limit;
     }
     if (threads > UINT32_MAX) {
         return hy3d_py_value_error("threads is %llu: there are not so many.",

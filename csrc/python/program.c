@@ -76,7 +76,7 @@ static const field request_fields[] = {
     REQUEST(copy_bytes_per_second, REAL, 1, 0),
     REQUEST(only_level, SMALL, 1, 0),
     REQUEST(statistic_passes, SMALL, 1, 0),
-    REQUEST(own_bytes, WIDE, 1, -1),
+    REQUEST(own_bytes, WIDE, 1, HY3D_OWN_BYTES_ASKED),
     REQUEST(rank, SMALL, 1, 0),
     REQUEST(ranks, SMALL, 1, 0),
     REQUEST(link_bytes_per_second, REAL, 1, 0),
@@ -393,7 +393,8 @@ static void let_go(schedule_object *object)
     HY3D_PY_UNLOCK()
 }
 
-/* The core's question, answered by the callable. Its exception stays set. */
+/* The core's question, answered by the callable; of the VAE's own code (the one step of WHOLE,
+ * without a slice) None where nobody can tell. Its exception stays set. */
 static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_size *source,
                                  int32_t on_host, int64_t *workspace_bytes_out,
                                  int64_t *kept_bytes_out)
@@ -409,13 +410,17 @@ static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_s
         on_host != 0 ? Py_True : Py_False);
     PyObject *const answer =
         arguments == NULL ? NULL : PyObject_Call(object->workspace, arguments, NULL);
+    Py_XDECREF(arguments);
+    if (answer == Py_None && step->op == HY3D_STEP_OPAQUE && step->slice < 0) {
+        Py_DECREF(answer);
+        return HY3D_ERR_UNSUPPORTED;
+    }
     int64_t bytes[2] = {0, 0};
     bool good = answer != NULL && hy3d_py_int64_array(answer, "the workspace's answer", 2, bytes);
     if (good && (bytes[0] < 0 || bytes[1] < 0)) {
         good = hy3d_py_value_error("The workspace's answer is %R: both must be at least 0.",
                                    answer);
     }
-    Py_XDECREF(arguments);
     Py_XDECREF(answer);
     if (!good) {
         return HY3D_ERR_CANCELLED;
@@ -831,8 +836,9 @@ static PyObject *fall_back(PyObject *self, int64_t attempts, hy3d_reason reason,
         return close_program(self, NULL);
     }
     hy3d_action action = HY3D_ACTION_STOP;
-    const hy3d_status status = hy3d_schedule_fallback(context_of(owner), owner->schedule,
-                                                      (int32_t)attempts, reason, can_widen, &action);
+    const hy3d_status status =
+        hy3d_schedule_fallback(context_of(owner), owner->schedule, (int32_t)attempts, reason,
+                               can_widen, &action);
     owner->given_up += action == HY3D_ACTION_BEGIN_AGAIN || status != HY3D_OK;
     close_program(self, NULL);
     if (PyErr_Occurred() != NULL) {
@@ -856,7 +862,8 @@ static PyObject *program_fallback(PyObject *self, PyObject *args, PyObject *kwar
     hy3d_reason reason = HY3D_REASON_OUT_OF_MEMORY;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:fallback", keywords, &attempts_object,
                                      &reason_object, &can_widen) ||
-        !hy3d_py_int64(attempts_object, "attempts", &attempts) || !read_reason(reason_object, &reason)) {
+        !hy3d_py_int64(attempts_object, "attempts", &attempts) ||
+        !read_reason(reason_object, &reason)) {
         return NULL;
     }
     return fall_back(self, attempts, reason, can_widen != 0);

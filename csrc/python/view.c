@@ -3,10 +3,12 @@
 
 #include <string.h>
 
-/* DLPack's C ABI before version 1.0 (dmlc/dlpack), which every producer still gives to a caller
- * that does not ask for a version. */
+/* DLPack's C ABI (dmlc/dlpack): that of version 1, asked for first, and the one before, which
+ * producers give that know no other. */
+enum { DL_MAJOR = 1, DL_MINOR = 1 };
 enum { DL_CPU = 1, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11 };
 enum { DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 }; /* flags */
 
 typedef struct DLTensor {
     void *data;
@@ -31,18 +33,45 @@ typedef struct DLManagedTensor {
     void (*deleter)(struct DLManagedTensor *self);
 } DLManagedTensor;
 
+/* Of another major version only what is before flags may be read. */
+typedef struct DLManagedTensorVersioned {
+    struct {
+        uint32_t major;
+        uint32_t minor;
+    } version;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *self);
+    uint64_t flags;
+    DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+
 /* Pinned host memory is ordinary memory for us. */
 static bool host_device(int64_t type)
 {
     return type == DL_CPU || type == DL_CUDA_HOST || type == DL_ROCM_HOST;
 }
 
-static bool refuse_device(const char *name, int64_t type)
+/* DLDeviceType, by number. */
+static const char *const device_names[] = {
+    [2] = "CUDA GPU",     [4] = "OpenCL device",  [7] = "Vulkan device",   [8] = "Metal GPU",
+    [9] = "VPI device",   [10] = "ROCm GPU",      [12] = "extension device",
+    [13] = "CUDA GPU (managed memory)",           [14] = "oneAPI device",
+    [15] = "WebGPU device", [16] = "Hexagon DSP", [17] = "MAIA device",    [18] = "Trainium device",
+};
+
+static bool refuse_device(const char *name, int64_t type, int64_t number)
 {
+    const int64_t known = (int64_t)(sizeof device_names / sizeof device_names[0]);
+    const char *const kind = type >= 0 && type < known ? device_names[type] : NULL;
     return hy3d_py_value_error(
-        "%s is not in CPU memory (DLPack device type %lld): the C core computes on the CPU, so "
-        "pass %s.cpu().",
-        name, (long long)type, name);
+        "%s is not in CPU memory but on %s %lld (DLPack device type %lld): the C core computes on "
+        "the CPU, so pass %s.cpu().",
+        name, kind == NULL ? "an unknown device" : kind, (long long)number, (long long)type, name);
+}
+
+static bool refuse_read_only(const char *name)
+{
+    return hy3d_py_value_error("%s is read-only: results cannot be written there.", name);
 }
 
 static bool check_dims(const char *name, int64_t ndim)
@@ -76,7 +105,7 @@ static bool dtype_from_dlpack(const DLTensor *source, hy3d_dtype *out)
 static bool fill_from_dlpack(const DLTensor *source, const char *name, hy3d_py_view *view)
 {
     if (!host_device(source->device.device_type)) {
-        return refuse_device(name, source->device.device_type);
+        return refuse_device(name, source->device.device_type, source->device.device_id);
     }
     if (!check_dims(name, source->ndim)) {
         return false;
@@ -103,33 +132,63 @@ static bool fill_from_dlpack(const DLTensor *source, const char *name, hy3d_py_v
     return true;
 }
 
-/* Whoever renames the capsule owns what is in it: two threads that are handed the same one must
- * not both do so. NULL without an exception when it was not fresh. */
-static DLManagedTensor *take_managed(PyObject *capsule)
+/* The DLTensor of a fresh capsule, whose deleter is the view's to call from here on: whoever
+ * renames the capsule owns what is in it, and two threads that are handed the same one must not
+ * both do so. NULL where it is not fresh, or with an exception. */
+static const DLTensor *take_managed(PyObject *capsule, hy3d_py_view *view)
 {
-    DLManagedTensor *managed = NULL;
+    const DLTensor *tensor = NULL;
     HY3D_PY_LOCK(capsule);
-    if (PyCapsule_IsValid(capsule, "dltensor")) {
-        managed = PyCapsule_GetPointer(capsule, "dltensor");
-        if (PyCapsule_SetName(capsule, "used_dltensor") != 0) {
-            managed = NULL;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        DLManagedTensorVersioned *const taken =
+            PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (PyCapsule_SetName(capsule, "used_dltensor_versioned") == 0) {
+            view->versioned = taken;
+            tensor = &taken->dl_tensor;
+        }
+    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        DLManagedTensor *const taken = PyCapsule_GetPointer(capsule, "dltensor");
+        if (PyCapsule_SetName(capsule, "used_dltensor") == 0) {
+            view->managed = taken;
+            tensor = &taken->dl_tensor;
         }
     }
     HY3D_PY_UNLOCK();
-    return managed;
+    return tensor;
 }
 
-/* Takes the managed tensor out of a fresh capsule: from here on its deleter is ours to call. */
-static bool consume_capsule(PyObject *capsule, const char *name, hy3d_py_view *view)
+/* What a versioned capsule says beside its tensor. */
+static bool check_versioned(const DLManagedTensorVersioned *managed, const char *name,
+                            bool writable)
 {
-    DLManagedTensor *const managed = take_managed(capsule);
-    if (managed == NULL) {
+    if (managed->version.major != DL_MAJOR) {
+        return hy3d_py_value_error(
+            "%s came as DLPack %lu.%lu: version %d is understood; pass a copy of it, as a NumPy "
+            "array or a torch tensor.",
+            name, (unsigned long)managed->version.major, (unsigned long)managed->version.minor,
+            (int)DL_MAJOR);
+    }
+    if (writable && (managed->flags & DL_READ_ONLY) != 0) {
+        return refuse_read_only(name);
+    }
+    if (writable && (managed->flags & DL_IS_COPIED) != 0) {
+        return hy3d_py_value_error("%s came as a copy through DLPack: results written there would "
+                                   "be lost, so pass an ordinary array.",
+                                   name);
+    }
+    return true;
+}
+
+static bool consume_capsule(PyObject *capsule, const char *name, bool writable, hy3d_py_view *view)
+{
+    const DLTensor *const tensor = take_managed(capsule, view);
+    if (tensor == NULL) {
         return PyErr_Occurred() == NULL &&
                hy3d_py_type_error("%s.__dlpack__() gave no fresh 'dltensor' capsule but %R.", name,
                                   (PyObject *)Py_TYPE(capsule));
     }
-    view->managed = managed;
-    return fill_from_dlpack(&managed->dl_tensor, name, view);
+    return (view->versioned == NULL || check_versioned(view->versioned, name, writable)) &&
+           fill_from_dlpack(tensor, name, view);
 }
 
 /* Asks for the device first: a GPU tensor would be refused anyway, but with less of a sentence. */
@@ -142,11 +201,103 @@ static bool check_dlpack_device(PyObject *object, const char *name)
     int64_t pair[2];
     const bool good = hy3d_py_int64_array(device, "__dlpack_device__()", 2, pair);
     Py_DECREF(device);
-    return good && (host_device(pair[0]) || refuse_device(name, pair[0]));
+    return good && (host_device(pair[0]) || refuse_device(name, pair[0], pair[1]));
 }
 
-/* Replaces the producer's exception by a sentence that quotes it. */
-static void explain_refusal(const char *name)
+/* -1 an exception that must pass; 0 without the attribute, or where it fails; 1 with it. */
+static int get_attribute(PyObject *object, const char *attribute, PyObject **out)
+{
+    *out = PyObject_GetAttrString(object, attribute);
+    if (*out != NULL) {
+        return 1;
+    }
+    if (!hy3d_py_may_skip()) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+/* The same of `object.method() is True`. */
+static int says_true(PyObject *object, const char *method)
+{
+    PyObject *function = NULL;
+    const int has = get_attribute(object, method, &function);
+    if (has <= 0) {
+        return has;
+    }
+    PyObject *const answer = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    if (answer == NULL) {
+        if (!hy3d_py_may_skip()) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    const int is_true = answer == Py_True;
+    Py_DECREF(answer);
+    return is_true;
+}
+
+/* DLPack tells addresses alone: torch leaves out that what lies there counts negated. */
+static bool check_negative_bit(PyObject *object, const char *name)
+{
+    const int negative = says_true(object, "is_neg");
+    if (negative > 0) {
+        hy3d_py_value_error("%s is a lazily negated view (torch's negative bit), whose memory holds "
+                            "other values: pass %s.resolve_neg().",
+                            name, name);
+    }
+    return negative == 0;
+}
+
+/* A producer's capsule: of version 1, or of the one before where it knows none. */
+static PyObject *ask_for_capsule(PyObject *method)
+{
+    PyObject *const none = PyTuple_New(0);
+    PyObject *const version = Py_BuildValue("{s:(ii)}", "max_version", DL_MAJOR, DL_MINOR);
+    PyObject *capsule = NULL;
+    if (none != NULL && version != NULL) {
+        capsule = PyObject_Call(method, none, version);
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear();
+            capsule = PyObject_CallNoArgs(method);
+        }
+    }
+    Py_XDECREF(version);
+    Py_XDECREF(none);
+    return capsule;
+}
+
+/* What an object's layout is called, where it has one that is not strided; else NULL. */
+static PyObject *odd_layout(PyObject *object)
+{
+    PyObject *layout = NULL;
+    if (get_attribute(object, "layout", &layout) <= 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *text = PyObject_Str(layout);
+    Py_DECREF(layout);
+    if (text == NULL || PyUnicode_CompareWithASCIIString(text, "torch.strided") == 0) {
+        PyErr_Clear();
+        Py_CLEAR(text);
+    }
+    return text;
+}
+
+static bool requires_grad(PyObject *object)
+{
+    PyObject *value = NULL;
+    const bool is_true = get_attribute(object, "requires_grad", &value) > 0 && value == Py_True;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return is_true;
+}
+
+/* Replaces the producer's exception by a sentence that quotes it and says what helps. */
+static void explain_refusal(PyObject *object, const char *name)
 {
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
         return;
@@ -156,25 +307,41 @@ static void explain_refusal(const char *name)
     PyObject *trace = NULL;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
-    PyErr_Format(PyExc_ValueError,
-                 "%s could not be read through DLPack (%S). A tensor that requires grad must be "
-                 "detached first: the C core has no backward pass.",
-                 name, value == NULL ? Py_None : value);
+    PyObject *const said = value == NULL ? Py_None : value;
+    PyObject *const layout = odd_layout(object);
+    if (layout != NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s could not be read through DLPack (%S). Its layout is %S, and the C core "
+                     "takes dense arrays: pass %s.to_dense().",
+                     name, said, layout, name);
+    } else if (requires_grad(object)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s could not be read through DLPack (%S). A tensor that requires grad must be "
+                     "detached first: the C core has no backward pass.",
+                     name, said);
+    } else {
+        PyErr_Format(PyExc_ValueError,
+                     "%s could not be read through DLPack (%S). The C core takes dense arrays of "
+                     "f32, f64, f16 or bf16 in CPU memory.",
+                     name, said);
+    }
+    Py_XDECREF(layout);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(trace);
 }
 
-static bool acquire_dlpack(PyObject *object, const char *name, hy3d_py_view *view)
+static bool acquire_dlpack(PyObject *object, PyObject *method, const char *name, bool writable,
+                           hy3d_py_view *view)
 {
-    if (!check_dlpack_device(object, name)) {
+    if (!check_dlpack_device(object, name) || !check_negative_bit(object, name)) {
         return false;
     }
-    PyObject *const capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
+    PyObject *const capsule = ask_for_capsule(method);
     if (capsule == NULL) {
         return false;
     }
-    const bool good = consume_capsule(capsule, name, view);
+    const bool good = consume_capsule(capsule, name, writable, view);
     Py_DECREF(capsule);
     return good;
 }
@@ -212,7 +379,7 @@ static bool acquire_buffer(PyObject *object, const char *name, bool writable, hy
     if (PyObject_GetBuffer(object, &view->buffer, flags) != 0) {
         if (writable && hy3d_py_may_skip()) {
             PyErr_Clear();
-            hy3d_py_value_error("%s is read-only: results cannot be written there.", name);
+            refuse_read_only(name);
         }
         return false;
     }
@@ -244,24 +411,10 @@ static bool acquire_buffer(PyObject *object, const char *name, bool writable, hy
     return true;
 }
 
-/* -1 an exception that must pass, 0 without the attribute, 1 with it. */
-static int has_dlpack(PyObject *object)
-{
-    PyObject *const method = PyObject_GetAttrString(object, "__dlpack__");
-    if (method != NULL) {
-        Py_DECREF(method);
-        return 1;
-    }
-    if (!hy3d_py_may_skip()) {
-        return -1;
-    }
-    PyErr_Clear();
-    return 0;
-}
-
 static bool acquire(PyObject *object, const char *name, bool writable, hy3d_py_view *view)
 {
-    const int dlpack = has_dlpack(object);
+    PyObject *method = NULL;
+    const int dlpack = get_attribute(object, "__dlpack__", &method);
     if (dlpack < 0) {
         return false;
     }
@@ -274,14 +427,16 @@ static bool acquire(PyObject *object, const char *name, bool writable, hy3d_py_v
         }
         return acquire_buffer(object, name, writable, view);
     }
-    if (acquire_dlpack(object, name, view)) {
+    const bool good = acquire_dlpack(object, method, name, writable, view);
+    Py_DECREF(method);
+    if (good) {
         return true;
     }
-    /* NumPy refuses DLPack for read-only arrays; their buffer serves as well. */
-    const bool retry = view->managed == NULL && PyErr_ExceptionMatches(PyExc_BufferError) &&
-                       PyObject_CheckBuffer(object);
+    /* NumPy before 2.1 refuses DLPack for read-only arrays; their buffer serves as well. */
+    const bool retry = view->managed == NULL && view->versioned == NULL &&
+                       PyErr_ExceptionMatches(PyExc_BufferError) && PyObject_CheckBuffer(object);
     if (!retry) {
-        explain_refusal(name);
+        explain_refusal(object, name);
         return false;
     }
     PyErr_Clear();
@@ -304,8 +459,10 @@ bool hy3d_py_view_acquire(PyObject *object, const char *name, bool writable, hy3
 void hy3d_py_view_release(hy3d_py_view *view)
 {
     DLManagedTensor *const managed = view->managed;
+    DLManagedTensorVersioned *const versioned = view->versioned;
     const bool has_buffer = view->has_buffer;
     view->managed = NULL;
+    view->versioned = NULL;
     view->has_buffer = false;
     view->tensor.data = NULL;
     /* A deleter may run Python code, which must neither see nor lose an exception of ours. */
@@ -315,6 +472,9 @@ void hy3d_py_view_release(hy3d_py_view *view)
     PyErr_Fetch(&type, &value, &trace);
     if (managed != NULL && managed->deleter != NULL) {
         managed->deleter(managed);
+    }
+    if (versioned != NULL && versioned->deleter != NULL) {
+        versioned->deleter(versioned);
     }
     if (has_buffer) {
         PyBuffer_Release(&view->buffer);

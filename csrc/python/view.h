@@ -6,13 +6,15 @@
 #include "python/core.h"
 
 struct DLManagedTensor;
+struct DLManagedTensorVersioned;
 
 /* The view keeps the memory alive until hy3d_py_view_release; an all-zero view is empty and may be
  * released. tensor.size and stride are filled from the front, the rest being size 1, stride 0. */
 typedef struct hy3d_py_view {
     hy3d_tensor tensor;
     int ndim;
-    struct DLManagedTensor *managed; /* ours to delete, once */
+    struct DLManagedTensor *managed; /* one of the two, or none; ours to delete, once */
+    struct DLManagedTensorVersioned *versioned;
     Py_buffer buffer;
     bool has_buffer;
 } hy3d_py_view;

@@ -1,6 +1,7 @@
 /* A counting sort of faces by tile. Faces are counted in parts that several threads take, and each
  * part writes where the parts before it end: so every list is in order of faces. */
 #include "base/parallel.h"
+#include "raster/checks.h"
 #include "raster/internal.h"
 
 #define LOOK 65536 /* faces between two looks at the cancel flag */
@@ -57,7 +58,10 @@ static hy3d_status count_grain(void *argument, int64_t part, uint32_t slot)
         if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
             return HY3D_ERR_CANCELLED;
         }
-        const int32_t *const corner = job->triangles + 3 * i;
+        int32_t corner[3];
+        for (int k = 0; k < 3; k++) {
+            corner[k] = hy3d__read_i32(job->triangles + 3 * i + k);
+        }
         if ((uint64_t)corner[0] >= vertices || (uint64_t)corner[1] >= vertices ||
             (uint64_t)corner[2] >= vertices) {
             return HY3D_ERR_INVALID_ARGUMENT;

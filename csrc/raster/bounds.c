@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/parallel.h"
+#include "raster/checks.h"
 #include "raster/internal.h"
 
 #define VERTICES_A_GRAIN 8192
@@ -42,10 +43,14 @@ static hy3d_status place_grain(void *argument, int64_t grain, uint32_t slot)
     const int64_t end = first + (left < VERTICES_A_GRAIN ? left : VERTICES_A_GRAIN);
     (void)slot;
     for (int64_t i = first; i < end; i++) {
-        if (!finite_vertex(job->clip + 4 * i)) {
+        float v[4];
+        for (int k = 0; k < 4; k++) {
+            v[k] = hy3d__read_f32(job->clip + 4 * i + k);
+        }
+        if (!finite_vertex(v)) {
             return HY3D_ERR_INVALID_ARGUMENT;
         }
-        job->places[i] = place_of(&job->view, job->clip + 4 * i);
+        job->places[i] = place_of(&job->view, v);
     }
     return HY3D_OK;
 }

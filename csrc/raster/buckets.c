@@ -14,27 +14,52 @@ typedef struct sorting {
     hy3d__buckets_pass pass;
     const void *argument;
     int64_t items, chunk;
-    int64_t *cursors; /* a row of buckets->count each chunk */
+    /* Rows of buckets->count: of each chunk where its places begin (at first how many they are),
+     * one more for where the last chunk's end, and of each slot how far it has come. */
+    int64_t *starts, *cursors;
     const hy3d_cancel *cancel;
 } sorting;
 
-static hy3d_status sort_grain(void *argument, int64_t grain, uint32_t slot)
+static hy3d_status run_pass(const sorting *s, int64_t chunk, const hy3d__buckets_sink *sink)
 {
-    const sorting *const s = argument;
-    int64_t *const cursor = s->cursors + grain * s->buckets->count;
-    const int64_t begin = grain * s->chunk;
+    const int64_t begin = chunk * s->chunk;
     const int64_t end = s->items - begin < s->chunk ? s->items : begin + s->chunk;
-    (void)slot;
-    if (s->buckets->items == NULL) {
-        memset(cursor, 0, (size_t)s->buckets->count * sizeof *cursor);
-    }
     for (int64_t at = begin; at < end; at += LOOK) {
         if (hy3d_cancel_requested(s->cancel)) {
             return HY3D_ERR_CANCELLED;
         }
-        s->pass(s->argument, at, end - at < LOOK ? end : at + LOOK, cursor, s->buckets->items);
+        s->pass(s->argument, at, end - at < LOOK ? end : at + LOOK, sink);
     }
     return HY3D_OK;
+}
+
+static hy3d_status count_grain(void *argument, int64_t chunk, uint32_t slot)
+{
+    const sorting *const s = argument;
+    const int64_t count = s->buckets->count;
+    const hy3d__buckets_sink sink = {.count = count, .cursor = s->starts + chunk * count};
+    (void)slot;
+    memset(sink.cursor, 0, (size_t)count * sizeof *sink.cursor);
+    return run_pass(s, chunk, &sink);
+}
+
+static hy3d_status put_grain(void *argument, int64_t chunk, uint32_t slot)
+{
+    const sorting *const s = argument;
+    const int64_t count = s->buckets->count;
+    const int64_t *const start = s->starts + chunk * count;
+    const hy3d__buckets_sink sink = {.count = count,
+                                     .cursor = s->cursors + slot * count,
+                                     .end = start + count,
+                                     .items = s->buckets->items};
+    memcpy(sink.cursor, start, (size_t)count * sizeof *start);
+    const hy3d_status status = run_pass(s, chunk, &sink);
+    for (int64_t b = 0; b < count; b++) {
+        while (sink.cursor[b] < sink.end[b]) {
+            sink.items[sink.cursor[b]++] = HY3D__NO_ITEM;
+        }
+    }
+    return status;
 }
 
 /* Counts become places: buckets in order, and in a bucket chunks in order. */
@@ -45,10 +70,11 @@ static void place(const sorting *s, int64_t chunks)
     for (int64_t b = 0; b < count; b++) {
         s->buckets->first[b] = next;
         for (int64_t c = 0; c < chunks; c++) {
-            const int64_t n = s->cursors[c * count + b];
-            s->cursors[c * count + b] = next;
+            const int64_t n = s->starts[c * count + b];
+            s->starts[c * count + b] = next;
             next += n;
         }
+        s->starts[chunks * count + b] = next;
     }
     s->buckets->first[count] = next;
 }
@@ -64,7 +90,7 @@ static hy3d_status get(hy3d_context *context, int64_t elements, size_t bytes, vo
 
 static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots)
 {
-    hy3d_status status = hy3d__parallel_for(context, chunks, slots, s->cancel, sort_grain, s);
+    hy3d_status status = hy3d__parallel_for(context, chunks, slots, s->cancel, count_grain, s);
     if (status != HY3D_OK) {
         return status;
     }
@@ -75,7 +101,7 @@ static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint3
         return status;
     }
     s->buckets->items = memory;
-    return hy3d__parallel_for(context, chunks, slots, s->cancel, sort_grain, s);
+    return hy3d__parallel_for(context, chunks, slots, s->cancel, put_grain, s);
 }
 
 hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t count,
@@ -98,13 +124,14 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
         return status;
     }
     out->first = memory;
-    status = get(context, chunks, (size_t)count * sizeof(int64_t), &memory);
+    status = get(context, chunks + 1 + slots, (size_t)count * sizeof(int64_t), &memory);
     if (status != HY3D_OK) {
         return status;
     }
-    s.cursors = memory;
+    s.starts = memory;
+    s.cursors = s.starts + (chunks + 1) * count;
     status = sort(context, &s, chunks, slots);
-    hy3d_free(context, s.cursors);
+    hy3d_free(context, s.starts);
     return status;
 }
 

@@ -94,12 +94,6 @@ static hy3d_status run(hy3d_context *context, search *s, uint32_t slots, const h
     return status;
 }
 
-uint32_t hy3d__raster_slots(const hy3d_context *context, uint32_t num_threads)
-{
-    const uint32_t most = hy3d_context_max_threads(context);
-    return num_threads == 0 || num_threads > most ? most : num_threads;
-}
-
 bool hy3d__raster_fits(int64_t a, int64_t b)
 {
     int64_t elements;

@@ -6,11 +6,9 @@
 #include <stdint.h>
 
 #include "hy3d/raster.h"
+#include "kernels/raster.h" /* hy3d__read_index and its kin */
 
 #define HY3D__RASTER_MOST_INDEX INT32_MAX
-
-/* How many threads a call with num_threads takes at most. */
-uint32_t hy3d__raster_slots(const hy3d_context *context, uint32_t num_threads);
 
 /* Whether a dense array of a times b elements of 4 bytes has an address for each. */
 bool hy3d__raster_fits(int64_t a, int64_t b);

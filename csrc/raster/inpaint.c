@@ -15,7 +15,7 @@ enum { FRESH = 1, LACKS = 2 };
 typedef struct inpaint_job {
     const hy3d_vertex_inpaint_desc *desc;
     const float *uv;
-    const int32_t *triangles, *uv_triangles;
+    const int32_t *triangles, *uv_triangles; /* triangles: our own copy, once there is room */
     const hy3d_cancel *cancel;
     float *texture;
     uint8_t *mask;
@@ -50,10 +50,11 @@ static int64_t nearest(float position, int64_t size)
 
 static int64_t texel_of(const inpaint_job *job, int64_t corner)
 {
-    const float *const uv = job->uv + 2 * (int64_t)job->uv_triangles[corner];
+    const int64_t at = hy3d__read_index(&job->uv_triangles[corner], (uint32_t)job->desc->uvs);
+    const float u = hy3d__read_f32(&job->uv[2 * at]), v = hy3d__read_f32(&job->uv[2 * at + 1]);
     const int64_t width = job->desc->width, height = job->desc->height;
-    const int64_t column = nearest(uv[0] * (float)(width - 1), width);
-    const int64_t row = nearest((1.0F - uv[1]) * (float)(height - 1), height);
+    const int64_t column = nearest(u * (float)(width - 1), width);
+    const int64_t row = nearest((1.0F - v) * (float)(height - 1), height);
     return row * width + column;
 }
 
@@ -186,10 +187,22 @@ static hy3d_status make_room(hy3d_context *context, inpaint_job *job)
     }
     if (status == HY3D_OK) {
         memset(job->state, 0, (size_t)desc->vertices);
-        status = get(context, 3 * desc->faces, (int64_t)sizeof(int32_t), &memory[3]);
+        status = get(context, 3 * desc->faces, 2 * (int64_t)sizeof(int32_t), &memory[3]);
         job->open = memory[3];
     }
     return status;
+}
+
+/* Behind the open corners. Both passes over the graph's corners, and what is gone through in
+ * rounds, must be the same mesh, whatever another thread does to the caller's. */
+static void keep_triangles(inpaint_job *job)
+{
+    const int64_t corners = 3 * job->desc->faces;
+    int32_t *const kept = job->open + corners;
+    for (int64_t i = 0; i < corners; i++) {
+        kept[i] = hy3d__read_index(&job->triangles[i], (uint32_t)job->desc->vertices);
+    }
+    job->triangles = kept;
 }
 
 static hy3d_status check_sizes(const hy3d_vertex_inpaint_desc *desc)
@@ -235,6 +248,7 @@ static hy3d_status run(hy3d_context *context, inpaint_job *job, const float *pos
 {
     hy3d_status status = make_room(context, job);
     if (status == HY3D_OK) {
+        keep_triangles(job);
         status = look_at_texels(job);
     }
     if (status == HY3D_OK) {

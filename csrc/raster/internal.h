@@ -108,7 +108,7 @@ struct hy3d__raster_odd {
 };
 /* False where the face covers nothing. */
 bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
-                              const int32_t *triangles, int32_t face, hy3d__raster_odd *out);
+                              const int32_t corner[3], int32_t face, hy3d__raster_odd *out);
 /* Whether it covers nothing of the box: a few tests for many pixels. */
 bool hy3d__raster_odd_misses(const hy3d__raster_odd *odd, const hy3d__raster_box *box,
                              const hy3d__raster_tile *tile);

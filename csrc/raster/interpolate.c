@@ -1,5 +1,5 @@
 /* Attributes of vertices at pixels, in grains of pixels. All indices are looked at before, which
- * costs a tenth of the time: the kernel trusts them. */
+ * costs a tenth of the time; the kernel bounds them again, in case another thread changes them. */
 #include "base/parallel.h"
 #include "hy3d/raster.h"
 #include "kernels/kernels.h"
@@ -10,6 +10,7 @@
 
 typedef struct interpolate_job {
     const hy3d__kernels *kernels;
+    uint32_t vertices, faces;
     int64_t channels, pixels, grain;
     const float *attributes;
     const int32_t *triangles, *face_index;
@@ -23,9 +24,9 @@ static hy3d_status interpolate_grain(void *argument, int64_t grain, uint32_t slo
     const int64_t first = grain * job->grain, left = job->pixels - first;
     const int64_t n = left < job->grain ? left : job->grain;
     (void)slot;
-    job->kernels->interpolate_f32((size_t)n, (size_t)job->channels, job->attributes, job->triangles,
-                                  job->face_index + first, job->barycentric + 3 * first,
-                                  job->out + job->channels * first);
+    job->kernels->interpolate_f32((size_t)n, (size_t)job->channels, job->vertices, job->faces,
+                                  job->attributes, job->triangles, job->face_index + first,
+                                  job->barycentric + 3 * first, job->out + job->channels * first);
     return HY3D_OK;
 }
 
@@ -63,6 +64,8 @@ hy3d_status hy3d_interpolate(hy3d_context *context, int64_t vertices, int64_t ch
     }
     interpolate_job job = {
         .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+        .vertices = (uint32_t)vertices,
+        .faces = (uint32_t)faces,
         .channels = channels,
         .pixels = pixels,
         .attributes = attributes,
@@ -75,7 +78,7 @@ hy3d_status hy3d_interpolate(hy3d_context *context, int64_t vertices, int64_t ch
     if (status != HY3D_OK) {
         return status;
     }
-    const uint32_t slots = hy3d__raster_slots(context, num_threads);
+    const uint32_t slots = hy3d__slots(context, num_threads);
     status = hy3d__raster_check_indices(context, faces, 3, triangles, (uint32_t)vertices, slots,
                                         cancel, problem_out);
     if (status == HY3D_OK) {

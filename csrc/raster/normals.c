@@ -14,7 +14,7 @@
 enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16, LOOK = 65536 };
 
 typedef struct normals_job {
-    int64_t vertices;
+    uint32_t vertices;
     int shift; /* a run has 2^shift vertices */
     const float *positions;
     const int32_t *triangles;
@@ -48,22 +48,20 @@ static double dot(vector a, vector b)
 }
 
 /* To each run once, though several corners may lie in it. */
-static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_t *cursor,
-                        int32_t *items)
+static void bucket_pass(const void *argument, int64_t begin, int64_t end,
+                        const hy3d__buckets_sink *given)
 {
     const normals_job *const job = argument;
+    const hy3d__buckets_sink sink = *given; /* ours: no store can change it */
     for (int64_t f = begin; f < end; f++) {
         const int32_t *const corner = job->triangles + 3 * f;
-        const int32_t run[3] = {corner[0] >> job->shift, corner[1] >> job->shift,
-                                corner[2] >> job->shift};
+        int32_t run[3];
         for (int k = 0; k < 3; k++) {
+            run[k] = hy3d__read_i32(&corner[k]) >> job->shift;
             if ((k > 0 && run[k] == run[0]) || (k > 1 && run[k] == run[1])) {
                 continue;
             }
-            if (items != NULL) {
-                items[cursor[run[k]]] = (int32_t)f;
-            }
-            cursor[run[k]]++;
+            hy3d__buckets_put(&sink, run[k], f);
         }
     }
 }
@@ -81,7 +79,10 @@ static double weight_of(const normals_job *job, const int32_t *corner, int k, do
 
 static void add_face(const normals_job *job, int64_t face, int64_t first, int64_t n, double *sums)
 {
-    const int32_t *const corner = job->triangles + 3 * face;
+    int32_t corner[3];
+    for (int k = 0; k < 3; k++) {
+        corner[k] = hy3d__read_index(&job->triangles[3 * face + k], job->vertices);
+    }
     const vector normal = cross(difference(job, corner[1], corner[0]),
                                 difference(job, corner[2], corner[0]));
     const double length = sqrt(dot(normal, normal));
@@ -100,7 +101,7 @@ static void add_face(const normals_job *job, int64_t face, int64_t first, int64_
 static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const normals_job *const job = argument;
-    const int64_t first = grain << job->shift, left = job->vertices - first;
+    const int64_t first = grain << job->shift, left = (int64_t)job->vertices - first;
     const int64_t most = (int64_t)1 << job->shift, n = left < most ? left : most;
     double *const sums = job->sums + 3 * most * (int64_t)slot;
     memset(sums, 0, (size_t)(3 * n) * sizeof *sums);
@@ -108,7 +109,9 @@ static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
         if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
             return HY3D_ERR_CANCELLED; /* one run may have all faces */
         }
-        add_face(job, job->buckets.items[i], first, n, sums);
+        if (job->buckets.items[i] != HY3D__NO_ITEM) {
+            add_face(job, job->buckets.items[i], first, n, sums);
+        }
     }
     float *const normals = job->normals + 3 * first;
     for (int64_t i = 0; i < n; i++) {
@@ -129,7 +132,7 @@ static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, u
     while (job->shift < MOST_SHIFT && job->vertices >> job->shift > LEAST_RUNS) {
         job->shift++;
     }
-    const int64_t runs = ((job->vertices - 1) >> job->shift) + 1;
+    const int64_t runs = (int64_t)((job->vertices - 1) >> job->shift) + 1;
     slots = runs < (int64_t)slots ? (uint32_t)runs : slots;
     hy3d_status status =
         hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots, job->cancel,
@@ -164,7 +167,7 @@ hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t
     if (!is_sane) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    const uint32_t slots = hy3d__raster_slots(context, num_threads);
+    const uint32_t slots = hy3d__slots(context, num_threads);
     hy3d_status status = hy3d__raster_check_indices(context, faces, 3, triangles,
                                                     (uint32_t)vertices, slots, cancel, problem_out);
     if (status == HY3D_OK) {
@@ -174,7 +177,7 @@ hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t
     if (status != HY3D_OK || vertices == 0) {
         return status;
     }
-    normals_job job = {.vertices = vertices,
+    normals_job job = {.vertices = (uint32_t)vertices,
                        .positions = positions,
                        .triangles = triangles,
                        .weighting = weighting,

@@ -23,10 +23,9 @@ static double exact_edge(const float *const v[3], int i, double p, double q, dou
 }
 
 bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
-                              const int32_t *triangles, int32_t face, hy3d__raster_odd *out)
+                              const int32_t corner[3], int32_t face, hy3d__raster_odd *out)
 {
     int positive = 0, negative = 0;
-    const int32_t *const corner = triangles + 3 * (int64_t)face;
     for (int i = 0; i < 3; i++) {
         out->v[i] = clip + 4 * (int64_t)corner[i];
         positive += out->v[i][3] > 0;

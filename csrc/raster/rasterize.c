@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/checked.h"
+#include "base/parallel.h"
 #include "raster/checks.h"
 #include "raster/internal.h"
 
@@ -111,7 +112,7 @@ static void plan_work(hy3d__raster_job *job)
 {
     const hy3d_raster_desc *const desc = job->desc;
     const int64_t by_faces = desc->faces / LEAST_PART_FACES + 1;
-    job->slots = hy3d__raster_slots(job->context, desc->num_threads);
+    job->slots = hy3d__slots(job->context, desc->num_threads);
     job->tiles_across = (desc->width + HY3D__TILE - 1) / HY3D__TILE;
     job->tiles = job->tiles_across * ((desc->height + HY3D__TILE - 1) / HY3D__TILE);
     const int64_t by_tiles = MOST_COUNTERS / (job->tiles + 1) + 1;

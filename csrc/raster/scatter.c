@@ -34,44 +34,46 @@ typedef struct target {
     double right, below;
 } target;
 
-INLINE bool is_left_out(const scatter_job *job, int64_t point)
+/* False for a point that is left out. The target lies in the texture, whatever another thread
+ * does to the arrays. */
+INLINE bool aim(const scatter_job *job, int64_t point, target *to, double *weight)
 {
-    const float u = job->uv[2 * point], v = job->uv[2 * point + 1];
-    return u < 0.0F || u > 1.0F || v < 0.0F || v > 1.0F ||
-           (job->weights != NULL && !(job->weights[point] > 0.0F));
-}
-
-INLINE target target_of(const scatter_job *job, int64_t point)
-{
+    const float u = hy3d__read_f32(&job->uv[2 * point]);
+    const float v = hy3d__read_f32(&job->uv[2 * point + 1]);
+    const float w = job->weights != NULL ? hy3d__read_f32(&job->weights[point]) : 1.0F;
+    if (!(u >= 0.0F && u <= 1.0F && v >= 0.0F && v <= 1.0F && w > 0.0F)) {
+        return false;
+    }
     /* 24 bits by 15: exact. */
-    double x = (double)job->uv[2 * point] * (double)(job->desc->width - 1);
-    double y = (double)job->uv[2 * point + 1] * (double)(job->desc->height - 1);
+    double x = (double)u * (double)(job->desc->width - 1);
+    double y = (double)v * (double)(job->desc->height - 1);
     if (job->desc->filter == HY3D_SCATTER_NEAREST) {
         x = (double)(int64_t)(x + 0.5);
         y = (double)(int64_t)(y + 0.5);
     }
-    target to = {(int64_t)x, (int64_t)y, 0, 0};
-    to.right = x - (double)to.column;
-    to.below = y - (double)to.row;
-    return to;
+    to->column = (int64_t)x;
+    to->row = (int64_t)y;
+    to->right = x - (double)to->column;
+    to->below = y - (double)to->row;
+    *weight = (double)w;
+    return true;
 }
 
-static void bucket_pass(const void *argument, int64_t begin, int64_t end, int64_t *cursor,
-                        int32_t *items)
+static void bucket_pass(const void *argument, int64_t begin, int64_t end,
+                        const hy3d__buckets_sink *given)
 {
     const scatter_job *const job = argument;
+    const hy3d__buckets_sink sink = *given; /* ours: no store can change it */
     for (int64_t i = begin; i < end; i++) {
-        if (is_left_out(job, i)) {
+        target to;
+        double weight;
+        if (!aim(job, i, &to, &weight)) {
             continue;
         }
-        const target to = target_of(job, i);
         const int64_t band = to.row >> job->shift;
         const int64_t last = to.below > 0 ? (to.row + 1) >> job->shift : band;
         for (int64_t b = band; b <= last; b++) {
-            if (items != NULL) {
-                items[cursor[b]] = (int32_t)i;
-            }
-            cursor[b]++;
+            hy3d__buckets_put(&sink, b, i);
         }
     }
 }
@@ -108,13 +110,16 @@ INLINE void add_points(const scatter_job *job, int64_t channels, int64_t band, d
         }
         const int64_t point = job->buckets.items[i];
         const float *const value = job->values + channels * point;
-        const double weight = job->weights != NULL ? (double)job->weights[point] : 1.0;
-        const target to = target_of(job, point);
+        target to;
+        double weight;
+        if (point == HY3D__NO_ITEM || !aim(job, point, &to, &weight)) {
+            continue;
+        }
         const int64_t row = to.row - top;
-        if (row >= 0) {
+        if (row >= 0 && row < rows) {
             add_row(value, channels, &to, weight * (1.0 - to.below), sums + row * pitch);
         }
-        if (to.below > 0 && row + 1 < rows) {
+        if (to.below > 0 && row >= -1 && row + 1 < rows) {
             add_row(value, channels, &to, weight * to.below, sums + (row + 1) * pitch);
         }
     }
@@ -249,7 +254,7 @@ hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc, c
                        .cancel = cancel,
                        .texture = texture,
                        .total = total};
-    const uint32_t slots = hy3d__raster_slots(context, desc->num_threads);
+    const uint32_t slots = hy3d__slots(context, desc->num_threads);
     status = check_values(context, &job, slots, cancel, problem_out);
     return status == HY3D_OK ? run(context, &job, slots) : status;
 }

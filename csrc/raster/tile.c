@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/parallel.h"
+#include "raster/checks.h"
 #include "raster/internal.h"
 
 /* Pixels a side that an odd face is asked about together: most of them are long and thin. */
@@ -12,6 +13,7 @@
 typedef struct tile_state {
     hy3d__raster_tile tile;
     hy3d__raster_faces faces;
+    int32_t corners[HY3D__FACES][3]; /* of the batch's faces */
 } tile_state;
 
 size_t hy3d__raster_tile_state_bytes(void)
@@ -93,11 +95,12 @@ static void draw_odd_block(const hy3d__raster_odd *odd, const hy3d__raster_box *
     }
 }
 
-static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t face,
+static void draw_odd(const hy3d__raster_job *job, tile_state *state, size_t k,
                      const hy3d__raster_box *box)
 {
     hy3d__raster_odd odd;
-    if (!hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
+    if (!hy3d__raster_odd_prepare(&job->view, job->clip, state->corners[k], state->faces.face[k],
+                                  &odd)) {
         return;
     }
     for (int top = box->top; top <= box->bottom; top += ODD_BLOCK) {
@@ -112,12 +115,13 @@ static void draw_odd(const hy3d__raster_job *job, tile_state *state, int32_t fac
     }
 }
 
-static void draw_doubts(const hy3d__raster_job *job, tile_state *state, int32_t face)
+static void draw_doubts(const hy3d__raster_job *job, tile_state *state, size_t k)
 {
     hy3d__raster_tile *const tile = &state->tile;
     hy3d__raster_odd odd;
     if (tile->doubts == 0 ||
-        !hy3d__raster_odd_prepare(&job->view, job->clip, job->triangles, face, &odd)) {
+        !hy3d__raster_odd_prepare(&job->view, job->clip, state->corners[k], state->faces.face[k],
+                                  &odd)) {
         return;
     }
     for (int i = 0; i < tile->doubts; i++) {
@@ -126,16 +130,32 @@ static void draw_doubts(const hy3d__raster_job *job, tile_state *state, int32_t 
     }
 }
 
+/* The kernel gets a mesh of the batch's faces alone, its indices read once and bounded. */
+static void prepare(const hy3d__raster_job *job, tile_state *state, size_t n)
+{
+    int32_t face[HY3D__FACES];
+    for (size_t k = 0; k < n; k++) {
+        face[k] = state->faces.face[k];
+        state->faces.face[k] = (int32_t)k;
+        for (int i = 0; i < 3; i++) {
+            state->corners[k][i] = hy3d__read_index(job->triangles + 3 * (int64_t)face[k] + i,
+                                                    (uint32_t)job->desc->vertices);
+        }
+    }
+    job->kernels->raster_setup_f64(n, &job->view, job->clip, state->corners[0], &state->faces);
+    memcpy(state->faces.face, face, n * sizeof face[0]);
+}
+
 static void draw_batch(const hy3d__raster_job *job, tile_state *state, size_t n,
                        const hy3d__raster_box *boxes)
 {
-    job->kernels->raster_setup_f64(n, &job->view, job->clip, job->triangles, &state->faces);
+    prepare(job, state, n);
     for (size_t k = 0; k < n; k++) {
         if ((state->faces.odd >> k & 1U) != 0) {
-            draw_odd(job, state, state->faces.face[k], &boxes[k]);
+            draw_odd(job, state, k, &boxes[k]);
         } else if (!misses(job, state, k, &boxes[k])) {
             job->kernels->raster_cover_f64(&job->view, &state->faces, k, &boxes[k], &state->tile);
-            draw_doubts(job, state, state->faces.face[k]);
+            draw_doubts(job, state, k);
         }
     }
 }

@@ -40,7 +40,8 @@ hy3d_status hy3d__tiles_check(const hy3d_tiles_desc *desc)
             return HY3D_ERR_INVALID_ARGUMENT;
         }
     }
-    if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 || desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
+    if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 ||
+        desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
         desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
         desc->level < -1 || desc->level > hy3d__tiles_max_level(desc) || desc->shrink < 0 ||
         desc->shrink == 1 || desc->shrink > HY3D_TILES_MAX_SHRINK) {
@@ -183,7 +184,8 @@ double hy3d__axis_all_decoded(const hy3d__axis *axis, int64_t count)
                      (n - (double)uncut) * (double)axis->reach_before;
     if (axis->reach_after > 0) {
         const int64_t cut = first_tile_from(axis, count, axis->latent - axis->reach_after + 1);
-        const double behind = sum_of_starts(axis, count, count + 1) - sum_of_starts(axis, count, cut);
+        const double behind =
+            sum_of_starts(axis, count, count + 1) - sum_of_starts(axis, count, cut);
         latents += (double)(count + 1 - cut) * (double)axis->latent - behind +
                    (double)(cut - 1) * (double)axis->reach_after;
     }

@@ -82,11 +82,11 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     hy3d__builder b = {.context = context, .request = request, .graph = &request->graph};
     b.shards = shards;
     b.on_host = on_host;
-    void *memory[4] = {NULL, NULL, NULL, NULL};
-    const size_t bytes[4] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
-                             count * sizeof *b.kept_asked,
+    void *memory[5] = {NULL, NULL, NULL, NULL, NULL};
+    const size_t bytes[5] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
+                             count * sizeof *b.kept_asked, count * sizeof *b.kept_known,
                              HY3D__ANSWER_BUCKETS * sizeof *b.buckets};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         const hy3d_status status = hy3d_alloc(context, bytes[i], &memory[i]);
         if (status != HY3D_OK) {
             for (int j = 0; j < i; j++) {
@@ -99,7 +99,8 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     b.states = memory[0];
     b.readers = memory[1];
     b.kept_asked = memory[2];
-    b.buckets = memory[3];
+    b.kept_known = memory[3];
+    b.buckets = memory[4];
     for (int32_t i = 0; i < HY3D__ANSWER_BUCKETS; i++) {
         b.buckets[i] = -1;
     }
@@ -116,6 +117,7 @@ void hy3d__builder_destroy(hy3d__builder *b)
     hy3d_free(b->context, b->states);
     hy3d_free(b->context, b->readers);
     hy3d_free(b->context, b->kept_asked);
+    hy3d_free(b->context, b->kept_known);
     hy3d_free(b->context, b->buckets);
     hy3d_free(b->context, b->answers);
 }
@@ -510,7 +512,8 @@ static void mark_overwrite(hy3d__builder *b, hy3d_step *step)
 
 static bool same_range(const int64_t a[2], const int64_t b[2], int64_t end)
 {
-    return a[1] - a[0] == b[1] - b[0] && (a[0] == 0) == (b[0] == 0) && (a[1] == end) == (b[1] == end);
+    return a[1] - a[0] == b[1] - b[0] && (a[0] == 0) == (b[0] == 0) &&
+           (a[1] == end) == (b[1] == end);
 }
 
 /* Whether two steps of a node, whose source has one size in both their sections, differ in their
@@ -548,8 +551,9 @@ static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_si
     return &b->buckets[hash % HY3D__ANSWER_BUCKETS];
 }
 
-/* What the workspace function says of the step; NULL after an error. */
-static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step)
+/* What the workspace function says of the step; NULL after an error, and where nothing is asked and
+ * nothing is known. */
+static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step, bool is_silent)
 {
     const hy3d_schedule_request *r = b->request;
     const int32_t value = step->node == b->from ? b->from : b->graph->nodes[step->node].source;
@@ -561,6 +565,9 @@ static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step)
             same_question(b, &known->step, step, source)) {
             return known;
         }
+    }
+    if (is_silent) {
+        return NULL;
     }
     GROW(b, b->answers, b->answer_count, b->answer_room);
     if (b->status != HY3D_OK) {
@@ -581,13 +588,14 @@ static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step)
         return NULL;
     }
     *bucket = b->answer_count++;
+    b->kept_known[step->node] = answer->kept_bytes;
     return answer;
 }
 
 void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
 {
     const hy3d__answer *answer =
-        b->request->workspace == NULL || b->status != HY3D_OK ? NULL : answer_to(b, step);
+        b->request->workspace == NULL || b->status != HY3D_OK ? NULL : answer_to(b, step, false);
     step->workspace_bytes = answer == NULL ? 0 : answer->workspace_bytes;
 }
 
@@ -595,15 +603,15 @@ void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
 static void ask(hy3d__builder *b, hy3d_step *step)
 {
     const bool is_idle = has_no_rows(b) && step->op != HY3D_STEP_REDUCE;
-    const hy3d__answer *answer =
-        b->request->workspace == NULL || b->is_silent || is_idle ? NULL : answer_to(b, step);
-    if (answer == NULL) {
+    if (b->request->workspace == NULL || is_idle || b->status != HY3D_OK) {
         return;
     }
-    step->workspace_bytes = answer->workspace_bytes;
+    const hy3d__answer *answer = answer_to(b, step, b->is_silent);
+    step->workspace_bytes = answer == NULL ? 0 : answer->workspace_bytes;
     if (!b->kept_asked[step->node]) {
         b->kept_asked[step->node] = true;
-        b->arrays->kept[b->arrays->step_count - 1] = answer->kept_bytes;
+        b->arrays->kept[b->arrays->step_count - 1] =
+            answer == NULL ? b->kept_known[step->node] : answer->kept_bytes;
     }
 }
 

@@ -65,10 +65,11 @@ typedef struct hy3d__builder {
     hy3d__state *states;      /* one a node */
     int32_t *readers;         /* of all nodes, see first_reader */
     bool *kept_asked;         /* nodes whose first step was */
+    int64_t *kept_known;      /* what nodes keep, as far as it was said; else 0 */
     hy3d__answer *answers;    /* of all programs so far */
     int32_t *buckets;         /* first answers; -1: none */
     int32_t answer_count, answer_room;
-    bool is_silent;           /* nothing is asked: steps have no workspace, nodes keep nothing */
+    bool is_silent;           /* nothing is asked: steps and nodes take what is known already */
     int32_t from, to;         /* nodes: the section's input, and the last one that it runs */
     int32_t output;           /* the value that is given away; -1: none */
     int64_t emitted;          /* frames of it that were */

@@ -9,10 +9,17 @@
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
+/* Of a request: sums of a few of them stay within 63 bits. */
+#define MOST_OWN_BYTES (INT64_C(1) << 59)
 
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static int64_t budget_of(int64_t budget)
@@ -20,7 +27,7 @@ static int64_t budget_of(int64_t budget)
     return budget > 0 ? budget : INT64_MAX;
 }
 
-/* --- checks ------------------------------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 static bool right_rate(double rate)
 {
@@ -54,7 +61,7 @@ static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
 
 static bool right_request(const hy3d_schedule_request *r)
 {
-    const int64_t most = INT64_C(1) << 59;
+    const int64_t most = MOST_OWN_BYTES;
     const int64_t bytes[] = {r->result_bytes, r->kept_bytes, r->margin_bytes, r->device_budget,
                              r->host_budget};
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
@@ -67,10 +74,11 @@ static bool right_request(const hy3d_schedule_request *r)
                                           r->ranks <= HY3D__MAX_RANKS &&
                                           right_rate(r->link_bytes_per_second));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
-           r->input_bytes <= 16 && r->own_bytes >= -1 && r->own_bytes <= most &&
+           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED && r->own_bytes <= most &&
+           (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
-           right_ranks && r->statistic_passes >= 0 &&
-           r->statistic_passes <= 64 && r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
+           right_ranks && r->statistic_passes >= 0 && r->statistic_passes <= 64 &&
+           r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
            right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
            (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
@@ -175,8 +183,8 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     c->fits = fits_budgets(r, c);
 }
 
-/* The VAE's own code: what the request says of it. */
-static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
+/* The VAE's own code, of which `own` bytes are known; -1: nothing is. */
+static hy3d_status whole_cost(const hy3d_schedule *s, int64_t own, hy3d_candidate *c)
 {
     const hy3d_schedule_request *r = &s->request;
     const hy3d_machine *m = r->is_host ? &r->host : &r->device;
@@ -193,12 +201,70 @@ static hy3d_status whole_cost(const hy3d_schedule *s, hy3d_candidate *c)
             return HY3D_ERR_OVERFLOW;
         }
     }
-    c->device_bytes = r->own_bytes < 0 ? 0 : r->own_bytes;
+    c->device_bytes = own < 0 ? 0 : own;
     c->host_bytes = r->is_host ? 0 : r->result_bytes;
-    c->margin_bytes = r->own_bytes < 0 ? 0 : margin_of(r, c);
+    c->margin_bytes = own < 0 ? 0 : margin_of(r, c);
     c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
-    c->fits = r->own_bytes < 0 || fits_budgets(r, c);
+    c->fits = own < 0 || fits_budgets(r, c);
     return HY3D_OK;
+}
+
+static int64_t frame_bytes(const hy3d_schedule_request *r, const hy3d_size *size)
+{
+    int64_t bytes = r->element_bytes;
+    return hy3d__mul_i64(bytes, size->channels, &bytes) &&
+                   hy3d__mul_i64(bytes, size->rows, &bytes) &&
+                   hy3d__mul_i64(bytes, size->columns, &bytes)
+               ? least(bytes, MOST_OWN_BYTES)
+               : MOST_OWN_BYTES;
+}
+
+/* What code that makes whole frames takes at least, however it goes about it: of each convolution a
+ * frame that it reads and one that it makes; the output. */
+static int64_t least_own_bytes(const hy3d_schedule *s)
+{
+    const hy3d_schedule_request *r = &s->request;
+    const hy3d_size *output = &s->sizes[r->graph.count - 1];
+    int64_t bytes = frame_bytes(r, output);
+    bytes = hy3d__mul_i64(bytes, output->frames, &bytes) ? bytes : MOST_OWN_BYTES;
+    for (int32_t i = 0; i < r->graph.count; i++) {
+        const hy3d_node *node = &s->nodes[i];
+        if (node->op == HY3D_OP_CONV &&
+            hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0) {
+            bytes = most(bytes, frame_bytes(r, &s->sizes[node->source]) +
+                                    frame_bytes(r, &s->sizes[i]));
+        }
+    }
+    return least(bytes, MOST_OWN_BYTES);
+}
+
+/* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
+ * tell. */
+static hy3d_status ask_own_bytes(hy3d_schedule *s)
+{
+    hy3d_schedule_request *r = &s->request;
+    const int32_t last = r->graph.count - 1;
+    const hy3d_step step = {
+        .op = HY3D_STEP_OPAQUE,
+        .node = last,
+        .slice = -1,
+        .frames = {0, s->sizes[last].frames},
+        .reads = {0, s->sizes[0].frames},
+        .rows = {0, s->sizes[last].rows},
+        .peer = -1,
+    };
+    int64_t bytes = 0, kept = 0;
+    hy3d_status status =
+        s->own_is_untold ? HY3D_ERR_UNSUPPORTED
+                         : r->workspace(r->user, &step, &s->sizes[0], 0, &bytes, &kept);
+    s->own_is_untold = status == HY3D_ERR_UNSUPPORTED;
+    if (status == HY3D_OK && (bytes < 0 || bytes > MOST_OWN_BYTES)) {
+        status = bytes < 0 ? HY3D_ERR_INVALID_ARGUMENT : HY3D_ERR_OVERFLOW;
+    }
+    if (status == HY3D_OK) {
+        r->own_bytes = most(bytes, least_own_bytes(s));
+    }
+    return status;
 }
 
 /* One rank's program of a candidate, empty after an error. */
@@ -257,7 +323,7 @@ hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_cand
     }
     if (status == HY3D_OK && c->order == HY3D_ORDER_WHOLE) {
         c->steps = 1;
-        status = whole_cost(s, c);
+        status = whole_cost(s, s->request.own_bytes, c);
     } else if (status == HY3D_OK) {
         take_cost(s, &cost, c);
     }
@@ -357,6 +423,14 @@ static int32_t best_of(const hy3d_schedule *s)
     return best;
 }
 
+/* The candidate that was added last goes before all others. */
+static void put_first(hy3d_schedule *s)
+{
+    const hy3d_candidate c = s->candidates[s->count - 1];
+    memmove(s->candidates + 1, s->candidates, (size_t)(s->count - 1) * sizeof c);
+    s->candidates[0] = c;
+}
+
 /* --- with less resident ----------------------------------------------------------------------- */
 
 /* A candidate under one limit, from the programs of all ranks that keep everything. */
@@ -382,22 +456,23 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
 }
 
 /* The fastest of the limits that fit; where none does, the least one. What the smallest budget is
- * is asked of the first limits that the host's budget allows, so it is the same under any budget. */
-static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *all)
+ * is asked of the first limits that the host's budget allows: the same under any budget. */
+static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
+                                  const hy3d_candidate *all)
 {
     hy3d__arrays plain[HY3D__MAX_RANKS] = {{.steps = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
     hy3d_status status = HY3D_OK;
-    int64_t least = 0;
+    int64_t least_bytes = 0;
     for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
         status = build(context, s, all, rank, &plain[rank]);
         if (status == HY3D_OK) {
-            least = most(least, hy3d__least_resident(&s->request, &plain[rank]));
+            least_bytes = most(least_bytes, hy3d__least_resident(&s->request, &plain[rank]));
         }
     }
     for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {
-        const int64_t limit = least + (all->device_bytes - least) / LIMITS * i;
+        const int64_t limit = least_bytes + (all->device_bytes - least_bytes) / LIMITS * i;
         bool allowed = false;
         if (is_bounded && limit > budget_of(s->request.device_budget)) {
             break; /* and so are those behind it */
@@ -487,6 +562,9 @@ static hy3d_status instead_of_chunks(hy3d_context *context, hy3d_schedule *s, in
 {
     const int32_t first = s->count;
     const int64_t before = s->smallest;
+    if (!goes_in_chunks(s) || (best_of(s) >= 0 && !s->request.compiles_all)) {
+        return HY3D_OK;
+    }
     const hy3d_status status = by_layers(context, s, on_host);
     int32_t kept = first;
     for (int32_t i = first; i < s->count; i++) {
@@ -500,27 +578,85 @@ static hy3d_status instead_of_chunks(hy3d_context *context, hy3d_schedule *s, in
 
 static hy3d_status streamed(hy3d_context *context, hy3d_schedule *s, int32_t on_host)
 {
-    hy3d_status status;
     if (goes_in_chunks(s)) {
-        status = by_chunks(context, s, on_host, HY3D_ORDER_CHUNKS);
-        if (status == HY3D_OK && (s->request.compiles_all || best_of(s) < 0)) {
-            status = instead_of_chunks(context, s, on_host);
-        }
-        return status;
+        return by_chunks(context, s, on_host, HY3D_ORDER_CHUNKS);
     }
-    status = by_layers(context, s, on_host);
-    if (status == HY3D_OK && s->cut.node > 0 && s->cut.group_norms == 0) {
-        status = by_chunks(context, s, on_host, HY3D_ORDER_PREFIX);
-    }
-    return status;
+    const hy3d_status status = by_layers(context, s, on_host);
+    const bool cuts = s->cut.node > 0 && s->cut.group_norms == 0;
+    return status == HY3D_OK && cuts ? by_chunks(context, s, on_host, HY3D_ORDER_PREFIX) : status;
 }
 
+static hy3d_candidate whole_candidate(void)
+{
+    return (hy3d_candidate){.strategy = HY3D_STRATEGY_WHOLE,
+                            .order = HY3D_ORDER_WHOLE,
+                            .is_exact = 1,
+                            .resident_bytes = -1};
+}
+
+/* Looks at the VAE's own code, which stands before all others. */
 static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
 {
     const bool alone = s->request.strategies == 1u << HY3D_STRATEGY_WHOLE;
-    hy3d_candidate c = {.strategy = HY3D_STRATEGY_WHOLE, .order = HY3D_ORDER_WHOLE, .is_exact = 1};
-    c.resident_bytes = -1;
-    return s->request.own_bytes >= 0 || alone ? hy3d__look_at(context, s, &c) : HY3D_OK;
+    const int32_t before = s->count;
+    hy3d_candidate c = whole_candidate();
+    if (hy3d__has_failed(s, &c)) {
+        return HY3D_OK;
+    }
+    hy3d_status status = HY3D_OK;
+    if (s->request.own_bytes == HY3D_OWN_BYTES_ASKED) {
+        status = ask_own_bytes(s);
+    } else if (s->request.own_bytes < 0 && !alone) {
+        return HY3D_OK;
+    }
+    status = status == HY3D_OK ? hy3d__look_at(context, s, &c) : status;
+    if (status == HY3D_OK && s->count > before) {
+        put_first(s);
+    }
+    return status == HY3D_ERR_UNSUPPORTED || status == HY3D_ERR_OVERFLOW ? HY3D_OK : status;
+}
+
+hy3d_status hy3d__look_at_whole(hy3d_schedule *s, hy3d_candidate *c)
+{
+    hy3d_status status = ask_own_bytes(s);
+    if (status == HY3D_OK) {
+        c->is_bound = 0;
+        c->steps = 1;
+        status = whole_cost(s, s->request.own_bytes, c);
+    }
+    c->status = (int32_t)status;
+    hy3d__note_smallest(s, c);
+    return hy3d__is_fatal(status) && status != HY3D_ERR_UNSUPPORTED ? status : HY3D_OK;
+}
+
+/* The same where its bytes are asked for: only where they decide. Its seconds are known, so they do
+ * not where something exact that is faster fits, nor where the least that it can take does not. */
+static hy3d_status whole_if_it_decides(hy3d_context *context, hy3d_schedule *s)
+{
+    hy3d_candidate c = whole_candidate();
+    const int32_t best = best_of(s);
+    if (hy3d__has_failed(s, &c) || s->own_is_untold) {
+        return HY3D_OK;
+    }
+    const hy3d_status status = whole_cost(s, least_own_bytes(s), &c);
+    if (status != HY3D_OK) {
+        return HY3D_OK; /* too much to be counted, and so it would be with its bytes */
+    }
+    if (best >= 0 && rank_of(s, &s->candidates[best]) == 0 &&
+        s->candidates[best].seconds < c.seconds) {
+        return HY3D_OK;
+    }
+    if (c.fits) {
+        return whole(context, s);
+    }
+    c.is_bound = 1;
+    c.macs = c.steps = 0;
+    c.seconds = 0;
+    const hy3d_status added = hy3d__append(context, &s->candidates, &s->count, &s->room, &c);
+    if (added == HY3D_OK) {
+        put_first(s);
+    }
+    return added;
 }
 
 /* --- the choice ------------------------------------------------------------------------------- */
@@ -533,12 +669,21 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     s->chosen = -1;
     s->smallest = INT64_MAX;
     const bool is_alone = s->shards.ranks == 1;
-    if (is_alone && hy3d__allows(s, HY3D_STRATEGY_WHOLE)) {
+    const bool owns = is_alone && hy3d__allows(s, HY3D_STRATEGY_WHOLE);
+    const bool asks = s->request.own_bytes == HY3D_OWN_BYTES_ASKED && !goes_on;
+    const bool streams = hy3d__allows(s, HY3D_STRATEGY_STREAMED) &&
+                         (is_alone || !(s->has_opaque || s->has_frame_norms));
+    if (owns && !asks) {
         status = whole(context, s);
     }
-    if (status == HY3D_OK && hy3d__allows(s, HY3D_STRATEGY_STREAMED) &&
-        (is_alone || !(s->has_opaque || s->has_frame_norms))) {
+    if (status == HY3D_OK && streams) {
         status = streamed(context, s, 0);
+    }
+    if (status == HY3D_OK && owns && asks) {
+        status = whole_if_it_decides(context, s);
+    }
+    if (status == HY3D_OK && streams) {
+        status = instead_of_chunks(context, s, 0);
     }
     if (!is_alone) {
         return status;
@@ -549,6 +694,7 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     const bool host = hy3d__allows(s, HY3D_STRATEGY_HOST);
     if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
         status = streamed(context, s, 1);
+        status = status == HY3D_OK ? instead_of_chunks(context, s, 1) : status;
     }
     if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
         status = hy3d__search_tiles(context, s, 1);
@@ -724,7 +870,7 @@ const hy3d_program *hy3d_schedule_program(const hy3d_schedule *s)
     return s->chosen < 0 ? NULL : &s->program;
 }
 
-/* --- after a failure --------------------------------------------------------------------------- */
+/* --- after a failure -------------------------------------------------------------------------- */
 
 /* Less than what was planned with and what was there: seven tenths. */
 static int64_t lowered(int64_t budget, int64_t planned)
@@ -736,7 +882,8 @@ static int64_t lowered(int64_t budget, int64_t planned)
 
 static bool takes_less(const hy3d_candidate *now, const hy3d_candidate *before, bool of_host)
 {
-    return of_host ? now->host_bytes < before->host_bytes : now->device_bytes < before->device_bytes;
+    return of_host ? now->host_bytes < before->host_bytes
+                   : now->device_bytes < before->device_bytes;
 }
 
 /* Another program, without the one that failed. `why`: HY3D_ERR_UNSUPPORTED where no kernel is. */
@@ -779,7 +926,10 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
     if (context == NULL || s == NULL || action_out == NULL || s->chosen < 0 || attempts < 1) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    if (reason == HY3D_REASON_REFUSED || (memory && attempts < HY3D_STEP_ATTEMPTS)) {
+    /* Of the VAE's own code the one step is the whole decode. */
+    const int32_t most =
+        s->candidates[s->chosen].order == HY3D_ORDER_WHOLE ? 1 : HY3D_STEP_ATTEMPTS;
+    if (reason == HY3D_REASON_REFUSED || (memory && attempts < most)) {
         *action_out = HY3D_ACTION_STEP_AGAIN;
         return HY3D_OK;
     }

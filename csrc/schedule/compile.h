@@ -21,6 +21,7 @@ struct hy3d_schedule {
     hy3d_cut cut;
     hy3d__shards shards;
     bool has_group_norms, has_frame_norms, has_opaque, can_tile;
+    bool own_is_untold;            /* nobody can tell what the VAE's own code takes */
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */
     hy3d_candidate *failed;      /* those that a fallback gave up */
@@ -82,6 +83,8 @@ hy3d_status hy3d__append(hy3d_context *context, hy3d_candidate **list, int32_t *
                          int32_t *room, const hy3d_candidate *candidate);
 /* The smallest budget, now that the candidate is known, too. */
 void hy3d__note_smallest(hy3d_schedule *schedule, const hy3d_candidate *candidate);
+/* Asks what the VAE's own code takes that was given up for the least that it can. */
+hy3d_status hy3d__look_at_whole(hy3d_schedule *schedule, hy3d_candidate *candidate);
 /* Compiles one that has not failed and adds it to the candidates. Only a fatal error is one. */
 hy3d_status hy3d__look_at(hy3d_context *context, hy3d_schedule *schedule,
                           hy3d_candidate *candidate);

@@ -172,7 +172,8 @@ int64_t hy3d__projection_macs(const hy3d_node *node, const hy3d_size *size, int6
                               int64_t count)
 {
     int64_t macs = count;
-    const bool fits = hy3d__mul_i64(macs, frames, &macs) && hy3d__mul_i64(macs, size->rows, &macs) &&
+    const bool fits = hy3d__mul_i64(macs, frames, &macs) &&
+                      hy3d__mul_i64(macs, size->rows, &macs) &&
                       hy3d__mul_i64(macs, size->columns, &macs) &&
                       hy3d__mul_i64(macs, node->channels, &macs) &&
                       hy3d__mul_i64(macs, node->width, &macs);
@@ -361,7 +362,7 @@ static int32_t lonely_from(const hy3d_graph *graph, int32_t from)
 }
 
 /* How far a cut is felt along one axis, counted in rows (columns) of the cut's value, and those of
- * each value for one of the input: doubles, which hold the quotients of small powers of two exactly.
+ * each value for one of the input: doubles, which hold quotients of small powers of two exactly.
  */
 typedef struct reached {
     double far, scale;

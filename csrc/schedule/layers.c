@@ -20,7 +20,7 @@ static int64_t frames_in(const hy3d__builder *b, int64_t frame_bytes)
     return most(1, b->slice_bytes / most(frame_bytes, 1));
 }
 
-/* Brings frames 0 .. stop of `value` where it is the section's input, which enters as it is read. */
+/* Brings frames 0 .. stop of `value` if it is the section's input, which enters as it is read. */
 static void require(hy3d__builder *b, int32_t value, int64_t stop)
 {
     const hy3d__state *state = &b->states[value];
@@ -72,7 +72,8 @@ static int64_t conv_stop(const hy3d__builder *b, int32_t index)
         if (end <= at) {
             break;
         }
-        if (own > state->own && own >= smallest && own < stop && hy3d__frames_result(f, own) == end) {
+        if (own > state->own && own >= smallest && own < stop &&
+            hy3d__frames_result(f, own) == end) {
             return own;
         }
         at = end;

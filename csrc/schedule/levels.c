@@ -257,6 +257,26 @@ static hy3d_status replace(hy3d_context *context, hy3d_schedule *s, const hy3d_c
     return HY3D_OK;
 }
 
+/* Compiles one of them to the end, unless a part of it takes what something else does. */
+static hy3d_status look_at_given_up(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+{
+    hy3d_status status = HY3D_OK;
+    bool may_fit = false;
+    for (int32_t part = HY3D__TILES_PEAKS;
+         part <= HY3D__TILES_LARGEST && status == HY3D_OK &&
+         hy3d__needed_budget(&s->request, c) < s->smallest;
+         part++) {
+        status = look_at_part(context, s, (hy3d__tiles_part)part, c, &may_fit);
+    }
+    if (status == HY3D_OK && hy3d__needed_budget(&s->request, c) < s->smallest) {
+        c->is_bound = 0;
+        status = hy3d__compile_one(context, s, c);
+        status = hy3d__is_fatal(status) ? status : HY3D_OK;
+        hy3d__note_smallest(s, c);
+    }
+    return status;
+}
+
 hy3d_status hy3d__find_smallest(hy3d_context *context, hy3d_schedule *s)
 {
     given_up list = {.levels = NULL};
@@ -266,6 +286,11 @@ hy3d_status hy3d__find_smallest(hy3d_context *context, hy3d_schedule *s)
         if (hy3d__allows(s, strategies[i]) && status == HY3D_OK) {
             status = list_given_up(context, s, i, &list);
         }
+    }
+    const hy3d_candidate whole = {.strategy = HY3D_STRATEGY_WHOLE};
+    const int32_t own = place_of(s, &whole);
+    if (status == HY3D_OK && own >= 0 && s->candidates[own].is_bound) {
+        status = hy3d__append(context, &list.levels, &list.count, &list.room, &s->candidates[own]);
     }
     while (status == HY3D_OK && list.count > 0) {
         int32_t least = 0;
@@ -277,14 +302,8 @@ hy3d_status hy3d__find_smallest(hy3d_context *context, hy3d_schedule *s)
         if (hy3d__needed_budget(&s->request, &c) >= s->smallest) {
             break;
         }
-        bool may_fit = false;
-        status = look_at_part(context, s, HY3D__TILES_LARGEST, &c, &may_fit);
-        if (status == HY3D_OK && hy3d__needed_budget(&s->request, &c) < s->smallest) {
-            c.is_bound = 0;
-            status = hy3d__compile_one(context, s, &c);
-            status = hy3d__is_fatal(status) ? status : HY3D_OK;
-            hy3d__note_smallest(s, &c);
-        }
+        status = c.order == HY3D_ORDER_WHOLE ? hy3d__look_at_whole(s, &c)
+                                             : look_at_given_up(context, s, &c);
         status = status == HY3D_OK ? replace(context, s, &c) : status;
         list.levels[least] = list.levels[--list.count];
     }

@@ -205,7 +205,7 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
 }
 
 /* How many sections have the steps of each, in `times`: 0 where an earlier one has, which stands
- * for all. `owners`: room for as many; those that have steps of their own, in the order of these. */
+ * for all. `owners`: room for as many; those that have steps of their own, in their order. */
 static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners)
 {
     int32_t count = 0;
@@ -630,7 +630,7 @@ static hy3d_status sort_events(hy3d_context *context, spill *s)
     return HY3D_OK;
 }
 
-/* --- the program with its copies --------------------------------------------------------------- */
+/* --- the program with its copies -------------------------------------------------------------- */
 
 static hy3d_status copy_array(hy3d_context *context, const void *from, size_t bytes, void **to_out)
 {

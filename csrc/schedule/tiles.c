@@ -44,7 +44,7 @@ static hy3d_status grain_cost(const hy3d_tiles_desc *desc, const hy3d__axis axes
     return HY3D_OK;
 }
 
-/* Makes smaller the axis whose largest tile is longest as counted in its own boundaries (`reach`, the
+/* Makes smaller the axis whose largest tile is longest counted in its own boundaries (`reach`, the
  * latents that overlap, halo and warm-up add), of those that can be cut: there a boundary costs
  * the smallest share. Halving the tile that is longest in frames or pixels decodes 31 % more for
  * the same budget (tests/bench/split_rules.py, 1078 decodes of usual sizes), because it cuts a

@@ -161,7 +161,7 @@ def _compare(report: CpuDecodeReport, kept: dict[str, Tensor]) -> None:
 
 
 def _subject(model: str, settings: CpuDecodeSettings) -> tuple[Any, Tensor, str]:
-    from hy3d_rocm.decode.tools.subjects import make_vae, random_latents
+    from hy3d_rocm.tools.loading import make_vae, random_latents
 
     vae, text, _ = make_vae(model, torch.device("cpu"), torch.float32, settings.scale)
     # What diffusers would split by itself is decoded whole: the same work on both sides.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.bench.gpu_summary import Check
-from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once
-from hy3d_rocm.decode.tools.subjects import Subject, random_latents
+from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools.loading import random_latents
+from hy3d_rocm.tools.runs import Outcome, Setting, Subject, exact_frames, run_once
 from hy3d_rocm.units import GB, MB
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.tools.runs import ProgressLine
+    from hy3d_rocm.tools.runs import ProgressLine
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
 LEAK_BYTES = 16 * MB  # of heap that may come and go on the host; on a GPU nothing may stay
@@ -186,7 +186,7 @@ class _Run:
             run_once(subject, self._setting(), progress=self.line, keep=False, cancel=None)
         )
         if self.line is not None:
-            self.line.clear()
+            self.line.line.clear()
 
     def _quality(self, subject: Subject, row: CaseRow) -> None:
         try:
@@ -230,7 +230,7 @@ class _Run:
             self._case(chosen, self._scaled(chosen))
 
     def _refusal(self, size: tuple[int, int, int]) -> str | None:
-        from hy3d_rocm.decode.tools.planning import plan_of
+        from hy3d_rocm.tools.planning import plan_of
 
         left = self.settings.seconds - (self.settings.clock() - self.started)
         try:

@@ -35,22 +35,23 @@ def add_cases_options(decode: argparse.ArgumentParser) -> None:
 
 def run_cases_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
+    from hy3d_rocm import files
     from hy3d_rocm.bench.decode_cases import CaseSettings, checks, run_cases
     from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.decode.memory.meter import steady_malloc
-    from hy3d_rocm.decode.tools import files, subjects
-    from hy3d_rocm.decode.tools.runs import ProgressLine
+    from hy3d_rocm.tools import loading
+    from hy3d_rocm.tools.runs import ProgressLine
 
     steady_malloc()
     try:
         asked = None if arguments.device == "cuda" else arguments.device
-        device = subjects.pick_device(asked)
+        device = loading.pick_device(asked)
         scale = _scale(arguments.scale, device.type)
-        vae, text, is_random = subjects.make_vae(arguments.vae, device, None, scale)
+        vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
     except BenchError as error:
         _say(str(error))
         return 1
-    line = ProgressLine(device, sys.stderr)
+    line = ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
         budget=arguments.budget, stress=not arguments.no_stress, say=_say,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.frames.output import Shape, Sink
     from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.report import DecodeReport, Step
-    from hy3d_rocm.decode.tools.loading import VaeFiles
+    from hy3d_rocm.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -41,7 +41,6 @@ frames, or the last picture. Exit code: 0; 1 for what is said in a sentence; 2 f
 """
 _MAKING = ("scaled", "sample", "budget", "strategy", "precision", "crf")
 _LINE_SECONDS = 10.0  # between lines in a log file
-_TERMINAL_SECONDS = 0.2
 
 
 def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -109,9 +108,9 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
     from hy3d_rocm.decode.frames.claim import Claim
     from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
-    device = _device(arguments.device)
+    device = loading.pick_device(arguments.device)
     _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
     latents = loading.load_latents(arguments.latent, arguments.tensor)
@@ -167,7 +166,7 @@ def _run(
     sink: Sink, parts: Parts | None, cancel: threading.Event,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     vae = loading.load_vae(files).to(device)
     changed = parts.files.changed() if parts is not None else None
@@ -201,7 +200,7 @@ def deliver(
 
 def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
     """(B, C, T, H, W) as the VAE takes them."""
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     latents = loading.as_video(latents, loading.latent_channels(vae))
     if arguments.scaled:
@@ -247,26 +246,6 @@ def _version_of_av() -> str | None:
         return version("av")
     except PackageNotFoundError:
         return None
-
-
-def _device(name: str) -> torch.device:
-    """ValueError for a device that is not there."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device {brief(name)}: give cpu, cuda, cuda:1 or auto")
-    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
-        raise ValueError(
-            f"--device {name}: torch sees {torch.cuda.device_count()} GPUs here "
-            "(hy3d-rocm doctor tells more)"
-        )
-    return device
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:
@@ -352,23 +331,21 @@ class WatchedSink:
     over the same one on a terminal, a new one now and then elsewhere."""
 
     def __init__(self, sink: Sink, device: torch.device, stream: IO[str]) -> None:
+        from hy3d_rocm.tools.runs import StatusLine
+
         self.sink = sink
         self.device = device
-        self.stream = stream
         self.there_before = 0
         self._shape: Shape | None = None
         self._strategy = ""
         self._began = time.monotonic()
-        self._last = self._began
-        self._terminal = stream.isatty()
-        self._shown = 0
+        self._line = StatusLine(stream, _LINE_SECONDS)
 
     def __enter__(self) -> WatchedSink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._terminal and self._shown:
-            self.stream.write("\n")
+        self._line.end()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sink, name)
@@ -391,19 +368,10 @@ class WatchedSink:
         self._show(f"{step.kind} {done}/{total}", (done, total))
 
     def _show(self, grain: str, share: tuple[int, int] | None) -> None:
-        now = time.monotonic()
-        if now - self._last < (_TERMINAL_SECONDS if self._terminal else _LINE_SECONDS):
+        if not self._line.is_due():
             return
-        self._last = now
-        text = ", ".join(filter(None, [
-            self._frames(), grain, self._left(now, share), self._memory(), self._strategy,
-        ]))  # fmt: skip
-        if self._terminal:
-            self.stream.write("\r" + text.ljust(self._shown))
-            self._shown = len(text)
-        else:
-            self.stream.write(text + "\n")
-        self.stream.flush()
+        parts = (self._frames(), grain, self._left(share), self._memory(), self._strategy)
+        self._line.show(", ".join(filter(None, parts)))
 
     def _frames(self) -> str:
         if self._shape is None:
@@ -411,14 +379,14 @@ class WatchedSink:
         done = sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
         return f"frames {done}/{self._shape[0] * self._shape[2]}"
 
-    def _left(self, now: float, share: tuple[int, int] | None) -> str:
+    def _left(self, share: tuple[int, int] | None) -> str:
         if share is None or not 0 < share[0] <= share[1]:
             return ""
-        seconds = (now - self._began) * (share[1] - share[0]) / share[0]
+        seconds = (time.monotonic() - self._began) * (share[1] - share[0]) / share[0]
         return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
     def _memory(self) -> str:
-        from hy3d_rocm.decode.tools.runs import held_bytes
+        from hy3d_rocm.tools.runs import held_bytes
 
         where = "on the GPU" if self.device.type == "cuda" else "resident"
         return f"{size_text(held_bytes(self.device), 2)} {where}"

@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.cli.arguments import STRATEGIES, add_command, count, size
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.tools.planning import Explained
+    from hy3d_rocm.tools.planning import Explained
 
 _EPILOG = """\
 Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
@@ -29,25 +27,6 @@ compare candidates, they promise nothing. Exit code: 0; 1 where nothing fits, or
 a sentence; 2 for a wrong argument.
 """
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_SD = {
-    "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
-    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
-}  # fmt: skip
-_WAN22 = {
-    "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "patch_size": 2,
-    "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16,
-}  # fmt: skip
-# diffusers' classes, and what differs from their defaults.
-_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hunyuan": ("AutoencoderKLHunyuanVideo", {}),
-    "hunyuan15": ("AutoencoderKLHunyuanVideo15", {}),
-    "wan21": ("AutoencoderKLWan", {}),
-    "wan22": ("AutoencoderKLWan", _WAN22),
-    "ltx": ("AutoencoderKLLTXVideo", {}),
-    "image": ("AutoencoderKL", _SD),
-}
-_SEEDVR2 = "seedvr2"  # is in no package
-_NAMES = ", ".join((*_KINDS, _SEEDVR2))
 
 
 def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,7 +37,7 @@ def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser
     )  # fmt: skip
     add = plan.add_argument
     add("--vae", required=True, metavar="NAME|DIR",
-        help=f"{_NAMES}, demo, or a folder with a VAE's config.json")  # fmt: skip
+        help="one of the kinds below, demo, or a folder with a VAE's config.json")  # fmt: skip
     add("--latent", metavar="TxHxW", help="of the latent; also CxTxHxW and BxCxTxHxW")
     add("--frames", type=count, default=17, help="default 17, where --latent is not given")
     add("--size", type=size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
@@ -97,8 +76,10 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     import torch
 
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.jobs import WayOptions
-    from hy3d_rocm.decode.tools.planning import explain
+    from hy3d_rocm.decode.planning.backends import runs_first
+    from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+    from hy3d_rocm.tools import loading
+    from hy3d_rocm.tools.planning import explain
 
     on_cpu = arguments.device == "cpu"
     dtype = getattr(torch, _TYPES[arguments.dtype or ("fp32" if on_cpu else "bf16")])
@@ -109,22 +90,14 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     options = WayOptions(
         chunk_size=None if text == "auto" else int(text), cpu_offload=not arguments.no_offload
     )
-    make_backend, rules = _rules(arguments.device, dtype)
+    backend, rules = _rules(arguments.device, dtype)
+    device = torch.device("cpu" if on_cpu else "cuda")
     with torch.no_grad():
-        vae = torch.nn.Module.to(bare_vae(arguments.vae), dtype)
+        vae = torch.nn.Module.to(loading.bare_vae(arguments.vae), dtype)
         family = family_for(vae)
         shape = _shape(arguments, family)
-        job = _job(family, shape, torch.device("cpu" if on_cpu else "cuda"), dtype, make_backend)
+        job = Job(family, shape, device, dtype, dtype, backend, is_fused=runs_first(backend))
         return explain(job, room, arguments.strategy, options), rules
-
-
-def _job(
-    family: Any, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, backend: Any
-) -> Job:
-    from hy3d_rocm.decode.planning.backends import runs_first
-    from hy3d_rocm.decode.planning.jobs import Job
-
-    return Job(family, shape, device, dtype, dtype, backend, is_fused=runs_first(backend))
 
 
 def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
@@ -182,45 +155,9 @@ def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     return Budget(sizes[0], sizes[1], False, "; ".join(said))
 
 
-def bare_vae(name: str) -> Any:
-    """The VAE with parameters on "meta". ValueError (a sentence) for a name that is none."""
-    import torch
-
-    from hy3d_rocm.decode.tools import loading
-
-    path = Path(name)
-    if name == _SEEDVR2:
-        from hy3d_rocm.decode.tools.seedvr2 import BareSeedVr2
-
-        with torch.device("meta"):
-            return BareSeedVr2().eval().requires_grad_(False)
-    if name in _KINDS:
-        class_name, config = _KINDS[name]
-        kind = loading.class_of(class_name)
-    elif name == "demo" and not path.exists():
-        from hy3d_rocm.demo.model import load_demo_vae
-
-        return load_demo_vae().to("meta")
-    elif path.is_dir() or path.name == "config.json":
-        _, class_name, config = loading.read_config(path)
-        kind = loading.class_of(class_name)
-    else:
-        raise ValueError(
-            f"--vae {brief(name)}: give {_NAMES}, demo, or a folder with a config.json"
-        )
-    try:
-        with torch.device("meta"):
-            vae = kind.from_config(config)
-    except Exception as error:
-        raise ValueError(
-            f"the config.json of {brief(name)} describes no {class_name} that can be made ({error})"
-        ) from error
-    return vae.eval().requires_grad_(False)
-
-
 def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
     """(B, C, T, H, W). ValueError (a sentence) for a latent that this VAE does not take."""
-    from hy3d_rocm.decode.tools.subjects import latent_shape
+    from hy3d_rocm.tools.loading import latent_shape
 
     channels = int(family.latent_channels)
     text = arguments.latent

@@ -23,8 +23,7 @@ from hy3d_rocm.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.tools.runs import ProgressLine
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.runs import Subject
 
 TOOLS = ("capture", "optimize", "validate")
 _CAPTURE = """\
@@ -112,8 +111,8 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools.capture import VARIABLE
-    from hy3d_rocm.decode.tools.files import DEBUG
+    from hy3d_rocm.decode.capture import VARIABLE
+    from hy3d_rocm.files import DEBUG
 
     folder = arguments.out or DEBUG
     if arguments.run:
@@ -128,12 +127,11 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.decode.capture import capturing
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.tools import loading
-    from hy3d_rocm.decode.tools.capture import capturing
-    from hy3d_rocm.decode.tools.subjects import make_vae, pick_device
+    from hy3d_rocm.tools import loading
 
-    vae, _, _ = make_vae(arguments.vae, pick_device(arguments.device))
+    vae, _, _ = loading.make_vae(arguments.vae, loading.pick_device(arguments.device))
     latents = loading.as_video(loading.load_latents(arguments.latent), loading.latent_channels(vae))
     code = 0
     with capturing(folder) as written, protect():
@@ -159,40 +157,28 @@ def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) ->
 
 def _subject(arguments: argparse.Namespace) -> Subject:
     from hy3d_rocm.decode.memory.meter import steady_malloc
-    from hy3d_rocm.decode.tools import subjects
+    from hy3d_rocm.tools import loading, runs
 
     _check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
-    device = subjects.pick_device(arguments.device)
+    device = loading.pick_device(arguments.device)
     if arguments.latent is not None:
-        return subjects.subject_from_capture(arguments.latent, arguments.vae, device)
+        return runs.subject_from_capture(arguments.latent, arguments.vae, device)
     width, height = arguments.size
-    return subjects.subject_from_size(
+    return runs.subject_from_size(
         arguments.vae or "demo", device, arguments.frames, height, width, arguments.scale
     )
 
 
-def _line_and_say(arguments: argparse.Namespace, subject: Subject) -> tuple[ProgressLine, Any]:
-    """What shows the decodes, and what writes other lines between them."""
-    from hy3d_rocm.decode.tools.runs import ProgressLine
-
-    line = ProgressLine(subject.device, sys.stderr)
-
-    def write(text: str) -> None:
-        line.clear()
-        say(arguments.command, text)
-
-    return line, write
-
-
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.tools import files, optimize
+    from hy3d_rocm import files
+    from hy3d_rocm.tools import optimize
+    from hy3d_rocm.tools.runs import ProgressLine
 
     _check_names("--precisions", arguments.precisions or (), PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()
-    line, write = _line_and_say(arguments, subject)
 
     def settings(planned: int) -> list[Any]:
         return optimize.settings_for(
@@ -207,8 +193,8 @@ def _optimize(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     try:
         sweep = optimize.optimize(
-            subject, settings, limit=arguments.limit, repeats=arguments.repeats, line=line,
-            say=write,
+            subject, settings, limit=arguments.limit, repeats=arguments.repeats,
+            listener=ProgressLine(subject.device, arguments.command),
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
             left=left,
         )  # fmt: skip
@@ -221,17 +207,18 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm import files
     from hy3d_rocm.decode.report import DecodeOptions
-    from hy3d_rocm.decode.tools import files, validate
+    from hy3d_rocm.tools import validate
+    from hy3d_rocm.tools.runs import ProgressLine
 
     options = DecodeOptions()
     if arguments.passes is not None:
         options = DecodeOptions(statistic_passes=arguments.passes)
     subject = _subject(arguments)
-    line, write = _line_and_say(arguments, subject)
     found = validate.validate(
         subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-        options=options, line=line, say=write,
+        options=options, listener=ProgressLine(subject.device, arguments.command),
     )  # fmt: skip
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_quality", ".json")
     facts = {**validate.validation_dict(found), "machine": files.machine_facts()}

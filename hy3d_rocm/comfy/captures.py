@@ -10,8 +10,8 @@ import torch
 
 from hy3d_rocm.comfy import vaes
 from hy3d_rocm.comfy.decode import latents_of
-from hy3d_rocm.decode.families.calls import CALL_ERRORS
-from hy3d_rocm.decode.tools import capture
+from hy3d_rocm.decode import capture
+from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.units import brief, size_text
 
 __all__ = ["capture_latent", "output_folder"]

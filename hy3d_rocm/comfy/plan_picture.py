@@ -23,12 +23,12 @@ from hy3d_rocm.comfy.picture import (
     cut,
     load_font,
 )
-from hy3d_rocm.decode.tools.planning import seconds_text
+from hy3d_rocm.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Candidate, Need
-    from hy3d_rocm.decode.tools.planning import Explained
+    from hy3d_rocm.tools.planning import Explained
 
 __all__ = ["draw", "words"]
 

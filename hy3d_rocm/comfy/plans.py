@@ -17,7 +17,7 @@ from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
 from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.tools.planning import explain
+from hy3d_rocm.tools.planning import explain
 
 __all__ = ["Wanted", "is_steady", "plan"]
 

@@ -26,7 +26,7 @@ from hy3d_rocm.comfy.picture import (
 )
 from hy3d_rocm.comfy.reports import copies_of
 from hy3d_rocm.comfy.scales import nice_ticks
-from hy3d_rocm.decode.tools.planning import seconds_text
+from hy3d_rocm.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.families import proof, unproven_family
-from hy3d_rocm.decode.families.calls import CALL_ERRORS
 from hy3d_rocm.decode.families.hosted import Host, HostedFamily
+from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.memory import meter

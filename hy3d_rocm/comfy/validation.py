@@ -20,8 +20,8 @@ from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions
-from hy3d_rocm.decode.tools import validate
-from hy3d_rocm.decode.tools.subjects import Subject
+from hy3d_rocm.tools import validate
+from hy3d_rocm.tools.runs import Listener, Subject
 
 __all__ = ["STRATEGIES", "validate_decode"]
 
@@ -64,14 +64,14 @@ def validate_decode(
                 found = validate.validate(
                     _subject(vae, family, latents_of(samples), options, watcher), chosen,
                     share=share, budget=None if request is None else budget, options=options,
-                    line=Bar(1 + len(chosen)), say=_log, cancel=watcher.cancelled,
+                    listener=Bar(1 + len(chosen)), cancel=watcher.cancelled,
                 )  # fmt: skip
         if found.interrupted:  # the watcher makes ComfyUI's own exception of this
             raise DecodeCancelled("the comparison was cancelled before it ended; queue it again")
     return _picture(found), validate.validation_text(found)
 
 
-class Bar:
+class Bar(Listener):
     """ComfyUI's bar over several decodes; one whose grains can't be counted moves at its end."""
 
     def __init__(self, decodes: int) -> None:
@@ -80,13 +80,14 @@ class Bar:
         self.begun = -1
 
     def begin(self, label: str) -> None:
-        """Another decode begins."""
         self.begun += 1
         self._show(0.0)
 
     def __call__(self, done: int, total: int, step: object, /) -> None:
-        """A grain of it is done."""
         self._show(min(done / total, 1.0) if total else 0.0)
+
+    def say(self, text: str) -> None:
+        logger.info("Hy3DRocmValidateDecode: %s", text)
 
     def _show(self, share: float) -> None:
         value = round((max(self.begun, 0) + share) * _TICKS)
@@ -118,10 +119,6 @@ def _subject(
     dtype = str(family.dtype).removeprefix("torch.")
     text = f"{type(inner).__name__} ({family.name}) on {place} in {dtype}"
     return Subject(family, video.detach().to("cpu"), text, is_random=False)
-
-
-def _log(text: str) -> None:
-    logger.info("Hy3DRocmValidateDecode: %s", text)
 
 
 def _picture(found: validate.Validation) -> torch.Tensor:

@@ -50,8 +50,8 @@ def conv3d(
         bf16, whose own rounding is far larger, "exact" for f32; f64 is always exact.
     threads: None takes torch.get_num_threads() of the calling thread where torch is imported, else
         every CPU this process may use. No thread count changes a bit of the result.
-    workspace_limit: bytes of scratch memory, all threads together; None is 64 MB a thread. A
-        tighter limit is slower, never different.
+    workspace_limit: bytes of scratch memory at most, all threads together; None is 64 MB a
+        thread. A tighter limit is slower, never different; a too small one, 0 too, is refused.
     out: array to write; returned. It must not lie in the memory of the others.
     cancel: a CancelFlag of hy3d_rocm._native, looked at while computing.
 

@@ -65,10 +65,9 @@ class Call:
             self._convolve(x, out, None)
 
     def _convolve(self, x: Any, out: Any, ready: Any) -> None:
-        limit = 0 if self.workspace_limit is None else self.workspace_limit
         _native.conv3d(
             x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups, self.threads,
-            limit, self.cancel, self.accuracy, ready, **self.fusion,
+            self.workspace_limit, self.cancel, self.accuracy, ready, **self.fusion,
         )  # fmt: skip
 
     def _ready(self) -> Any:

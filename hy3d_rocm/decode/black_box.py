@@ -1,7 +1,7 @@
 """A VAE's own code as a black box: whole, or in tiles where nothing else of the VAE is known.
 
 Tiles have a halo and are blended as those of tiled.py. Time is cut only where small latents showed
-that later latents do not change earlier frames (families/probe.py); the latents decoded before a
+that later latents do not change earlier frames (families/unknown.py); the latents decoded before a
 chunk are its warm-up. What norms or attention see is a tile and no more, and nobody can tell how
 far that is from the whole decode.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.faults import Grains
+from hy3d_rocm.decode import faults
 from hy3d_rocm.decode.memory.live import (
     count_macs,
     macs_counted,
@@ -23,6 +25,7 @@ from hy3d_rocm.decode.memory.live import (
     on_host,
     several_shapes,
 )
+from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
 from hy3d_rocm.decode.planning.planner import Way
 from hy3d_rocm.decode.report import Step
@@ -30,9 +33,12 @@ from hy3d_rocm.decode.report import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.faults import Counting
+    from hy3d_rocm.decode.counter import Counter
+    from hy3d_rocm.decode.faults import Failure
+    from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.plan import Grain
     from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+    from hy3d_rocm.decode.planning.planner import Plan
 
 __all__ = [
     "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_code", "own_ways",
@@ -43,6 +49,8 @@ ENGINE = "own tiles"
 # A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a
 # budget is filled, and that a little less of it does not cost several times the work.
 SHRINK = 8
+# Share of what was planned with that is planned with after an allocation failed for good.
+_LESS = 0.7
 # A level of tiles is offered if its latents are at most this share of those of the one before.
 _SMALLER = 0.85
 
@@ -85,26 +93,17 @@ def own_code(job: Job) -> Callable[[Tensor], Tensor]:
 def left_out(job: Job, options: WayOptions) -> list[str]:
     """Sentences about what own_ways() does not offer."""
     said = [f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}']
-    said.append("an encode has no tiles" if job.encode else no_own_tiles(job, options))
-    return [sentence for sentence in said if sentence]
-
-
-def no_own_tiles(job: Job, options: WayOptions) -> str:
-    """Why a job has no tiles, "" where it has."""
-    said = no_tiles(job.family, options.halo_pixels)
-    if not said and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
-        said = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
-    return said
+    if job.encode:
+        return [*said, "an encode has no tiles"]
+    why = no_tiles(job.family, options.halo_pixels)
+    if not why and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        why = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
+    return [*said, why] if why else said
 
 
 def _own_parameters(options: WayOptions) -> dict[str, Any]:
-    return {
-        "engine": ENGINE,
-        "chunk_size": options.chunk_size,
-        "halo_pixels": options.halo_pixels,
-        "overlap_pixels": options.overlap_pixels,
-        "min_tile_pixels": options.min_tile_pixels,
-    }
+    names = ("chunk_size", "halo_pixels", "overlap_pixels", "min_tile_pixels")
+    return {"engine": ENGINE, **{name: getattr(options, name) for name in names}}
 
 
 def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
@@ -158,12 +157,12 @@ def own_levels(
 ) -> Iterator[tuple[int, DecodePlan]]:
     """The levels of more than one tile whose largest is smaller than the one before by a good
     part, and the last."""
-    first = plan_own_tiles(family, shape, {**parameters, "level": 0})
+    levels = plan_own_tiles(family, shape, {**parameters, "level": 0}).levels
     volume = float(math.prod(shape[2:]))
-    for level in range(1, first.levels):
+    for level in range(1, levels):
         plan = plan_own_tiles(family, shape, {**parameters, "level": level})
         now = latents_of(plan)
-        if now <= _SMALLER * volume or level == first.levels - 1:
+        if now <= _SMALLER * volume or level == levels - 1:
             volume = now
             yield level, plan
 
@@ -183,42 +182,69 @@ def tile_words(plan: DecodePlan) -> str:
     return text + (several if plan.count[0] > 1 else "")
 
 
+def own_code_words(job: Job, way: Way) -> str:
+    """What is to be said of a VAE whose layers are not known."""
+    said = f"Its own code runs, since {job.family.why}."
+    if way.strategy != "tiled":
+        return said
+    return (
+        f"{said} Tiles of it are an approximation whose error can't be known: norms and attention "
+        'see one tile at a time. strategy="whole" with a larger budget gives its own decode.'
+    )
+
+
+def key_of(way: Way) -> tuple[Any, ...]:
+    """What a way is, however much of it is resident."""
+    return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
+
+
+def needs_less(plan: Plan, failed: Plan, failure: Failure) -> bool:
+    """Whether a plan needs less of what was short."""
+    if failure.on_host and failed.need.host_bytes:
+        return plan.need.host_bytes < failed.need.host_bytes
+    return plan.need.device_bytes < failed.need.device_bytes
+
+
+def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:
+    """Less of the memory that was short than what was planned with."""
+    if failure.on_host and not on_cpu and not budget.is_unified:
+        room = min(budget.host_bytes, failed.need.host_bytes)
+        return replace(budget, host_bytes=int(room * _LESS))
+    allowance = CPU_ALLOWANCE_BYTES if on_cpu else 0
+    room = min(budget.device_bytes, failed.need.device_bytes)
+    return replace(budget, device_bytes=max(int((room - allowance) * _LESS) + allowance, 0))
+
+
 class OwnTiles:
     """One sample's decode along a plan of plan_own_tiles()."""
 
     def __init__(
-        self,
-        family: Any,
-        plan: DecodePlan,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        counter: Counting | None = None,
-        on_pressure: Callable[[], object] | None = None,
+        self, family: Any, plan: DecodePlan, device: torch.device, dtype: torch.dtype, *,
+        counter: Counter | None = None, on_pressure: Callable[[], object] | None = None,
         sample: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.family = family
         self.plan = plan
         self.device, self.dtype = device, dtype
+        self.counter = counter
+        self.on_pressure = on_pressure
         self.sample = sample
-        self.grains = Grains(counter, on_pressure or (lambda: None))
 
     def run(self, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         if len(self.plan.grains) > 1:
             out.zero_()
         for grain in self.plan.grains:
-            (t0, h0, w0), (t1, h1, w1) = grain.out_start, grain.out_stop
-            step = Step(
-                "frames", self.sample, grain.index, grain.index, (t0, t1), (h0, h1), (w0, w1)
-            )
-            kept = self.grains.run(step, lambda grain=grain: self._tile(z, grain))  # type: ignore[misc]
+            kept = faults.retried(partial(self._tile, z, grain), self.on_pressure)
             where = out[(..., *grain.out_slices)]
             windows = grain.windows()
             if all(window is None for window in windows):
                 where.copy_(kept)
             else:
                 _native.blend_accumulate(kept, *windows, where)
+            if self.counter is not None:
+                places = zip(grain.out_start, grain.out_stop, strict=True)
+                self.counter.tick(Step("frames", self.sample, grain.index, grain.index, *places))
 
     def price(self, z: Tensor) -> None:
         """A run on shapes: each size of tile that may decide once, nothing is placed."""
@@ -234,6 +260,8 @@ class OwnTiles:
 
     def _tile(self, z: Tensor, grain: Grain) -> Tensor:
         """What is kept of a tile, on the CPU."""
+        if self.counter is not None:
+            self.counter.check()
         latents = z[(..., *grain.in_slices)].to(self.device, self.dtype)
         with torch.no_grad():
             made = self.family.whole(latents)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.fused.tensors import overlaps
+from hy3d_rocm.decode.backends.torch_ops import overlaps
 from hy3d_rocm.decode.planning.planner import STRATEGIES as STRATEGIES
 from hy3d_rocm.units import brief
 

@@ -35,13 +35,18 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     try:
         ghost = copy.deepcopy(vae, memo)
         _uncast(ghost)
-        copied = family.over(ghost) if hasattr(family, "over") else type(family)(ghost)
+        copied = family_over(family, ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
     timestep = getattr(family, "timestep", None)
     if timestep is not None:  # it may have been set after the family was made
         copied.set_timestep(timestep)
     return copied
+
+
+def family_over(family: Any, vae: Any) -> Any:
+    """The family of a copy of its VAE."""
+    return family.over(vae) if hasattr(family, "over") else type(family)(vae)
 
 
 def _uncast(vae: Any) -> None:

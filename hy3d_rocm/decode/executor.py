@@ -6,13 +6,20 @@ See docs/decode.md.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.black_box import is_opaque
+from hy3d_rocm.conv.prepared import cache, give_back, steady
+from hy3d_rocm.conv.room import within
+from hy3d_rocm.decode import black_box
+from hy3d_rocm.decode.backends.native import NativeBackend
+from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.checks import (
     STRATEGIES,
     check_choice,
@@ -21,35 +28,64 @@ from hy3d_rocm.decode.checks import (
     check_pixels,
     check_result,
 )
-from hy3d_rocm.decode.copies import tensors_of
-from hy3d_rocm.decode.counter import Counter, Progress
-from hy3d_rocm.decode.execution import Execution, make_report, name_of
+from hy3d_rocm.decode.copies import converted_family, tensors_of
+from hy3d_rocm.decode.counter import Counter, Progress, native_flag
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import OwnCodeFamily
+from hy3d_rocm.decode.faults import (
+    ATTEMPTS,
+    CONVOLUTION,
+    NOT_FINITE,
+    OUT_OF_MEMORY,
+    Failure,
+    LayerByLayer,
+    Narrowing,
+    attempt,
+    failure_of,
+    is_out_of_memory,
+)
+from hy3d_rocm.decode.graph import record, start_latent
 from hy3d_rocm.decode.memory import meter
+from hy3d_rocm.decode.memory.black_box import grains
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions
-from hy3d_rocm.decode.precision import PRECISIONS, Precision, choose_precision, only_stores
-from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
-from hy3d_rocm.decode.stages import say_start
-from hy3d_rocm.decode.tools.capture import around
+from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend
+from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
+from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes
+from hy3d_rocm.decode.precision import (
+    PRECISIONS,
+    NonFiniteError,
+    Precision,
+    choose_precision,
+    only_stores,
+    wider,
+)
+from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Step
+from hy3d_rocm.decode.run import Run
+from hy3d_rocm.decode.stages import say_attempt, say_start, say_success, stage_of, synchronize
+from hy3d_rocm.decode.tiled import TiledRun
+from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
     from hy3d_rocm.decode.frames.output import Sink
-    from hy3d_rocm.decode.layers import Family
+    from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decode.planning.planner import Plan, Way
 
 logger = logging.getLogger("hy3d_rocm")
 
 Request = str | int | float | None
+Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
+_Interpreter = TypeVar("_Interpreter", bound=Run)
+
+_NOTHING_LEFT = "every other candidate failed or needs more"
 
 
 def decode(
@@ -107,7 +143,7 @@ def decode_with_report(
 ) -> tuple[Tensor, DecodeReport]:
     """decode(), and how it went. `options`: see DecodeOptions."""
     asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), out)
-    return _carry_out(vae, latents, asked, encode=False)
+    return _execute(vae, latents, asked, encode=False)
 
 
 def decode_into(
@@ -128,7 +164,7 @@ def decode_into(
     chosen = options or DecodeOptions()
     asked = _Asked(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
     try:
-        return _carry_out(vae, latents, asked, encode=False)
+        return _execute(vae, latents, asked, encode=False)
     except BaseException:
         try:
             sink.abort()
@@ -172,7 +208,7 @@ def encode_with_report(
     """encode(), and how it went. `options`: see DecodeOptions; those of tiles have no effect."""
     asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), None)
     found: Tensor
-    found, report = _carry_out(vae, pixels, asked, encode=True)
+    found, report = _execute(vae, pixels, asked, encode=True)
     return found if moments else found[:, : found.shape[1] // 2].contiguous(), report
 
 
@@ -189,7 +225,7 @@ class _Asked:
     making: Mapping[str, Any] | None = None
 
 
-def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, DecodeReport]:
+def _execute(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, DecodeReport]:
     check_choice("strategy", asked.strategy, STRATEGIES)
     check_choice("precision", asked.precision, PRECISIONS)
     with torch.no_grad():
@@ -197,9 +233,11 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         family: Any = vae if known else family_or_unknown(vae, source, encode)
         if known:
             check_unchanged(family, encode)
-        _bring_weights(family)
+        offload: Any = getattr(getattr(family, "vae", None), "_hf_hook", None)
+        if hasattr(offload, "pre_forward"):  # as diffusers' own decode() does under offload
+            offload.pre_forward(family.vae)
         check_parameters(family)
-        if not _native.available and not is_opaque(family):
+        if not _native.available and not black_box.is_opaque(family):
             why = f"the C core, which plans its layers, is missing ({_native.missing})"
             family = OwnCodeFamily(family, why)
         if isinstance(source, torch.Tensor) and only_stores(source.dtype):
@@ -208,8 +246,8 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         out = asked.out
         if image:
             source = source.unsqueeze(2)
-            if isinstance(asked.out, torch.Tensor) and asked.out.ndim == 4:
-                asked = replace(asked, out=asked.out.unsqueeze(2))
+            if isinstance(out, torch.Tensor) and out.ndim == 4:
+                asked = replace(asked, out=out.unsqueeze(2))
         (check_pixels if encode else check_latents)(source, family)
         with around(family, source, asked, encode) as note:
             execution = _prepare(family, source, asked, encode)
@@ -223,37 +261,29 @@ def _carry_out(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any,
         return result, execution.report
 
 
-def _bring_weights(family: Family) -> None:
-    """As diffusers' own decode() does where a pipeline offloads its models."""
-    vae = getattr(family, "vae", None)
-    offload = getattr(vae, "_hf_hook", None)
-    if offload is not None and hasattr(offload, "pre_forward"):
-        offload.pre_forward(vae)
-
-
 def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execution:
-    options = asked.options
-    device = _device_of(family)
+    options, shape, sink = asked.options, tuple(source.shape), asked.sink
+    host = getattr(family, "host", None)
+    if host is not None:  # where the VAE's host computes, or what the VAE itself says
+        device = torch.device(host.device)
+    else:
+        device = resolve_device(getattr(family, "vae", None), default=family.device).device
     precision = _precision(asked, family, device)
     say_start(source, family.device, family.dtype, encode)
     budget = make_budget(
-        asked.budget,
-        meter.machine_of(device),
-        memory_threshold=options.memory_threshold,
+        asked.budget, meter.machine_of(device), memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
-    )
-    opaque = is_opaque(family)
-    if asked.sink is not None:
-        shape = family.moments_shape if encode else family.out_shape
-        budget = _less(budget, asked.sink.host_bytes(shape(tuple(source.shape))))
+    )  # fmt: skip
+    if sink is not None:
+        taken = sink.host_bytes((family.moments_shape if encode else family.out_shape)(shape))
+        budget = _without(budget, taken)
+    opaque = black_box.is_opaque(family)
     make_backend = (
         torch_backend if opaque else best_backend(device, precision.dtype, options.backend)
     )
-    result_dtype = family.result_dtype if opaque else family.dtype
     job = Job(
-        family, tuple(source.shape), device, precision.dtype, result_dtype, make_backend,
-        encode=encode, is_fused=runs_first(make_backend),
-        keeps_result=asked.sink is None,
+        family, shape, device, precision.dtype, family.result_dtype if opaque else family.dtype,
+        make_backend, encode=encode, is_fused=runs_first(make_backend), keeps_result=sink is None,
     )  # fmt: skip
     weights = tensors_of(family) if hasattr(family, "vae") else []
     if asked.out is not None:
@@ -262,28 +292,18 @@ def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execut
     stored = next((name_of(t.dtype) for t in weights if only_stores(t.dtype)), None)
     report.precision_reason = precision.reason + (f", its weights are {stored}" if stored else "")
     return Execution(
-        job, source.detach(), budget, asked.strategy, way_options(options), report,
+        job, source.detach(), budget, asked.strategy, options, report,
         Counter(asked.progress, asked.cancel),
-        Placing(job.out_shape, job.result_dtype, asked.out, asked.sink),
-        asked.making, precision.fallback,
-        cleanup_frequency=options.cleanup_frequency, synchronization=options.synchronization,
-        make_weights=getattr(family, "make_weights", ModuleWeights),
+        Placing(job.out_shape, job.result_dtype, asked.out, sink), asked.making,
+        precision.fallback, getattr(family, "make_weights", ModuleWeights),
     )  # fmt: skip
 
 
-def _less(budget: Budget, host_bytes: int) -> Budget:
-    """Without what a sink takes on the host."""
+def _without(budget: Budget, host_bytes: int) -> Budget:
+    """Less what a sink takes on the host."""
     host = max(budget.host_bytes - host_bytes, 0)
     device = max(budget.device_bytes - host_bytes, 0) if budget.is_unified else budget.device_bytes
     return replace(budget, host_bytes=host, device_bytes=device)
-
-
-def _device_of(family: Any) -> torch.device:
-    """Where the VAE's host computes, or what the VAE itself says."""
-    host = getattr(family, "host", None)
-    if host is not None:
-        return torch.device(host.device)
-    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
@@ -300,12 +320,428 @@ def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
 
 def way_options(options: DecodeOptions) -> WayOptions:
     """What DecodeOptions say about ways."""
-    return WayOptions(
-        chunk_size=None if options.chunk_size == "auto" else options.chunk_size,
-        slice_bytes=options.slice_bytes,
-        cpu_offload=options.cpu_offload,
-        halo_pixels=options.halo_pixels,
-        overlap_pixels=options.overlap_pixels,
-        min_tile_pixels=options.min_tile_pixels,
-        statistic_passes=options.statistic_passes,
-    )
+    return WayOptions(**{f.name: getattr(options, f.name) for f in fields(WayOptions)})
+
+
+@dataclass
+class Execution:
+    """One decode (or encode) from a plan to frames: one candidate after the other until one ends.
+
+    What no other attempt at a step could mend (an allocation, a convolution that no tier could do)
+    ends the program that runs, and the one that the C core names next starts from the beginning: so
+    a result is that of one program, bit for bit, wherever the fault struck. NaN out of a finite
+    latent starts the decode again in a wider type. A VAE whose layers are not known has no program:
+    its ways are chosen here.
+
+    job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
+    where the frames go. making: what an earlier run's frames depend on, which goes on here.
+    make_weights: of a type and device; the host's own casting comes in here.
+    """
+
+    job: Job
+    z: Tensor
+    budget: Budget
+    strategy: str
+    options: DecodeOptions
+    report: DecodeReport
+    counter: Counter
+    placing: Placing
+    making: Mapping[str, Any] | None = None
+    fallback: torch.dtype | None = None
+    make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
+    tried: list[tuple[Any, ...]] = field(default_factory=list)
+    _plan: Plan | None = None
+    _action: str | None = None  # what the C core said after a step failed
+
+    @property
+    def plan(self) -> Plan:
+        """What is carried out."""
+        assert self._plan is not None, "nothing is planned yet"
+        return self._plan
+
+    def run(self) -> None:
+        """Frames to `placing`. Raises what the last way raised."""
+        encode, began = self.job.encode, time.perf_counter()
+        self._choose()
+        self.report.planning_seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        device = self.job.device
+        say_attempt(self.job.device_of(self.plan.way), encode)
+        with meter.PeakMeter(device, exact=False) as peak:
+            while (failure := self._attempt()) is not None:
+                meter.give_back(device)  # outside of the except block, which held tensors
+                self._step_down(failure)
+            synchronize(device)
+        self.report.measured_peak_bytes = peak.peak_bytes
+        self.report.seconds = time.perf_counter() - began
+        self.report.steps = self.counter.done
+        result = f"device cpu, shape {self.job.out_shape}"
+        say_success(self.job.device_of(self.plan.way), result, self.report.seconds, encode)
+
+    # Plans
+
+    def _choose(self) -> None:
+        try:
+            plan = self._planned()
+            if self.making is not None:
+                if self.strategy not in ("auto", self.making["strategy"]):
+                    raise ValueError(f"the strategy {self.strategy!r} was asked for")
+                plan = _plan_going_on(self.job, plan, self.making)
+        except ValueError as error:
+            if self.making is None:
+                raise
+            raise ValueError(
+                f"what is there was made by {self.making['strategy']!r} in {self.making['dtype']}, "
+                f"and it can't go on so ({error}): give the same budget and strategy as then, or "
+                "--restart"
+            ) from error
+        self._take(plan)
+
+    def _planned(self) -> Plan:
+        wanted = self._may_be_taken
+        if not black_box.is_opaque(self.job.family):
+            wanted = partial(_any_way, self.counter)  # a schedule keeps it: it must not lead here
+        return plan_job(
+            self.job, self.budget, self.strategy, way_options(self.options), wanted, self.making
+        )
+
+    def _may_be_taken(self, way: Way) -> bool:
+        """Of a VAE's own code: not one that failed; one whose frames are made as those that are
+        there. Asked before each way is priced, so a cancel is looked at."""
+        self.counter.check_cancel()
+        goes_on = self.making is None or making_of(self.job, way) == self.making
+        return goes_on and black_box.key_of(way) not in self.tried
+
+    def _take(self, plan: Plan) -> None:
+        self._plan, report = plan, self.report
+        own = (
+            black_box.own_code_words(self.job, plan.way)
+            if black_box.is_opaque(self.job.family)
+            else ""
+        )
+        if plan.compiled is not None and plan.compiled.cuts_norms:
+            own = _TILED_NORMS
+        report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
+        report.plan = plan.describe()
+        report.ignored = unused_sizes(self.job, plan.way, way_options(self.options))
+        for sentence in report.ignored:
+            logger.info("[VAE Decode] %s", sentence)
+        known = not plan.need.unknown
+        report.predicted_peak_bytes = plan.peak.device_bytes if known else 0
+        report.predicted_host_bytes = plan.peak.host_bytes if known else 0
+        logger.info("[%s] %s", stage_of(self.job.encode), plan.line(own))
+
+    # What follows a failure
+
+    def _recover(self, step: int, attempts: int, error: BaseException) -> bool:
+        """After a step failed so often: whether it is to be made again."""
+        compiled, device = self.plan.compiled, self.job.device_of(self.plan.way)
+        if compiled is None or not is_out_of_memory(error):
+            return False
+        try:
+            action = _what_follows(compiled, attempts, failure_of(error, device.type == "cpu"))
+        except ValueError:  # no program is left: what failed is told
+            return False
+        if action != "step again":
+            self._action = action
+            return False
+        _relieve(device)
+        return True
+
+    def _step_down(self, failure: Failure) -> None:
+        """Plans what comes next; raises where nothing does."""
+        failed = self.plan
+        event = {
+            "event": failure.what, "way": failed.way.name, "grain": self.counter.done,
+            "grains": self.counter.total, "error": failure.text,
+        }  # fmt: skip
+        self.report.events.append(event)
+        try:
+            if failure.what == NOT_FINITE:
+                self._widen(failed, failure)
+                event["next_dtype"] = self.report.dtype
+            elif failed.compiled is not None:
+                self._next_program(failed, failed.compiled, failure)
+            else:
+                self._next_own_way(failed, failure)
+        except (ValueError, MemoryError) as error:
+            raise failure.final(failed.way.name, error) from None
+        event["next_way"] = self.plan.way.name
+        logger.warning(
+            "[%s] %s in grain %d of %s (%s): starting again %s%s",
+            stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
+            failed.way.name, failure.text, event["next_way"],
+            f" in {self.report.dtype}" if failure.what == NOT_FINITE else "",
+        )  # fmt: skip
+
+    def _widen(self, failed: Plan, failure: Failure) -> None:
+        dtype = failure.wider
+        if failed.compiled is not None and _what_follows(failed.compiled, 1, failure) != "wider":
+            dtype = None
+        if dtype is None:
+            raise ValueError("no wider type is left")
+        self.job, self.making = replace(self.job, dtype=dtype), None
+        self.report.dtype = name_of(dtype)
+        self._choose()
+
+    def _next_program(self, failed: Plan, compiled: Compiled | None, failure: Failure) -> None:
+        """The one that the C core gives."""
+        action, self._action = self._action, None
+        if self.making is not None:  # now others can be had than those that could go on
+            self.making = None
+            other = self._planned()
+            compiled = other.compiled
+            action = (
+                None
+                if black_box.key_of(other.way) == black_box.key_of(failed.way)
+                else "begin again"
+            )
+        assert compiled is not None
+        if action is None:  # no step failed, or one that another attempt can't cure
+            action = _what_follows(compiled, ATTEMPTS, failure)
+        if action != "begin again":
+            raise ValueError(_NOTHING_LEFT)
+        self._take(compiled.plan())
+
+    def _next_own_way(self, failed: Plan, failure: Failure) -> None:
+        """Of a VAE's own code: where memory was planned with that is not there, with less; else
+        what is left. It ends: each time the way needs less than before, or a way fewer is left."""
+        self.making = None
+        if failure.what == OUT_OF_MEMORY and not failed.need.unknown:
+            before = self.budget
+            self.budget = black_box.lowered(before, failed, failure, self.job.device.type == "cpu")
+            try:
+                self._choose()
+            except ValueError:
+                self.budget = before
+            else:
+                is_other = black_box.key_of(self.plan.way) != black_box.key_of(failed.way)
+                if is_other or black_box.needs_less(self.plan, failed, failure):
+                    return
+        self.tried.append(black_box.key_of(failed.way))
+        self._choose()
+
+    # Attempts
+
+    def _attempt(self) -> Failure | None:
+        way, pinned = self.plan.way, cast("Any", nullcontext())
+        self.counter.done = 0
+        if way.strategy == "cpu":
+            from hy3d_rocm.conv.router import protect
+
+            pinned = protect(policy="pin:cpu", cancel=native_flag(self.counter.cancel))
+        try:
+            with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
+                self._carry_out(way)
+        except NonFiniteError as error:
+            return Failure(NOT_FINITE, str(error), wider(self.job.dtype, self.fallback))
+        except DecodeCancelled:
+            raise
+        except (RuntimeError, MemoryError) as error:
+            self.counter.check_cancel()  # it may have cut a convolution short
+            return failure_of(error, self.job.device_of(way).type == "cpu")
+        return None
+
+    def _most_prepared(self) -> int:
+        """Bytes of prepared weights that may be in memory while the plan is carried out: what was
+        planned beside those that are there, or, of a way that only a failing convolution brings to
+        prepare any, what the budget leaves. Never a bit of the frames depends on it."""
+        plan = self.plan
+        planned = plan.way.strategy == "cpu" or is_native(self.job, plan.way)
+        return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
+
+    def _carry_out(self, way: Way) -> None:
+        job, device, backend = self.job, self.job.device_of(way), None
+        if black_box.runs_own_code(job, way):
+            job = replace(job, family=converted_family(job.family, job.dtype))
+        else:
+            backend = job.make_backend(self.make_weights(job.dtype, device), device)
+        if isinstance(backend, NativeBackend):
+            backend.cancel = native_flag(self.counter.cancel)
+            backend.check = self.counter.check_cancel
+        self.counter.watch(device, self.options.synchronization, job.encode)
+        synchronize(device)
+        self.report.estimate_error = None  # that of an attempt that failed says nothing now
+        self.placing.begin(making_of(self.job, way))
+        self.counter.total = self._steps(way)
+        narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
+        if narrowing is not None and backend is not None:
+            with narrowing:
+                record(job.family, job.encode)  # what a timestep becomes is in the layers
+        scope = narrowing or nullcontext()
+        for sample in range(self.z.shape[0]):
+            if black_box.is_tiled(way):
+                with scope:
+                    self._in_tiles(job, way, sample, backend)
+                self.placing.put_whole(sample)
+                self._clean_up(self.options.cleanup_frequency or 1, device)
+                continue
+            made = self._frames(job, way, sample, backend)
+            for number, (first, frames) in enumerate(_within(scope, made), 1):
+                self.placing.put(sample, first, frames)
+                del frames
+                self._clean_up(number, device)
+        synchronize(device)
+        if narrowing is not None and narrowing.found:
+            self.report.precision_reason += f", {narrowing.words()}"
+            logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
+        self.report.delegated = dict(getattr(backend, "delegated", {}))
+
+    def _steps(self, way: Way) -> int:
+        """That will be counted; 0 where some of a sample's frames are there already."""
+        frames, compiled, tiled = self.job.out_shape[2], self.plan.compiled, black_box.is_tiled(way)
+        count = grains(self.job, way) if compiled is None else compiled.program.candidate["steps"]
+        wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
+        if any(0 < first < frames for first in wanted):
+            return 0
+        return sum(first < frames for first in wanted) * count
+
+    def _frames(self, job: Job, way: Way, sample: int, backend: Backend | None) -> Iterator[Frames]:
+        """Of one sample, in order: those that are wanted."""
+        wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
+        frames, height, width = job.out_shape[2:]
+        if wanted >= frames:
+            return
+        if backend is None:
+            yield 0, attempt(self._own_code, job, way, z, recover=self._recover)
+            self.counter.tick(Step("whole", sample, 0, 0, (0, frames), (0, height), (0, width)))
+            return
+        compiled, start = self._compiled, 0
+        if wanted and "chunk" in way.parameters and not job.encode:
+            time = job.family.factor[0]
+            start = start_latent(compiled.graph, time, way.parameters["chunk"], wanted)
+        if start:
+            rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
+            making, ways = making_of(job, way), way_options(self.options)
+            found = compile_job(rest, self.budget, way.strategy, ways, making=making)
+            compiled = _plan_going_on(job, found.plan(), making).compiled
+        run = self._interpreter(Run, compiled, job, backend, sample)
+        given, offset = z[:, :, start:], start * job.family.factor[0]
+        for first, made in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
+            at = first + offset
+            if at + made.shape[2] > wanted:
+                yield max(at, wanted), made[:, :, max(wanted - at, 0) :]
+            del made
+
+    def _own_code(self, job: Job, way: Way, z: Tensor) -> Tensor:
+        """All frames by the VAE's own code."""
+        with torch.no_grad(), LayerByLayer(self.counter.check):
+            return black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
+
+    @property
+    def _compiled(self) -> Compiled:
+        found: Compiled | None = self.plan.compiled
+        assert found is not None, "layers are carried out by a program"
+        return found
+
+    def _interpreter(
+        self, kind: type[_Interpreter], compiled: Compiled, job: Job, backend: Backend, sample: int
+    ) -> _Interpreter:
+        device = job.device_of(self.plan.way)
+        stores = compiled.program.candidate["stored_bytes"] > 0
+        return kind(
+            compiled.graph, backend, device, job.dtype, counter=self.counter,
+            recover=self._recover, mover=StreamMover(device) if stores else None, sample=sample,
+        )  # fmt: skip
+
+    def _in_tiles(self, job: Job, way: Way, sample: int, backend: Backend | None) -> None:
+        """Tiles are added up in one tensor."""
+        here = slice(sample, sample + 1)
+        z, out, device = self.z[here], self.placing.whole()[here], job.device_of(way)
+        if backend is None:
+            plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
+            black_box.OwnTiles(
+                job.family, plan, device, job.dtype, counter=self.counter,
+                on_pressure=partial(_relieve, device), sample=sample,
+            ).run(z, out)  # fmt: skip
+            return
+        tiles = self._interpreter(TiledRun, self._compiled, job, backend, sample)
+        tiles.run(self._compiled.program, z, out)
+        if not self._compiled.cuts_norms:
+            error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
+            self.report.estimate_error = error
+
+    def _clean_up(self, number: int, device: torch.device) -> None:
+        """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
+        a GPU's allocator only if it was asked for, since filling it again takes time."""
+        frequency = self.options.cleanup_frequency
+        if frequency is None:
+            meter.trim_malloc()
+        elif frequency and number % frequency == 0:
+            meter.give_back(device)
+
+
+def _within(scope: Any, made: Iterator[Frames]) -> Iterator[Frames]:
+    """What is made, each of it made in the scope."""
+    while True:
+        with scope:
+            item = next(made, None)
+        if item is None:
+            return
+        yield item
+        del item  # the caller's alone while the next is made
+
+
+def _relieve(device: torch.device) -> None:
+    """What is kept only to be faster is given back."""
+    if device.type == "cpu":
+        give_back()
+    meter.give_back(device)
+
+
+Reason = Literal["out of memory", "out of host memory", "no kernel", "not finite"]
+_REASONS: dict[tuple[str, bool], Reason] = {
+    (OUT_OF_MEMORY, False): "out of memory", (OUT_OF_MEMORY, True): "out of host memory",
+    (CONVOLUTION, False): "no kernel", (NOT_FINITE, False): "not finite",
+}  # fmt: skip
+
+
+def _what_follows(compiled: Compiled, attempts: int, failure: Failure) -> str:
+    """What the C core says. ValueError (a sentence) where it has no program left."""
+    program = compiled.schedule.program
+    if program is None:
+        raise ValueError(_NOTHING_LEFT)
+    on_host = failure.on_host and failure.what == OUT_OF_MEMORY
+    return program.fallback(attempts, _REASONS[failure.what, on_host], failure.wider is not None)
+
+
+def _any_way(counter: Counter, way: Way) -> bool:
+    """Unless it was cancelled."""
+    counter.check_cancel()
+    return True
+
+
+def making_of(job: Job, way: Way) -> dict[str, Any]:
+    """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
+    parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
+    made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    if is_native(job, way):
+        made["backend"] = "native"
+    return made
+
+
+def _plan_going_on(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
+    """The plan whose frames depend on what those depend on that are there; ValueError: none."""
+    while plan.compiled is not None and making_of(job, plan.way) != making:
+        plan.compiled.program.fallback(ATTEMPTS, "no kernel")
+        plan = plan.compiled.plan()
+    return plan
+
+
+_TILED_NORMS = (
+    "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a "
+    'time in place of a frame. strategy="streamed" gives its own frames.'
+)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """ "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def make_report(job: Job, z: Tensor, budget: Budget, **more: Any) -> DecodeReport:
+    """A report with what is known before anything is planned."""
+    return DecodeReport(
+        job.family.name, tuple(z.shape), job.out_shape, str(job.device), name_of(job.dtype),
+        budget.device_bytes, budget.rule, **more,
+    )  # fmt: skip

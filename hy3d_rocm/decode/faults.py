@@ -1,20 +1,64 @@
-"""One grain of work, tried again after an out-of-memory error."""
+"""What goes wrong in a decode: errors told apart, work tried again, a VAE's own code watched."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv.errors import Kind, classify
 
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.report import Step
-
 Result = TypeVar("Result")
+#: recover(step, attempts, error): whether a step that failed so often is to be made again
+Recover = Callable[[int, int, BaseException], bool]
 
-ATTEMPTS = 3
+ATTEMPTS = 3  # HY3D_STEP_ATTEMPTS
+
+OUT_OF_MEMORY = "out of memory"
+NOT_FINITE = "not finite"
+CONVOLUTION = "a convolution that failed"
+
+_ADVICE = {
+    OUT_OF_MEMORY: "free memory, or decode fewer frames or a smaller picture",
+    NOT_FINITE: "look at the VAE's file (a broken download?) and at the latents' scale",
+    CONVOLUTION: 'run "hy3d-rocm doctor", or decode under hy3d_rocm.protect()',
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """what: one of the words above. text: the error's. wider: the type to try the same way in.
+    on_host: whether it was the host's memory that was short."""
+
+    what: str
+    text: str
+    wider: torch.dtype | None = None
+    on_host: bool = False
+
+    def final(self, taken: str, why: Exception) -> Exception:
+        """The error where nothing is left to try. taken: the way, in words."""
+        text = (
+            f"the decode ended: {self.what} in {taken} ({self.text}), and nothing is left to try "
+            f"({why}): {_ADVICE[self.what]}"
+        )
+        return MemoryError(text) if self.what == OUT_OF_MEMORY else RuntimeError(text)
+
+
+def failure_of(error: BaseException, on_cpu: bool) -> Failure:
+    """What another way may cure; all else is raised again. on_cpu: the way computes there."""
+    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if is_out_of_memory(error):
+        on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+        return Failure(OUT_OF_MEMORY, text, on_host=on_host)
+    known = classify(error)
+    if known is None or known.kind is Kind.DEVICE_LOST:
+        raise error
+    return Failure(CONVOLUTION, text)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -25,55 +69,96 @@ def is_out_of_memory(error: BaseException) -> bool:
     return known is not None and known.kind is Kind.OUT_OF_MEMORY
 
 
-def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None) -> Result:
-    """work(), again up to 2 times after an out-of-memory error, with on_pressure() before each.
-
-    `work` must leave no trace when it fails. The error is let go before the next attempt, since its
-    traceback holds the failed attempt's tensors.
-    """
-    for _ in range(ATTEMPTS - 1):
+def attempt(
+    work: Callable[..., Result], *given: Any, recover: Recover, step: int = 0,
+    check: Callable[[], object] | None = None,
+) -> Result:  # fmt: skip
+    """work(*given), which must leave no trace when it fails, until it succeeds or `recover` gives
+    up. check: called before each attempt."""
+    attempts = 0
+    while True:
         try:
-            return work()
+            if check is not None:
+                check()
+            return work(*given)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        if on_pressure is not None:
-            on_pressure()
-    return work()
+            traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
+            failure = error
+        attempts += 1
+        try:
+            if not recover(step, attempts, failure):
+                raise failure
+        finally:
+            del failure  # else it and this frame keep each other, and all that the decode has
 
 
-class Counting(Protocol):
-    """What is asked of a counter (counter.Counter is one)."""
+def retry_out_of_memory(relieve: Callable[[], object] | None) -> Recover:
+    """What attempt() takes as `recover`: again after an out-of-memory error, twice at most, with
+    relieve() before."""
 
-    def check(self) -> None:
-        """Raises where the caller wants no more; called before each attempt at a grain."""
+    def recover(step: int, attempts: int, error: BaseException) -> bool:
+        if attempts >= ATTEMPTS or not is_out_of_memory(error):
+            return False
+        if relieve is not None:
+            relieve()
+        return True
 
-    def tick(self, step: Step) -> None:
-        """A grain is done."""
+    return recover
 
 
-class Grains:
-    """Runs grains one after the other, each with its attempts. done, repeated: how many."""
+def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None) -> Result:
+    """work(), again up to 2 times after an out-of-memory error, with on_pressure() before each."""
+    return attempt(work, recover=retry_out_of_memory(on_pressure))
 
-    def __init__(self, counter: Counting | None, on_pressure: Callable[[], object]) -> None:
-        self.counter = counter
-        self.on_pressure = on_pressure
-        self.done = self.repeated = 0
 
-    def run(self, step: Step, work: Callable[[], Result]) -> Result:
-        """work(), which must leave no trace when it fails."""
+_LAYERS = frozenset(
+    (F.conv1d, F.conv2d, F.conv3d, F.linear, F.group_norm, F.scaled_dot_product_attention)
+)
 
-        def attempt() -> Result:
-            if self.counter is not None:
-                self.counter.check()
-            return work()
 
-        result = retried(attempt, self._pressed)
-        self.done += 1
-        if self.counter is not None:
-            self.counter.tick(step)
-        return result
+class LayerByLayer(TorchFunctionMode):
+    """Calls `check` before each convolution, product, norm and attention of this thread in its
+    scope; nothing of the VAE is touched. What `check` raises passes through the VAE's code."""
 
-    def _pressed(self) -> None:
-        self.repeated += 1
-        self.on_pressure()
+    def __init__(self, check: Callable[[], object]) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LAYERS:
+            self._check()
+        return func(*args, **(kwargs or {}))
+
+
+class Narrowing(TorchFunctionMode):
+    """Notes the functions of torch that make narrower floating point numbers than `dtype` of
+    floating point numbers, of this thread in its scope: x.float() in the middle of a float64 decode
+    is float32's error in all that follows. Copies into memory that is there already are not meant,
+    nor are shapes on "meta"."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._bytes = dtype.itemsize
+        self.found: dict[str, torch.dtype] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        narrow = _is_float(made) and made.dtype.itemsize < self._bytes and not made.is_meta
+        if narrow and func not in _COPIES and any(map(_is_float, args)):
+            self.found.setdefault(getattr(func, "__name__", str(func)), made.dtype)
+        return made
+
+    def words(self) -> str:
+        """What a report says of it, "" where nothing was found."""
+        if not self.found:
+            return ""
+        names = ", ".join(list(self.found)[:3])
+        kind = str(min(self.found.values(), key=lambda d: d.itemsize)).removeprefix("torch.")
+        return f"but the VAE's own code computes in {kind} on the way ({names}), whose error it has"
+
+
+_COPIES = frozenset((torch.Tensor.copy_, torch.Tensor.__setitem__))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

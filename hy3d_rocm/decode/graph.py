@@ -20,24 +20,11 @@ from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_fr
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.families.base import StructuredFamily
-    from hy3d_rocm.decode.families.unknown import UnknownFamily
 
 __all__ = [
-    "ADD",
-    "ATTENTION",
-    "CONV",
-    "INPUT",
-    "MAP",
-    "OPAQUE",
-    "OUTPUT",
-    "SPANS",
-    "Graph",
-    "Node",
-    "Value",
-    "graph_of",
-    "opaque",
-    "record",
-]
+    "ADD", "ATTENTION", "CONV", "INPUT", "MAP", "OPAQUE", "OUTPUT", "SPANS", "Graph", "Node",
+    "Value", "graph_of", "latents_before", "record", "start_latent",
+]  # fmt: skip
 
 # hy3d_op
 INPUT, CONV, ATTENTION, MAP, ADD, OPAQUE, OUTPUT = range(7)
@@ -130,21 +117,47 @@ def graph_of(
     return Graph(tuple(recorder.nodes), tuple(recorder.layers))
 
 
-def opaque(family: UnknownFamily, shape: tuple[int, ...], encode: bool = False) -> Graph:
-    """The VAE's own code on latents (or pixels) of this shape (B, C, T, H, W) as one node. What its
-    step takes is asked of the graph of a copy on "meta"."""
-    channels, _, rows, columns = shape[1:]
-    made = family.moments_shape(shape) if encode else family.out_shape(shape)
-    ratios = Fraction(made[3], rows), Fraction(made[4], columns)
-    node = Node(
-        OPAQUE, 0, channels=made[1], frames_first=made[2], frames_rest=0, frames_per=1,
-        space_up=(ratios[0].numerator, ratios[1].numerator),
-        space_down=(ratios[0].denominator, ratios[1].denominator),
-    )  # fmt: skip
-    own = family.whole_encode if encode else family.whole
-    layer = Local(lambda frames, first: own(frames), lambda n: made[2])
-    nodes = Node(INPUT, channels=channels), node, Node(OUTPUT, 1, channels=made[1])
-    return Graph(nodes, (None, layer, None))
+def latents_before(graph: Graph) -> int | None:
+    """How many latents before a frame's own one its decode depends on; None: on all there are,
+    where a norm or attention sees the whole video.
+
+    From the layers, not measured: an upper bound, a latent or so above what is the case.
+    """
+    # Of each value: frames for a latent frame, and how many latents back one of them depends.
+    rates, pasts = [Fraction(1)], [Fraction(0)]
+    for node in graph.nodes[1:]:
+        rate, past = rates[node.source], pasts[node.source]
+        if node.norm == _GROUP or (node.op == ATTENTION and SPANS[node.span] != "frame"):
+            return None
+        if node.op == CONV:
+            read, made = rate * node.up[0], rate * node.up[0] * node.shuffle[0] / node.stride[0]
+            past += (node.kernel[0] - 1) / read
+            if made != rate or node.skip_first:  # frames are not read one to one
+                past += 1 / min(rate, made)
+            rate = made
+        elif node.op == MAP:
+            rate *= max(node.frames_rest, 1)
+        if node.other >= 0:
+            rate, past = max(rate, rates[node.other]), max(past, pasts[node.other])
+        rates.append(rate)
+        pasts.append(past)
+    return math.ceil(pasts[-1])
+
+
+def start_latent(graph: Graph, time: int, chunk: int, wanted: int) -> int:
+    """The latent where a chunk begins from which a decode gives the frames from `wanted` on with
+    the same bits; time: frames of a latent frame.
+
+    What goes on from chunk to chunk, the last frames of every layer's input, is too large to write
+    to disk after each: so all that a wanted frame depends on is computed again. Chunks begin where
+    they would have begun, so each convolution gets the same frames in the same shapes.
+    """
+    past = latents_before(graph)
+    if past is None or wanted == 0:
+        return 0
+    own = (wanted - 1) // time + 1  # the first latent makes one frame
+    # One more, which is the first of its video then and so unlike what it was.
+    return max((own - past - 1) // chunk, 0) * chunk
 
 
 class Recorder:

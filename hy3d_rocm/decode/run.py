@@ -8,43 +8,43 @@ writes with its last operation, so it can be made again, with the same bits.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.faults import ATTEMPTS, Counting, is_out_of_memory
+from hy3d_rocm.decode.backends.statistics import channel_moments, combine, group_affine, wide_type
+from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
 from hy3d_rocm.decode.memory import meter
-from hy3d_rocm.decode.moments import channel_moments, combine, group_affine, wide_type
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm._core import Program
+    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
-    from hy3d_rocm.decode.transfers import Mover, Ticket
+    from hy3d_rocm.decode.transfers import StreamMover, Ticket
 
-__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "query_rows", "retry_out_of_memory"]
+__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "query_rows"]
 
 Affine = tuple["Tensor", "Tensor"]
-Result = TypeVar("Result")
+Made = tuple["Tensor", Moments | None]
 
 #: hy3d_step_op by number
 OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
-# Methods of a Run by the same number: it must not hold them itself, or it would outlive its decode
-# with all that it has. Of "" _make does it itself, or it moves slices.
+_ENTER, _EMIT, _STORE, _DROP = 0, 11, 12, 13
+# Methods of a Run by the same number, step -> Made, or None where no slice is made: it must not
+# hold them itself, or it would outlive its decode with all that it has.
 _WORKS = (
-    "", "_conv", "_pass", "_keys", "_attend", "_map", "_add", "_trim", "_map", "_moments",
-    "_reduce", "", "", "", "", "_exchange", "_exchange",
+    "_enter", "_conv", "_pass", "_keys", "_attend", "_map", "_add", "_trim", "_exchange",
+    "_moments", "_reduce", "_read", "_move", "_move", "_move", "_exchange", "_exchange",
 )  # fmt: skip
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
@@ -83,10 +83,10 @@ class _Slice:
 
     __slots__ = ("coming", "frames", "host", "leaving", "owned", "tensor")
 
-    def __init__(self, tensor: Tensor, frames: Range) -> None:
+    def __init__(self, tensor: Tensor, frames: Range, owned: bool = True) -> None:
         self.tensor: Tensor | None = tensor
         self.frames = frames
-        self.owned = True
+        self.owned = owned
         self.host: Any = None
         self.leaving: tuple[Any, Ticket] | None = None
         self.coming: Ticket | None = None
@@ -99,18 +99,15 @@ class _Slice:
         assert self.tensor is not None, "a step reads a slice that is not on the device"
         return self.tensor
 
-
-def retry_out_of_memory(relieve: Callable[[], object]) -> Callable[[int, int, BaseException], bool]:
-    """What Run takes as `recover`: a step that ran out of memory is made again, twice at most, with
-    relieve() before."""
-
-    def recover(step: int, attempts: int, error: BaseException) -> bool:
-        if attempts >= ATTEMPTS or not is_out_of_memory(error):
-            return False
-        relieve()
-        return True
-
-    return recover
+    def settle(self) -> None:
+        """Waits for its copies."""
+        if self.leaving is not None:
+            self.host, ticket = self.leaving
+            ticket.wait()
+            self.leaving = None
+        if self.coming is not None:
+            self.coming.wait()
+            self.coming = None
 
 
 class Run:
@@ -119,16 +116,14 @@ class Run:
     mover: where slices go that leave the device; needed only by programs that store some. counter:
     check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
     after a step (of the section) failed so often; True where it is to be made again; it raises, or
-    gives False, where not. own: the VAE's own code on (1, C, T, H, W), for programs that run it.
-    affines: factor and summand (C,) of each node with a GroupNorm, given or left by the section
-    that reduced them.
+    gives False, where not. affines: factor and summand (C,) of each node with a GroupNorm, given or
+    left by the section that reduced them.
     """
 
     def __init__(
         self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
-        mover: Mover | None = None, counter: Counting | None = None,
-        recover: Callable[[int, int, BaseException], bool] | None = None,
-        sample: int = 0, own: Callable[[Tensor], Tensor] | None = None,
+        mover: StreamMover | None = None, counter: Counter | None = None,
+        recover: Recover | None = None, sample: int = 0,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.backend = backend
@@ -138,8 +133,10 @@ class Run:
         self.counter = counter
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
         self.sample = sample
-        self.own = own
         self.affines: dict[int, Affine] = {}
+        self._check = None if counter is None else counter.check
+        self._source: Callable[[Range], Tensor] | None = None
+        self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
         self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
         self._reduced: set[int] = set()  # nodes whose norms have been
@@ -156,28 +153,29 @@ class Run:
         for. Raises what a step raised at last."""
         size = program.sections[number]["size"]
         picture = (0, int(size[1])), (0, int(size[2]))
-        self._begin(program.slices(number))
+        counter, sample = self.counter, self.sample
+        self._begin(program.slices(number), fetch)
         try:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    report = self._reported(step, at, picture)
-                    if OPS[step.op] == "emit":
-                        yield step.frames[0], self._attempt(at, partial(self._read, step))
-                    elif OPS[step.op] == "opaque" and step.slice < 0:
-                        yield 0, self._attempt(at, partial(self._whole, step, fetch))
+                    if step.op == _EMIT:
+                        yield step.frames[0], self._attempt(at, self._read, step)
                     else:
-                        self._make(step, at, fetch)
+                        self._make(step, at)
                     for freed in step.frees:
                         self._free(freed)
-                    if self.counter is not None:
-                        self.counter.tick(report)
+                    if counter is not None:
+                        done = Step(OPS[step.op], sample, 0, at, step.frames, *picture)
+                        counter.tick(self._reported(done))
         finally:
-            self._close()
+            for number in list(self._slices):  # no copy is under way, nothing is held
+                self._free(number)
+            self._source = None
 
-    def _begin(self, slices: Sequence[tuple[Any, ...]]) -> None:
+    def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
-        self._reduced = set()
+        self._reduced, self._source = set(), fetch
         for index, (node, is_keys, frames, *_) in enumerate(slices):
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
@@ -187,64 +185,42 @@ class Run:
 
     # Steps
 
-    def _reported(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+    def _reported(self, step: Step) -> Step:
         """The step as a counter gets it."""
-        return Step(OPS[step.op], self.sample, 0, at, step.frames, *picture)
+        return step
 
     def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
         """A step has made a slice, or its frames have entered."""
 
-    def _make(self, step: ProgramStep, at: int, fetch: Callable[[Range], Tensor]) -> None:
+    def _make(self, step: ProgramStep, at: int) -> None:
         """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
-        name, does = OPS[step.op], _WORKS[step.op]
-        if name == "enter":
-            entered = self._attempt(at, lambda: self._enter(step, fetch))
-            self._slices[step.slice] = entered
-            self._made_slice(step, entered.ready())
-            return
-        if not does:
-            self._attempt(at, lambda: self._move(name, step))
-            return
-        if step.slice < 0 and name in ("conv", "pass"):
-            return  # frames that nobody wants
-        work: Callable[[ProgramStep], Any] = getattr(self, does)
-        made = self._attempt(at, lambda: work(step))
+        made = self._attempt(at, getattr(self, _WORKS[step.op]), step)
         if made is None:
             return
         tensor, moments = made
         self._made_slice(step, tensor)
-        self._slices[step.slice] = _Slice(tensor, step.frames)
-        del made, tensor
-        if step.flags & GATHER and moments is None:
-            self._attempt(at, lambda: self._moments(step))
-        elif moments is not None:
+        self._slices[step.slice] = _Slice(tensor, step.frames, step.op != _ENTER or self._is_ours)
+        if moments is not None:
             self._gathered[step.slice] = moments
+        elif step.flags & GATHER:
+            del made, tensor
+            self._attempt(at, self._moments, step)
 
-    def _attempt(self, at: int, work: Callable[[], Result]) -> Result:
-        """work(), which leaves no trace when it fails, until it succeeds or `recover` gives up."""
-        attempts = 0
-        while True:
-            try:
-                if self.counter is not None:
-                    self.counter.check()
-                return work()
-            except (RuntimeError, MemoryError) as error:
-                traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
-                failure = error
-            attempts += 1
-            try:
-                if not self.recover(at, attempts, failure):
-                    raise failure
-            finally:
-                del failure  # else it and this frame keep each other, and all that the decode has
+    def _attempt(self, at: int, work: Callable[..., Result], *given: Any) -> Result:
+        """work(*given), which leaves no trace when it fails, until it succeeds or `recover` gives
+        up."""
+        return attempt(work, *given, recover=self.recover, step=at, check=self._check)
 
-    def _enter(self, step: ProgramStep, fetch: Callable[[Range], Tensor]) -> _Slice:
-        given = fetch(step.frames)
-        entry = _Slice(given.to(self.device, self.dtype), step.frames)
-        entry.owned = entry.tensor is not given
-        return entry
+    def _enter(self, step: ProgramStep) -> Made:
+        assert self._source is not None
+        given = self._source(step.frames)
+        entered = given.to(self.device, self.dtype)
+        self._is_ours = entered is not given
+        return entered, None
 
-    def _conv(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+    def _conv(self, step: ProgramStep) -> Made | None:
+        if step.slice < 0:
+            return None  # frames that nobody wants
         layer = self.graph.layers[step.node]
         assert isinstance(layer, Conv)
         begin = layer.skip_first - layer.reread  # where the convolution's own video begins
@@ -264,12 +240,14 @@ class Run:
         result = result[:, :, step.drop :]
         return result.clone() if extra is None else extra.add_(result), None
 
-    def _pass(self, step: ProgramStep) -> tuple[Tensor, None]:
+    def _pass(self, step: ProgramStep) -> Made | None:
+        if step.slice < 0:
+            return None
         if not step.others:
             return self._cut(step.sources, step.frames, copy=True), None
         return self._cut(step.sources, step.frames) + self._cut(step.others, step.frames), None
 
-    def _map(self, step: ProgramStep) -> tuple[Tensor, None]:
+    def _map(self, step: ProgramStep) -> Made:
         layer = self.graph.layers[step.node]
         assert isinstance(layer, Local)
         part = self._cut(step.sources, step.reads)
@@ -281,16 +259,12 @@ class Run:
             )
         return own_memory(made, part), None
 
-    def _add(self, step: ProgramStep) -> tuple[Tensor, None]:
+    def _add(self, step: ProgramStep) -> Made:
         x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
         return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
 
-    def _trim(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+    def _trim(self, step: ProgramStep) -> Made:
         return self._cut(step.sources, step.frames, copy=True), None
-
-    def _whole(self, step: ProgramStep, fetch: Callable[[Range], Tensor]) -> Tensor:
-        assert self.own is not None, "a program runs the VAE's own code, which was not given"
-        return self.own(fetch(step.reads).to(self.device, self.dtype))
 
     def _exchange(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")
@@ -303,7 +277,7 @@ class Run:
         assert isinstance(layer, (Conv, Attention))
         assert layer.norm is not None
         slices = self._of_node[node.source]
-        found = combine(self._moments_of(node.source))
+        found = combine([self._gathered[n] for n in slices])
         self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
         self._reduced.add(step.node)
         same = {n for n, other in enumerate(self.graph.nodes)
@@ -311,10 +285,6 @@ class Run:
         if same <= self._reduced:
             for number in slices:
                 del self._gathered[number]
-
-    def _moments_of(self, node: int) -> list[Moments]:
-        """Of the slices of a node's value, in order."""
-        return [self._gathered[n] for n in self._of_node[node]]
 
     # Attention
 
@@ -349,7 +319,7 @@ class Run:
         affine = self.affines.get(step.node)
         return self.backend.convolve(conv, Pieces((x,), *frames), frames, affine=affine)[0]
 
-    def _attend(self, step: ProgramStep) -> tuple[Tensor, Moments | None]:
+    def _attend(self, step: ProgramStep) -> Made:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
         layer = self.graph.layers[step.node]
         assert isinstance(layer, Attention)
@@ -380,8 +350,8 @@ class Run:
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
         for frame in range(frames):
-            if self.counter is not None:
-                self.counter.check()
+            if self._check is not None:
+                self._check()
             at = step.frames[0] + frame - first
             stop = room.shape[2] if layer.span == "video" else (at + 1) * tokens
             seen = slice(at * tokens if layer.span == "frame" else 0, stop)
@@ -402,8 +372,11 @@ class Run:
         parts = []
         for number in numbers:
             entry = self._slices[number]
-            first = entry.frames[0]
-            parts.append(entry.ready()[:, :, max(frames[0] - first, 0) : frames[1] - first])
+            first, stop = entry.frames
+            part = entry.ready()
+            if first < frames[0] or stop > frames[1]:
+                part = part[:, :, max(frames[0] - first, 0) : frames[1] - first]
+            parts.append(part)
         if len(parts) > 1:
             return torch.cat(parts, dim=2)
         return parts[0].clone() if copy else parts[0]
@@ -420,50 +393,37 @@ class Run:
     def _read(self, step: ProgramStep) -> Tensor:
         return self._slices[step.slice].ready()
 
-    def _move(self, name: str, step: ProgramStep) -> None:
+    def _move(self, step: ProgramStep) -> None:
         """STORE, DROP and LOAD."""
         entry = self._slices[step.slice]
         assert self.mover is not None, "a program that stores slices needs a mover"
-        if name == "store":
+        if step.op == _STORE:
             entry.leaving = self.mover.send(entry.ready())
-        elif name == "load":
-            entry.tensor, entry.coming = self.mover.bring(entry.host)
-        else:
-            self._settle(entry)
+        elif step.op == _DROP:
+            entry.settle()
             self._forget(entry)
-
-    def _settle(self, entry: _Slice) -> None:
-        """Waits for the slice's copies."""
-        if entry.leaving is not None:
-            host, ticket = entry.leaving
-            ticket.wait()
-            entry.host, entry.leaving = host, None
-        if entry.coming is not None:
-            entry.coming.wait()
-            entry.coming = None
+        else:
+            entry.tensor, entry.coming = self.mover.bring(entry.host)
 
     def _free(self, number: int) -> None:
         """Nobody reads the slice any more."""
         entry = self._slices.pop(number)
-        self._settle(entry)
+        entry.settle()
         if entry.host is not None:
             assert self.mover is not None
             self.mover.free(entry.host)
         self._forget(entry)
 
     def _forget(self, entry: _Slice) -> None:
-        if self.device.type == "cpu" and entry.tensor is not None and entry.owned:
-            self._freed_bytes += entry.tensor.nbytes
+        """The device's memory is given back; to the system, too: glibc keeps freed slices below 32
+        MiB otherwise."""
+        tensor, entry.tensor = entry.tensor, None
+        if self.device.type == "cpu" and tensor is not None and entry.owned:
+            self._freed_bytes += tensor.nbytes
             if self._freed_bytes >= TRIM_BYTES:
                 self._freed_bytes = 0
-                entry.tensor = None
-                meter.trim_malloc()  # glibc keeps freed slices below 32 MiB otherwise
-        entry.tensor = None
-
-    def _close(self) -> None:
-        """After the last step, or an error: no copy is under way, nothing is held."""
-        for number in list(self._slices):
-            self._free(number)
+                del tensor
+                meter.trim_malloc()
 
 
 def own_memory(made: Tensor, source: Tensor) -> Tensor:

@@ -10,13 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.counter import Counter
-    from hy3d_rocm.decode.report import Step
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -74,30 +70,24 @@ def told(
         return work()
     token = _telling.set(True)
     try:
-        return _logged(work, source, device, dtype, encode, how)
+        say_start(source, device, dtype, encode)
+        synchronize(device)
+        say_attempt(device, encode, how)
+        began = time.perf_counter()
+        try:
+            made = work()
+            synchronize(device)
+        except BaseException as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            logger.info(
+                "[%s] %s ended after %.2f s by %s%s", stage_of(encode), _what(device, encode),
+                time.perf_counter() - began, type(error).__name__, first and f": {first}",
+            )  # fmt: skip
+            raise
+        say_success(device, described(made), time.perf_counter() - began, encode)
+        return made
     finally:
         _telling.reset(token)
-
-
-def _logged(
-    work: Callable[[], T], source: Any, device: torch.device, dtype: object, encode: bool, how: str
-) -> T:
-    say_start(source, device, dtype, encode)
-    synchronize(device)
-    say_attempt(device, encode, how)
-    began = time.perf_counter()
-    try:
-        made = work()
-        synchronize(device)
-    except BaseException as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        logger.info(
-            "[%s] %s ended after %.2f s by %s%s", stage_of(encode), _what(device, encode),
-            time.perf_counter() - began, type(error).__name__, first and f": {first}",
-        )  # fmt: skip
-        raise
-    say_success(device, described(made), time.perf_counter() - began, encode)
-    return made
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -147,37 +137,3 @@ def flush() -> None:
 
 def _what(device: torch.device, encode: bool) -> str:
     return f"{'CPU' if device.type == 'cpu' else 'GPU'} {'encode' if encode else 'decode'}"
-
-
-class StageLog:
-    """A counter's place: passes all on to it. At debug level, or with `always`, the device is
-    waited for before and after each grain, so that a line about it is true when it is written."""
-
-    def __init__(
-        self, counter: Counter, device: torch.device, always: bool = False, encode: bool = False
-    ) -> None:
-        self.counter = counter
-        self.device = device
-        self.stage = stage_of(encode)
-        self.waits = always or logger.isEnabledFor(logging.DEBUG)
-
-    def expect(self, count: int) -> None:
-        """So many grains there will be; 0: nobody knows."""
-        self.counter.total = count
-
-    def check(self) -> None:
-        """See Counter.check."""
-        self.counter.check()
-        if self.waits:
-            synchronize(self.device)
-            logger.debug("[%s] Grain %d begins", self.stage, self.counter.done + 1)
-
-    def tick(self, step: Step) -> None:
-        """See Counter.tick."""
-        if self.waits:
-            synchronize(self.device)
-            logger.debug(
-                "[%s] Grain %d done: %s, frames %d to %d",
-                self.stage, self.counter.done + 1, step.kind, step.frames[0], step.frames[1] - 1,
-            )  # fmt: skip
-        self.counter.tick(step)

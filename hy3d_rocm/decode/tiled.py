@@ -10,19 +10,23 @@ tiles run the true ones are gathered, and the difference is reported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decode.backends.statistics import (
+    Correction,
+    Gathering,
+    Statistics,
+    combine,
+    grouped,
+    reduced,
+)
 from hy3d_rocm.decode.layers import Attention, Conv
-from hy3d_rocm.decode.moments import combine
 from hy3d_rocm.decode.plan import plan_decode
 from hy3d_rocm.decode.run import OPS, ProgramStep, Run
-from hy3d_rocm.decode.statistics import Correction, Gathering, Statistics, grouped, reduced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,10 +62,9 @@ class TiledRun(Run):
         self._gathering: Gathering | None = None
         self._owned: tuple[Range, Range] = ((0, 1), (0, 1))
         self._tile: Grain | None = None
-        nodes = self.graph.nodes
         # Nodes with a GroupNorm by the node whose value they normalise.
         self._normed: dict[int, list[int]] = {}
-        for index, node in enumerate(nodes):
+        for index, node in enumerate(self.graph.nodes):
             if node.norm == _GROUP:
                 self._normed.setdefault(node.source, []).append(index)
 
@@ -69,46 +72,47 @@ class TiledRun(Run):
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         assert program.tiles is not None
         spatial = tile_places(program.tiles)
-        tiles = len(spatial.grains)
-        if tiles > 1:
+        if len(spatial.grains) > 1:
             out.zero_()
-        for number, first, made in self._sections(program, z, spatial):
-            if self._tile is not None and not self._section["pass"]:
-                kept = self._attempt(0, partial(_kept, made, self._tile))
-                _place(kept, first, self._tile, tiles, out)
-                del kept
-            del number, made
-        self._judge()
-
-    def _sections(
-        self, program: Program, z: Tensor, spatial: DecodePlan
-    ) -> Iterator[tuple[int, int, Tensor]]:
-        """(section, first frame, frames) of all tiles."""
         self._grid = [(0, z)]
         for number, section in enumerate(program.sections):
             self._section = section
-            kind, size = section["kind"], section["size"]
-            if kind == _PREFIX:
-                made = []
-                for first, frames in self.section(program, number, lambda r: z[:, :, slice(*r)]):
-                    made.append((first, self._attempt(0, partial(frames.to, "cpu", copy=True))))
-                    del frames
-                self._grid = made
-            elif kind == _STATISTICS:
-                self._estimate(program, number, size)
+            if section["kind"] == _PREFIX:
+                self._grid = self._prefix(program, number, z)
+            elif section["kind"] == _STATISTICS:
+                self._estimate(program, number, section["size"])
             else:
-                tile = spatial.grains[section["tile"]]
-                self._tile = tile
-                self._owned = _owned(tile, spatial.factors)
-                self._begin_gathering(program)
-                fetch = self._cut_out(section["rows"], section["columns"])
-                for first, frames in self.section(program, number, fetch):
-                    yield number, first, frames
-                    del frames
-                self._tile = None
+                self._in_tile(program, number, spatial, out)
+        self._grid = []
+        if self._gathering is not None:
+            self.estimate_error = self._worst(self._truth())
+            logger.info(
+                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
+                self.estimate_error,
+            )
 
-    def _cut_out(self, rows: Range, columns: Range) -> Callable[[Range], Tensor]:
-        return lambda frames: self._fetch(frames)[..., slice(*rows), slice(*columns)]
+    def _prefix(self, program: Program, number: int, z: Tensor) -> list[tuple[int, Tensor]]:
+        made = []
+        for first, frames in self.section(program, number, lambda r: z[:, :, slice(*r)]):
+            made.append((first, self._attempt(0, partial(frames.to, "cpu", copy=True))))
+            del frames
+        return made
+
+    def _in_tile(self, program: Program, number: int, spatial: DecodePlan, out: Tensor) -> None:
+        section = self._section
+        rows, columns = slice(*section["rows"]), slice(*section["columns"])
+        self._tile = tile = spatial.grains[section["tile"]]
+        self._owned = _owned(tile, spatial.factors)
+        if self._gathering is None and self._used:
+            self._gathering = Gathering(len(self.graph.nodes))
+        cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
+        for first, frames in self.section(program, number, cut):
+            if not section["pass"]:
+                kept = self._attempt(0, _kept, frames, tile)
+                _place(kept, first, tile, len(spatial.grains), out)
+                del kept
+            del frames
+        self._tile = None
 
     def _fetch(self, frames: Range) -> Tensor:
         """Frames of the prefix's output."""
@@ -132,9 +136,8 @@ class TiledRun(Run):
                 "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
             )
         self._gathering, self._measured, self._used = None, {}, {}
-        frames = sum(int(t.shape[2]) for _, t in self._grid)
         rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
-        whole = frames, rows, columns
+        whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
         part = self._attempt(
             0, lambda: reduced(self._fetch, whole, size).to(self.device, self.dtype)
         )
@@ -145,13 +148,13 @@ class TiledRun(Run):
         if self._section["kind"] != _STATISTICS:
             super()._reduce(step)
             return
-        norm = self._norm(step.node)
-        found = grouped(combine(self._moments_of(self.graph.nodes[step.node].source)), norm.groups)
+        norm, source = self._norm(step.node), self.graph.nodes[step.node].source
+        found = grouped(combine([self._gathered[n] for n in self._of_node[source]]), norm.groups)
         self._measured[step.node] = found
         if step.node in self._corrections:
             found = self._corrections[step.node].of(found, norm.eps)
         self._used[step.node] = found
-        channels = self.graph.nodes[self.graph.nodes[step.node].source].channels
+        channels = self.graph.nodes[source].channels
         self.affines[step.node] = found.affine(norm, self.backend.weights, channels, self.dtype)
 
     def _norm(self, node: int) -> Norm:
@@ -159,10 +162,6 @@ class TiledRun(Run):
         assert isinstance(layer, (Conv, Attention))
         assert layer.norm is not None
         return layer.norm
-
-    def _begin_gathering(self, program: Program) -> None:
-        if self._gathering is None and self._used:
-            self._gathering = Gathering(len(self.graph.nodes))
 
     def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
         """A slice was made: what belongs to this tile alone counts for the true statistics."""
@@ -174,8 +173,7 @@ class TiledRun(Run):
             scale = tensor.shape[-1] // self._section["size"][2]
             (h0, h1), (w0, w1) = self._owned
             part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
-            add = partial(self._gathering.add, self._norm(node), node, part)
-            self._attempt(0, add)
+            self._attempt(0, self._gathering.add, self._norm(node), node, part)
 
     def _truth(self) -> dict[int, Statistics]:
         assert self._gathering is not None
@@ -184,24 +182,13 @@ class TiledRun(Run):
     def _worst(self, truth: dict[int, Statistics]) -> float:
         return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
 
-    def _judge(self) -> None:
-        """At the end: how good the estimate was."""
-        self._grid = []
-        if self._gathering is not None:
-            self.estimate_error = self._worst(self._truth())
-            logger.info(
-                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
-                self.estimate_error,
-            )
-
-    def _reported(self, step: ProgramStep, at: int, picture: tuple[Range, Range]) -> Step:
+    def _reported(self, step: Step) -> Step:
         """With the tile's number and place."""
-        report = super()._reported(step, at, picture)
         if self._tile is None:
-            return report
+            return step
         (_, h0, w0), (_, h1, w1) = self._tile.out_start, self._tile.out_stop
-        kind = "statistics" if self._section["pass"] else report.kind
-        return replace(report, kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
+        kind = "statistics" if self._section["pass"] else step.kind
+        return step._replace(kind=kind, tile=self._tile.index, rows=(h0, h1), columns=(w0, w1))
 
 
 def tile_places(tiles: dict[str, Any]) -> DecodePlan:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.memory.predict import MetaWeights, predict
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.run import ProgramStep, Run
-from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
 class _Ghost(Run):
     """On shapes nothing has to leave."""
 
-    def _move(self, name: str, step: ProgramStep) -> None:
+    def _move(self, step: ProgramStep) -> None:
         """STORE, DROP and LOAD."""
 
 

@@ -3,9 +3,10 @@
  * Arrays are dense, row-major and of the caller; a picture's row 0 is Y = -1, column 0 is X = -1.
  * Faces are triples of vertex indices; a face index in a picture is 0 where nothing was drawn, else
  * the face's number + 1. Every result is bit-identical for every thread count and CPU level. No
- * array that is written may overlap another, and none that is read may change during a call:
- * indices are checked once. HY3D_ERR_INVALID_ARGUMENT, and HY3D_ERR_OVERFLOW for arrays that have
- * no addresses, are found before anything is written. */
+ * array that is written may overlap another. What another thread writes to one that is read during
+ * a call may spoil the result, which then means nothing; nothing outside of the arrays is read or
+ * written. HY3D_ERR_INVALID_ARGUMENT, and HY3D_ERR_OVERFLOW for arrays that have no addresses, are
+ * found before anything is written. */
 #ifndef HY3D_RASTER_H
 #define HY3D_RASTER_H
 
@@ -131,7 +132,7 @@ HY3D_BEGIN_DECLS
  *
  * problem_out (may be NULL): HY3D_RASTER_NOT_FINITE (`at` a point: its uv, or its weight) and
  * HY3D_RASTER_NEGATIVE; uv is looked at before weights. Takes 4 to 8 bytes a point, and 512 KiB a
- * thread or (channels + 1) * 8 bytes a texel of one row, and 32 bytes a thread and band of rows.
+ * thread or (channels + 1) * 8 bytes a texel of one row, and 48 bytes a thread and band of rows.
  * HY3D_ERR_CANCELLED leaves the texture partly written. */
 HY3D_API hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc,
                                   const float *values, const float *uv, const float *weights,
@@ -145,7 +146,7 @@ HY3D_API hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc
  * order, rounded to f32 once. positions (vertices, 3) are finite, triangles (faces, 3) in range;
  * vertices and faces as in hy3d_raster_desc. problem_out (may be NULL): HY3D_RASTER_BAD_INDEX
  * (`at` a face), then HY3D_RASTER_NOT_FINITE (a vertex). Takes 4 to 12 bytes a face, 400 KB a
- * thread, and 32 bytes a thread and run of vertices. HY3D_ERR_CANCELLED leaves normals partly
+ * thread, and 48 bytes a thread and run of vertices. HY3D_ERR_CANCELLED leaves normals partly
  * written. */
 HY3D_API hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t faces,
                                          const float *positions, const int32_t *triangles,
@@ -175,7 +176,7 @@ HY3D_API hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices
  * of uv. *filled_out (may be NULL): vertices that had no colour and got one. One thread. A round
  * takes 1 to 30 ns an open corner, and as many rounds are needed as there are steps against the
  * corners' order from the border of what is coloured: of 500,000 faces, holes take 0.06 to 1.4
- * s, all but a small spot 20 s. Takes 48 bytes a face and 4 * channels + 10 a vertex.
+ * s, all but a small spot 20 s. Takes 60 bytes a face and 4 * channels + 10 a vertex.
  * HY3D_ERR_CANCELLED leaves texture and mask as they were. */
 HY3D_API hy3d_status hy3d_vertex_inpaint(
     hy3d_context *context, const hy3d_vertex_inpaint_desc *desc, const float *positions,

@@ -40,8 +40,8 @@
  * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
  * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
  * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
- * every rank: it fits where it does on each, each of its peaks and its seconds are those of the rank
- * with the most, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
+ * the most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
  * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
  * link_bytes_per_second come on top. */
 #ifndef HY3D_SCHEDULE_H
@@ -97,7 +97,7 @@ typedef struct hy3d_step {
     int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
     int32_t peer;      /* SEND, RECV: the other rank; else -1 */
     int32_t first_ref, sources, others, frees;
-    int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two) and
+    int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two),
                                 ATTEND (two, of span FRAME four); of ATTEND also 2 * width for each
                                 pair of a position and one that it sees */
     int64_t workspace_bytes; /* beside what is read and made */
@@ -189,6 +189,7 @@ typedef struct hy3d_tile_sizes {
 #define HY3D_SCHEDULE_MAX_HALOS 4
 /* A candidate of more steps is not offered (its status is HY3D_ERR_OVERFLOW). */
 #define HY3D_SCHEDULE_MAX_STEPS (1 << 20)
+#define HY3D_OWN_BYTES_ASKED (-2)
 
 /* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
  * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
@@ -207,8 +208,8 @@ typedef struct hy3d_schedule_request {
     int64_t result_bytes;    /* on the host throughout: the result, where it stays in memory */
     int64_t kept_bytes;      /* on the device throughout */
     int64_t device_budget, host_budget; /* 0: no limit */
-    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and a */
-    int32_t margin_permille; /* margin do: margin_bytes or so many thousandths, the larger one */
+    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and */
+    int32_t margin_permille; /* a margin do: margin_bytes or so many thousandths, the larger one */
     int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
@@ -224,7 +225,11 @@ typedef struct hy3d_schedule_request {
     int32_t statistic_passes;
     int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
-                                fits */
+                                fits; HY3D_OWN_BYTES_ASKED: `workspace` says it of the one step of
+                                WHOLE (OPAQUE, of node OUTPUT), once, and is only asked where that
+                                decides; HY3D_ERR_UNSUPPORTED of it: WHOLE is not offered. Less than
+                                a frame that a convolution reads and one that it makes, or than all
+                                of the output, counts as those. */
     int32_t rank, ranks;     /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
     hy3d_workspace_function workspace;
@@ -257,7 +262,7 @@ typedef struct hy3d_program {
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
     int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
-    hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame high; hy3d_tiles_at places them */
+    hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 
 typedef struct hy3d_schedule hy3d_schedule;
@@ -271,8 +276,9 @@ HY3D_BEGIN_DECLS
  * takes less: a kind of its own, between CHUNKS and tiles.
  * Tiles that are too large are given up as soon as a part of their program does not fit (is_bound).
  * On HY3D_OK, and on HY3D_ERR_BUDGET_TOO_SMALL where nothing fits, *schedule_out holds the
- * candidates, and the caller destroys it. Other errors: as hy3d_graph_check; HY3D_ERR_INVALID_ARGUMENT, a field out of its
- * range; HY3D_ERR_UNSUPPORTED, no strategy that is allowed can run this graph;
+ * candidates, and the caller destroys it. Other errors: as hy3d_graph_check;
+ * HY3D_ERR_INVALID_ARGUMENT, a field out of its range; HY3D_ERR_UNSUPPORTED, no strategy that
+ * is allowed can run this graph;
  * HY3D_ERR_OUT_OF_MEMORY; and whatever the workspace function returned. */
 HY3D_API hy3d_status hy3d_schedule_compile(hy3d_context *context,
                                            const hy3d_schedule_request *request,
@@ -287,7 +293,8 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
-/* How often a step is tried in all that runs out of memory. */
+/* How often a step is tried in all that runs out of memory; that of WHOLE, the whole decode, once:
+ * what comes next takes less. */
 #define HY3D_STEP_ATTEMPTS 3
 /* What comes after a step failed for this reason. `attempts`: how often it was tried (>= 1; of a
  * failure that no other attempt may cure, HY3D_STEP_ATTEMPTS). `can_widen`: a wider type is left.

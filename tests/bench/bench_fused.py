@@ -21,7 +21,7 @@ import gc
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +42,26 @@ SWEPT = ("128>128 +", "256>256 +", "256>256 up")
 
 def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str, float]:
     """Milliseconds of each kind of kernel alone."""
-    from hy3d_rocm.decode.fused import backend as module
+    from hy3d_rocm.decode.backends.triton import backend as module
 
-    launch, found = module.launch, {}
+    run, found = module.run_launches, {}
     for kernel in ("load_rows", "conv_fused", "combine_moments"):
+        parts: dict[int, Any] = {}
 
-        def chosen(item: Any, *rest: Any, kernel: str = kernel) -> None:
-            if item.kernel == kernel:
-                launch(item, *rest)
+        def chosen(part: Any, *rest: Any, kernel: str = kernel, parts: Any = parts) -> None:
+            if id(part) not in parts:
+                made = part.made
+                kept = tuple(item for item in made.launches if item.kernel == kernel)
+                only = replace(made, launches=kept)
+                few = module._Part(part.job, only, part.weight, part.bias, part.factors)
+                parts[id(part)] = part, few  # the part is kept, so that its id stays its own
+            run(parts[id(part)][1], *rest)
 
-        module.launch = chosen
+        module.run_launches = chosen
         try:
             found[kernel] = clock(lambda: bench.fused(backend, affine))[0]
         finally:
-            module.launch = launch
+            module.run_launches = run
     return found
 
 
@@ -131,7 +137,7 @@ def machine_of(options: Any, **fields: Any) -> Any:
     import torch
 
     from hy3d_rocm.conv.triton import launch as tier
-    from hy3d_rocm.decode.fused.work import Machine
+    from hy3d_rocm.decode.backends.triton.work import Machine
 
     if options.device == "cpu":
         return Machine("gfx1100", 4, **fields)
@@ -140,13 +146,13 @@ def machine_of(options: Any, **fields: Any) -> Any:
 
 
 def make_backend(device: Any, machine: Any) -> Any:
-    from hy3d_rocm.decode.fused.backend import FusedBackend
+    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
 
     class Plain:
         def of(self, module: Any, name: str) -> Any:
             return getattr(module, name, None)
 
-    return FusedBackend(Plain(), device, machine)
+    return TritonBackend(Plain(), device, machine)
 
 
 def line(found: dict[str, Any], shape: Shape, itemsize: int) -> str:
@@ -183,7 +189,7 @@ def sweep(shape: Shape, options: Any) -> None:
     import torch
 
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decode.fused.work import ROWS_BYTES
+    from hy3d_rocm.decode.backends.triton.work import ROWS_BYTES
 
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     bench, clock = Bench(shape, dtype, device), Clock(device, 2)
@@ -191,19 +197,19 @@ def sweep(shape: Shape, options: Any) -> None:
     bench.make_residuals()
     best: tuple[float, str] = (float("inf"), TILES[0])
 
-    def tried(tile: str, rows: int, overlap: int = 0) -> float:
+    def tried(tile: str, rows: int) -> float:
         try:
-            machine = machine_of(options, rows_bytes=rows, tile=Config.parse(tile), overlap=overlap)
+            machine = machine_of(options, rows_bytes=rows, tile=Config.parse(tile))
             backend = make_backend(device, machine)
             ms = clock(lambda: bench.fused(backend, affine))[0]
-            parts = {} if overlap else parts_of(bench, backend, affine, clock)
+            parts = parts_of(bench, backend, affine, clock)
         except Exception as error:  # noqa: BLE001 - told, and the next one is tried
             words = f"{type(error).__name__}: {str(error)[:200]}"
             print(f"  {shape.name} {tile} FAILED {words}", flush=True)
             return float("inf")
         words = " ".join(f"{kernel} {part:.3f}" for kernel, part in parts.items())
         print(
-            f"  {shape.name} {tile} rows {rows >> 20} MiB overlap {overlap}: {ms:.3f} ms {words}",
+            f"  {shape.name} {tile} rows {rows >> 20} MiB: {ms:.3f} ms {words}",
             flush=True,
         )
         return ms
@@ -211,8 +217,7 @@ def sweep(shape: Shape, options: Any) -> None:
     for tile in TILES:
         best = min(best, (tried(tile, ROWS_BYTES), tile))
     for mib in ROWS_MIB:
-        for overlap in (0, 1, 2):
-            tried(best[1], mib << 20, overlap)
+        tried(best[1], mib << 20)
 
 
 def main() -> int:
@@ -223,7 +228,6 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], help="names of layers")
     parser.add_argument("--no-apart", action="store_true", help="only the fused backend")
-    parser.add_argument("--overlap", type=int, default=0, help="see work.Machine: 0, 1, 2")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -233,7 +237,7 @@ def main() -> int:
         import check_fused
 
         check_fused.prepare()
-    machine = machine_of(options, overlap=options.overlap)
+    machine = machine_of(options)
     shapes = [s for s in LAYERS if not options.only or s.name in options.only]
     if options.divide > 1:
         shapes = [divided(shape, options.divide) for shape in shapes]

@@ -23,14 +23,13 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.cli.plan import bare_vae
 from hy3d_rocm.decode import graph
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.planning import backends, compiled
 from hy3d_rocm.decode.planning.jobs import Job
-from hy3d_rocm.decode.tools.subjects import latent_shape
+from hy3d_rocm.tools.loading import bare_vae, latent_shape
 
 # Frames, rows and columns of what is decoded.
 DECODES = {

@@ -21,8 +21,8 @@ from unittest import mock
 import torch
 from measure_tiles import compiled_tiles, run_of
 
+from hy3d_rocm.decode.backends.statistics import spread
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.statistics import blocks
 
 Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]
 
@@ -61,8 +61,8 @@ def in_blocks(rows: int, frames: int) -> Way:
 
     def way(grid: torch.Tensor, keep: tuple[int, int, int]) -> torch.Tensor:
         t, h, w = keep
-        times = blocks(grid.shape[2], t, frames, from_start=True)
-        across = blocks(grid.shape[3], h, rows), blocks(grid.shape[4], w, rows)
+        times = spread(grid.shape[2], t, frames, from_start=True)
+        across = spread(grid.shape[3], h, rows), spread(grid.shape[4], w, rows)
         return grid[:, :, times][:, :, :, across[0]][..., across[1]]
 
     return way

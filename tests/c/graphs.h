@@ -28,6 +28,8 @@ typedef struct graphs_case {
     hy3d_node nodes[GRAPHS_MOST_NODES];
     hy3d_schedule_request request;
     uint64_t salt;
+    int64_t own_told; /* where own_bytes are asked for: the answer; -1: nobody can tell */
+    int32_t own_asked; /* how often they were */
 } graphs_case;
 
 /* Not to be moved afterwards: the request points into it. No budgets are set. */

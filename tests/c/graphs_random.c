@@ -295,15 +295,25 @@ static void add_block(builder *b)
 static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size *source,
                              int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
 {
-    const graphs_case *const made = user;
-    uint64_t state = made->salt ^ (uint64_t)step->node * 0x9e37U ^ (uint64_t)step->op << 32;
+    graphs_case *const made = user;
+    uint64_t state = made->salt ^ (uint64_t)step->node * 0x9e37U;
     const bool computes = step->op >= HY3D_STEP_CONV && step->op <= HY3D_STEP_OPAQUE &&
                           step->op != HY3D_STEP_TRIM;
     *workspace_out = *kept_out = 0;
-    if (!computes || made->salt == 0) {
+    if (step->op == HY3D_STEP_OPAQUE && step->node == made->request.graph.count - 1) { /* WHOLE */
+        made->own_asked++;
+        *workspace_out = made->own_told;
+        return made->own_told < 0 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
+    }
+    if (made->salt == 0 || step->op >= HY3D_STEP_EMIT) {
         return HY3D_OK;
     }
-    *kept_out = (int64_t)(step_of(&state) % 300);
+    const bool enters = step->op == HY3D_STEP_ENTER || step->node == 0;
+    *kept_out = enters ? 0 : (int64_t)(step_of(&state) % 300);
+    state ^= (uint64_t)step->op << 32;
+    if (!computes) {
+        return HY3D_OK;
+    }
     state += (uint64_t)(step->frames[1] - step->frames[0]) + (uint64_t)on_host * 77;
     if (made->request.ranks > 1) {
         state += (uint64_t)(step->rows[1] - step->rows[0]) * 1009;
@@ -423,6 +433,16 @@ static void norms_of_frames(builder *b, int32_t one_of)
     }
 }
 
+/* Some bytes of the VAE's own code are asked for. Drawn last, likewise. */
+static void ask_own_bytes(builder *b)
+{
+    hy3d_schedule_request *const request = &b->out->request;
+    if (request->own_bytes >= 0 && once_in(b, 2)) {
+        b->out->own_told = once_in(b, 6) ? -1 : request->own_bytes;
+        request->own_bytes = HY3D_OWN_BYTES_ASKED;
+    }
+}
+
 static builder builder_of(graphs_numbers numbers, graphs_case *out)
 {
     builder b = {.numbers = numbers, .out = out};
@@ -438,6 +458,7 @@ void graphs_random(graphs_numbers numbers, graphs_case *out)
     builder b = builder_of(numbers, out);
     random_case(&b);
     norms_of_frames(&b, 4);
+    ask_own_bytes(&b);
 }
 
 void graphs_random_shared(graphs_numbers numbers, graphs_case *out)

@@ -192,7 +192,8 @@ static void make_interpolate(const guard_case *c, test_random *random, void *con
 
 static void call_interpolate(const hy3d__kernels *kernels, const guard_case *c, void *const at[])
 {
-    kernels->interpolate_f32(c->n, c->number[0], at[0], at[1], at[2], at[3], at[4]);
+    kernels->interpolate_f32(c->n, c->number[0], (uint32_t)c->number[1], (uint32_t)c->number[2],
+                             at[0], at[1], at[2], at[3], at[4]);
 }
 
 const guarded_kernel guard_interpolate_f32 = {"interpolate_f32", shape_interpolate,

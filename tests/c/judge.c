@@ -159,6 +159,10 @@ static bool is_bound_right(judge *j, const hy3d_candidate *bound)
     hy3d_schedule_request *const r = &j->made->request;
     const hy3d_candidate *all = NULL;
     hy3d_schedule *schedule = NULL;
+    if (bound->order == HY3D_ORDER_WHOLE) {
+        return (!bound->fits && bound->device_bytes == replay_least_own_bytes(r)) ||
+               object(j, "a bound of %lld bytes of the VAE's own code", (ll)bound->device_bytes);
+    }
     if (bound->halo_row != 0 || bound->fits || bound->seconds > 0 || bound->macs != 0 ||
         bound->order != HY3D_ORDER_TILES) {
         return bound->halo_row != 0 || object(j, "a bound fits, or says more than bytes");
@@ -417,6 +421,44 @@ static bool judge_compiled(judge *j, const schedules *all, int32_t reason, choic
            is_best(j, all, &out->candidate) && (reason == -2 || judge_falls(j, all, reason));
 }
 
+/* Where the bytes of the VAE's own code are asked for only where they decide: what is chosen, and
+ * the smallest budget, are as where all are asked for beforehand. */
+static bool is_as_if_told(judge *j, const choice *found)
+{
+    const hy3d_schedule_request before = j->made->request;
+    hy3d_schedule_request *const r = &j->made->request;
+    hy3d_schedule *schedule = NULL;
+    if (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->ranks > 1) {
+        return true;
+    }
+    r->own_bytes = j->made->own_told;
+    if (r->own_bytes < 0) {
+        r->strategies &= ~(1U << HY3D_STRATEGY_WHOLE);
+    } else {
+        const int64_t least = replay_least_own_bytes(r);
+        r->own_bytes = least > r->own_bytes ? least : r->own_bytes;
+    }
+    const hy3d_status status = r->strategies == 0
+                                   ? HY3D_ERR_UNSUPPORTED
+                                   : hy3d_schedule_compile(j->context, r, &schedule);
+    *r = before;
+    if (status != HY3D_OK) {
+        const bool is_same = status == found->status &&
+                             (status != HY3D_ERR_BUDGET_TOO_SMALL ||
+                              hy3d_schedule_smallest_budget(schedule) == found->smallest);
+        hy3d_schedule_destroy(j->context, schedule);
+        return is_same || object(j, "own bytes told: %s, asked for: %s",
+                                 hy3d_status_name(status), hy3d_status_name(found->status));
+    }
+    const hy3d_candidate told = hy3d_schedule_program(schedule)->candidate;
+    hy3d_schedule_destroy(j->context, schedule);
+    j->report->asked++;
+    return (found->status == HY3D_OK && replay_is_same(&told, &found->candidate)) ||
+           object(j, "own bytes told: order %d on host %d, asked for: order %d on host %d, %s",
+                  told.order, told.on_host, found->candidate.order, found->candidate.on_host,
+                  hy3d_status_name(found->status));
+}
+
 /* Compiles the case as it is. reason: -1 any, -2 none. */
 static bool compile(judge *j, int32_t reason, choice *out)
 {
@@ -429,6 +471,7 @@ static bool compile(judge *j, int32_t reason, choice *out)
     } else if (is_good) {
         is_good = judge_compiled(j, &all, reason, out);
     }
+    is_good = is_good && is_as_if_told(j, out);
     for (int32_t rank = 0; rank < all.ranks; rank++) {
         hy3d_schedule_destroy(j->context, all.of[rank]);
     }

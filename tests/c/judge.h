@@ -9,7 +9,8 @@
 typedef struct judge_report {
     char text[640]; /* "": nothing to object to */
     /* What was done, for the closing lines; by order of the programs. */
-    int64_t programs[5], steps, refused, unsupported, falls, bounds;
+    int64_t programs[5], steps, refused, unsupported, falls, bounds,
+        asked;
     int64_t shared; /* those of `programs` that were of several ranks, counted once for all ranks */
 } judge_report;
 

@@ -77,6 +77,9 @@ Suite *hy3d_rasterize_runs_suite(void);
 #ifdef HAVE_TEST_RASTER_MESH
 Suite *hy3d_raster_mesh_suite(void);
 #endif
+#ifdef HAVE_TEST_RASTER_SHARED
+Suite *hy3d_raster_shared_suite(void);
+#endif
 #ifdef HAVE_TEST_VECTORS
 Suite *hy3d_vectors_suite(void);
 #endif
@@ -158,6 +161,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_RASTER_MESH
     {"raster_mesh", hy3d_raster_mesh_suite},
+#endif
+#ifdef HAVE_TEST_RASTER_SHARED
+    {"raster_shared", hy3d_raster_shared_suite},
 #endif
 #ifdef HAVE_TEST_VECTORS
     {"vectors", hy3d_vectors_suite},

@@ -421,6 +421,43 @@ static int64_t node_macs(const hy3d_graph *graph, const replay_values *values, i
     return keys + replay_macs(graph, values, &step);
 }
 
+int64_t replay_least_own_bytes(const hy3d_schedule_request *r)
+{
+    const int32_t last = r->graph.count - 1;
+    replay_values values = replay_values_make(
+        &r->graph, 0, last, (hy3d_size){r->graph.nodes[0].channels, r->size[0], r->size[1],
+                                        r->size[2]});
+    const hy3d_size *const out = &values.of[last].size;
+    int64_t most = out->channels * out->frames * out->rows * out->columns;
+    for (int32_t node = 1; node < last; node++) {
+        const hy3d_size *const made = &values.of[node].size;
+        const hy3d_size *const read = &values.of[r->graph.nodes[node].source].size;
+        const int64_t both = made->channels * made->rows * made->columns +
+                             read->channels * read->rows * read->columns;
+        if (r->graph.nodes[node].op == HY3D_OP_CONV && values.of[node].own_frames > 0 &&
+            both > most) {
+            most = both;
+        }
+    }
+    replay_values_free(&values);
+    return most * r->element_bytes;
+}
+
+/* What it takes: as the request says, or as it is told. */
+static int64_t own_bytes(const hy3d_schedule_request *r, const hy3d_step *step)
+{
+    const hy3d_size input = {r->graph.nodes[0].channels, r->size[0], r->size[1], r->size[2]};
+    int64_t bytes = r->own_bytes, kept = 0;
+    if (bytes != HY3D_OWN_BYTES_ASKED) {
+        return bytes < 0 ? 0 : bytes;
+    }
+    if (r->workspace(r->user, step, &input, 0, &bytes, &kept) != HY3D_OK) {
+        return -1;
+    }
+    const int64_t least = replay_least_own_bytes(r);
+    return bytes < least ? least : bytes;
+}
+
 /* The VAE's own code: one step that makes the output, with the memory that the request says. */
 static bool replay_whole(replay_walk *walk)
 {
@@ -446,8 +483,7 @@ static bool replay_whole(replay_walk *walk)
     }
     mix_step(&walk->verdict->shapes, step);
     walk->verdict->steps = 1;
-    return agree(walk, "device bytes", candidate->device_bytes,
-                 r->own_bytes < 0 ? 0 : r->own_bytes) &&
+    return agree(walk, "device bytes", candidate->device_bytes, own_bytes(r, step)) &&
            agree(walk, "host bytes", candidate->host_bytes, r->is_host ? 0 : r->result_bytes) &&
            agree(walk, "multiply-accumulates", candidate->macs, macs) &&
            agree(walk, "steps", candidate->steps, 1);

@@ -80,6 +80,9 @@ bool replay_program(const hy3d_schedule_request *request, const hy3d_program *pr
  * looked at. Of the verdict, sums are of all ranks and peaks those of the rank with the most. */
 bool replay_ranks(const hy3d_schedule_request *request, const hy3d_program *const *programs,
                   replay_verdict *verdict);
+/* What the VAE's own code takes at least: a frame of a convolution's source and one of its value,
+ * or the output. */
+int64_t replay_least_own_bytes(const hy3d_schedule_request *request);
 /* Whether both candidates are the same in every field. */
 bool replay_is_same(const hy3d_candidate *a, const hy3d_candidate *b);
 /* Zeroed memory; without, the test ends. */

@@ -270,7 +270,7 @@ static const request_fault request_faults[] = {
     REQUEST(result_bytes, -1), REQUEST(kept_bytes, -1), REQUEST(device_budget, -1),
     REQUEST(host_budget, -1), REQUEST(margin_bytes, -1), REQUEST(margin_permille, -1),
     REQUEST(strategies, 0),
-    REQUEST(strategies, 16), REQUEST(statistic_passes, -1), REQUEST(own_bytes, -2),
+    REQUEST(strategies, 16), REQUEST(statistic_passes, -1), REQUEST(own_bytes, -3),
     REQUEST(rank, -1), REQUEST(rank, 1), REQUEST(ranks, -1), REQUEST(device.slice_bytes[0], -1),
     REQUEST(device.slice_bytes[1], -1), REQUEST(device.chunks[0], -1),
     REQUEST(device.chunks[0], 0), REQUEST(device.chunks[1], -1), REQUEST(device.chunks[2], -1),

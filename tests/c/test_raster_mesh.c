@@ -221,10 +221,10 @@ START_TEST(test_the_kernel_gives_the_reference_bits_and_touches_nothing_beyond)
             for (size_t i = 0; i < 3 * n; i++) {
                 barycentric[i] = fraction(&random);
             }
-            hy3d__kernels_for(0)->interpolate_f32(n, channels, attributes, triangles, face_index,
-                                                  barycentric, wanted);
-            hy3d__kernels_for(_i)->interpolate_f32(n, channels, attributes, triangles, face_index,
-                                                   barycentric, at[4]);
+            hy3d__kernels_for(0)->interpolate_f32(n, channels, VERTICES, FACES, attributes,
+                                                  triangles, face_index, barycentric, wanted);
+            hy3d__kernels_for(_i)->interpolate_f32(n, channels, VERTICES, FACES, attributes,
+                                                   triangles, face_index, barycentric, at[4]);
             ck_assert_msg(memcmp(wanted, at[4], n * channels * 4) == 0,
                           "level %d, %zu channels, n %zu",
                           _i, channels, n);

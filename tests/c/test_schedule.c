@@ -120,6 +120,31 @@ START_TEST(test_what_follows_a_failure_is_as_the_header_says)
 }
 END_TEST
 
+/* Its one step is the whole decode: made again it would take as much, and as long. */
+START_TEST(test_the_vaes_own_code_is_not_tried_again_for_memory)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    for (int has_more = 0; has_more < 2; has_more++) {
+        graphs_case made = small_case();
+        made.request.strategies = 1U << HY3D_STRATEGY_WHOLE;
+        made.request.strategies |= has_more == 1 ? 1U << HY3D_STRATEGY_STREAMED : 0U;
+        made.request.own_bytes = INT64_C(1) << 40;
+        made.request.device.own_seconds_share = 1e-9;
+        hy3d_schedule *schedule = compiled(context, &made);
+        ck_assert_int_eq(hy3d_schedule_program(schedule)->candidate.order, HY3D_ORDER_WHOLE);
+        hy3d_action action = HY3D_ACTION_WIDER;
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, 1, HY3D_REASON_NOT_FINITE, true,
+                                            &action));
+        ck_assert_int_eq(action, HY3D_ACTION_WIDER);
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, 1, HY3D_REASON_OUT_OF_MEMORY,
+                                            false, &action));
+        ck_assert_int_eq(action, has_more == 1 ? HY3D_ACTION_BEGIN_AGAIN : HY3D_ACTION_STOP);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_every_failing_allocation_of_a_compile_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -408,6 +433,58 @@ START_TEST(test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question)
 }
 END_TEST
 
+/* What is taken under this budget where the VAE's own code takes `told` bytes (-1: nobody can
+ * tell), and how often that was asked. */
+static hy3d_candidate taken_with_own(hy3d_context *context, int64_t told, int64_t budget,
+                                     int32_t compiles_all, int32_t *asked_out)
+{
+    graphs_case made = small_case();
+    hy3d_schedule *schedule = NULL;
+    settle(&made);
+    made.own_told = told;
+    made.request.own_bytes = HY3D_OWN_BYTES_ASKED;
+    made.request.device.own_seconds_share = 1e6;
+    made.request.may_spill = 0;
+    made.request.device_budget = budget;
+    made.request.compiles_all = compiles_all;
+    ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+    const hy3d_candidate taken = hy3d_schedule_program(schedule)->candidate;
+    hy3d_schedule_destroy(context, schedule);
+    *asked_out = made.own_asked;
+    return taken;
+}
+
+START_TEST(test_the_bytes_of_own_code_are_asked_for_where_they_decide)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    int32_t asked = -1;
+    const hy3d_candidate all = taken_with_own(context, 1, 0, 0, &asked);
+    ck_assert_int_eq(all.strategy, HY3D_STRATEGY_STREAMED); /* faster, whatever the other takes */
+    ck_assert_int_eq(asked, 0);
+    taken_with_own(context, 1, 0, 1, &asked);
+    ck_assert_int_eq(asked, 1); /* it is printed */
+    ck_assert_int_eq(taken_with_own(context, 1, 1, 0, &asked).on_host, 1);
+    ck_assert_int_eq(asked, 0); /* one byte is less than any code takes */
+    /* Nothing that streams fits: it is asked, once, and counted as what it takes at least. */
+    graphs_case made = small_case();
+    settle(&made);
+    const int64_t least = replay_least_own_bytes(&made.request);
+    ck_assert_int_lt(least, all.device_bytes);
+    const hy3d_candidate own = taken_with_own(context, 1, least, 0, &asked);
+    ck_assert_int_eq(own.strategy, HY3D_STRATEGY_WHOLE);
+    ck_assert_int_eq(own.device_bytes, least);
+    ck_assert_int_eq(asked, 1);
+    ck_assert_int_ne(taken_with_own(context, least + 1, least, 0, &asked).strategy,
+                     HY3D_STRATEGY_WHOLE);
+    ck_assert_int_ne(taken_with_own(context, -1, least, 0, &asked).strategy, HY3D_STRATEGY_WHOLE);
+    ck_assert_int_eq(asked, 1);
+    ck_assert_int_ne(taken_with_own(context, 1, least - 1, 0, &asked).strategy,
+                     HY3D_STRATEGY_WHOLE);
+    ck_assert_int_eq(asked, 0);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_margins_are_thousandths_to_the_byte)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -486,6 +563,7 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_loop_test(tests, test_programs_of_known_decoders_keep_every_promise, 0,
                         GRAPHS_KNOWN);
     tcase_add_test(tests, test_what_follows_a_failure_is_as_the_header_says);
+    tcase_add_test(tests, test_the_vaes_own_code_is_not_tried_again_for_memory);
     tcase_add_test(tests, test_every_failing_allocation_of_a_compile_is_survived);
     tcase_add_test(tests, test_every_failing_allocation_of_a_fallback_is_survived);
     tcase_add_loop_test(
@@ -496,6 +574,7 @@ Suite *hy3d_schedule_suite(void)
     tcase_add_test(
         tests, test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host);
     tcase_add_test(tests, test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question);
+    tcase_add_test(tests, test_the_bytes_of_own_code_are_asked_for_where_they_decide);
     tcase_add_test(tests, test_margins_are_thousandths_to_the_byte);
     tcase_add_test(tests, test_a_budget_of_the_host_holds_without_one_of_the_device);
     tcase_add_test(tests, test_a_step_that_was_not_tried_can_not_fail);

@@ -97,6 +97,22 @@ class Pipeline:
         self.__dict__.update(values)
 
 
+class OldProducer:
+    """An array as torch gave them before DLPack 1, with torch's bits."""
+
+    def __init__(self) -> None:
+        self.memory = np.arange(8, dtype="f4")
+
+    def is_neg(self) -> bool:
+        return False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, stream: object = None) -> Any:
+        return self.memory.__dlpack__()
+
+
 def pipelines() -> list[Any]:
     cuda = Pipeline(type="cuda", index=1)
     inner = Pipeline(_hf_hook=Pipeline(execution_device=cuda))
@@ -135,6 +151,7 @@ def raising() -> list[Call]:
         Call("channel_moments", _core.channel_moments, (ones, *sums, 1, flag), {}),
         Call("channel_moments", _core.channel_moments, (bytearray(8), *sums, 1, None), {}),
         Call("fingerprint", _core.fingerprint, (memoryview(bytearray(64)).cast("f"), 1), {}),
+        Call("fingerprint", _core.fingerprint, (OldProducer(), 1), {}),
     ]
 
 

@@ -9,7 +9,8 @@ synchronise, rename or remove; a kill before any of them, and by the clock; a fi
 beyond a size, so that what is written is torn; a file that is damaged when the library starts.
 After each: every file has its old or its new content, none a third; nothing half-written is left
 but by a kill; what was raised is of the documented class and a sentence, and where nothing is
-raised a line is logged; the same once more, undisturbed, gives the new content.
+raised a line is logged; the same once more, undisturbed, gives the new content, or is refused where
+that has its name already and nothing may be replaced.
 
 A failure prints its number: --first NUMBER --count 1 --seed S replays it.
 """
@@ -84,8 +85,13 @@ def fault_trial(known: Known, rng: random.Random) -> str:
             judge_contents(known, writer.look(folder))
             if outcome.how == "raised":
                 judge_left(known, before, folder)
+            is_done = writer.look(folder) == known.new
             again = run_in_child(lambda: writer.act(folder), Fault(), log)
-            if again.how != "done":
+            if writer.refuses and is_done:  # killed after it had its name: as a user's own file
+                if again.how != "raised":
+                    raise DiskError(f"the next attempt replaces what was not to be: {again.how}")
+                judge_outcome(writer, fault, again)
+            elif again.how != "done":
                 raise DiskError(f"the next attempt fails: {again.text}")
             found = writer.look(folder)
             wrong = [name for name in known.new if found.get(name) != known.new[name]]

@@ -46,13 +46,13 @@ __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     """Result and moments on the CPU, backend."""
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decode.fused.backend import FusedBackend
-    from hy3d_rocm.decode.fused.work import Machine
+    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
+    from hy3d_rocm.decode.backends.triton.work import Machine
     from hy3d_rocm.decode.layers import Moments, Pieces
 
     arch, tf32 = machine_of(device)
-    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile), case.index % 3)
-    backend = FusedBackend(Plain(device), device, machine)
+    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
+    backend = TritonBackend(Plain(device), device, machine)
     source = pieces_of(case, made["x"], made["frames"])
     placed = tuple(on(device, tensor, case.layouts) for tensor in source.tensors)
     add, affine, layer = made["add"], made["affine"], made["layer"]
@@ -141,14 +141,14 @@ def prepare() -> Any:
     """The interpreter, mended, with each address of the fused launches watched."""
     from triton_interpreter import prepare_interpreter
 
-    from hy3d_rocm.decode.fused import backend
+    from hy3d_rocm.decode.backends.triton import backend
 
     addresses = prepare_interpreter()
     launch = backend.launch
 
-    def give(item: Any, operands: dict[str, Any], *rest: Any) -> None:
+    def give(item: Any, operands: dict[str, Any], *rest: Any) -> Any:
         addresses.give(*(operands[name].tensor for name, _ in item.operands))
-        launch(item, operands, *rest)
+        return launch(item, operands, *rest)
 
     backend.launch = give
     return addresses

@@ -29,11 +29,9 @@ import check_gfx  # noqa: E402
 
 from hy3d_rocm.conv.triton import configs, isa, variants  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
-from hy3d_rocm.decode.fused import job as jobs  # noqa: E402
-from hy3d_rocm.decode.fused import work  # noqa: E402
-from hy3d_rocm.decode.fused.job import Job, Piece  # noqa: E402
-from hy3d_rocm.decode.fused.launching import Launch  # noqa: E402
-from hy3d_rocm.decode.fused.tensors import last_strides  # noqa: E402
+from hy3d_rocm.conv.triton.item import Launch  # noqa: E402
+from hy3d_rocm.decode.backends.triton import work  # noqa: E402
+from hy3d_rocm.decode.backends.triton.work import Job, Piece, last_strides  # noqa: E402
 
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 CACHE = ROOT / "build" / "triton-gfx"
@@ -62,7 +60,7 @@ class FusedVariant:
 
     @property
     def module(self) -> str:
-        return "hy3d_rocm.decode.fused.kernels"
+        return "hy3d_rocm.decode.backends.triton.kernels"
 
     @property
     def constexprs(self) -> dict[str, Any]:
@@ -101,7 +99,7 @@ class FusedVariant:
 @functools.cache
 def parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
-    from hy3d_rocm.decode.fused import kernels
+    from hy3d_rocm.decode.backends.triton import kernels
 
     return {
         p.name: "constexpr" if p.is_constexpr else p.annotation_type
@@ -119,7 +117,7 @@ def of_launch(item: Launch, dtype: str) -> FusedVariant:
 
 def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> Job:
     size = (6, 7)
-    strides = last_strides(channels, 4, size) if last else (4 * 42, 42, 7, 1)
+    strides = last_strides(channels, size) if last else (4 * 42, 42, 7, 1)
     base: dict[str, Any] = {
         "dtype": dtype, "channels": channels, "outputs": outputs, "kernel": (3, 3, 3), "size": size,
         "pieces": (Piece(4, strides, True),), "first": 0, "total": 4, "frames": (0, 4),
@@ -163,9 +161,9 @@ def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVarian
     for job, last in made:
         high, wide = job.out_size
         plain = (job.out_frames * high * wide, high * wide, wide, 1)
-        out = last_strides(job.outputs, job.out_frames, job.out_size) if last else plain
+        out = last_strides(job.outputs, job.out_size) if last else plain
         assert work.refusal(job) is None
-        assert jobs.view_of(job).rows
+        assert work.view_of(job).rows
         for item in work.make_work(job, out, machine).launches:
             found[of_launch(item, dtype)] = None
     return found

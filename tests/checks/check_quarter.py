@@ -187,10 +187,10 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.tiled import tile_places
-    from hy3d_rocm.decode.tools import metrics
-    from hy3d_rocm.decode.tools.borders import borders_of
-    from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
     from hy3d_rocm.demo.model import load_demo_vae
+    from hy3d_rocm.tools import metrics
+    from hy3d_rocm.tools.pictures import Panel, draw_heat_map
+    from hy3d_rocm.tools.validate import borders_of
 
     family, folder, shape = family_for(load_demo_vae()), Path(job["folder"]), tuple(job["shape"])
     whole, tiled = (load_file(folder / f"{n}.safetensors")["frames"] for n in ("whole", "tiled"))

@@ -33,7 +33,7 @@ from hy3d_rocm.decode import (  # noqa: E402
     decode_into,
     decode_with_report,
     encode_with_report,
-    execution,
+    executor,
     faults,
 )
 from hy3d_rocm.decode.black_box import is_opaque  # noqa: E402
@@ -81,18 +81,18 @@ class Injector:
         self.running = False
         self.plan: Any = None
 
-    def counted(self, work: Callable[[], Any]) -> Callable[[], Any]:
+    def counted(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """work(), each call of which is an attempt."""
 
-        def attempt() -> Any:
+        def attempt(*given: Any) -> Any:
             if not self.running:  # planning goes the same ways, on shapes
-                return work()
+                return work(*given)
             number = self.grains
             self.grains += 1
             onward = self.chosen.onward
             if number in self.chosen.grains or (onward is not None and number >= onward):
                 self.fail(f"attempt {number}")
-            return work()
+            return work(*given)
 
         return attempt
 
@@ -124,7 +124,7 @@ class _Operators(TorchDispatchMode):
 def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector]:
     """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
     injector = Injector(chosen)
-    attempt, plan_job = execution.Execution._attempt, execution.plan_job
+    attempt, plan_job = executor.Execution._attempt, executor.plan_job
     retried, tried = faults.retried, Run._attempt
 
     def begin(self: Any) -> Any:
@@ -142,11 +142,11 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
         return plan_with(plan_job, *arguments)
 
     try:
-        execution.Execution._attempt = begin  # type: ignore[method-assign]
-        execution.plan_job = plan
+        executor.Execution._attempt = begin  # type: ignore[method-assign]
+        executor.plan_job = plan
         faults.retried = lambda work, more: retried(injector.counted(work), more)
-        Run._attempt = lambda self, at, work: tried(  # type: ignore[method-assign]
-            self, at, injector.counted(work)
+        Run._attempt = lambda self, at, work, *given: tried(  # type: ignore[method-assign]
+            self, at, injector.counted(work), *given
         )
         # Watching operators makes planning several times slower.
         with _Operators(injector) if chosen.operators else nullcontext():
@@ -154,8 +154,8 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
     finally:
         faults.retried = retried
         Run._attempt = tried  # type: ignore[method-assign]
-        execution.plan_job = plan_job
-        execution.Execution._attempt = attempt  # type: ignore[method-assign]
+        executor.plan_job = plan_job
+        executor.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:
             core.fail_allocation(0)
 

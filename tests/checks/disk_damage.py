@@ -20,10 +20,10 @@ from disk_writers import (
 
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.decode.capture import CaptureError, read_capture
 from hy3d_rocm.decode.frames.output import OutputError
 from hy3d_rocm.decode.frames.resume import Parts
 from hy3d_rocm.decode.frames.sinks import MemmapSink
-from hy3d_rocm.decode.tools.capture import CaptureError, read_capture
 from hy3d_rocm.doctor.miopen.archive import ArchiveError
 
 

@@ -24,16 +24,16 @@ from knowledge_doubles import key, record, tables  # noqa: E402
 from hy3d_rocm.conv.knowledge.command import DatabaseError  # noqa: E402
 from hy3d_rocm.conv.knowledge.command import _write_whole as write_export  # noqa: E402
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
+from hy3d_rocm.decode.capture import write_capture  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
-from hy3d_rocm.decode.tools.capture import write_capture  # noqa: E402
-from hy3d_rocm.decode.tools.files import write_json  # noqa: E402
 from hy3d_rocm.doctor.command import write_whole  # noqa: E402
 from hy3d_rocm.doctor.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
 from hy3d_rocm.doctor.miopen.changes import clear, restore  # noqa: E402
 from hy3d_rocm.doctor.miopen.places import DATABASES, Place  # noqa: E402
+from hy3d_rocm.files import write_json  # noqa: E402
 from hy3d_rocm.render import output as render_output  # noqa: E402
 
 Contents = dict[str, Any]
@@ -44,7 +44,7 @@ SHAPE = (1, 3, 6, 4, 4)
 class Writer:
     """errors: what act() may raise, as a sentence. look: see above; raises where something under
     its right name is not whole. stays: whether a name of what a failed write leaves is as it should
-    be."""
+    be. refuses: what has its name is not replaced: once all is new, act() raises."""
 
     name: str
     prepare: Callable[[Path], None]
@@ -52,6 +52,7 @@ class Writer:
     look: Callable[[Path], Contents]
     errors: tuple[type[BaseException], ...]
     stays: Callable[[str], bool] = lambda name: False
+    refuses: bool = False
 
 
 def files_in(folder: Path) -> Contents:
@@ -232,7 +233,7 @@ WRITERS = (
            any_of("frames.npy.partial")),
     Writer("video in segments", nothing, segments, files_in, (OutputError,),
            any_of("frames.mp4.partial")),
-    Writer("pictures", nothing, pictures, files_in, (OutputError,)),
+    Writer("pictures", nothing, pictures, files_in, (OutputError,), refuses=True),
     Writer("knowledge", old_rows, knowledge, rows, (), any_of("k.db")),
     Writer("capture", nothing, capture, captures, (OSError,), any_of("Tiny_decode")),
     Writer("page of the doctor", old_text, text_with(write_whole), files_in, (OSError,)),

@@ -123,7 +123,7 @@ class Shifty:
     """An array behind `__dlpack__` that tells the truth now and then."""
 
     def __init__(self, array: Any, args: list[Any]) -> None:
-        self.array, self.args, self.quirk = array, args, random.randrange(12)
+        self.array, self.args, self.quirk = array, args, random.randrange(13)
         self.capsule: Any = None
         self.kept: Any = None
 
@@ -154,6 +154,11 @@ class Shifty:
             return self.kept.__dlpack__()
         if self.quirk == 9:
             self.kept = Producer((1, 2, 3, 4, 5), raising_deleter=True)
+            return self.kept.__dlpack__()
+        if self.quirk == 11:
+            version = random.choice([(1, 0), (1, 9), (0, 0), (2, 0), (2**32 - 1, 0)])
+            flags = random.choice([0, 1, 2, 3, 2**64 - 1])
+            self.kept = Producer(random.choice(SHAPES), version=version, flags=flags)
             return self.kept.__dlpack__()
         if self.quirk == 10:
             self.args.clear()

@@ -58,7 +58,7 @@ def _conv(rng: np.random.Generator, code: str, size: int, channels: int, accurac
 
     def run(threads: int = 1, cancel: Any = None, prepared: Any = None) -> Arrays:
         out = np.full((1, channels, 3, size, size), np.nan, code)
-        _core.conv3d(x, weight, bias, out, ONE, ONE, ONE, ONE, "zeros", 1, threads, 0, cancel,
+        _core.conv3d(x, weight, bias, out, ONE, ONE, ONE, ONE, "zeros", 1, threads, None, cancel,
                      accuracy, prepared)  # fmt: skip
         return [out]
 

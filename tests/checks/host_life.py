@@ -64,7 +64,7 @@ else:
     flag = _core.CancelFlag()
     flag.request()
     try:
-        _core.conv3d(numbers, weight, None, out, one, one, none, none, "zeros", 1, 2, 0, flag)
+        _core.conv3d(numbers, weight, None, out, one, one, none, none, "zeros", 1, 2, None, flag)
     except _core.Hy3dError as error:
         assert error.name == "HY3D_ERR_CANCELLED"
     else:

@@ -154,6 +154,19 @@ class _Coder(Module):
             return torch.cat([self._own[0](part) for part in parts], 2)
 
 
+def in_pairs(original: Any) -> Any:
+    """HunyuanVideo 1.5 whose latents hold two frames, which its decoder takes apart."""
+    original.decoder.__class__, original.decoder.conv_in.padding = _InPairs, 0
+    return original
+
+
+class _InPairs(_Coder):
+    def forward(self, x: Any) -> Any:
+        b, c, t, h, w = x.shape
+        x = x.reshape(b, 2, c // 2, t, h, w).permute(0, 2, 3, 1, 4, 5)
+        return super().forward(x.reshape(b, c // 2, 2 * t, h, w)[:, :, 1:])
+
+
 class _Carried(Module):
     """A convolution that whoever holds it pads."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-CPU, GPU = 1, 10  # DLPack's kDLCPU and kDLROCM
+CPU, CUDA, GPU = 1, 2, 10  # DLPack's kDLCPU, kDLCUDA and kDLROCM
 FLOAT, BFLOAT = 2, 4
+READ_ONLY, IS_COPIED = 1, 2  # flags of DLPack 1
 
 
 class _Device(ctypes.Structure):
@@ -33,6 +34,17 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = ctypes.py_object
@@ -42,6 +54,8 @@ new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 class Producer:
     """One float array behind `__dlpack__`; every field can be made a lie.
 
+    version: (major, minor) of a capsule of DLPack 1, with flags; None: the kind before it.
+    knows_version: whether `__dlpack__` takes max_version; `asked` is what it was called with.
     `deleted` counts calls of the deleter: 1 after any call that took the capsule, no more.
     """
 
@@ -58,20 +72,29 @@ class Producer:
         no_shape: bool = False,
         no_deleter: bool = False,
         byte_offset: int = 0,
-        capsule_name: bytes = b"dltensor",
+        capsule_name: bytes | None = None,
+        version: tuple[int, int] | None = None,
+        flags: int = 0,
+        knows_version: bool = True,
         bytes_behind: int = 4096,
         raising_deleter: bool = False,
     ) -> None:
         self.deleted = 0
         self._raises = raising_deleter
         self.said_device = said_device
-        self._name = capsule_name
+        self._name = capsule_name or (b"dltensor_versioned" if version else b"dltensor")
+        self._knows_version = knows_version
+        self.asked: list[dict[str, object]] = []
         self._memory = ctypes.create_string_buffer(bytes_behind + 64)
         start = -(-ctypes.addressof(self._memory) // 64) * 64
         self._shape = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         self._strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
         self._deleter = _Deleter(self._delete)
-        managed = self._managed = _Managed()
+        managed: Any = _Versioned() if version else _Managed()
+        self._managed = managed
+        if version:
+            managed.major, managed.minor = version
+            managed.flags = flags
         tensor = managed.tensor
         tensor.data = None if no_data else start
         tensor.device = _Device(device, 0)
@@ -93,11 +116,25 @@ class Producer:
     def __dlpack_device__(self) -> Any:
         return self.said_device
 
-    def __dlpack__(self, stream: object = None) -> Any:
+    def __dlpack__(self, **keywords: object) -> Any:
+        self.asked.append(keywords)
+        if keywords and not self._knows_version:
+            raise TypeError("__dlpack__() got an unexpected keyword argument")
         return new_capsule(ctypes.addressof(self._managed), self._name, None)
 
 
 LIES: dict[str, dict[str, Any]] = {
+    "a version to come": {"shape": (1, 2, 3, 4, 4), "version": (2, 0)},
+    "a version that never was": {"shape": (1, 2, 3, 4, 4), "version": (0, 9)},
+    "versioned, no dimensions": {"shape": (), "version": (1, 0)},
+    "versioned, no memory": {"shape": (1, 2, 3, 4, 4), "version": (1, 1), "no_data": True},
+    "versioned, no shape": {"shape": (1, 2, 3, 4, 4), "version": (1, 1), "no_shape": True},
+    "versioned GPU memory": {"shape": (1, 2, 3, 4, 4), "version": (1, 1), "device": GPU},
+    "versioned, already used": {
+        "shape": (1, 2, 3, 4, 4),
+        "version": (1, 1),
+        "capsule_name": b"used_dltensor_versioned",
+    },
     "no dimensions": {"shape": ()},
     "negative number of dimensions": {"shape": (2,), "ndim": -3},
     "two thousand million dimensions": {"shape": (2,), "ndim": 2**31 - 1},

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from hy3d_rocm import _core
 from hy3d_rocm.decode import graph as graph_module
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.faults import ATTEMPTS
 from hy3d_rocm.decode.graph import Graph
@@ -22,7 +23,6 @@ from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.tiled import TiledRun
-from hy3d_rocm.decode.torch_backend import TorchBackend
 from hy3d_rocm.decode.weights import ModuleWeights
 
 CPU = torch.device("cpu")

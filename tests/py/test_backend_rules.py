@@ -14,20 +14,22 @@ from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, META, family, job  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.black_box import runs_own_code  # noqa: E402
+from hy3d_rocm.decode.backends import native  # noqa: E402
+from hy3d_rocm.decode.backends.triton import backend as fused  # noqa: E402
+from hy3d_rocm.decode.black_box import OwnTiles, plan_own_tiles, runs_own_code  # noqa: E402
 from hy3d_rocm.decode.executor import way_options  # noqa: E402
-from hy3d_rocm.decode.failures import (  # noqa: E402
+from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.faults import (  # noqa: E402
+    ATTEMPTS,
     CONVOLUTION,
     NOT_FINITE,
     OUT_OF_MEMORY,
     Failure,
     failure_of,
+    is_out_of_memory,
+    retried,
 )
-from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.faults import ATTEMPTS, Grains, is_out_of_memory, retried  # noqa: E402
-from hy3d_rocm.decode.fused import backend as fused  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.native import backend as native  # noqa: E402
 from hy3d_rocm.decode.planning import backends  # noqa: E402
 from hy3d_rocm.decode.planning.compiled import plan_job  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
@@ -94,15 +96,28 @@ class Counter:
         self.events.append(step)
 
 
-def test_grains_are_checked_before_each_attempt_and_ticked_once() -> None:
-    counter, step = Counter(), Thing()
-    grains = Grains(counter, lambda: counter.events.append("pressure"))  # type: ignore[arg-type]
-    assert grains.run(step, failing(1)) == 2  # type: ignore[arg-type]
-    assert counter.events == ["check", "pressure", "check", step]
-    assert (grains.done, grains.repeated) == (1, 1)
-    silent = Grains(None, lambda: None)
-    assert silent.run(step, failing(0)) == 1  # type: ignore[arg-type]
-    assert (silent.done, silent.repeated) == (1, 0)
+def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> None:
+    """Of a VAE whose decode runs out of memory at first; without a counter it is the same."""
+    z = torch.ones(1, 3, 1, 4, 4)
+    facts = Thing(time=1, first=1, space=1, warm_up=None, exact=True, frames=lambda n: n)
+    given = {"halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1, "chunk_size": None}
+    counter = Counter()
+    for listener in (counter, None):
+        fails = failing(1)
+
+        def whole(x: Any, fails: Any = fails) -> Any:
+            fails()
+            return x * 2
+
+        vae = Thing(name="a VAE", facts=facts, whole=whole)
+        plan = plan_own_tiles(vae, tuple(z.shape), {**given, "level": 0})
+        assert len(plan.grains) == 1
+        out, pressed = torch.empty_like(z), lambda: counter.events.append("pressure")
+        OwnTiles(vae, plan, CPU, F32, counter=listener, on_pressure=pressed).run(z, out)  # type: ignore[arg-type]
+        assert torch.equal(out, z * 2)
+    *events, step, last = counter.events
+    assert (events, last) == (["check", "pressure", "check"], "pressure")
+    assert (step.kind, step.tile, step.rows, step.columns) == ("frames", 0, (0, 4), (0, 4))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +305,7 @@ def test_on_meta_the_fused_backend_stands_for_the_current_gpu(
         def _target(self) -> str:
             return "the target"
 
-    monkeypatch.setattr(fused, "FusedBackend", Fused)
+    monkeypatch.setattr(fused, "TritonBackend", Fused)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     weights = Thing()
     backends.fused_backend(weights, CARD)

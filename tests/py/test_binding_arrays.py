@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dlpack_liar import LIES, Producer
+from dlpack_liar import CUDA, GPU, IS_COPIED, LIES, READ_ONLY, Producer
 
 import hy3d_rocm
 from hy3d_rocm import _core
@@ -178,6 +178,107 @@ def test_the_deleter_runs_exactly_once_whatever_happens() -> None:
     reference(Producer((1, 2, 3, 4, 4), no_deleter=True), weight, out)
 
 
+SIZE = (1, 2, 3, 4, 4)
+PLAIN_WEIGHT = np.ones((1, 2, 1, 1, 1), np.float32)
+
+
+def test_producers_are_asked_for_dlpack_1_and_without_it_where_they_know_none() -> None:
+    out = np.zeros((1, 1, 3, 4, 4), np.float32)
+    for knows, version, calls in (
+        (True, (1, 1), [{"max_version": (1, 1)}]),
+        (True, (1, 99), [{"max_version": (1, 1)}]),  # minor versions change no layout
+        (True, None, [{"max_version": (1, 1)}]),
+        (False, None, [{"max_version": (1, 1)}, {}]),
+    ):
+        producer = Producer(SIZE, version=version, knows_version=knows, byte_offset=64)
+        out[...] = 1
+        reference(producer, PLAIN_WEIGHT, out)
+        assert producer.asked == calls
+        assert producer.deleted == 1
+        assert not out.any()
+
+
+def test_what_is_read_only_by_dlpack_is_read_and_never_written() -> None:
+    frozen = Producer(SIZE, version=(1, 0), flags=READ_ONLY)  # as JAX arrays are
+    reference(frozen, PLAIN_WEIGHT, np.zeros((1, 1, 3, 4, 4), np.float32))
+    assert frozen.deleted == 1
+    ones = np.ones((1, 1, 1, 1, 1), np.float32)
+    x = np.zeros(SIZE, np.float32)[:, :1]
+    target = Producer((1, 1, 3, 4, 4), version=(1, 0), flags=READ_ONLY)
+    with pytest.raises(ValueError, match="out is read-only: results cannot be written there"):
+        reference(x, ones, target)
+    assert target.deleted == 1
+    copied = Producer((1, 1, 3, 4, 4), version=(1, 0), flags=IS_COPIED)
+    with pytest.raises(ValueError, match=r"out came as a copy .* would be lost"):
+        reference(x, ones, copied)
+    assert copied.deleted == 1
+    reference(x, ones, Producer((1, 1, 3, 4, 4), version=(1, 0)))
+
+
+def test_the_deleter_of_a_versioned_capsule_runs_once_on_every_path() -> None:
+    out = np.zeros((1, 1, 3, 4, 4), np.float32)
+    later = Producer(SIZE, version=(1, 1))
+    with pytest.raises(TypeError):
+        reference(later, "no array", out)
+    assert later.deleted == 1
+    for name, lie in LIES.items():
+        liar = Producer(**lie)
+        with pytest.raises((ValueError, TypeError)):
+            reference(liar, PLAIN_WEIGHT, out)
+        taken = lie.get("version") and "capsule_name" not in lie
+        assert liar.deleted == 1 or not taken, name
+    with pytest.raises(ValueError, match=r"x came as DLPack 2\.0: version 1 is understood"):
+        reference(Producer(SIZE, version=(2, 0)), PLAIN_WEIGHT, out)
+    reference(Producer(SIZE, version=(1, 1), no_deleter=True), PLAIN_WEIGHT, out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(GPU, "ROCm GPU 3"), (CUDA, "CUDA GPU 3"), (99, "an unknown device 3")]
+)
+def test_memory_elsewhere_is_refused_with_the_name_of_the_device(kind: int, said: str) -> None:
+    out = np.zeros((1, 1, 3, 4, 4), np.float32)
+    gpu = Producer(SIZE, device=kind, said_device=(kind, 3))
+    sentence = rf"x is not in CPU memory but on {said} \(DLPack device type {kind}\).* x\.cpu\(\)"
+    with pytest.raises(ValueError, match=sentence):
+        reference(gpu, PLAIN_WEIGHT, out)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("tensor", "layout"),
+    [
+        (lambda: torch.ones(2, 2).to_sparse(), r"torch\.sparse_coo"),
+        (lambda: torch.ones(2, 2).to_sparse_csr(), r"torch\.sparse_csr"),
+        (lambda: torch.ones(2, 2).to_mkldnn(), r"torch\._mkldnn"),
+    ],
+)
+def test_a_tensor_of_another_layout_is_told_to_become_dense(tensor: Any, layout: str) -> None:
+    sentence = rf"layout is {layout}.*pass array\.to_dense\(\)"
+    with pytest.raises(ValueError, match=sentence) as caught:
+        _core.fingerprint(tensor())
+    assert "grad" not in str(caught.value)
+    assert _core.fingerprint(tensor().to_dense()) == _core.fingerprint(torch.ones(2, 2))
+
+
+def test_a_tensor_with_a_bit_that_dlpack_does_not_tell_is_refused() -> None:
+    values = torch.arange(1.0, 9.0).reshape(1, 1, 2, 2, 2)
+    out = torch.zeros_like(values)
+    ones = torch.ones(1, 1, 1, 1, 1)
+    negative = torch._neg_view(values)
+    with pytest.raises(ValueError, match=r"x is a lazily negated view .* pass x\.resolve_neg\(\)"):
+        reference(negative, ones, out)
+    with pytest.raises(ValueError, match="out is a lazily negated view"):
+        reference(values, ones, torch._neg_view(out))
+    reference(negative.resolve_neg(), ones, out)
+    assert torch.equal(out, -values)
+    turned = torch.complex(values, values).conj()
+    with pytest.raises(ValueError, match="x is a lazily negated view"):
+        reference(turned.imag, ones, out)
+    with pytest.raises(ValueError, match="conjugate bit set") as caught:
+        reference(turned, ones, out)
+    assert "grad" not in str(caught.value)
+
+
 def test_strides_may_be_left_out_and_a_byte_offset_given() -> None:
     producer = Producer((1, 2, 3, 4, 4), byte_offset=64)
     out = np.ones((1, 1, 3, 4, 4), np.float32)
@@ -243,9 +344,9 @@ def test_reference_counts_do_not_drift_over_ten_thousand_calls() -> None:
 
     def calls(count: int) -> None:
         for _ in range(count):
-            _core.conv3d(x, weight, bias, out, ONE, ONE, NONE, NONE, "zeros", 1, 1, 0, flag)
+            _core.conv3d(x, weight, bias, out, ONE, ONE, NONE, NONE, "zeros", 1, 1, None, flag)
             _core.blend_accumulate(x, None, window, window, out)
-            _core.conv3d(None, weight, bias, into, ONE, ONE, NONE, NONE, "zeros", 1, 1, 0, flag,
+            _core.conv3d(None, weight, bias, into, ONE, ONE, NONE, NONE, "zeros", 1, 1, None, flag,
                          "fast", None, [frame], factors, factors, "silu", ONE, into)  # fmt: skip
             _core.fingerprint(frame)
             for bad in (lambda: reference(x, bias, out), lambda: reference(x, None, out)):

@@ -150,6 +150,18 @@ def test_eight_threads_at_once_get_the_bits_of_one() -> None:
             np.testing.assert_array_equal(y, wanted)
 
 
+def test_a_workspace_limit_is_a_limit_and_none_is_the_default() -> None:
+    y = convolve(workspace_limit=None)
+    for limit in (0, 1, 63):
+        with pytest.raises(_core.Hy3dError, match=f"limit is {limit} bytes, but") as caught:
+            convolve(workspace_limit=limit)
+        assert caught.value.name == "HY3D_ERR_WORKSPACE_TOO_SMALL"
+    needed = int(str(caught.value).split("needs ")[1].split(":")[0])
+    with pytest.raises(_core.Hy3dError, match="needs"):
+        convolve(workspace_limit=needed - 1)
+    np.testing.assert_array_equal(convolve(workspace_limit=needed), y)
+
+
 def test_thread_count_and_workspace_limit_change_no_bit() -> None:
     wanted = convolve(threads=1)
     with pytest.raises(_core.Hy3dError, match="one grain of this convolution needs") as caught:

@@ -142,7 +142,7 @@ def explained(candidates: list[Any], taken: Any = None, budget: int = 2**28) -> 
     """An Explained of these candidates, on a GPU."""
     from types import SimpleNamespace
 
-    from hy3d_rocm.decode.tools.planning import Explained
+    from hy3d_rocm.tools.planning import Explained
 
     job: Any = SimpleNamespace(
         family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device="cuda"
@@ -401,12 +401,12 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
 
 
 def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
-    from hy3d_rocm.cli.plan import bare_vae
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.backends import host_backend
     from hy3d_rocm.decode.planning.compiled import plan_job
     from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.tools.loading import bare_vae
     from hy3d_rocm.tune.decodes import collect_decode
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16

@@ -166,7 +166,7 @@ class Doubled:
 def test_a_hosts_weights_and_type_are_used_wherever_the_parameters_are() -> None:
     vae = latent_diffusion_original(tiny_vae("image"))
     z = torch.randn(1, family_for(vae).latent_channels, 3, 2)
-    hosted = HostedFamily(vae, Host(torch.device("cpu"), torch.float64, Doubled))
+    hosted = type(family_for(vae))(vae, Host(torch.device("cpu"), torch.float64, Doubled))
     got = decode(hosted, z, strategy="streamed", precision="auto")
     assert got.dtype == torch.float64
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_a_hosts_weights_and_type_are_used_wherever_the_parameters_are() -> None
 
 def test_a_hosted_vae_in_another_type_is_not_decoded_by_its_own_code() -> None:
     vae = latent_diffusion_original(tiny_vae("image"))
-    hosted = HostedFamily(vae, Host(torch.device("cpu"), torch.float64, Doubled))
+    hosted = type(family_for(vae))(vae, Host(torch.device("cpu"), torch.float64, Doubled))
     z = torch.randn(1, hosted.latent_channels, 3, 2)
     with pytest.raises(ValueError, match="the type that its host casts weights to"):
         decode(hosted, z, strategy="whole", precision="fp32")

@@ -28,11 +28,11 @@ from hy3d_rocm.decode import (  # noqa: E402
     decode_with_report,
     encode,
 )
+from hy3d_rocm.decode.backends.native import NativeBackend  # noqa: E402
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decode.run import Run  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 
 PARTS = ("streamed", "tiled", "cpu")
 BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take

@@ -26,8 +26,8 @@ from sink_doubles import TensorSink  # noqa: E402
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.cli import decode as command  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
-from hy3d_rocm.decode.tools import loading  # noqa: E402
-from hy3d_rocm.decode.tools.loading import LoadingError  # noqa: E402
+from hy3d_rocm.tools import loading  # noqa: E402
+from hy3d_rocm.tools.loading import LoadingError  # noqa: E402
 
 
 @pytest.fixture(scope="module")

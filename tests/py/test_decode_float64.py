@@ -31,8 +31,7 @@ from hy3d_rocm.decode import (  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
-from hy3d_rocm.decode.tools.runs import exact_frames  # noqa: E402
-from hy3d_rocm.decode.tools.subjects import Subject  # noqa: E402
+from hy3d_rocm.tools.runs import Subject, exact_frames  # noqa: E402
 
 #: Kinds of which some statement of diffusers' own code computes in float32 whatever the type
 ROUNDING = ("wan", "wan22", "qwen", "ltx", "ltx_causal", "ltx095", "ltx095_ahead")

@@ -42,18 +42,17 @@ from program_doubles import (  # noqa: E402
 )
 
 from hy3d_rocm import _core, _native  # noqa: E402
-from hy3d_rocm.decode.copies import copied_family  # noqa: E402
-from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
-from hy3d_rocm.decode.fused.backend import FusedBackend  # noqa: E402
-from hy3d_rocm.decode.fused.work import Machine  # noqa: E402
-from hy3d_rocm.decode.graph import opaque, record  # noqa: E402
+from hy3d_rocm.decode.backends.native import NativeBackend  # noqa: E402
+from hy3d_rocm.decode.backends.triton.backend import TritonBackend  # noqa: E402
+from hy3d_rocm.decode.backends.triton.work import Machine  # noqa: E402
+from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
+from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.memory.predict import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decode.run import OPS, Run, retry_out_of_memory  # noqa: E402
+from hy3d_rocm.decode.run import OPS, Run  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
@@ -162,9 +161,9 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
         assert measured <= program.candidate["device_bytes"] + slack, job
 
 
-def fused_on_meta() -> FusedBackend:
+def fused_on_meta() -> TritonBackend:
     weights = MetaWeights(torch.bfloat16, torch.device("cuda"))
-    return FusedBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
+    return TritonBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])
@@ -351,34 +350,6 @@ def test_a_tile_that_is_the_picture_takes_its_norms_from_the_part_that_is_all_of
     assert [section["kind"] for section in program.sections] == [1, 2, 3]
     assert not program.candidate["is_exact"]
     assert relative_error(got, wanted) <= 1e-5
-
-
-def test_a_vaes_own_code_is_one_step() -> None:
-    """At once, or as the one node of a graph."""
-
-    class Doubling(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = torch.nn.Parameter(torch.ones(1))
-
-        def decode(self, z: Any) -> Any:
-            x = z[:, :3].repeat_interleave(2, 3).repeat_interleave(2, 4) * self.scale
-            return torch.cat([x[:, :, :1], x[:, :, 1:].repeat_interleave(4, 2)], 2)
-
-    x = torch.randn(1, 4, 3, 2, 3, generator=torch.Generator().manual_seed(0))
-    family = UnknownFamily(Doubling(), x, "the test's")
-    graph = opaque(family, tuple(x.shape))
-    wanted = family.whole(x)
-    ghost = copied_family(family, lambda t: torch.empty_like(t, device="meta"))
-    asked = StepWorkspace(
-        opaque(ghost, tuple(x.shape)), torch_backend(), OperatorWorkspace(CPU), x.dtype
-    )
-    one_node = compiled(graph, x, workspace=asked).program
-    assert one_node.candidate["order"] == "layers"
-    assert torch.equal(carried_out(graph, x, one_node), wanted)
-    whole = compiled(graph, x, strategies=1).program
-    assert whole.candidate["order"] == "whole"
-    assert torch.equal(carried_out(graph, x, whole, own=family.whole), wanted)
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan"])

@@ -19,20 +19,20 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
+from hy3d_rocm.decode.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.capture import capturing  # noqa: E402
-from hy3d_rocm.decode.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
+from hy3d_rocm.tools import optimize, runs, validate  # noqa: E402
+from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def subject() -> subjects.Subject:
+def subject() -> runs.Subject:
     vae = tiny_vae("wan")
-    return subjects.Subject(vae, tiny_latents(vae, 3, 5, 6), "a tiny VAE", True)
+    return runs.Subject(vae, tiny_latents(vae, 3, 5, 6), "a tiny VAE", True)
 
 
 # --- optimize -------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_of_equal_figures_the_setting_that_changes_least_is_recommended() -> Non
 
 
 def test_a_batch_is_told_in_seconds_of_a_sample_and_frames_of_the_first(
-    subject: subjects.Subject,
+    subject: runs.Subject,
 ) -> None:
     two = run_once(subject, Setting("two", "streamed", batch=2))
     one = run_once(subject, Setting("one", "streamed"))
@@ -201,7 +201,7 @@ def test_a_batch_is_told_in_seconds_of_a_sample_and_frames_of_the_first(
     assert "torch.cat([latents] * 2)" in Setting("two", batch=2).call()
 
 
-def test_a_sweep_measures_all_and_keeps_each_row(subject: subjects.Subject) -> None:
+def test_a_sweep_measures_all_and_keeps_each_row(subject: runs.Subject) -> None:
     kept: list[int] = []
     found = optimize.optimize(
         subject,
@@ -221,23 +221,24 @@ def test_a_sweep_measures_all_and_keeps_each_row(subject: subjects.Subject) -> N
     assert "chunks of 2" in optimize.sweep_text(found)
 
 
-def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(subject: subjects.Subject) -> None:
+def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(subject: runs.Subject) -> None:
     settings = [Setting("a", "whole"), Setting("b", "streamed")]
     times = iter([0.0, 1.0, *[99.0] * 50])
     late = optimize.optimize(subject, lambda _: settings, limit=10, clock=lambda: next(times))
     assert [r.setting.name for r in late.rows] == ["a"]
     assert late.left_out == ["b"]
 
-    def stop(text: str) -> None:
-        if text.startswith("a:"):
-            raise KeyboardInterrupt
+    class Stop(runs.Listener):
+        def say(self, text: str) -> None:
+            if text.startswith("a:"):
+                raise KeyboardInterrupt
 
-    cut = optimize.optimize(subject, lambda _: settings, say=stop)
+    cut = optimize.optimize(subject, lambda _: settings, listener=Stop())
     assert cut.interrupted
     assert [r.setting.name for r in cut.rows] == ["a"]
 
 
-def test_the_reference_is_the_unsplit_decode_in_float32(subject: subjects.Subject) -> None:
+def test_the_reference_is_the_unsplit_decode_in_float32(subject: runs.Subject) -> None:
     with torch.no_grad():
         wanted = subject.vae.decode(subject.latents).sample
     exact = exact_frames(subject)
@@ -245,7 +246,7 @@ def test_the_reference_is_the_unsplit_decode_in_float32(subject: subjects.Subjec
     assert torch.equal(exact.frames, wanted)
 
 
-def test_a_decode_that_raises_is_a_row_with_its_reason(subject: subjects.Subject) -> None:
+def test_a_decode_that_raises_is_a_row_with_its_reason(subject: runs.Subject) -> None:
     outcome = run_once(subject, Setting("no room", budget=1))
     assert outcome.kind == "refused"
     assert "Give a budget of at least" in str(outcome.error)
@@ -255,7 +256,7 @@ def test_a_decode_that_raises_is_a_row_with_its_reason(subject: subjects.Subject
 
 
 def test_exact_strategies_pass_and_a_changed_picture_does_not(
-    subject: subjects.Subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    subject: runs.Subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     good = validate.validate(subject, ("whole", "streamed"))
     assert good.holds, good.verdicts
@@ -277,7 +278,7 @@ def test_exact_strategies_pass_and_a_changed_picture_does_not(
 
 def test_tiles_are_judged_at_their_borders() -> None:
     vae = tiny_vae("wan")
-    wide = subjects.Subject(vae, tiny_latents(vae, 2, 6, 16), "wide", True)
+    wide = runs.Subject(vae, tiny_latents(vae, 2, 6, 16), "wide", True)
     options = DecodeOptions(halo_pixels=0, overlap_pixels=0, min_tile_pixels=8)
     with tiles_of_level(2):
         found = validate.validate(wide, ("whole", "tiled"), budget="4GB", options=options)
@@ -290,7 +291,7 @@ def test_tiles_are_judged_at_their_borders() -> None:
 
 
 def test_what_cannot_be_taken_is_said_once_and_nothing_passes_against_it(
-    subject: subjects.Subject, monkeypatch: pytest.MonkeyPatch
+    subject: runs.Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a CPU in ComfyUI, where nobody can tell what its attention takes."""
 
@@ -368,7 +369,7 @@ def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
 
 
 def test_optimize_and_validate_of_a_capture_build_its_vae_again(
-    subject: subjects.Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    subject: runs.Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("safetensors")
     with capturing(tmp_path) as written:

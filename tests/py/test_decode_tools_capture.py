@@ -15,16 +15,20 @@ pytest.importorskip("safetensors")
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode import DecodeCancelled, DecodeOptions, decode_with_report  # noqa: E402
-from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
-from hy3d_rocm.decode.tools import capture  # noqa: E402
-from hy3d_rocm.decode.tools.capture import (  # noqa: E402
+from hy3d_rocm.decode import (  # noqa: E402
+    DecodeCancelled,
+    DecodeOptions,
+    capture,
+    decode_with_report,
+)
+from hy3d_rocm.decode.capture import (  # noqa: E402
     CaptureError,
     capturing,
     fingerprint,
     read_capture,
 )
-from hy3d_rocm.decode.tools.files import plain, stamped  # noqa: E402
+from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
+from hy3d_rocm.files import plain, stamped  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -264,7 +268,7 @@ def test_processes_at_once_are_given_different_names(tmp_path: Path) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from hy3d_rocm.decode.tools.files import *\n"
+        "import sys; from pathlib import Path; from hy3d_rocm.files import *\n"
         "from datetime import datetime\n"
         "sys.stdin.readline()\n"
         "for n in range(50):\n"

@@ -12,9 +12,8 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 from hy3d_rocm.decode.report import DecodeReport  # noqa: E402
-from hy3d_rocm.decode.tools import metrics, pictures  # noqa: E402
-from hy3d_rocm.decode.tools.advice import recommendations  # noqa: E402
-from hy3d_rocm.decode.tools.borders import borders_of  # noqa: E402
+from hy3d_rocm.tools import metrics, pictures  # noqa: E402
+from hy3d_rocm.tools.validate import borders_of  # noqa: E402
 
 
 def video(frames: int = 3, height: int = 24, width: int = 32, seed: int = 0) -> Any:
@@ -155,7 +154,7 @@ def report(**changes: Any) -> DecodeReport:
 
 
 def test_a_decode_that_went_well_needs_no_advice() -> None:
-    assert recommendations(report()) == []
+    assert report().recommendations == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +171,7 @@ def test_a_decode_that_went_well_needs_no_advice() -> None:
     ],
 )
 def test_each_trouble_has_its_sentence_and_only_one(changes: dict[str, Any], said: str) -> None:
-    found = recommendations(report(**changes))
+    found = report(**changes).recommendations
     assert len(found) == 1, found
     assert said in found[0]
     assert report(**changes).as_dict()["recommendations"] == found
@@ -187,6 +186,6 @@ def test_an_approximation_says_what_an_exact_decode_needs() -> None:
             {"strategy": "tiled", "device_bytes": 2 << 30},
         ],
     }
-    found = recommendations(report(strategy="tiled", plan=plan, estimate_error=0.02))
+    found = report(strategy="tiled", plan=plan, estimate_error=0.02).recommendations
     assert any("statistic_passes=2" in line for line in found)
     assert any("10.00 GB" in line for line in found)

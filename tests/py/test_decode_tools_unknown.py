@@ -10,19 +10,19 @@ torch = pytest.importorskip("torch")
 
 from test_decode_unknown import HALO, MB, ConvNet, latents  # noqa: E402
 
-from hy3d_rocm.decode.tools import optimize, subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.planning import plan_of  # noqa: E402
+from hy3d_rocm.tools import loading, optimize, runs, validate  # noqa: E402
+from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 ALL = ("whole", "streamed", "tiled", "cpu")
 
 
 @pytest.fixture
-def subject() -> subjects.Subject:
+def subject() -> runs.Subject:
     torch.set_num_threads(1)
-    return subjects.Subject(ConvNet(), latents(3, 16, 18), "somebody's own VAE", True)
+    return runs.Subject(ConvNet(), latents(3, 16, 18), "somebody's own VAE", True)
 
 
-def test_validate_holds_whole_and_tiles_against_its_own_decode(subject: subjects.Subject) -> None:
+def test_validate_holds_whole_and_tiles_against_its_own_decode(subject: runs.Subject) -> None:
     """The halo covers what the convolutions reach, so tiles are exact up to rounding."""
     whole = plan_of(subject, 1 << 40, "whole").need.device_bytes
     found = validate.validate(subject, ALL, budget=whole + MB, options=HALO)
@@ -35,7 +35,7 @@ def test_validate_holds_whole_and_tiles_against_its_own_decode(subject: subjects
     assert any(text.startswith("tiled: seams") for _, text in found.verdicts)
 
 
-def test_a_tile_that_sees_too_little_is_told_in_a_verdict(subject: subjects.Subject) -> None:
+def test_a_tile_that_sees_too_little_is_told_in_a_verdict(subject: runs.Subject) -> None:
     """Never counted among the exact strategies, which would be held to another figure."""
     from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_a_tile_that_sees_too_little_is_told_in_a_verdict(subject: subjects.Subj
     assert any("dB, at least 45" in text for _, text in found.verdicts)
 
 
-def test_optimize_tries_what_there_is(subject: subjects.Subject) -> None:
+def test_optimize_tries_what_there_is(subject: runs.Subject) -> None:
     settings = optimize.settings_for(subject, quarter=64 * MB)
     assert {s.strategy for s in settings} == {"whole", "tiled"}
     sweep = optimize.optimize(subject, lambda planned: settings[:1], repeats=1)
@@ -58,7 +58,7 @@ def test_optimize_tries_what_there_is(subject: subjects.Subject) -> None:
 def test_latents_of_a_size_are_found_by_asking_the_vae() -> None:
     vae = ConvNet()
     vae.config = SimpleNamespace(latent_channels=4)
-    made = subjects.random_latents(vae, 5, 32, 48)
+    made = loading.random_latents(vae, 5, 32, 48)
     assert tuple(made.shape) == (1, 4, 3, 8, 12)
-    with pytest.raises(subjects.SubjectError, match="give a capture"):
-        subjects.random_latents(ConvNet(), 5, 32, 48)
+    with pytest.raises(loading.LoadingError, match="give a capture"):
+        loading.random_latents(ConvNet(), 5, 32, 48)

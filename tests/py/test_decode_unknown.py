@@ -21,7 +21,7 @@ from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
-from hy3d_rocm.decode.tools.planning import explain  # noqa: E402
+from hy3d_rocm.tools.planning import explain  # noqa: E402
 
 MB = 1 << 20
 # Three convolutions of 3x3, two of them before four times up-sampling: 2 + 1/4 latents.

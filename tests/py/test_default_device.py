@@ -122,7 +122,7 @@ def test_a_video_that_is_read_from_a_file_is_the_same(tmp_path: Path) -> None:
     from decode_doubles import tiny_vae
     from safetensors.torch import save_file
 
-    from hy3d_rocm.decode.tools import loading
+    from hy3d_rocm.tools import loading
 
     vae = tiny_vae("wan")
     vae.register_to_config(latents_mean=[0.1] * 4, latents_std=[1.5] * 4)
@@ -201,7 +201,7 @@ def test_a_pipelines_draws_are_the_same() -> None:
 
 
 def test_measures_of_frames_are_the_same() -> None:
-    from hy3d_rocm.decode.tools import metrics
+    from hy3d_rocm.tools import metrics
 
     a, b = torch.rand(1, 3, 2, 24, 24), torch.rand(1, 3, 2, 24, 24)
     same_on_meta(lambda: metrics.error_map(a, b))

@@ -17,8 +17,8 @@ import check_disk_faults as check  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402
 from disk_writers import WRITERS, array, capture  # noqa: E402
 
+from hy3d_rocm.decode.capture import CaptureError, read_capture  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.tools.capture import CaptureError, read_capture  # noqa: E402
 
 QUICK = ("array that goes on", "knowledge", "capture", "facts", "MIOpen clear", "render's report")
 

@@ -248,7 +248,7 @@ BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
         vae_and_latents,
         lambda n: n["guard"].stats.calls > 0 and n["guard"].stats.passed_through == 0,
     ),
-    "docs/decode_tools.md: from hy3d_rocm.decode.tools.capture impo": (
+    "docs/decode_tools.md: from hy3d_rocm.decode.capture import cap": (
         vae_and_latents, lambda n: len(n["written"]) > 0
     ),
     "docs/offload.md: decision = hy3d_rocm.offload.apply(pipel": (

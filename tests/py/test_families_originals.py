@@ -17,7 +17,12 @@ from decode_doubles import (  # noqa: E402
     tiny_vae,
     unsplit_moments,
 )
-from decode_originals import latent_diffusion_original, ltx_original, wan_original  # noqa: E402
+from decode_originals import (  # noqa: E402
+    in_pairs,
+    latent_diffusion_original,
+    ltx_original,
+    wan_original,
+)
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
@@ -36,7 +41,7 @@ def test_wans_own_layout_decodes_as_its_own_code_without_the_clamp(kind: str, sc
     original = wan_original(vae, scaled)
     before = set(vars(original))
     family = family_for(original)
-    assert type(family.inner) is type(family_for(vae))
+    assert isinstance(family, type(family_for(vae)))
     for frames in (1, 2, 5):
         z = tiny_latents(vae, frames, 1, 2, seed=frames)
         with torch.no_grad():
@@ -64,7 +69,7 @@ def test_latent_diffusions_layout_decodes_as_its_own_unsplit_code(kind: str) -> 
     vae = tiny_vae(kind)
     original = latent_diffusion_original(vae)
     family = family_for(original)
-    assert type(family.inner) is type(family_for(vae))
+    assert isinstance(family, type(family_for(vae)))
     for frames in (1,) if kind == "image" else (1, 2, 5):
         z = tiny_latents(vae, frames, 2, 3, seed=frames)
         with torch.no_grad():
@@ -155,3 +160,22 @@ def test_an_ltx_encoder_with_another_log_variance_is_refused() -> None:
     original.encoder.latent_log_var = "constant"
     with pytest.raises(TypeError, match="log variance is 'constant'"):
         family_for(original)
+
+
+def test_a_vae_that_decodes_at_a_timestep_of_its_own_is_tried_at_that_one() -> None:
+    original = ltx_original(tiny_vae("ltx095"), 0.3)
+    assert family_for(original).timestep == 0.3
+
+
+def test_latents_of_two_frames_are_taken_apart_for_the_layers_and_not_for_its_own_code() -> None:
+    """HunyuanVideo 1.5 as ComfyUI of 2025-10 has it: its decoder itself takes pairs apart."""
+    original = in_pairs(latent_diffusion_original(tiny_vae("hunyuan15")))
+    family = family_for(original)
+    z = torch.randn(1, family.latent_channels, 2, 2, 3, generator=torch.Generator().manual_seed(0))
+    assert family.latent_channels == 2 * tiny_vae("hunyuan15").config["latent_channels"]
+    with torch.no_grad():
+        wanted = family.whole(z)
+    assert tuple(wanted.shape) == family.out_shape(tuple(z.shape))
+    assert relative_error(family.decode(PlainEngine(), z), wanted) <= 1e-5
+    with pytest.raises(TypeError, match="latents hold two frames"):
+        family.encode(PlainEngine(), tiny_pixels(1, 32, 32))

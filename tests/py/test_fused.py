@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.decode import layers
-from hy3d_rocm.decode.fused.backend import FusedBackend
-from hy3d_rocm.decode.fused.work import Machine
+from hy3d_rocm.decode.backends.triton.backend import TritonBackend
+from hy3d_rocm.decode.backends.triton.work import Machine
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -53,7 +53,7 @@ def test_what_the_kernels_cannot_compute_is_delegated_and_counted() -> None:
     layer = layers.Conv(module, before=(1, 1, 1), after=(1, 1, 1))
     x = torch.rand(1, 4, 2, 5, 6, dtype=torch.float64)
     source = layers.Pieces((x,), 0, 2)
-    backend = FusedBackend(check_fused.Plain(), "cpu")
+    backend = TritonBackend(check_fused.Plain(), "cpu")
     with torch.no_grad():
         out, _ = backend.convolve(layer, source, (0, 2))
         wanted = torch.nn.functional.conv3d(x, module.weight, module.bias, padding=1)
@@ -66,7 +66,7 @@ def test_shapes_alone_go_through_without_a_launch() -> None:
     layer = layers.Conv(module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3, up=(2, 2, 2),
                         keep_first=True, act="silu")  # fmt: skip
     x = torch.empty(1, 32, 3, 8, 8, dtype=torch.bfloat16, device="meta")
-    backend = FusedBackend(check_fused.Plain("meta"), "meta", Machine("sm_90", 132))
+    backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine("sm_90", 132))
     out, moments = backend.convolve(layer, layers.Pieces((x,), 0, 3), (0, 5), moments=True)
     assert out.shape == (1, 64, 5, 16, 16)
     assert out.is_contiguous(memory_format=torch.channels_last_3d)
@@ -78,7 +78,7 @@ def test_a_missing_frame_is_a_sentence() -> None:
     module = torch.nn.Conv3d(8, 8, 3)
     layer = layers.Conv(module, (2, 1, 1), (0, 1, 1))
     x = torch.rand(1, 8, 2, 4, 4)
-    backend = FusedBackend(check_fused.Plain(), "cpu", Machine("gfx1100", 4))
+    backend = TritonBackend(check_fused.Plain(), "cpu", Machine("gfx1100", 4))
     with pytest.raises(ValueError, match=r"frame 1 of the source is read .* only 2 to 3 are there"):
         backend.convolve(layer, layers.Pieces((x,), 2, 9), (3, 4))
 
@@ -96,12 +96,12 @@ class Counting(TorchDispatchMode):
 
 
 def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FusedBackend, "_launch", lambda *_: None)
+    monkeypatch.setattr(TritonBackend, "_launch", lambda *_: None)
     for index in range(80):
         case = check_fused.random_case(SEED, index)
         made = check_fused.build(case, SEED, real=True)
         machine = Machine("gfx1100", 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile))
-        backend = FusedBackend(check_fused.Plain(), "cpu", machine)
+        backend = TritonBackend(check_fused.Plain(), "cpu", machine)
         layer, affine = made["layer"], made["affine"]
         call = (layer, check_fused.pieces_of(case, made["x"], made["frames"]), made["frames"])
         said = backend.workspace_bytes(*call)

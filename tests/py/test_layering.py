@@ -32,7 +32,8 @@ SINGLE_OWNERS = [
     (r"\b_WIN32\b", OS),
     # Through the system's door: memory is counted, threads are the pool's.
     (r"\bhy3d__memory_\w+\s*\(", f"csrc/base/alloc.c {OS}"),
-    (r"\bhy3d__thread_\w+\s*\(", f"csrc/base/parallel.c {OS}"),
+    (r"\bhy3d__thread_(start|join)\s*\(", f"csrc/base/parallel.c {OS}"),
+    (r"\bhy3d__thread_\w+\s*\(", f"csrc/base/parallel.c csrc/base/cancel.c {OS}"),
     (r"\bhy3d__library_\w+\s*\(", f"csrc/base/blas.c {OS}"),
     (r"__builtin_cpu_supports|<cpuid\.h>|\b__get_cpuid", "csrc/base/cpu.c"),
     (r"\bDLManagedTensor\b", "csrc/python/view.c"),
@@ -149,13 +150,10 @@ def test_prestartup_does_not_import_torch_at_all() -> None:
 # Imports that close a circle and stay: (from, to), and why.
 ALLOWED_CIRCLES = {
     ("hy3d_rocm", "*"): "the door names for type checkers what it loads when it is asked for",
-    ("hy3d_rocm.decode.families.hosted", "hy3d_rocm.decode.families"): (
-        "a hosted VAE's layers are found by the same survey again, on a view of it"
-    ),
-    ("hy3d_rocm.decode.report", "hy3d_rocm.decode.tools.advice"): (
-        "a report words its advice; advice names the report's type"
-    ),
 }
+
+
+TOOLS = re.compile(r"hy3d_rocm\.tools\b")
 
 
 def module_name(path: Path) -> str:
@@ -218,6 +216,15 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     for edge in ALLOWED_CIRCLES:
         others = ALLOWED_CIRCLES.keys() - {edge}
         assert circle_in(without(graph, others)), f"{edge} closes no circle: take it off the list"
+
+
+def test_only_what_a_user_runs_imports_the_tools() -> None:
+    """Commands, benches and nodes; a decode does without."""
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    users = {name for name, found in graph.items() if any(TOOLS.match(m) for m in found)}
+    assert "hy3d_rocm.cli.tools" in users
+    allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
+    assert not [name for name in users if not allowed.match(name)]
 
 
 def test_a_circle_is_found_wherever_its_imports_stand() -> None:

@@ -22,11 +22,11 @@ from test_torch_backend import (  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
+from hy3d_rocm.decode.backends import native as memory  # noqa: E402
+from hy3d_rocm.decode.backends.native import NativeBackend, refusal  # noqa: E402
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, shuffled_frames  # noqa: E402
-from hy3d_rocm.decode.native import memory  # noqa: E402
-from hy3d_rocm.decode.native.backend import NativeBackend, refusal  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -255,7 +255,7 @@ def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The residual has been written over by then: the call must not be made again for them."""
-    from hy3d_rocm.decode.native import backend as module
+    from hy3d_rocm.decode.backends import native as module
 
     def short(x: Any) -> Any:
         raise torch.OutOfMemoryError("the test's")
@@ -323,6 +323,6 @@ def test_what_a_convolution_takes_inside_is_what_the_core_says_when_it_runs() ->
             out = torch.empty(1, channels, 4, *size)
             _, _, workspace = _native.conv3d(
                 x, layer.module.weight.detach(), None, out, (1, 1, 1), (1, 1, 1), (0, 1, 1),
-                (0, 1, 1), ("zeros", "replicate", "replicate"), 1, threads, 0, None, "fast",
+                (0, 1, 1), ("zeros", "replicate", "replicate"), 1, threads, None, None, "fast",
             )  # fmt: skip
             assert workspace <= said <= workspace + (1 << 16), (threads, channels)

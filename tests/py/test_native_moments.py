@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.moments import channel_moments  # noqa: E402
+from hy3d_rocm.decode.backends.statistics import channel_moments  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _native.available, reason="the C core is not built here")
 

@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch")
 
 import hy3d_rocm  # noqa: E402
 from hy3d_rocm.conv.faults import HIP_OOM, Fault, inject_faults  # noqa: E402
-from hy3d_rocm.decode import torch_backend  # noqa: E402
+from hy3d_rocm.decode.backends import torch_ops as torch_backend  # noqa: E402
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Pieces  # noqa: E402
 from hy3d_rocm.decode.memory import workspace as onednn  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace, conv_backend  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_the_plan_counts_columns_for_the_vaes_own_code_and_under_a_router() -> N
 
 MEASURE = """
 import json, torch
-from hy3d_rocm.decode.torch_backend import _multiply
+from hy3d_rocm.decode.backends.torch_ops import _multiply
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 torch.set_num_threads(1)

@@ -64,10 +64,10 @@ def budget_of(device: int, host: int, unified: bool) -> Any:
 
 def wide_job() -> Any:
     """Of HunyuanVideo's real width, so that there is something to spill."""
-    from hy3d_rocm.cli.plan import bare_vae
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.planning.backends import host_backend
     from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.tools.loading import bare_vae
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
     return Job(family, (1, 16, 9, 40, 64), torch.device("cuda"), half, half, host_backend)

@@ -19,7 +19,7 @@ from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from program_doubles import carried_out  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.execution import _plan_going_on, making_of  # noqa: E402
+from hy3d_rocm.decode.executor import _plan_going_on, making_of  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.memory.black_box import predicted  # noqa: E402

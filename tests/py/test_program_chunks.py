@@ -24,9 +24,8 @@ from program_doubles import (  # noqa: E402
 from small_decoders import decoders, latent  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.graph import record  # noqa: E402
+from hy3d_rocm.decode.graph import latents_before, record, start_latent  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
-from hy3d_rocm.decode.restart import latents_before, start_latent  # noqa: E402
 from hy3d_rocm.decode.run import Run  # noqa: E402
 
 pytestmark = [
@@ -87,7 +86,7 @@ def test_a_prefix_by_layers_goes_on_in_chunks() -> None:
 
 
 def decoded_from(family: Any, z: Any, chunk: int, start: int) -> Any:
-    """All frames of the latents from `start` on, as execution.py makes them."""
+    """All frames of the latents from `start` on, as executor.py makes them."""
     z = z[:, :, start:]
     graph = record(family)
     return carried_out(graph, z, compiled(graph, z, chunk=chunk).program)
@@ -96,25 +95,25 @@ def decoded_from(family: Any, z: Any, chunk: int, start: int) -> Any:
 @pytest.mark.parametrize(("kind", "chunk"), [("wan", 2), ("wan22", 3), ("ltx_causal", 1)])
 def test_frames_from_the_middle_are_those_of_a_decode_from_the_start(kind: str, chunk: int) -> None:
     family = family_of(kind, tiny_vae(kind))
-    past = latents_before(family)
+    past = latents_before(record(family))
     assert past is not None
     z = tiny_latents(family.vae, past + 7, 1, 2)
     whole = decoded_from(family, z, chunk, 0)
     time = family.factor[0]
     last = whole.shape[2] - 1
     for wanted in (last, (past + 3) * time, (past + 2) * time + 1):
-        start = start_latent(family, chunk, wanted)
+        start = start_latent(record(family), time, chunk, wanted)
         assert start % chunk == 0
         rest = decoded_from(family, z, chunk, start)
         assert torch.equal(rest[:, :, wanted - start * time :], whole[:, :, wanted:])
-    assert start_latent(family, chunk, last) > 0, "nothing was saved"
+    assert start_latent(record(family), time, chunk, last) > 0, "nothing was saved"
 
 
 @pytest.mark.parametrize("kind", ["wan", "wan22", "ltx_causal"])
 def test_no_frame_depends_on_more_than_is_said(kind: str) -> None:
     """A NaN in one latent reaches every frame that depends on it, whatever the weights are."""
     family = family_of(kind, tiny_vae(kind))
-    past = latents_before(family)
+    past = latents_before(record(family))
     assert past is not None
     z = tiny_latents(family.vae, past + 6, 1, 1)
     z[:, :, 2] = float("nan")
@@ -128,5 +127,5 @@ def test_no_frame_depends_on_more_than_is_said(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["hunyuan", "hunyuan15"])
 def test_norms_and_attention_over_the_video_start_from_its_beginning(kind: str) -> None:
     family = family_of(kind, tiny_vae(kind))
-    assert latents_before(family) is None
-    assert start_latent(family, 1, 1000) == 0
+    assert latents_before(record(family)) is None
+    assert start_latent(record(family), family.factor[0], 1, 1000) == 0

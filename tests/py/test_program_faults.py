@@ -30,8 +30,9 @@ from small_decoders import decoders, latent  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import counter as counting  # noqa: E402
+from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decode.run import OPS, Run, retry_out_of_memory  # noqa: E402
+from hy3d_rocm.decode.run import OPS, Run  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),

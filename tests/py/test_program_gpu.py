@@ -19,12 +19,13 @@ from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit  # no
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.run import Run, retry_out_of_memory  # noqa: E402
-from hy3d_rocm.decode.torch_backend import TorchBackend  # noqa: E402
+from hy3d_rocm.decode.run import Run  # noqa: E402
 from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 

@@ -26,13 +26,13 @@ from program_doubles import (  # noqa: E402
 from small_decoders import RMS, C, attention, chain, layer, module, resnet  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode import statistics  # noqa: E402
+from hy3d_rocm.decode.backends import statistics  # noqa: E402
+from hy3d_rocm.decode.backends.statistics import reduced, spread  # noqa: E402
+from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.layers import Conv, Norm  # noqa: E402
 from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decode.run import retry_out_of_memory  # noqa: E402
-from hy3d_rocm.decode.statistics import blocks, reduced  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = [
@@ -235,11 +235,11 @@ def test_memory_of_tiles_is_what_is_stated_and_does_not_grow_with_the_video() ->
     ("length", "keep", "block"), [(20, 10, 4), (64, 17, 8), (9, 3, 3), (5, 9, 2)]
 )
 def test_blocks_are_spread_evenly_and_in_order(length: int, keep: int, block: int) -> None:
-    found = blocks(length, keep, block)
+    found = spread(length, keep, block)
     assert found == sorted(set(found))
     assert len(found) == min(keep, length)
     assert 0 <= found[0] <= length - 1 - found[-1] + 1
-    assert blocks(length, keep, block, from_start=True)[0] == 0
+    assert spread(length, keep, block, from_start=True)[0] == 0
 
 
 @pytest.mark.parametrize("result", [torch.float32, torch.bfloat16])

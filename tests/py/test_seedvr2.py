@@ -52,7 +52,7 @@ from hy3d_rocm.decode.families import seedvr2 as family_module  # noqa: E402
 from hy3d_rocm.decode.families.parts import norm_of  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools.seedvr2 import BareSeedVr2  # noqa: E402
+from hy3d_rocm.tools.loading import BareSeedVr2  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -13,9 +13,9 @@ pytest.importorskip("diffusers")
 from hy3d_rocm.decode.memory.meter import steady_malloc  # noqa: E402
 from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tools import subjects, validate  # noqa: E402
-from hy3d_rocm.decode.tools.planning import plan_of  # noqa: E402
 from hy3d_rocm.demo.clips import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
+from hy3d_rocm.tools import runs, validate  # noqa: E402
+from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 
 def test_several_tiles_in_less_than_half_the_memory_make_the_whole_decodes_frames(
@@ -29,7 +29,7 @@ def test_several_tiles_in_less_than_half_the_memory_make_the_whole_decodes_frame
         pytest.skip(str(error))
     steady_malloc()
     torch.set_num_threads(1)
-    subject = subjects.subject_from_size("demo", torch.device("cpu"), 9, 96, 192)
+    subject = runs.subject_from_size("demo", torch.device("cpu"), 9, 96, 192)
     whole = plan_of(subject, 1 << 40, "whole").need.device_bytes - CPU_ALLOWANCE_BYTES
     options = DecodeOptions(halo_pixels=16, overlap_pixels=8, statistic_passes=0)
     budget = int(whole * 0.35) + CPU_ALLOWANCE_BYTES

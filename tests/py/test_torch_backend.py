@@ -12,6 +12,13 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 
+from hy3d_rocm.decode.backends.statistics import (  # noqa: E402
+    blocks,
+    channel_moments,
+    combine,
+    group_affine,
+)
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend, own_norm, position_norm  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
 from hy3d_rocm.decode.layers import (  # noqa: E402
     Conv,
@@ -21,13 +28,6 @@ from hy3d_rocm.decode.layers import (  # noqa: E402
     out_frames,
     shuffled_frames,
 )
-from hy3d_rocm.decode.moments import (  # noqa: E402
-    blocks,
-    channel_moments,
-    combine,
-    group_affine,
-)
-from hy3d_rocm.decode.torch_backend import TorchBackend, own_norm, position_norm  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -9,191 +9,39 @@ is asked for one of two latent frames of 2x2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hy3d_rocm.decode.families import seen
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.families.base import StructuredFamily
-    from hy3d_rocm.decode.families.unknown import UnknownFamily
+from hy3d_rocm.conv.router import aside
+from hy3d_rocm.decode.families import proof
+from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.families.blocks import HunyuanFamily, ImageFamily
+from hy3d_rocm.decode.families.changes import examined, is_as_built, record
+from hy3d_rocm.decode.families.hosted import hosted
+from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
+from hy3d_rocm.decode.families.ltx import LtxFamily
+from hy3d_rocm.decode.families.original import view_of
+from hy3d_rocm.decode.families.parts import StrangeModuleError
+from hy3d_rocm.decode.families.seedvr2 import SeedVr2Family
+from hy3d_rocm.decode.families.unknown import UnknownFamily
+from hy3d_rocm.decode.families.wan import WanFamily
+from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.memory.meter import give_back
 
 _CLASSES = (
-    "AutoencoderKL",
     "AutoencoderKLHunyuanVideo",
     "AutoencoderKLHunyuanVideo15",
-    "AutoencoderKLLTXVideo",
-    "AutoencoderKLQwenImage",
     "AutoencoderKLWan",
+    "AutoencoderKLQwenImage",
+    "AutoencoderKLLTXVideo",
+    "AutoencoderKL",
 )
 _KNOWN = (
-    "diffusers' AutoencoderKLHunyuanVideo, AutoencoderKLHunyuanVideo15, AutoencoderKLWan, "
-    "AutoencoderKLQwenImage, AutoencoderKLLTXVideo and AutoencoderKL, ComfyUI's of the same "
+    f"diffusers' {', '.join(_CLASSES[:-1])} and {_CLASSES[-1]}, ComfyUI's of the same "
     "models, SeedVR2's VideoAutoencoderKL, and whatever is built alike"
 )
 
 
-def family_for(
-    vae: Any, *, timestep: float | None = None, encode: bool = False
-) -> StructuredFamily:
-    """The family of `vae` for a decode, or an encode; TypeError (a sentence) where it has none, is
-    not complete or was changed so that its layers do not say what it computes.
-
-    timestep: for an LTX VAE that is conditioned on one, and no other (ValueError); its decode()
-    and whole() need it.
-    """
-    name = type(vae).__name__
-    from hy3d_rocm.decode.families.hosted import inner_vae
-
-    if getattr(inner_vae(vae), "decoder", None) is None:
-        raise TypeError(
-            f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
-            "of it"
-        )
-    family = unproven_family(vae, encode)
-    _prove(family, encode)
-    if timestep is not None:
-        if not getattr(family, "conditioned", False):
-            raise ValueError(
-                f"a timestep is given, but this {name} decodes without one: leave it out"
-            )
-        family.set_timestep(float(timestep))  # type: ignore[attr-defined]
-    return family
-
-
-def check_unchanged(family: Any, encode: bool = False) -> None:
-    """TypeError (a sentence) where the VAE of a family that was made before is now changed so that
-    the family does not say what it computes. Families of other makers answer for themselves."""
-    from hy3d_rocm.decode.families.base import StructuredFamily
-
-    if isinstance(family, StructuredFamily):
-        _look_at(family, encode, family.host is not None and family.host.casts)
-        if family.host is None:  # whoever hosts a VAE has asked it
-            _prove(family, encode)
-
-
-def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
-    """Notes what is known of the family's VAE as it is now."""
-    from hy3d_rocm.decode.families.changes import examined
-
-    found = examined(family.vae, encode, casts)
-    name = type(family.vae).__name__
-    if found.change:
-        raise TypeError(
-            f"the {name} was changed, {found.change}: call the VAE's own code under "
-            "hy3d_rocm.protect()"
-        )
-    family.seen = seen.record(family.vae, found.state, encode)
-    if family.seen.facts is None:
-        _checked(family, name)
-        family.seen.facts = family._facts
-    family.__dict__["_facts"] = family.seen.facts
-    if family.seen.proven is None and found.is_pure and _is_own(family.vae, encode):
-        family.seen.proven = True
-
-
-def _is_own(vae: Any, encode: bool) -> bool:
-    """Whether it is diffusers' and as diffusers builds it: what its code does is known."""
-    from hy3d_rocm.decode.families.changes import is_as_built
-
-    kind = type(vae)
-    own = kind.__name__ in _CLASSES and kind.__module__.startswith("diffusers.")
-    return own and is_as_built(vae, encode)
-
-
-def _prove(family: StructuredFamily, encode: bool) -> None:
-    """TypeError (a sentence) unless the VAE does what the family's layers say."""
-    from hy3d_rocm.decode.families.proof import encodes_as_told, proven
-
-    known = family.seen
-    if known is None or known.proven:
-        return
-    from hy3d_rocm.conv.router import aside
-    from hy3d_rocm.decode.faults import retried
-    from hy3d_rocm.decode.memory.meter import give_back
-
-    def ask() -> bool:
-        if encode:
-            return not callable(getattr(family.vae, "encode", None)) or encodes_as_told(family)
-        return proven(family)
-
-    with aside():
-        told = retried(ask, give_back)
-    if not told:
-        what = "encodes a small image" if encode else "decodes two small latent frames"
-        raise TypeError(
-            f"the {type(family.vae).__name__} has the parts of a {family.name} VAE, but {what} to "
-            "other values than these parts in their usual order: call the VAE's own "
-            f"{'encode' if encode else 'decode'} under hy3d_rocm.protect()"
-        )
-    known.proven = True
-
-
-def family_or_unknown(
-    vae: Any, source: Any, encode: bool = False
-) -> StructuredFamily | UnknownFamily:
-    """family_for(vae), or for what has no known layers but decode(latents) (for an encode:
-    encode(pixels)) a family of that alone. source: the latents or pixels. TypeError (a sentence)
-    where there is neither."""
-    from hy3d_rocm.decode.families.calls import CALL_ERRORS
-    from hy3d_rocm.decode.families.unknown import UnknownFamily
-
-    try:
-        return family_for(vae, encode=encode)
-    except CALL_ERRORS as error:
-        if not callable(getattr(vae, "encode" if encode else "decode", None)):
-            raise
-        return UnknownFamily(vae, source, _cause(error, type(vae).__name__), encode)
-
-
-def _cause(error: Exception, name: str) -> str:
-    """An error of family_for() without its advice, which is to do what is done now."""
-    said, _, advice = str(error).rpartition(": ")
-    if not isinstance(error, TypeError) or not advice.startswith(("call ", "pass ")):
-        return f"the layers of {name} are not known"
-    return f"the layers of {name} are not known" if said.endswith("has no decoder") else said
-
-
-def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
-    """The family of `vae` by its parts, which are gone through on shapes alone; TypeError. casts:
-    whoever reads the weights applies ComfyUI's patches to them."""
-    from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
-
-    kind = _kind(vae) if inner_vae(vae) is vae else None
-    family = HostedFamily(vae) if kind is None else kind(vae)
-    _look_at(family, encode, casts)
-    return family
-
-
-def family_of_view(vae: Any) -> StructuredFamily:
-    """The family of a VAE under its authors' names; TypeError (a sentence) where it is none."""
-    from hy3d_rocm.decode.families.original import view_of
-    from hy3d_rocm.decode.families.parts import StrangeModuleError
-
-    name = type(vae).__name__
-    try:
-        view = view_of(vae)
-    except (StrangeModuleError, AttributeError, ValueError) as error:
-        raise TypeError(
-            f"the {name} looks like a VAE under its authors' names, but {error}: call the VAE's "
-            "own decode under hy3d_rocm.protect()"
-        ) from error
-    kind = None if view is None else _kind(view)
-    if kind is None:
-        raise TypeError(
-            f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call the "
-            "VAE's own decode under hy3d_rocm.protect()"
-        )
-    return kind(view)
-
-
 def _kind(vae: Any) -> type[StructuredFamily] | None:
-    from hy3d_rocm.decode.families.hunyuan import HunyuanFamily
-    from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
-    from hy3d_rocm.decode.families.image import ImageFamily
-    from hy3d_rocm.decode.families.ltx import LtxFamily
-    from hy3d_rocm.decode.families.seedvr2 import SeedVr2Family
-    from hy3d_rocm.decode.families.wan import WanFamily
-
     kinds: tuple[type[StructuredFamily], ...] = (
         HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
     )  # fmt: skip
@@ -206,18 +54,135 @@ def _kind(vae: Any) -> type[StructuredFamily] | None:
     return None
 
 
-def _checked(family: StructuredFamily, name: str) -> None:
-    from hy3d_rocm.decode.families.parts import StrangeModuleError
+def family_for(
+    vae: Any, *, timestep: float | None = None, encode: bool = False
+) -> StructuredFamily:
+    """The family of `vae` for a decode, or an encode; TypeError (a sentence) where it has none, is
+    not complete or was changed so that its layers do not say what it computes.
 
+    timestep: for an LTX VAE that is conditioned on one, and no other (ValueError); its decode()
+    and whole() need it.
+    """
+    name = type(vae).__name__
+    if getattr(proof.inner_vae(vae), "decoder", None) is None:
+        raise TypeError(
+            f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
+            "of it"
+        )
+    family = unproven_family(vae, encode)
+    _prove(family, encode)
+    if timestep is not None:
+        if not family.conditioned:
+            raise ValueError(
+                f"a timestep is given, but this {name} decodes without one: leave it out"
+            )
+        family.timestep = float(timestep)
+    return family
+
+
+def family_or_unknown(
+    vae: Any, source: Any, encode: bool = False
+) -> StructuredFamily | UnknownFamily:
+    """family_for(vae), or for what has no known layers but decode(latents) (for an encode:
+    encode(pixels)) a family of that alone. source: the latents or pixels. TypeError (a sentence)
+    where there is neither."""
     try:
-        family.check()
-    except StrangeModuleError as error:
+        return family_for(vae, encode=encode)
+    except proof.CALL_ERRORS as error:
+        if not callable(getattr(vae, "encode" if encode else "decode", None)):
+            raise
+        # The error without its advice, which is to do what is done now.
+        said, _, advice = str(error).rpartition(": ")
+        advises = isinstance(error, TypeError) and advice.startswith(("call ", "pass "))
+        if not advises or said.endswith("has no decoder"):
+            said = f"the layers of {type(vae).__name__} are not known"
+        return UnknownFamily(vae, source, said, encode)
+
+
+def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
+    """The family of `vae` by its parts, which are gone through on shapes alone; TypeError. casts:
+    whoever reads the weights applies ComfyUI's patches to them."""
+    modules = proof.inner_vae(vae)
+    kind = _kind(vae) if modules is vae else None
+    if kind is None:
+        name = type(modules).__name__
+        try:
+            view = view_of(modules)
+        except (StrangeModuleError, AttributeError, ValueError) as error:
+            raise TypeError(
+                f"the {name} looks like a VAE under its authors' names, but {error}: call the "
+                "VAE's own decode under hy3d_rocm.protect()"
+            ) from error
+        kind = None if view is None else _kind(view)
+        if kind is None:
+            raise TypeError(
+                f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call "
+                "the VAE's own decode under hy3d_rocm.protect()"
+            )
+        kind = hosted(kind)
+    family = kind(vae)
+    _look_at(family, encode, casts)
+    return family
+
+
+def check_unchanged(family: Any, encode: bool = False) -> None:
+    """TypeError (a sentence) where the VAE of a family that was made before is now changed so that
+    the family does not say what it computes. Families of other makers answer for themselves."""
+    if isinstance(family, StructuredFamily):
+        _look_at(family, encode, family.host is not None and family.host.casts)
+        if family.host is None:  # whoever hosts a VAE has asked it
+            _prove(family, encode)
+
+
+def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
+    """Notes what is known of the family's VAE as it is now."""
+    vae, name = family.vae, type(family.vae).__name__
+    found = examined(vae, encode, casts)
+    if found.change:
         raise TypeError(
-            f"the {name} looks like a {family.name} VAE, but {error}: call the VAE's own decode "
-            "under hy3d_rocm.protect()"
-        ) from error
-    except AttributeError as error:
+            f"the {name} was changed, {found.change}: call the VAE's own code under "
+            "hy3d_rocm.protect()"
+        )
+    family.seen = record(vae, found.state, encode)
+    if family.seen.facts is None:
+        try:
+            family.check()
+        except StrangeModuleError as error:
+            raise TypeError(
+                f"the {name} looks like a {family.name} VAE, but {error}: call the VAE's own "
+                "decode under hy3d_rocm.protect()"
+            ) from error
+        except AttributeError as error:
+            raise TypeError(
+                f"the {name} looks like a {family.name} VAE, but a part is missing ({error}): "
+                "pass the complete VAE with its weights loaded"
+            ) from error
+        family.seen.facts = family._facts
+    family.__dict__["_facts"] = family.seen.facts
+    # What diffusers' own code does is known, where the VAE is as diffusers builds it.
+    own = name in _CLASSES and type(vae).__module__.startswith("diffusers.")
+    if family.seen.proven is None and found.is_pure and own and is_as_built(vae, encode):
+        family.seen.proven = True
+
+
+def _prove(family: StructuredFamily, encode: bool) -> None:
+    """TypeError (a sentence) unless the VAE does what the family's layers say."""
+    known, vae = family.seen, family.vae
+    if known is None or known.proven:
+        return
+
+    def ask() -> bool:
+        if not encode:
+            return proof.proven(family)
+        return not callable(getattr(vae, "encode", None)) or proof.encodes_as_told(family)
+
+    with aside():
+        told = retried(ask, give_back)
+    if not told:
+        what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(
-            f"the {name} looks like a {family.name} VAE, but a part is missing ({error}): pass "
-            "the complete VAE with its weights loaded"
-        ) from error
+            f"the {type(vae).__name__} has the parts of a {family.name} VAE, but {what} to "
+            "other values than these parts in their usual order: call the VAE's own "
+            f"{'encode' if encode else 'decode'} under hy3d_rocm.protect()"
+        )
+    known.proven = True

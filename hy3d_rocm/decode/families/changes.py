@@ -9,9 +9,11 @@ a VAE once holds for as long as its state is the same.
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from torch.nn.modules import module as torch_modules
 
 from hy3d_rocm.decode.families.class_code import CALLS, SHARED, ClassCode, code_of, home_of
+from hy3d_rocm.decode.families.proof import inner_vae
 
 _TORCHS = frozenset(vars(torch.nn.Module()))
 _HOOKS = ("_hf_hook", "_diffusers_hook")
@@ -95,7 +98,9 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
     codes: list[ClassCode] = []
     for (kind, roots), name in kinds.items():
         code = code_of(kind, roots)
-        found = code.change or _stranger(code, homes, name)
+        found = code.change
+        if not found and not code.homes <= homes:
+            found = f"{name or 'it'} is a {code.name} with code of its own"
         if found:
             return Examined(found, None, False)
         codes.append(code)
@@ -103,31 +108,49 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
     return Examined("", (state, codes, training), all(code.is_pure for code in codes))
 
 
+@dataclass
+class Seen:
+    """What was found of a VAE in one state, about its decode or its encode: a second decode need
+    not wait for that (0.1 s). facts: of the family, whose layers fit. proven: whether the VAE does
+    what they say; None: nobody asked."""
+
+    state: Any
+    facts: Any = None
+    proven: bool | None = None
+
+
+_seen: weakref.WeakKeyDictionary[Any, dict[bool, Seen]] = weakref.WeakKeyDictionary()
+
+
+def record(vae: Any, state: Any, encode: bool) -> Seen:
+    """What is known of the VAE in this state, to be written in; of another state nothing is."""
+    made = Seen(state)
+    with contextlib.suppress(TypeError):  # no weak references
+        known = _seen.setdefault(vae, {})
+        if encode not in known or known[encode].state != state:
+            known[encode] = made
+        return known[encode]
+    return made
+
+
+_built: dict[tuple[Any, str], Any] = {}  # VAEs on "meta"
+_MOST_BUILT = 8
+
+
 def is_as_built(vae: Any, encode: bool = False) -> bool:
     """Whether `vae` is diffusers' own and every module in it what its configuration makes: of what
     is set otherwise the layers may know nothing."""
     try:
-        kind: Any = type(vae)
-        built = _built(kind, _frozen(dict(vae.config)))
+        kind, config = type(vae), dict(vae.config)
+        key = (kind, repr(sorted(config.items())))
+        if key not in _built:
+            if len(_built) == _MOST_BUILT:
+                _built.pop(next(iter(_built)))
+            with torch.device("meta"):
+                _built[key] = kind.from_config(config)
     except Exception:  # noqa: BLE001  another diffusers, a configuration that was tampered with
         return False
-    return _layout(vae, encode) == _layout(built, encode)
-
-
-@lru_cache(maxsize=8)
-def _built(kind: Any, config: tuple[tuple[str, Any], ...]) -> Any:
-    with torch.device("meta"):
-        return kind.from_config({name: _thawed(value) for name, value in config})
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple(sorted((key, _frozen(held)) for key, held in value.items()))
-    return ("", *map(_frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _thawed(value: Any) -> Any:
-    return [_thawed(held) for held in value[1:]] if isinstance(value, tuple) else value
+    return _layout(vae, encode) == _layout(_built[key], encode)
 
 
 def _layout(vae: Any, encode: bool) -> list[Any]:
@@ -144,8 +167,6 @@ def _layout(vae: Any, encode: bool) -> list[Any]:
 
 def _tops(vae: Any) -> list[Any]:
     """The VAE, and the module with encoder and decoder where that is another."""
-    from hy3d_rocm.decode.families.hosted import inner_vae
-
     inner = inner_vae(vae)
     return [vae] if inner is vae else [vae, inner]
 
@@ -255,13 +276,6 @@ def _carries(hook: Any) -> bool:
 
 def _path(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else ""
-
-
-def _stranger(code: ClassCode, homes: frozenset[str], name: str) -> str:
-    """A module of a package that has nothing to do with the VAE, with code of its own, or ""."""
-    if code.homes <= homes:
-        return ""
-    return f"{name or 'it'} is a {code.name} with code of its own"
 
 
 def _attributes(module: Any, is_top: bool) -> tuple[tuple[str, Any], ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -39,58 +38,35 @@ def home_of(thing: Any) -> str:
     return str(getattr(thing, "__module__", "")).split(".")[0]
 
 
-@dataclass(eq=False)
 class ClassCode:
-    """Of one class. change: which function is not its own, a part of a sentence, or "". homes:
-    packages that its functions are from. is_pure: whether torch's functions that they call are
-    torch's own. Compared by identity: code_of() gives the same one until something is replaced.
+    """The functions that the methods `roots` of a class come by, as they are now.
+
+    change: which function is not its own, a part of a sentence, or "". homes: packages that its
+    functions are from. is_pure: whether torch's functions that they call are torch's own. Compared
+    by identity: code_of() gives the same one until something is replaced.
     """
 
-    name: str
-    change: str = ""
-    homes: frozenset[str] = frozenset()
-    is_pure: bool = True
-    #: what was found under a name of a class's or module's namespace
-    cells: list[tuple[Any, str, Any]] = field(default_factory=list)
-    bodies: list[tuple[FunctionType, CodeType, Any, Any]] = field(default_factory=list)
+    def __init__(self, kind: type, roots: tuple[str, ...]) -> None:
+        self.kind, self.name = kind, kind.__name__
+        self.change = ""
+        self.homes: set[str] = set()
+        self.is_pure = True
+        # What was found under a name of a class's or module's namespace, and in functions.
+        self._cells: list[tuple[Any, str, Any]] = []
+        self._bodies: list[tuple[FunctionType, CodeType, Any, Any]] = []
+        self._names: set[tuple[str, bool]] = set()
+        self._functions: set[int] = set()
+        for name in roots:
+            self._method(name)
 
     def is_current(self) -> bool:
         """Whether all that was found is there still."""
-        for space, name, value in self.cells:
-            if space.get(name, _MISSING) is not value:
-                return False
         return all(
+            space.get(name, _MISSING) is value for space, name, value in self._cells
+        ) and all(
             f.__code__ is code and f.__defaults__ is given and f.__kwdefaults__ is named
-            for f, code, given, named in self.bodies
+            for f, code, given, named in self._bodies
         )
-
-
-# Classes are held, and what they were made of: a few dozen in a process.
-_known: dict[tuple[type, tuple[str, ...]], ClassCode] = {}
-
-
-def code_of(kind: type, roots: tuple[str, ...]) -> ClassCode:
-    """The code that the methods `roots` of `kind` come by, as it is now."""
-    found = _known.get((kind, roots))
-    if found is None or not found.is_current():
-        found = _known[kind, roots] = _Reading(kind).read(roots)
-    return found
-
-
-class _Reading:
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.home = home_of(kind)
-        self.code = ClassCode(kind.__name__)
-        self._homes: set[str] = set()
-        self._names: set[tuple[str, bool]] = set()
-        self._functions: set[int] = set()
-
-    def read(self, roots: tuple[str, ...]) -> ClassCode:
-        for name in roots:
-            self._method(name)
-        self.code.homes = frozenset(self._homes)
-        return self.code
 
     def _method(self, name: str, inherited: bool = False) -> None:
         """What `name` is for instances, in the order of their classes. inherited: what it is for
@@ -100,7 +76,7 @@ class _Reading:
         self._names.add((name, inherited))
         for base in self.kind.__mro__[:-1]:
             value = vars(base).get(name, _MISSING)
-            self.code.cells.append((vars(base), name, value))
+            self._cells.append((vars(base), name, value))
             if value is _MISSING:
                 continue
             function = _function_of(value)
@@ -127,19 +103,18 @@ class _Reading:
         elif not _is_in_place(function):
             self._refuse(f"the code of {where} was replaced")
         if home == written or not decorates:
-            self._homes.add(home)
+            self.homes.add(home)
         self._body(function)
         for wrapped in _wrapped_in(function):
             self._own(wrapped, base, name)
 
     def _refuse(self, change: str) -> None:
-        self.code.change = self.code.change or change
+        self.change = self.change or change
 
     def _body(self, function: FunctionType) -> None:
         """What a function names: methods of the class, and of its module what it calls."""
         self._functions.add(id(function))
-        code = self.code
-        code.bodies.append(
+        self._bodies.append(
             (function, function.__code__, function.__defaults__, function.__kwdefaults__)
         )
         names = set(_names_in(function.__code__))
@@ -148,19 +123,19 @@ class _Reading:
         for name in names:
             self._method(name, inherited="__class__" in function.__code__.co_freevars)
             value = space.get(name, _MISSING)
-            if isinstance(value, (FunctionType, BuiltinFunctionType)):
-                code.cells.append((space, name, value))
-                self._called(value, function, name)
-            elif isinstance(value, ModuleType):
-                code.cells.append((space, name, value))
+            if isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType)):
+                self._cells.append((space, name, value))
+            if isinstance(value, ModuleType):
                 modules.append(value)
+            elif isinstance(value, (FunctionType, BuiltinFunctionType)):
+                self._called(value, function, name)
         for module in modules:
             if module.__name__.split(".")[0] != "torch":
                 continue
             for name in names:
                 value = vars(module).get(name, _MISSING)
                 if callable(value) and not isinstance(value, type):
-                    code.cells.append((vars(module), name, value))
+                    self._cells.append((vars(module), name, value))
                     self._operator(value)
 
     def _called(self, value: Any, caller: FunctionType, name: str) -> None:
@@ -177,9 +152,9 @@ class _Reading:
     def _operator(self, value: Any) -> None:
         """A function of torch: whoever replaced it may have meant the same (a faster attention)."""
         if isinstance(value, FunctionType):
-            self.code.is_pure &= home_of(value) == "torch" and _is_in_place(value)
+            self.is_pure &= home_of(value) == "torch" and _is_in_place(value)
         elif not isinstance(value, BuiltinFunctionType):
-            self.code.is_pure &= home_of(type(value)) in ("torch", "builtins")
+            self.is_pure &= home_of(type(value)) in ("torch", "builtins")
 
 
 def _function_of(value: Any) -> FunctionType | None:
@@ -216,3 +191,15 @@ def _is_in_place(function: FunctionType) -> bool:
     if not file or written.startswith("<"):
         return True
     return PurePath(written).stem == PurePath(file).stem
+
+
+# Classes are held, and what they were made of: a few dozen in a process.
+_known: dict[tuple[type, tuple[str, ...]], ClassCode] = {}
+
+
+def code_of(kind: type, roots: tuple[str, ...]) -> ClassCode:
+    """The code that the methods `roots` of `kind` come by, as it is now."""
+    found = _known.get((kind, roots))
+    if found is None or not found.is_current():
+        found = _known[kind, roots] = ClassCode(kind, roots)
+    return found

@@ -1,32 +1,34 @@
 """VAEs in the layout of their authors, as ComfyUI and the wrappers around it hold them.
 
-Inside is a family over a view of the modules (original.py). Around it is what the VAE's own
-decode() does beside its decoder, as functions of single frames: statistics that latents are
-multiplied with (LTX, the WanVideoWrapper), latents that hold two frames or a square of positions
-(HunyuanVideo 1.5 in ComfyUI of 2025-10, Flux 2). And a host may say where, in which type and with
-which weights the VAE computes, wherever its parameters are now.
+The layers are those of a family over a view of the modules (original.py). Around them is what the
+VAE's own decode() does beside its decoder, as functions of single frames: statistics that latents
+are multiplied with (LTX, the WanVideoWrapper), latents that hold two frames or a square of
+positions (HunyuanVideo 1.5 in ComfyUI of 2025-10, Flux 2). And a host may say where, in which type
+and with which weights the VAE computes, wherever its parameters are now.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.surroundings import Surroundings, surroundings_of
-from hy3d_rocm.decode.layers import Engine, Handle
-from hy3d_rocm.decode.plain import OwnWeights
+from hy3d_rocm.decode.families.original import view_of
+from hy3d_rocm.decode.families.parts import same_frames
+from hy3d_rocm.decode.families.proof import inner_vae
+from hy3d_rocm.decode.layers import Engine, Handle, Local, Shuffle
+from hy3d_rocm.decode.plain import shuffled
+from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.families.survey import Size, Survey
     from hy3d_rocm.decode.layers import Weights
 
 # How ComfyUI's attention function is called whose memory can be told beforehand.
@@ -46,83 +48,49 @@ class Host:
     casts: bool = False
 
 
-class HostedFamily(StructuredFamily):
-    """See the module's text. TypeError (a sentence) where the VAE's layout is not known.
+@cache
+def hosted(kind: type[StructuredFamily]) -> type[HostedFamily]:
+    """The class of families of this kind over a view."""
+    return type(f"Hosted{kind.__name__}", (HostedFamily, kind), {})
 
-    inner: the family of the layers. host: None where the weights are as the modules hold them.
-    """
+
+class HostedFamily(StructuredFamily):
+    """See the module's text; made by hosted(kind)(vae). host: None where the weights are as the
+    modules hold them."""
 
     def __init__(self, vae: Any, host: Host | None = None) -> None:
-        from hy3d_rocm.decode.families import family_of_view
-
         modules = inner_vae(vae)
-        super().__init__(modules)
-        self.vae = vae
-        self.inner = family_of_view(modules)
+        super().__init__(view_of(modules))
+        self.vae, self.host = vae, host
+        self.decoder, self.encoder = modules.decoder, getattr(modules, "encoder", None)
         self.around: Surroundings = surroundings_of(vae, modules)
-        self.host: Host | None = host
-        self.name = self.inner.name
-        self.is_image = self.inner.is_image
-        self.lengths = self.inner.lengths
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """It is made for a VAE whose view is known."""
-        return False
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights, or the one that the host computes in."""
-        return self.inner.dtype if self.host is None else self.host.dtype
+        return super().dtype if self.host is None else self.host.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the weights are, or where the host computes."""
-        return self.inner.device if self.host is None else self.host.device
-
-    @property
-    def decoder_conv_in(self) -> Any:
-        """The module with the weights of the decoder's first convolution."""
-        return self.inner.decoder_conv_in
+        return super().device if self.host is None else self.host.device
 
     @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
-        return self.inner.latent_channels * self.around.packed
-
-    @property
-    def pixel_steps(self) -> tuple[int, int]:
-        """As of the inner family."""
-        return self.inner.pixel_steps
-
-    @property
-    def conditioned(self) -> bool:
-        """Whether the decoder takes a timestep (LTX)."""
-        return bool(getattr(self.inner, "conditioned", False))
-
-    @property
-    def timestep(self) -> float | None:
-        """The one that it takes: the VAE's own until another is set."""
-        return getattr(self.inner, "timestep", None)
-
-    def set_timestep(self, timestep: float) -> None:
-        """Another one, for the layers and for the VAE's own code."""
-        self.inner.set_timestep(timestep)  # type: ignore[attr-defined]
+        return super().latent_channels * self.around.packed
 
     def make_weights(self, dtype: torch.dtype, device: torch.device) -> Weights:
         """The weights for one decode."""
-        from hy3d_rocm.decode.weights import ModuleWeights
-
-        make = ModuleWeights if self.host is None else self.host.make_weights
-        return make(dtype, device)
+        make: Any = ModuleWeights if self.host is None else self.host.make_weights
+        weights: Weights = make(dtype, device)
+        return weights
 
     def weights(self) -> Weights:
         """The weights as the VAE itself computes with them."""
-        return OwnWeights() if self.host is None else self.make_weights(self.dtype, self.device)
-
-    def check(self) -> None:
-        """As of the inner family."""
-        self.inner.check()
+        return (
+            super().weights() if self.host is None else self.make_weights(self.dtype, self.device)
+        )
 
     def noised(self, z: Tensor) -> Tensor:
         """Latents with the noise that the VAE's own decode() mixes into them (LTX), drawn from
@@ -130,91 +98,33 @@ class HostedFamily(StructuredFamily):
         scale = self.around.noise
         return z if scale is None else torch.randn_like(z) * scale + (1.0 - scale) * z
 
-    def surveyed(self, survey: Survey, z: Size) -> Size:
-        """decode() on sizes."""
-        return self._decoded(survey, z, self.inner.surveyed)  # type: ignore[no-any-return]
-
-    def probed(self, engine: Engine, z: Handle, timestep: float) -> Handle:
-        """decode(), with this timestep where the VAE takes one."""
-        return self._decoded(engine, z, lambda e, x: self.inner.probed(e, x, timestep))
-
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode, unsplit, of latents that are noised already."""
-        return self._decoded(engine, z, self.inner.decode)
-
-    def _decoded(self, engine: Any, z: Any, inner: Callable[[Any, Any], Any]) -> Any:
         if self.around.enter is not None:
             z = engine.local(z, self.around.enter)
-        x = inner(engine, z)
+        x = super().decode(engine, z)  # type: ignore[safe-super]
         return x if self.around.leave is None else engine.local(x, self.around.leave)
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """Mean and log variance of what vae.encode gives the mean of."""
         self.around.check_encode()
-        x = self.inner.encode(engine, pixels)
+        x = super().encode(engine, pixels)  # type: ignore[safe-super]
         return x if self.around.encoded is None else engine.local(x, self.around.encoded)
 
-    def own_decode(self, z: Tensor) -> Tensor:
+    def whole(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
         if self.around.enter is not None:
             z = self.around.enter.run(z, 0)
         with _priced(self.decoder, z):
-            x = self.inner.whole(z)
+            x = super().whole(z)
         return x if self.around.leave is None else self.around.leave.run(x, 0)
 
-    def own_encode(self, pixels: Tensor) -> Tensor:
+    def whole_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code."""
         self.around.check_encode()
         with _priced(self.encoder, pixels):
-            x = self.inner.whole_encode(pixels)
+            x = super().whole_encode(pixels)
         return x if self.around.encoded is None else self.around.encoded.run(x, 0)
-
-    def vae_decode(self, z: Tensor) -> Tensor | None:
-        """What the VAE's own decode() makes of two latent frames at most, by a shallow copy; None
-        where there is none, or one that draws random numbers or asks for more than latents."""
-        shadow = self._shadow()
-        if self.vae is not inner_vae(self.vae):
-            return torch.stack(list(shadow.decode(z, device=z.device))).to(z.device)
-        if self.around.noise is not None or not _takes_latents_only(
-            getattr(shadow, "decode", None)
-        ):
-            return None
-        made: Tensor = shadow.decode(z[:, :, 0] if self.is_image else z)
-        return made.unsqueeze(2) if self.is_image else made
-
-    def vae_encode(self, pixels: Tensor) -> Any:
-        """What the VAE's own encode() makes of pixels, by a shallow copy: the latent, or what its
-        class gives for it."""
-        shadow = self._shadow()
-        if self.vae is not inner_vae(self.vae):
-            return shadow.encode(pixels, device=pixels.device).to(pixels.device)
-        made = shadow.encode(pixels[:, :, 0] if self.is_image else pixels)
-        made = getattr(getattr(made, "latent_dist", None), "mean", made)
-        return made.unsqueeze(2) if self.is_image and isinstance(made, torch.Tensor) else made
-
-    def _shadow(self) -> Any:
-        """A copy that may keep caches of its own; the weights are the VAE's."""
-        shadow = copy.copy(self.vae)
-        if self.vae is not inner_vae(self.vae):
-            shadow._modules = {**self.vae._modules, "model": copy.copy(self.vae.model)}
-        return shadow
-
-
-def _takes_latents_only(decode: Any) -> bool:
-    if decode is None:
-        return False
-    empty = inspect.Parameter.empty
-    asked = [p for p in inspect.signature(decode).parameters.values() if p.default is empty]
-    return sum(p.kind is not inspect.Parameter.VAR_KEYWORD for p in asked) == 1
-
-
-def inner_vae(vae: Any) -> Any:
-    """The module with encoder and decoder of a VAE that only scales around it."""
-    model = getattr(vae, "model", None)
-    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
-    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
-        return model
-    return vae
 
 
 @contextmanager
@@ -233,3 +143,132 @@ def _priced(coder: Any, x: Tensor) -> Iterator[None]:
     except (RuntimeError, TypeError, AttributeError, AssertionError, KeyError) as error:
         said = (str(error).splitlines() or [""])[0]
         raise ValueError(f"what its own code takes can't be told beforehand ({said})") from error
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """enter: latents to what the decoder takes. leave: what it gives to frames. encoded: moments of
+    the encoder to those of the latent. packed: how many times more channels a latent has than the
+    decoder takes. noise: share of noise that is mixed into latents, None without. no_encode: a
+    sentence where the encoder is not known.
+    """
+
+    enter: Local | None = None
+    leave: Local | None = None
+    encoded: Local | None = None
+    packed: int = 1
+    noise: float | None = None
+    no_encode: str = ""
+
+    def check_encode(self) -> None:
+        """TypeError where the encoder is not known."""
+        if self.no_encode:
+            raise TypeError(f"{self.no_encode}: call its own encode")
+
+
+def surroundings_of(vae: Any, modules: Any) -> Surroundings:
+    """Of a VAE, whose encoder and decoder `modules` holds."""
+    if vae is not modules:
+        return _wan_wrapper(vae)
+    if hasattr(vae, "per_channel_statistics"):
+        return _ltx(vae)
+    if getattr(vae, "bn", None) is not None:
+        return _batch_norm(vae)
+    if getattr(vae.decoder, "refiner_vae", False) and hasattr(vae.decoder.conv_in, "padding"):
+        return Surroundings(
+            enter=Local(_two_frames, lambda n: 2 * n - 1),
+            packed=2,
+            no_encode="this HunyuanVideo 1.5 VAE's latents hold two frames, which is not known of "
+            "its encoder",
+        )
+    return Surroundings()
+
+
+def _two_frames(latents: Tensor, first: int) -> Tensor:
+    """(1, 2 C, t, H, W) -> (1, C, 2 t, H, W), less the first of the video."""
+    x = shuffled(latents, Shuffle((2, 1, 1), "time first"))
+    return x[:, :, 1:] if first == 0 else x
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.to(device=like.device, dtype=like.dtype).view(1, -1, 1, 1, 1)
+
+
+def _normalised(moments: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
+    means, variances = moments.chunk(2, 1)
+    return torch.cat([(means - mean) * inverse, variances + 2 * inverse.log()], 1)
+
+
+def _wan_wrapper(vae: Any) -> Surroundings:
+    """The WanVideoWrapper: `scale` holds mean and 1 / spread, and frames are clamped (2025-03); or
+    `mean` and `inv_std` do, and they are not (2026)."""
+    clamps = hasattr(vae, "scale")
+
+    def scales(like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, inverse = vae.scale if clamps else (vae.mean, vae.inv_std)
+        return _column(mean, like), _column(inverse, like)
+
+    def enter(latents: Tensor, first: int) -> Tensor:
+        mean, inverse = scales(latents)
+        return latents / inverse + mean
+
+    return Surroundings(
+        enter=Local(enter, same_frames),
+        leave=Local(lambda frames, first: frames.clamp(-1.0, 1.0), same_frames) if clamps else None,
+        encoded=Local(lambda made, first: _normalised(made, *scales(made)), same_frames),
+    )
+
+
+def _ltx(vae: Any) -> Surroundings:
+    """LTX: mean and spread of each channel; noise where the decoder takes a timestep."""
+    statistics = vae.per_channel_statistics
+
+    def scales(like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, spread = (statistics.get_buffer(n) for n in ("mean-of-means", "std-of-means"))
+        return _column(mean, like), _column(spread, like)
+
+    def enter(latents: Tensor, first: int) -> Tensor:
+        mean, spread = scales(latents)
+        return latents * spread + mean
+
+    def encoded(moments: Tensor, first: int) -> Tensor:
+        mean, spread = scales(moments)
+        return _normalised(moments, mean, 1 / spread)
+
+    return Surroundings(
+        enter=Local(enter, same_frames),
+        encoded=Local(encoded, same_frames),
+        noise=_noise(vae) if getattr(vae, "timestep_conditioning", False) else None,
+    )
+
+
+def _noise(vae: Any) -> float:
+    """An attribute, or the default of decode()'s parameter."""
+    own = getattr(vae, "decode_noise_scale", None)
+    if own is not None:
+        return float(own)
+    parameter = inspect.signature(vae.decode).parameters.get("noise_scale")
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        raise TypeError("this LTX VAE takes a timestep, but does not say how much noise with it")
+    return float(parameter.default)
+
+
+def _batch_norm(vae: Any) -> Surroundings:
+    """Flux 2: squares of positions in the channels, scaled by a batch norm's moments."""
+    if not hasattr(vae, "ps") or not hasattr(vae, "bn_eps"):
+        raise TypeError(
+            f"the {type(vae).__name__} normalises and packs its latents before it decodes, but "
+            "does not say how: call the VAE's own decode under hy3d_rocm.protect()"
+        )
+    height, width = (int(n) for n in vae.ps)
+
+    def enter(latents: Tensor, first: int) -> Tensor:
+        mean, variance = (_column(t, latents) for t in (vae.bn.running_mean, vae.bn.running_var))
+        scaled = latents * (variance + vae.bn_eps).sqrt() + mean
+        return shuffled(scaled, Shuffle((1, height, width), "channel first"))
+
+    return Surroundings(
+        enter=Local(enter, same_frames),
+        packed=height * width,
+        no_encode="this VAE packs and normalises its latents, which is not known of its encoder",
+    )

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.fixed import packed, packed_in_space
+from hy3d_rocm.decode.backends.statistics import wide_type
+from hy3d_rocm.decode.families.base import StructuredFamily, Survey
+from hy3d_rocm.decode.families.fixed import (
+    Reflecting,
+    packed_in_space,
+    packed_with_first_twice,
+    unpacked,
+)
 from hy3d_rocm.decode.families.parts import (
     StrangeModuleError,
     act_of,
     conv_of,
+    last_of,
     norm_of,
     resnet,
     same_frames,
 )
-from hy3d_rocm.decode.families.reflect import Reflecting
-from hy3d_rocm.decode.families.survey import Size, Survey
-from hy3d_rocm.decode.families.views import View
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
-from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class LtxFamily(StructuredFamily):
 
     def __init__(self, vae: Any) -> None:
         super().__init__(vae)
-        self.timestep: float | None = getattr(vae, "decode_timestep", None)
+        self.timestep = getattr(vae, "decode_timestep", None)
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
@@ -55,13 +58,11 @@ class LtxFamily(StructuredFamily):
     def set_timestep(self, timestep: float) -> None:
         """What decode() and whole() take from now on."""
         self.timestep = timestep
-        if isinstance(self.vae, View):
-            self.vae.decode_timestep = timestep
 
     @property
     def conditioned(self) -> bool:
         """Whether decoding takes a timestep."""
-        return self.decoder.timestep_scale_multiplier is not None
+        return self.view.decoder.timestep_scale_multiplier is not None
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -69,7 +70,7 @@ class LtxFamily(StructuredFamily):
         downs = (d for b in self.needed_encoder().down_blocks for d in b.downsamplers or ())
         if any(hasattr(d, "group_size") for d in downs):
             return self.factor
-        return 1, _patch(self.encoder)
+        return 1, _patch(self.view.encoder)
 
     def check(self) -> None:
         """As for all; also refuses what makes every decode another one."""
@@ -87,34 +88,25 @@ class LtxFamily(StructuredFamily):
             if "time_embedder" in name or name.endswith(_CONDITIONS)
         ]  # fmt: skip
 
-    def surveyed(self, survey: Survey, z: Size) -> Size:
-        """decode() on sizes, which no timestep changes."""
-        size: Size = self._decoded(survey, z, None)
-        return size
-
-    def probed(self, engine: Engine, z: Handle, timestep: float) -> Handle:
-        """decode() with this timestep."""
-        return self._decoded(engine, z, self._temb(timestep))
-
-    def decode(self, engine: Engine, z: Handle) -> Handle:
-        """As vae.decode(z, timestep) with framewise decoding, tiling and slicing off."""
-        return self._decoded(engine, z, self._temb(self.timestep))
-
-    def _temb(self, timestep: float | None) -> Tensor | None:
+    def _temb(self) -> Tensor | None:
         """The timestep (1,), scaled, in float32 or float64; None for a VAE that takes none."""
         if not self.conditioned:
             return None
-        if timestep is None:
+        if self.timestep is None:
             raise ValueError(
                 "this LTX VAE is conditioned on a timestep: give timestep=0.05, or the decode "
                 "timestep that its pipeline uses"
             )
-        scale = _wide(self.decoder.timestep_scale_multiplier)
-        temb: Tensor = torch.full((1,), timestep, dtype=scale.dtype, device=scale.device) * scale
+        scale = _wide(self.view.decoder.timestep_scale_multiplier)
+        temb: Tensor = (
+            torch.full((1,), self.timestep, dtype=scale.dtype, device=scale.device) * scale
+        )
         return temb
 
-    def _decoded(self, engine: Engine, z: Handle, temb: Tensor | None) -> Handle:
-        d, engine = self.decoder, Reflecting(engine)
+    def decode(self, engine: Engine, z: Handle) -> Handle:
+        """As vae.decode(z, timestep) with framewise decoding, tiling and slicing off."""
+        temb = None if isinstance(engine, Survey) else self._temb()  # it changes no size
+        d, engine = self.view.decoder, Reflecting(engine)
         x = engine.conv(z, conv_of(d.conv_in))
         embedded = _embedded(d.mid_block, temb)
         for layer in d.mid_block.resnets:
@@ -127,18 +119,21 @@ class LtxFamily(StructuredFamily):
             embedded = _embedded(block, temb)
             for layer in block.resnets:
                 x = _resnet(engine, layer, x, embedded)
-        norm = norm_of(d.norm_out)
         embedded = _embedded(d, temb)
-        if embedded is not None:
-            shift, scale = _table(d, embedded).unbind(0)
-            norm = _modulated(norm, shift, scale)
-        x = engine.conv(x, conv_of(d.conv_out, norm=norm, act=act_of(d.conv_act)))
-        return engine.local(x, Local(_unpatched(d), same_frames))
+
+        def norm(module: Any) -> Norm:
+            if embedded is None:
+                return norm_of(module)
+            return _modulated(norm_of(module), *_table(d, embedded).unbind(0))
+
+        x = engine.conv(x, last_of(d, norm))
+        patch = _patch(d)
+        return engine.local(x, Local(lambda frames, first: unpacked(frames, patch), same_frames))
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with framewise encoding, tiling and slicing off."""
         e, engine = self.needed_encoder(), Reflecting(engine)
-        x = engine.local(pixels, Local(_patched(e), same_frames))
+        x = engine.local(pixels, packed_in_space(_patch(e), order="width first"))
         x = engine.conv(x, conv_of(e.conv_in))
         for block in e.down_blocks:
             for layer in block.resnets:
@@ -149,8 +144,7 @@ class LtxFamily(StructuredFamily):
                 x = _resnet(engine, block.conv_out, x, None)
         for layer in e.mid_block.resnets:
             x = _resnet(engine, layer, x, None)
-        last = conv_of(e.conv_out, norm=norm_of(e.norm_out), act=act_of(e.conv_act))
-        return engine.local(engine.conv(x, last), Local(_with_variance, same_frames))
+        return engine.local(engine.conv(x, last_of(e)), Local(_with_variance, same_frames))
 
     def _down(self, engine: Engine, down: Any, x: Handle) -> Handle:
         """A convolution with a stride; or, since 0.9.5, one packed, plus means of x packed."""
@@ -165,12 +159,12 @@ class LtxFamily(StructuredFamily):
             return engine.add(engine.local(engine.conv(x, conv), packed_in_space(side)), means)
         squares = side * side
         inputs, outputs = (int(conv.module.weight.shape[i]) * squares for i in (1, 0))
-        means = engine.local(x, _first_twice(side))
+        means = engine.local(x, packed_with_first_twice(side))
         means = engine.conv(means, self.pairs(inputs, mean_of=group, squares=squares))
         # The VAE repeats the first frame before it convolves; where nothing later is read, that is
         # to repeat what becomes of it.
         if conv.after[0] == 0:
-            x = engine.local(engine.conv(x, conv), _first_twice(side))
+            x = engine.local(engine.conv(x, conv), packed_with_first_twice(side))
         else:
             front, *sides = conv.before
             x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
@@ -178,16 +172,15 @@ class LtxFamily(StructuredFamily):
         return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
 
     def own_decode(self, z: Tensor) -> Tensor:
-        """Frames by the VAE's own code, unsplit."""
-        temb = None
-        if self._temb(self.timestep) is not None and self.timestep is not None:
+        """Frames by the VAE's own code, unsplit; its authors' takes the timestep as a number."""
+        result: Tensor
+        if self._temb() is None or self.timestep is None:
+            result = self.decoder(z)
+        elif self.view is not self.vae:
+            result = self.decoder(z, timestep=self.timestep)
+        else:
             temb = torch.full((z.shape[0],), self.timestep, dtype=z.dtype, device=z.device)
-        result: Tensor = self.decoder(z, temb)
-        return result
-
-    def own_encode(self, pixels: Tensor) -> Tensor:
-        """Moments by the VAE's own code, unsplit."""
-        result: Tensor = self.needed_encoder()(pixels)
+            result = self.decoder(z, temb)
         return result
 
 
@@ -269,42 +262,10 @@ def _up(engine: Engine, up: Any, x: Handle) -> Handle:
     return engine.conv(x, conv_of(up.conv, shuffle=shuffle), add=around)
 
 
-def _first_twice(side: int) -> Local:
-    def run(frames: Tensor, first: int) -> Tensor:
-        x = packed(frames, side)
-        return torch.cat([x[:, :, :1], x], 2) if first == 0 else x
-
-    return Local(run, lambda n: n + 1)
-
-
 def _patch(coder: Any) -> int:
     if int(coder.patch_size_t) != 1:
         raise StrangeModuleError(f"its patches hold {coder.patch_size_t} frames")
     return int(coder.patch_size)
-
-
-def _unpatched(decoder: Any) -> Any:
-    """Channels (C, pw, ph) to pixels."""
-    p = _patch(decoder)
-
-    def run(frames: Tensor, first: int) -> Tensor:
-        b, packed_channels, t, h, w = frames.shape
-        c = packed_channels // (p * p)
-        x = frames.reshape(b, c, p, p, t, h, w).permute(0, 1, 4, 5, 3, 6, 2)
-        return x.reshape(b, c, t, h * p, w * p)
-
-    return run
-
-
-def _patched(encoder: Any) -> Any:
-    p = _patch(encoder)
-
-    def run(frames: Tensor, first: int) -> Tensor:
-        b, c, t, h, w = frames.shape
-        x = frames.reshape(b, c, t, h // p, p, w // p, p).permute(0, 1, 6, 4, 2, 3, 5)
-        return x.reshape(b, c * p * p, t, h // p, w // p)
-
-    return run
 
 
 def _with_variance(frames: Tensor, first: int) -> Tensor:

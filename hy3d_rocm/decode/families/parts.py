@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Norm, Triple
 
-if TYPE_CHECKING:
-    pass
-
 _L2_EPS = 1e-12  # torch.nn.functional.normalize's
 _SILU_NAMES = ("SiLU", "Swish")
+_MODES = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate", "reflect": "reflect"}
+_Modes = tuple[str, str, str]
 
 
 class StrangeModuleError(TypeError):
@@ -29,7 +28,7 @@ def conv_of(module: Any, **changes: Any) -> Conv:
     if getattr(inner, "groups", 1) != 1:
         raise StrangeModuleError(f"{type(module).__name__} convolves in groups")
     before, after, named = _padding_of(module, inner)
-    modes: tuple[str, str, str] = tuple(  # type: ignore[assignment]
+    modes: _Modes = tuple(  # type: ignore[assignment]
         mode if b or a else "zeros" for mode, b, a in zip(named, before, after, strict=True)
     )
     strides = _numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
@@ -39,47 +38,42 @@ def conv_of(module: Any, **changes: Any) -> Conv:
     return replace(Conv(inner, before, after, modes, stride), **changes)
 
 
-def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, tuple[str, str, str]]:
-    if hasattr(module, "temporal_padding"):  # SeedVR2: on one side in time, by the module itself
-        time, height, width = _numbers(inner.padding, 3)
-        if time:
-            raise StrangeModuleError(f"{type(module).__name__} pads time twice")
-        mode = _mode(inner.padding_mode)
-        front = 2 * int(module.temporal_padding)
-        return (front, height, width), (0, height, width), ("replicate", mode, mode)
+def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, _Modes]:
+    own = getattr(inner, "_padding", None)
     if hasattr(module, "time_causal_padding"):  # HunyuanVideo
-        left, right, top, bottom, front, back = (int(n) for n in module.time_causal_padding)
         if any(_numbers(inner.padding, 3)):
             raise StrangeModuleError(f"{type(module).__name__} pads twice")
-        mode = _mode(module.pad_mode)
-        return (front, top, left), (back, bottom, right), (mode, mode, mode)
-    if hasattr(module, "is_causal"):  # LTX
-        _, height, width = _numbers(inner.padding, 3)
-        size = int(inner.weight.shape[2])
-        front = size - 1 if module.is_causal else (size - 1) // 2
-        mode = _mode(inner.padding_mode)
-        back = 0 if module.is_causal else (size - 1) // 2
-        return (front, height, width), (back, height, width), ("replicate", mode, mode)
-    own = getattr(inner, "_padding", None)
-    if isinstance(own, int):  # ComfyUI's Wan: frames before the first; the rest pads by itself
-        _, height, width = _numbers(inner.padding, 3)
-        return (own, height, width), (0, height, width), ("zeros", "zeros", "zeros")
-    if own is not None:  # Wan: (left, right, top, bottom, front, back)
+        return _on_six_sides(module.time_causal_padding, _mode(module.pad_mode))
+    if own is not None and not isinstance(own, int):  # Wan
         if not isinstance(own, (tuple, list)) or len(own) != 6:
             raise StrangeModuleError(f"{type(module).__name__} pads by {own!r}")
-        left, right, top, bottom, front, back = (int(n) for n in own)
-        return (front, top, left), (back, bottom, right), ("zeros", "zeros", "zeros")
+        return _on_six_sides(own, "zeros")
     sizes = _numbers(getattr(inner, "padding", 0), inner.weight.ndim - 2)
-    around: Triple = (0,) * (3 - len(sizes)) + sizes  # type: ignore[assignment]
+    front, height, width = (0,) * (3 - len(sizes)) + sizes
+    if own is not None:  # ComfyUI's Wan: frames before the first; the rest pads by itself
+        return (own, height, width), (0, height, width), ("zeros", "zeros", "zeros")
     mode = _mode(getattr(inner, "padding_mode", "zeros"))
-    return around, around, (mode, mode, mode)
+    in_time, back = mode, front
+    if hasattr(module, "temporal_padding"):  # SeedVR2: on one side in time, by the module itself
+        if front:
+            raise StrangeModuleError(f"{type(module).__name__} pads time twice")
+        in_time, front, back = "replicate", 2 * int(module.temporal_padding), 0
+    elif hasattr(module, "is_causal"):  # LTX
+        more = int(inner.weight.shape[2]) - 1
+        in_time = "replicate"
+        front, back = (more, 0) if module.is_causal else (more // 2, more // 2)
+    return (front, height, width), (back, height, width), (in_time, mode, mode)
+
+
+def _on_six_sides(sides: Any, mode: str) -> tuple[Triple, Triple, _Modes]:
+    left, right, top, bottom, front, back = (int(n) for n in sides)
+    return (front, top, left), (back, bottom, right), (mode, mode, mode)
 
 
 def _mode(name: str) -> str:
-    modes = {"zeros": "zeros", "constant": "zeros", "replicate": "replicate", "reflect": "reflect"}
-    if name not in modes:
+    if name not in _MODES:
         raise StrangeModuleError(f"a convolution pads with {name!r}")
-    return modes[name]
+    return _MODES[name]
 
 
 def _numbers(value: Any, count: int) -> tuple[int, ...]:
@@ -92,22 +86,19 @@ def _numbers(value: Any, count: int) -> tuple[int, ...]:
 
 def norm_of(module: Any) -> Norm:
     """The norm `module` is, by its attributes."""
+    weight, bias = (
+        name if getattr(module, name, None) is not None else None for name in ("weight", "bias")
+    )
     if hasattr(module, "num_groups"):
-        return Norm("group", module, module.eps, int(module.num_groups), *_names(module))
+        return Norm("group", module, module.eps, int(module.num_groups), weight, bias)
     if hasattr(module, "gamma"):  # RMS_norm of Wan and HunyuanVideo 1.5
-        bias = "bias" if isinstance(getattr(module, "bias", None), torch.Tensor) else None
-        return Norm("l2", module, _L2_EPS, weight="gamma", bias=bias)
-    weight, bias = _names(module)
+        has_bias = isinstance(getattr(module, "bias", None), torch.Tensor)  # Wan's may be 0.0
+        return Norm("l2", module, _L2_EPS, weight="gamma", bias="bias" if has_bias else None)
     if hasattr(module, "normalized_shape") and hasattr(module, "bias"):
         return Norm("layer", module, module.eps, weight=weight, bias=bias)
     if hasattr(module, "eps"):
         return Norm("rms", module, module.eps, weight=weight, bias=bias)
     raise StrangeModuleError(f"{type(module).__name__} is no norm that is known")
-
-
-def _names(module: Any) -> tuple[str | None, str | None]:
-    weight, bias = (getattr(module, n, None) is not None for n in ("weight", "bias"))
-    return "weight" if weight else None, "bias" if bias else None
 
 
 def act_of(module: Any) -> str:
@@ -122,10 +113,11 @@ def absent(module: Any) -> bool:
     return module is None or isinstance(module, torch.nn.Identity)
 
 
-def frame_norm_of(module: Any) -> Norm:
-    """norm_of(), where whoever holds a GroupNorm gives it one frame at a time."""
-    norm = norm_of(module)
-    return replace(norm, kind="frame") if norm.kind == "group" else norm
+def last_of(coder: Any, norm: Callable[[Any], Norm] = norm_of) -> Conv:
+    """A coder's last convolution with its norm and activation. norm: what the norm's module is."""
+    module = coder.conv_norm_out if hasattr(coder, "conv_norm_out") else coder.norm_out
+    act = coder.conv_act if hasattr(coder, "conv_act") else coder.nonlinearity
+    return conv_of(coder.conv_out, norm=norm(module), act=act_of(act))
 
 
 def resnet(

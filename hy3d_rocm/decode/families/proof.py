@@ -1,8 +1,10 @@
-"""Whether a VAE decodes as its family says, asked of the VAE itself."""
+"""A VAE's own decode() and encode(): calling them, finding the tensor in what they give, and
+whether that is what the layers of its family give."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,19 +12,20 @@ import torch
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.decode.families.calls import moments_of, unsplit
-from hy3d_rocm.decode.families.hosted import HostedFamily, inner_vae
-from hy3d_rocm.decode.moments import wide_type
+from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.plain import PlainEngine
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.families.base import StructuredFamily
-    from hy3d_rocm.decode.layers import Weights
-
+#: What code that was written for other input raises
+CALL_ERRORS = (
+    RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError,
+    ArithmeticError,
+)  # fmt: skip
+_SPLITTING = ("use_framewise_decoding", "use_framewise_encoding", "use_tiling", "use_slicing")
+_SURE = -30.0  # the least log variance that diffusers' distribution has
 _SIDE = 2
-_SPLITTING = ("use_framewise_decoding", "use_tiling", "use_slicing")
 _TIMESTEP = 0.05
 # Another order of sums, in float32: a hundred layers of sums of a few thousand products. The
 # halves round every activation, which a hundred layers add up as noise does.
@@ -33,28 +36,77 @@ _HALF_ROUNDINGS = 2**5
 _TF32_EPS = 2.0**-10
 
 
-def proven(family: StructuredFamily) -> bool:
+def inner_vae(vae: Any) -> Any:
+    """The module with encoder and decoder of a VAE that only scales around it."""
+    model = getattr(vae, "model", None)
+    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
+    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
+        return model
+    return vae
+
+
+def unsplit(vae: Any) -> Any:
+    """The VAE with its own splitting off: a shallow copy where one is on, else itself."""
+    on = [flag for flag in _SPLITTING if getattr(vae, flag, False)]
+    if not on:
+        return vae
+    shadow = copy.copy(vae)
+    for flag in on:
+        setattr(shadow, flag, False)
+    return shadow
+
+
+def frames_of(made: Any) -> Tensor:
+    """The tensor in what decode() gave; TypeError (a sentence)."""
+    found = made[0] if isinstance(made, (tuple, list)) and made else made
+    if not isinstance(found, torch.Tensor):
+        found = getattr(found, "sample", found)
+    return _checked(found, f"its decode() gives {_described(made)}, not frames")
+
+
+def moments_of(made: Any) -> Tensor:
+    """Mean and log variance, one after the other, in what encode() gave; TypeError (a sentence)."""
+    inner = made[0] if isinstance(made, (tuple, list)) and made else made
+    # SeedVR2's tuple has the latent first, and names the distribution "posterior".
+    found: Any = getattr(inner, "latent_dist", getattr(made, "posterior", inner))
+    if hasattr(found, "logvar"):
+        return torch.cat([found.mean, found.logvar], 1)
+    for name in ("latents", "latent", "sample"):
+        if not isinstance(found, torch.Tensor):
+            found = getattr(found, name, found)
+    found = _checked(found, f"its encode() gives {_described(made)}, not latents")
+    return torch.cat([found, torch.full_like(found, _SURE)], 1)
+
+
+def _checked(found: Any, refusal: str) -> Tensor:
+    if not isinstance(found, torch.Tensor) or found.ndim not in (4, 5):
+        raise TypeError(refusal)
+    return found
+
+
+def _described(made: Any) -> str:
+    if isinstance(made, torch.Tensor):
+        return f"a tensor of shape {tuple(made.shape)}"
+    return f"a {type(made).__name__}"
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error, with its type."""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def proven(family: Any) -> bool:
     """Whether a small latent comes out of the family's layers as out of the VAE's own decode().
 
     Runs on a shallow copy, so that no attribute of the VAE changes. True, too, where the weights
     are not there ("meta"): whoever decodes will say that.
     """
-    if family.device.type == "meta":
-        return True
-    frames = max(family.lengths)
-    generator = torch.Generator().manual_seed(0)
-    shape = (1, family.latent_channels, frames, _SIDE, _SIDE)
-    z = torch.randn(shape, generator=generator, device="cpu").to(family.device, family.dtype)
-    with torch.no_grad():
-        got = family.probed(PlainEngine(_weights(family)), z, _TIMESTEP)
-        try:
-            wanted = _own(family, z)
-        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            if _is_passing(error):
-                raise
-            # It takes latents of another shape, or other arguments: not this family's decode().
-            return False
-    return _agree(wanted, got, family)
+    if family.conditioned and family.timestep is None:
+        family = copy.copy(family)
+        family.timestep = _TIMESTEP
+    z = (1, family.latent_channels, max(family.lengths), _SIDE, _SIDE)
+    return family.device.type == "meta" or _agree(family, z, encode=False)
 
 
 def encodes_as_told(family: Any) -> bool:
@@ -62,45 +114,61 @@ def encodes_as_told(family: Any) -> bool:
 
     True where the weights are not there ("meta"). False where the encoder is not known.
     """
-    around = getattr(family, "around", None)
-    if around is not None and around.no_encode:
+    if family.encoder is None or (family.around is not None and family.around.no_encode):
         return False
-    if getattr(inner_vae(family.vae), "encoder", None) is None:
-        return False
-    if family.device.type == "meta":
-        return True
-    generator = torch.Generator().manual_seed(0)
-    packed = 1 if around is None else int(around.packed**0.5)
-    side = 2 * max(family.factor[1] * packed, family.pixel_steps[1])
-    pixels = torch.rand((1, 3, 1, side, side), generator=generator, device="cpu") * 2 - 1
-    pixels = pixels.to(family.device, family.dtype)
+    side = 2 * max(family.factor[1], family.pixel_steps[1])
+    return family.device.type == "meta" or _agree(family, (1, 3, 1, side, side), encode=True)
+
+
+def _agree(family: Any, shape: tuple[int, ...], encode: bool) -> bool:
+    """Whether the VAE's own result and that of its layers differ by no more than rounding."""
+    make = torch.rand if encode else torch.randn
+    x = make(shape, generator=torch.Generator().manual_seed(0), device="cpu")
+    x = (x * 2 - 1 if encode else x).to(family.device, family.dtype)
+    engine = PlainEngine(family.weights())
     with torch.no_grad():
         try:
-            got = _moments(family, pixels)
-            own = getattr(family, "vae_encode", None)
-            wanted = _own_mean(family, pixels) if own is None else own(pixels)
+            got = family.encode(engine, x).chunk(2, 1)[0] if encode else family.decode(engine, x)
+            wanted = _own_result(family, x, encode)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
             if _is_passing(error):
                 raise
+            # It takes input of another shape, or other arguments: not this family's VAE.
             return False
-    return isinstance(wanted, torch.Tensor) and _agree(wanted, got, family)
-
-
-def _own_mean(family: Any, pixels: Tensor) -> Tensor:
-    image = family.lengths == (1,)
-    made = moments_of(unsplit(family.vae).encode(pixels[:, :, 0] if image else pixels))
-    mean = made[:, : made.shape[1] // 2]
-    return mean.unsqueeze(2) if image else mean
-
-
-def _agree(wanted: Tensor, got: Tensor, family: Any) -> bool:
-    """Whether the VAE's own result and that of its layers differ by no more than rounding."""
     if wanted.shape != got.shape:
         return False
     wanted = wanted.to(got.device)  # ComfyUI's LTX puts its frames where its pictures are kept
     bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
     wide = wide_type(wanted.dtype)
     return float((wanted.to(wide) - got.to(wide)).abs().max()) <= bound
+
+
+def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
+    """What the VAE's own decode() or encode() makes, by a copy that may keep caches of its own; by
+    the family's unsplit call where decode() draws random numbers or asks for more than latents."""
+    vae, verb = family.vae, "encode" if encode else "decode"
+    shadow = copy.copy(unsplit(vae))
+    if vae is not inner_vae(vae):
+        shadow._modules = {**vae._modules, "model": copy.copy(vae.model)}
+        return torch.stack(list(getattr(shadow, verb)(x, device=x.device))).to(x.device)
+    call: Any = getattr(shadow, verb, None)
+    more: tuple[Tensor, ...] = ()
+    if not encode and family.around is not None:
+        if call is None or family.conditioned or not _takes_latents_only(call):
+            whole: Tensor = family.whole(x)
+            return whole
+    elif not encode and family.conditioned:
+        more = (torch.full((1,), family.timestep, dtype=x.dtype, device=x.device),)
+    image = family.lengths == (1,)
+    made = call(x[:, :, 0] if image else x, *more)
+    made = moments_of(made).chunk(2, 1)[0] if encode else frames_of(made)
+    return made.unsqueeze(2) if image else made
+
+
+def _takes_latents_only(decode: Any) -> bool:
+    empty = inspect.Parameter.empty
+    asked = [p for p in inspect.signature(decode).parameters.values() if p.default is empty]
+    return sum(p.kind is not inspect.Parameter.VAR_KEYWORD for p in asked) == 1
 
 
 def _is_passing(error: Exception) -> bool:
@@ -112,37 +180,9 @@ def _is_passing(error: Exception) -> bool:
     )
 
 
-def _moments(family: Any, pixels: Tensor) -> Tensor:
-    """The mean by the layers."""
-    engine = PlainEngine(_weights(family))
-    made: Tensor = family.encode(engine, pixels)
-    return made[:, : made.shape[1] // 2]
-
-
 def rounding_bound(dtype: torch.dtype, largest: float, device_type: str = "cpu") -> float:
     """How far two decodes may be apart whose sums are in another order, for frames up to
     `largest`."""
     if dtype is torch.float32 and device_type != "cpu" and allows_tf32():
         return _HALF_ROUNDINGS * _TF32_EPS * largest
     return _ROUNDINGS.get(dtype, _HALF_ROUNDINGS) * torch.finfo(dtype).eps * largest
-
-
-def _weights(family: StructuredFamily) -> Weights | None:
-    return family.weights() if isinstance(family, HostedFamily) else None
-
-
-def _own(family: StructuredFamily, z: Tensor) -> Any:
-    if isinstance(family, HostedFamily):
-        found = family.vae_decode(z)
-        return family.whole(z) if found is None else found
-    shadow = copy.copy(family.vae)
-    for flag in _SPLITTING:
-        if hasattr(shadow, flag):
-            setattr(shadow, flag, False)
-    image = family.lengths == (1,)
-    more: tuple[Tensor, ...] = ()
-    if getattr(family, "conditioned", False):
-        more = (torch.full((1,), _TIMESTEP, dtype=z.dtype, device=z.device),)
-    made: Any = shadow.decode(z[:, :, 0] if image else z, *more)
-    made = made[0] if isinstance(made, tuple) else getattr(made, "sample", made)
-    return made.unsqueeze(2) if image else made

@@ -12,17 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.calls import unsplit
-from hy3d_rocm.decode.families.parts import (
-    StrangeModuleError,
-    attention_of,
-    conv_of,
-    frame_norm_of,
-)
-from hy3d_rocm.decode.layers import Attention, Conv, Norm, Shuffle
+from hy3d_rocm.decode.families.parts import StrangeModuleError, attention_of, conv_of, norm_of
+from hy3d_rocm.decode.families.proof import unsplit
+from hy3d_rocm.decode.layers import Attention, Engine, Handle, Norm, Shuffle
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def frame_norm_of(module: Any) -> Norm:
+    """norm_of(), where whoever holds a GroupNorm gives it one frame at a time."""
+    norm = norm_of(module)
+    return replace(norm, kind="frame") if norm.kind == "group" else norm
 
 
 class SeedVr2Family(BlockFamily):
@@ -45,7 +46,7 @@ class SeedVr2Family(BlockFamily):
         found = attention_of(module, "frame")
         return replace(found, norm=replace(found.norm, kind="frame"))
 
-    def up(self, module: Any) -> tuple[Conv, ...]:
+    def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if getattr(module, "norm", None) is not None or getattr(module, "use_conv", True) is False:
             raise StrangeModuleError(
                 "an up-sampling is not a convolution to more and one behind it"
@@ -53,19 +54,17 @@ class SeedVr2Family(BlockFamily):
         time, space = int(module.temporal_ratio), int(module.spatial_ratio)
         first = (1, space, space) if time > 1 else None
         shuffle = Shuffle((time, space, space), "space first", first=first)
-        return conv_of(module.upscale_conv, shuffle=shuffle), conv_of(module.conv)
+        x = engine.conv(x, conv_of(module.upscale_conv, shuffle=shuffle))
+        return engine.conv(x, conv_of(module.conv))
 
-    def down(self, module: Any) -> Conv:
+    def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if getattr(module, "norm", None) is not None:
             raise StrangeModuleError("a down-sampling is not a convolution alone")
         down = conv_of(module.conv)
-        # Its forward() pads two sides where the convolution pads none.
-        pads = down.stride[1] > 1 and not any(down.before[1:])
-        return (
-            replace(down, after=(0, 1, 1), modes=(down.modes[0], "zeros", "zeros"))
-            if pads
-            else down
-        )
+        if down.stride[1] > 1 and not any(down.before[1:]):
+            # Its forward() pads two sides where the convolution pads none.
+            down = replace(down, after=(0, 1, 1), modes=(down.modes[0], "zeros", "zeros"))
+        return engine.conv(x, down)
 
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, its slices of time off."""

@@ -10,21 +10,22 @@ import copy
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.conv.router import aside
-from hy3d_rocm.decode.copies import copied_family
-from hy3d_rocm.decode.families.calls import (
+from hy3d_rocm.decode.copies import copied_family, family_over
+from hy3d_rocm.decode.families.proof import (
     CALL_ERRORS,
     frames_of,
     moments_of,
     one_line,
+    rounding_bound,
     unsplit,
 )
-from hy3d_rocm.decode.families.probe import Facts, asked
 from hy3d_rocm.decode.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
 
@@ -32,6 +33,42 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
+
+_SIDES = (2, 4, 8, 16)  # latent rows, the first that decodes; twice as many columns
+# Latents before a chunk that may be enough for its frames, and the video they are looked for in.
+_WARM_UPS = (1, 2, 4, 8)
+_VIDEO = 10
+_NOT_ENOUGH = 4  # warm-up where none of them was
+
+
+@dataclass(frozen=True)
+class Facts:
+    """planar: it takes (B, C, H, W). channels: of the frames. dtype: of the frames, None: not
+    known. first: frames of the first latent; time: of each later one; space: rows of a latent's
+    row; None where not known. warm_up: latents that have to be decoded before a chunk of the video,
+    None where time can't be cut; exact: whether they are enough. note: why there are no tiles.
+    """
+
+    planar: bool
+    channels: int = 0
+    dtype: torch.dtype | None = None
+    first: int | None = None
+    time: int | None = None
+    space: int | None = None
+    warm_up: int | None = None
+    exact: bool = False
+    note: str = ""
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the size of the frames follows from that of the latents."""
+        return None not in (self.first, self.time, self.space)
+
+    def frames(self, latents: int) -> int:
+        """Of so many latents."""
+        assert self.first is not None
+        assert self.time is not None
+        return self.first + (latents - 1) * self.time
 
 
 class UnknownFamily:
@@ -110,24 +147,24 @@ class UnknownFamily:
 
     @cached_property
     def facts(self) -> Facts:
-        """What small latents told."""
+        """What small latents tell."""
         shape, device, dtype = tuple(self._source.shape), self.device, self.dtype
         if self.encoding:
             # Nothing but the number of axes has to be known: an encode has no tiles.
-            return Facts(len(shape) == 4 or not _has_time(self.decoder), note="")
+            kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
+            has_time = 5 in kernels or not kernels
+            return Facts(len(shape) == 4 or not has_time, note="")
         with aside():
-            return asked(self._frames, shape, device, dtype)
-
-    # Results
+            return _asked(self._frames, shape, device, dtype)
 
     def whole(self, z: Tensor) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
-        return self._called(lambda: self._frames(z, self.facts.planar), z)
+        return self._called(self._frames, z)
 
     def whole_encode(self, pixels: Tensor) -> Tensor:
         """Mean and log variance by its own encode(); of an encoder that gives no variance the log
         variance is -30, the least that diffusers has."""
-        return self._called(lambda: self._moments(pixels, self.facts.planar), pixels)
+        return self._called(self._moments, pixels)
 
     def _frames(self, z: Tensor, planar: bool) -> Tensor:
         return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
@@ -135,16 +172,14 @@ class UnknownFamily:
     def _moments(self, pixels: Tensor, planar: bool) -> Tensor:
         return _framewise(unsplit(self.vae).encode, moments_of, pixels, planar)
 
-    def _called(self, run: Callable[[], Tensor], x: Tensor) -> Tensor:
+    def _called(self, run: Callable[[Tensor, bool], Tensor], x: Tensor) -> Tensor:
         """On "meta", where a run is only to be priced, an error is a ValueError (a sentence)."""
-        if not x.is_meta:
-            return run()
         try:
-            return run()
+            return run(x, self.facts.planar)
         except CALL_ERRORS as error:
+            if not x.is_meta:
+                raise
             raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
-
-    # Shapes
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
@@ -170,14 +205,14 @@ class UnknownFamily:
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip
-                zeros = torch.zeros(one, dtype=self.dtype, device=self.device)
-                self._shapes[one] = tuple(self._tried(method, zeros).shape)
+                self._shapes[one] = self._on_zeros(one, method)
         return self._shapes[one]
 
-    def _tried(self, method: str, x: Tensor) -> Tensor:
+    def _on_zeros(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+        x = torch.zeros(shape, dtype=self.dtype, device=self.device)
         try:
             with aside():
-                made: Tensor = getattr(self, method)(x)
+                return tuple(getattr(self, method)(x).shape)
         except torch.OutOfMemoryError:
             raise
         except CALL_ERRORS as error:
@@ -189,9 +224,8 @@ class UnknownFamily:
                     f"are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
                 ) from error
             raise TypeError(
-                f"{self.why}. Its own {verb}() fails for {tuple(x.shape)}, too: {one_line(error)}"
+                f"{self.why}. Its own {verb}() fails for {shape}, too: {one_line(error)}"
             ) from error
-        return made
 
     def _on_meta(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
         ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
@@ -242,15 +276,7 @@ class OwnCodeFamily:
 
     def over(self, vae: Any) -> OwnCodeFamily:
         """The same over a copy of its VAE."""
-        family = self._family
-        made = family.over(vae) if hasattr(family, "over") else type(family)(vae)
-        return OwnCodeFamily(made, self.why)
-
-
-def _has_time(module: torch.nn.Module) -> bool:
-    """Whether a convolution of it goes through time; True where it has none at all."""
-    kernels = [p.ndim for p in module.parameters() if p.ndim >= 4]
-    return 5 in kernels or not kernels
+        return OwnCodeFamily(family_over(self._family, vae), self.why)
 
 
 def _framewise(
@@ -263,3 +289,87 @@ def _framewise(
         return made if made.ndim == 5 else made.unsqueeze(2)
     images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
     return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)
+
+
+# What a VAE's own decode() tells of itself
+
+_Run = Callable[["Tensor", bool], "Tensor"]  # (latents (1, C, T, H, W), planar) -> frames
+
+
+def _asked(run: _Run, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Facts:
+    """Facts of the VAE that `run` decodes with. shape: of the latents that are to be decoded, (B,
+    C, T, H, W) or (B, C, H, W). Random numbers drawn meanwhile are not missed by anybody."""
+    image = len(shape) == 4
+    said = ""
+    indices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=indices):
+        for planar in (image, not image):
+            for side in _SIDES:
+                z = _latents(shape[1], 3, side).to(device, dtype)
+                try:
+                    return _facts(run, z, planar)
+                except CALL_ERRORS as error:
+                    logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
+                    said = said or one_line(error)
+    return Facts(image, note=f"its decode() fails for small latents ({said})")
+
+
+def _latents(channels: int, frames: int, side: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, channels, frames, side, 2 * side)
+    return torch.randn(shape, generator=generator, device="cpu")
+
+
+def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
+    one = run(z[:, :, :1], planar)
+    side = z.shape[3]
+    if one.ndim != 5 or one.shape[0] != 1:
+        raise TypeError(f"it gives frames of shape {tuple(one.shape)}")
+    _, channels, first, height, width = one.shape
+    space = height // side
+    if space < 1 or (height, width) != (side * space, 2 * side * space):
+        note = f"it makes {width}x{height} pixels of {2 * side}x{side} latents"
+        return Facts(planar, channels, one.dtype, note=note)
+    if planar:
+        return Facts(True, channels, one.dtype, 1, 1, space, 0, True)
+    try:
+        made = [one, *(run(z[:, :, :n], False) for n in (2, 3))]
+    except CALL_ERRORS as error:
+        return Facts(False, channels, one.dtype, note=f"two latents fail ({one_line(error)})")
+    counts = [m.shape[2] for m in made]
+    time = counts[1] - counts[0]
+    if time < 1 or counts[2] - counts[1] != time or first not in (1, time):
+        note = f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
+        return Facts(False, channels, one.dtype, note=note)
+    return Facts(
+        False, channels, one.dtype, first, time, space, *_warm_up(run, z, made, time)
+    )  # fmt: skip
+
+
+def _warm_up(run: _Run, z: Tensor, made: list[Tensor], time: int) -> tuple[int | None, bool]:
+    """Latents to decode before a chunk, and whether they are enough; None: later latents change
+    earlier frames, or every decode is another."""
+    one, two, three = made
+    prefixes = ((two, one), (three, two))
+    if not all(_same(long[:, :, : short.shape[2]], short) for long, short in prefixes):
+        return None, False
+    if one.shape[2] == time and _same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
+        return 0, True
+    video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
+    try:
+        last = run(video, False)[:, :, -time:]
+        for count in _WARM_UPS:
+            part = run(video[:, :, _VIDEO - 1 - count :], False)
+            if _same(part[:, :, -time:], last):
+                return count, True
+    except CALL_ERRORS as error:
+        logger.debug("%d latents: %s", _VIDEO, one_line(error))
+        return None, False
+    return _NOT_ENOUGH, False
+
+
+def _same(got: Tensor, want: Tensor) -> bool:
+    if got.shape != want.shape:
+        return False
+    bound = rounding_bound(want.dtype, float(want.abs().max()), want.device.type)
+    return float((got.double() - want.double()).abs().max()) <= bound

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.fixed import packed_in_space
+from hy3d_rocm.decode.families.fixed import packed, packed_in_space, unpacked
 from hy3d_rocm.decode.families.parts import (
     StrangeModuleError,
     absent,
-    act_of,
     conv_of,
+    last_of,
     mid_block,
     norm_of,
     resnet,
     same_frames,
 )
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Shuffle
+from hy3d_rocm.decode.layers import Attention, Engine, Handle, Local, Shuffle
+from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +51,7 @@ class WanFamily(StructuredFamily):
     @property
     def patch(self) -> int:
         """Side of the squares of pixels that the decoder's channels are made of."""
-        return int(getattr(self.vae.config, "patch_size", None) or 1)
+        return int(getattr(self.view.config, "patch_size", None) or 1)
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -63,22 +64,18 @@ class WanFamily(StructuredFamily):
 
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode with tiling and slicing off, clamped to -1..1."""
-        d = self.decoder
+        d = self.view.decoder
         x = self.quantised(engine, z, self.post_quant_conv)
         x = engine.conv(x, conv_of(d.conv_in))
         x = mid_block(engine, d.mid_block, x, _attention)
         for block in d.up_blocks:
             x = _up_block(engine, block, x)
-        return engine.local(engine.conv(x, _last(d)), Local(self._finished, same_frames))
+        return engine.local(engine.conv(x, last_of(d)), Local(self._finished, same_frames))
 
     def _finished(self, frames: Tensor, first: int) -> Tensor:
-        """Channels (C, pw, ph) to pixels, clamped where the VAE's own decode does so."""
-        p = self.patch
-        if p > 1:
-            b, c, t, h, w = frames.shape
-            frames = frames.reshape(b, c // (p * p), p, p, t, h, w).permute(0, 1, 4, 5, 3, 6, 2)
-            frames = frames.reshape(b, c // (p * p), t, h * p, w * p)
-        return frames.clamp(-1.0, 1.0) if getattr(self.vae, "clamps", True) else frames
+        """Channels to pixels, clamped where the VAE's own decode does so."""
+        frames = unpacked(frames, self.patch)
+        return frames.clamp(-1.0, 1.0) if getattr(self.view, "clamps", True) else frames
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with tiling and slicing off. Frames behind the last 1 + 4 k are not read,
@@ -86,12 +83,12 @@ class WanFamily(StructuredFamily):
         e = self.needed_encoder()
         x = pixels
         if self.patch > 1:
-            x = engine.local(x, Local(self._patched, same_frames))
+            x = engine.local(x, packed_in_space(self.patch, order="width first"))
         x = engine.conv(x, conv_of(e.conv_in))
         for block in e.down_blocks:
             x = self._down_block(engine, block, x)
         x = mid_block(engine, e.mid_block, x, _attention)
-        return self.quantised(engine, engine.conv(x, _last(e)), self.quant_conv)
+        return self.quantised(engine, engine.conv(x, last_of(e)), self.quant_conv)
 
     def _down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
@@ -121,12 +118,6 @@ class WanFamily(StructuredFamily):
         pairs = self.pairs(channels * rs * rs, mean_of=group, squares=rs * rs)
         return engine.conv(start, replace(pairs, before=(1, 0, 0)), add=x)
 
-    def _patched(self, frames: Tensor, first: int) -> Tensor:
-        p = self.patch
-        b, c, t, h, w = frames.shape
-        frames = frames.reshape(b, c, t, h // p, p, w // p, p).permute(0, 1, 6, 4, 2, 3, 5)
-        return frames.reshape(b, c * p * p, t, h // p, w // p)
-
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, a latent frame at a time with a cache of our own."""
         x = self.post_quant_conv(z)
@@ -140,7 +131,7 @@ class WanFamily(StructuredFamily):
 
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
-        x = self._patched(pixels, 0) if self.patch > 1 else pixels
+        x = packed(pixels, self.patch, order="width first")
         encoder = self.needed_encoder()
         cache: list[Any] = [None] * _convolutions(encoder)
         out = []
@@ -158,11 +149,6 @@ def _convolutions(coder: Any) -> int:
 
 def _attention(attn: Any) -> Attention:
     return Attention(norm_of(attn.norm), attn.to_qkv, None, None, attn.proj, "frame")
-
-
-def _last(coder: Any) -> Conv:
-    norm, act = norm_of(coder.norm_out), act_of(coder.nonlinearity)
-    return conv_of(coder.conv_out, norm=norm, act=act)
 
 
 def _up_block(engine: Engine, block: Any, x: Handle) -> Handle:
@@ -194,16 +180,13 @@ def _up(engine: Engine, up: Any, x: Handle, add: Handle | None) -> Handle:
 def _repeated(shortcut: Any) -> Local:
     """DupUp3D: channels repeated, then unpacked to space and time; the first frame stays one."""
     rt, rs, repeats = int(shortcut.factor_t), int(shortcut.factor_s), int(shortcut.repeats)
+    shuffle = Shuffle((rt, rs, rs), "channel first", drop=rt - 1)
 
     def run(frames: Tensor, first: int) -> Tensor:
-        x = frames.repeat_interleave(repeats, 1)
-        b, packed, t, h, w = x.shape
-        c = packed // (rt * rs * rs)
-        x = x.reshape(b, c, rt, rs, rs, t, h, w).permute(0, 1, 5, 2, 6, 3, 7, 4)
-        x = x.reshape(b, c, t * rt, h * rs, w * rs)
-        return x[:, :, rt - 1 :] if first == 0 else x
+        x = shuffled(frames.repeat_interleave(repeats, 1), shuffle)
+        return x[:, :, shuffle.drop :] if first == 0 else x
 
-    return Local(run, lambda n: n * rt - (rt - 1))
+    return Local(run, lambda n: n * rt - shuffle.drop)
 
 
 def _down(engine: Engine, down: Any, x: Handle) -> Handle:

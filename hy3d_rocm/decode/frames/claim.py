@@ -296,6 +296,7 @@ class _Lock:
         """False where the file that was locked is no longer the one of that name."""
         file = self._folder / _LOCK
         self._file = open(file, "a+b")  # noqa: SIM115  the lock is held while it is open
+        is_mine: bool | None = False
         try:
             is_mine = _try_lock(self._file.fileno(), self._folder)
             if is_mine is None:
@@ -310,6 +311,8 @@ class _Lock:
             self._file.write(_me())
             self._file.flush()
         except BaseException:
+            if is_mine:
+                self.release(and_folder=True)
             self._close()
             raise
         return True

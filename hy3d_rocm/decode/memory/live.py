@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._once: set[int] = set()
         self.birthplace: str | None = None  # where tensors count that are made now
         self._true: set[int] = set()  # storages of what `all` said
+        self._made: dict[Hashable, tuple[Any, Any, torch.dtype]] = {}  # by operators, on shapes
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
         self.macs = 0
@@ -116,7 +118,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = None
         if "device" in kwargs or "pin_memory" in kwargs:
             place, kwargs = self._placed(func, args, kwargs)
-        out = func(*args, **kwargs)
+        out = self._out(func, args, kwargs)
         if isinstance(out, torch.Tensor):
             self.born(out, place)
         else:
@@ -124,6 +126,18 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(leaf, torch.Tensor):
                     self.born(leaf, place)
         self._inside(func, args, out)
+        return out
+
+    def _out(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What the operator makes; where it was called on such operands before, and made one tensor
+        with a storage of its own, that once more: torch's rules take most of a run."""
+        key = _key_of(func, args, kwargs)
+        known = None if key is None else self._made.get(key)
+        if known is not None:
+            return torch.empty_strided(known[0], known[1], dtype=known[2], device="meta")
+        out = func(*args, **kwargs)
+        if key is not None and type(out) is torch.Tensor and _is_plain(out):
+            self._made[key] = out.shape, out.stride(), out.dtype
         return out
 
     def stays(self, once: int) -> None:
@@ -168,6 +182,45 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return 1.0 if tensor.is_floating_point() else 1
 
 
+@lru_cache(maxsize=1024)
+def _makes_anew(func: Any) -> bool:
+    """Whether an operator writes to none of its operands and returns none, nor a view of one."""
+    schema = func._schema
+    return all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
+
+
+def _key_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
+    """What the shape of an operator's result depends on; None where that can't be told."""
+    if not _makes_anew(func):
+        return None
+    try:
+        key = func, tuple(map(_part, args)), tuple((k, _part(kwargs[k])) for k in sorted(kwargs))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _part(value: Any) -> Any:
+    """Of an argument. TypeError for tensors that are no ordinary ones on "meta", and for those
+    without axes, whose types count for less."""
+    if isinstance(value, torch.Tensor):
+        if type(value) not in _ORDINARY or not value.is_meta or not value.dim():
+            raise TypeError
+        return value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj()
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_part, value))
+    return type(value), value  # 1, 1.0 and True are equal
+
+
+def _is_plain(out: Tensor) -> bool:
+    """Whether empty_strided() makes such a tensor, storage and all."""
+    reach = sum((n - 1) * s for n, s in zip(out.shape, out.stride(), strict=True)) + 1
+    size = reach * out.itemsize if out.numel() else 0
+    plain = out.is_meta and not out.is_neg() and not out.is_conj() and not out.storage_offset()
+    return plain and out.untyped_storage().nbytes() == size
+
+
 def _freed(live: weakref.ref[Live], key: int) -> None:
     """A storage that `live` followed has died."""
     follower = live()
@@ -176,6 +229,7 @@ def _freed(live: weakref.ref[Live], key: int) -> None:
 
 
 _aten = torch.ops.aten
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _SHAPED = frozenset(
     {
         _aten.empty_like.default,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.backends.statistics import block_elements, wide_type
 from hy3d_rocm.decode.geometry import kernel_size, own_size
 from hy3d_rocm.decode.graph import ATTENTION, CONV
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
 from hy3d_rocm.decode.memory.live import standing_for
 from hy3d_rocm.decode.memory.predict import predict
-from hy3d_rocm.decode.moments import block_elements, wide_type
 from hy3d_rocm.decode.run import OPS, ProgramStep, own_memory, query_rows
 
 if TYPE_CHECKING:

@@ -32,37 +32,37 @@ NATIVE_SPEED = 1.0
 
 def torch_backend(weights: Weights, device: torch.device) -> Backend:
     """TorchBackend, whatever the device."""
-    from hy3d_rocm.decode.torch_backend import TorchBackend
+    from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 
     return TorchBackend(weights)
 
 
 def native_backend(weights: Weights, device: torch.device) -> Backend:
     """NativeBackend, for the host."""
-    from hy3d_rocm.decode.native.backend import NativeBackend
+    from hy3d_rocm.decode.backends.native import NativeBackend
 
     return NativeBackend(weights)
 
 
 def host_backend(weights: Weights, device: torch.device) -> Backend:
     """On the host the C convolution where it is there; else, and on a GPU, torch's operators."""
-    from hy3d_rocm.decode.native.backend import refusal
+    from hy3d_rocm.decode.backends.native import refusal
 
     native = modelled(device).type == "cpu" and refusal(_HOST, torch.float32) is None
     return (native_backend if native else torch_backend)(weights, device)
 
 
 def fused_backend(weights: Weights, device: torch.device) -> Backend:
-    """FusedBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
+    """TritonBackend; on "meta" it stands for the current GPU. On the host, where a decode goes on
     that no GPU could do, what is best there."""
-    from hy3d_rocm.decode.fused.backend import FusedBackend
+    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
 
     if modelled(device).type == "cpu":
         return host_backend(weights, device)
     if device.type != "meta":
-        return FusedBackend(weights, device)
+        return TritonBackend(weights, device)
     here = torch.device("cuda", torch.cuda.current_device())
-    return FusedBackend(weights, device, machine=FusedBackend(weights, here)._target())
+    return TritonBackend(weights, device, machine=TritonBackend(weights, here)._target())
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class FusedOf:
 
     def __call__(self, weights: Weights, device: torch.device) -> Backend:
         """See MakeBackend."""
-        from hy3d_rocm.decode.fused.backend import FusedBackend
-        from hy3d_rocm.decode.fused.work import Machine
+        from hy3d_rocm.decode.backends.triton.backend import TritonBackend
+        from hy3d_rocm.decode.backends.triton.work import Machine
 
         if modelled(device).type == "cpu":
             return host_backend(weights, device)
-        return FusedBackend(weights, device, machine=Machine(self.arch, _UNITS))
+        return TritonBackend(weights, device, machine=Machine(self.arch, _UNITS))
 
 
 def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") -> MakeBackend:
@@ -100,8 +100,8 @@ def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") 
     asked: as DecodeOptions.backend; "torch": torch's operators everywhere; "native": on the CPU the
     C convolution, ValueError (a sentence) where it can't.
     """
-    from hy3d_rocm.decode.fused import backend as fused
-    from hy3d_rocm.decode.native import backend as native
+    from hy3d_rocm.decode.backends import native as native
+    from hy3d_rocm.decode.backends.triton import backend as fused
 
     if asked == "torch":
         return torch_backend
@@ -116,7 +116,7 @@ def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") 
 
 def computes_natively(make_backend: MakeBackend) -> bool:
     """Whether it is the C convolution on the host."""
-    from hy3d_rocm.decode.native.backend import refusal
+    from hy3d_rocm.decode.backends.native import refusal
 
     if make_backend in (host_backend, fused_backend) or isinstance(make_backend, FusedOf):
         return refusal(_HOST, torch.float32) is None

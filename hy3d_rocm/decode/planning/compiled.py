@@ -53,6 +53,7 @@ __all__ = ["Compiled", "compile_job", "plan_job"]
 _ALL_OF_IT, _PREFIX = 0, 1
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8}
 _ALL = 15
+_ASKED = -2  # HY3D_OWN_BYTES_ASKED
 _CPU = torch.device("cpu")
 # What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
 _GPU_MARGIN_BYTES = 56 * MB
@@ -101,14 +102,14 @@ class Compiled:
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
-        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], refused: list[Candidate],
+        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], own: OwnBytes,
         workspace: StepWorkspace, result_bytes: int,
     ) -> None:  # fmt: skip
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.graph = graph
         self.schedule = schedule
         self.halos = halos
-        self.refused = refused
+        self.own = own
         self.workspace = workspace
         self.result_bytes = result_bytes
 
@@ -127,7 +128,8 @@ class Compiled:
 
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""
-        return [*self.refused, *(self._candidate(c) for c in self.schedule.candidates)]
+        found = (c for c in self.schedule.candidates if c["status"] != "HY3D_ERR_UNSUPPORTED")
+        return [*self.own.refused(), *(self._candidate(c) for c in found)]
 
     def plan(self) -> Plan:
         """The program's. DoesNotFitError, or ValueError, where there is none."""
@@ -215,7 +217,7 @@ class Compiled:
         (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
         against 10.6 in the next decode). What is there already is used.
         """
-        from hy3d_rocm.decode.native.memory import growth_bytes
+        from hy3d_rocm.decode.backends.native import growth_bytes
 
         way = self._way(self.program.candidate)
         if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
@@ -225,7 +227,7 @@ class Compiled:
     def _prepared_weights(self) -> set[tuple[int, int, int]]:
         """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
         tells."""
-        from hy3d_rocm.decode.native.memory import prepared_layout
+        from hy3d_rocm.decode.backends.native import prepared_layout
 
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
@@ -255,7 +257,7 @@ def compile_job(
     check: Callable[[], object] = lambda: None, like: Compiled | None = None,
 ) -> Compiled:  # fmt: skip
     """The schedule of a job whose layers are known. making: what frames depend on that are there
-    already (execution.making_of): only its strategy and sizes are taken. compiles_all: all
+    already (executor.making_of): only its strategy and sizes are taken. compiles_all: all
     candidates, though an earlier one fits. check: called before each question of what a step
     takes; what it raises ends the planning. like: one of the same job, whose graph and whose
     knowledge of what steps take serve again. ValueError (a sentence) for a strategy that is not
@@ -275,19 +277,20 @@ def compile_job(
         strategy = making["strategy"]
     on_cpu = job.device.type == "cpu"
     graph = record(job.family, job.encode) if like is None else like.graph
-    allowed, own, refused = _allowed(job, strategy)
-    if not allowed:
-        raise nothing_fits(refused, budget, strategy, ())
+    allowed, own = _allowed(job, strategy), OwnBytes(job)
+    if allowed == _BITS["whole"] and own() is None:
+        raise nothing_fits(own.refused(), budget, strategy, ())
     halos = _halos(options, making)
     takes = (
         StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
         if like is None else like.workspace
     )  # fmt: skip
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int] | None:
         check()
-        return takes(step, source, on_host)
+        return own() if step[1] == last else takes(step, source, on_host)
 
+    last = len(graph.nodes) - 1
     result = _result_bytes(job)
     schedule = _native.compile_schedule(
         graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
@@ -301,29 +304,40 @@ def compile_job(
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
         statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
-        own_bytes=own,
+        own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
         only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
     )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos, refused, takes, result)
+    return Compiled(job, budget, strategy, options, graph, schedule, halos, own, takes, result)
 
 
-def _allowed(job: Job, strategy: str) -> tuple[int, int, list[Candidate]]:
-    """Strategies as bits, bytes of the VAE's own code where that is one (else -1), and that with
-    the reason where these can't be told."""
+def _allowed(job: Job, strategy: str) -> int:
+    """Strategies as bits."""
     allowed = _ALL if strategy == "auto" else _BITS[strategy]
     if strategy == "auto" and job.is_fused:
         allowed &= ~_BITS["whole"]  # it would be slower as well as larger
-    if job.encode:
-        allowed &= ~_BITS["tiled"]
-    own, refused = -1, []
-    if allowed & _BITS["whole"]:
+    return allowed & ~_BITS["tiled"] if job.encode else allowed
+
+
+class OwnBytes:
+    """What the VAE's own code takes of the device (on the CPU: of all memory), found when it is
+    asked for: all of it is run on shapes. The core adds its margin."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._why = ""
+
+    def __call__(self) -> tuple[int, int] | None:
+        """As a workspace function answers; None where nobody can tell."""
         try:
-            found = predicted(job, Way("whole"))  # the core adds its margin
-            own = found.both_bytes if job.device.type == "cpu" else found.device_bytes
+            found = predicted(self._job, Way("whole"))
         except ValueError as error:
-            allowed &= ~_BITS["whole"]
-            refused.append(Candidate(Way("whole"), None, False, str(error)))
-    return allowed, own, refused
+            self._why = str(error)
+            return None
+        return (found.both_bytes if self._job.device.type == "cpu" else found.device_bytes), 0
+
+    def refused(self) -> list[Candidate]:
+        """The candidate with the reason, where nobody could."""
+        return [Candidate(Way("whole"), None, False, self._why)] if self._why else []
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:

@@ -68,10 +68,11 @@ static int run_share(const long_check *options, uint64_t first)
     }
     printf("%lld whole, %lld by layers, %lld by chunks, %lld with a prefix, %lld in tiles, of "
            "these %lld of several ranks; %lld steps, %lld budgets refused, %lld requests "
-           "unsupported, %lld failures followed, %lld bounds\n", (ll)sums.programs[0], (ll)sums.programs[1],
+           "unsupported, %lld failures followed, %lld bounds, %lld of own bytes asked for\n",
+           (ll)sums.programs[0], (ll)sums.programs[1],
            (ll)sums.programs[2], (ll)sums.programs[3], (ll)sums.programs[4], (ll)sums.shared,
            (ll)sums.steps, (ll)sums.refused, (ll)sums.unsupported, (ll)sums.falls,
-           (ll)sums.bounds);
+           (ll)sums.bounds, (ll)sums.asked);
     hy3d_context_destroy(context);
     return failed;
 }

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
+from hy3d_rocm.decode.black_box import plan_own_tiles
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.borders import Borders, borders_of
-from hy3d_rocm.decode.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.decode.tools.runs import (
+from hy3d_rocm.decode.tiled import tile_places
+from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools.pictures import Panel, draw_heat_map
+from hy3d_rocm.tools.runs import (
+    SILENT,
+    Listener,
     Outcome,
     Setting,
-    Watched,
+    Subject,
     exact_frames,
     run_once,
     strategies_for,
@@ -27,11 +30,18 @@ from hy3d_rocm.units import size_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.tools.subjects import Subject
-
 # What the specification's "no degradation" comes to for the one strategy that approximates.
 LEAST_PSNR_DB, MOST_SEAM = 45.0, 0.05
 EXACT_ERROR = 1e-4  # of the range, for strategies that are exact, in float32 or float64
+
+
+@dataclass(frozen=True)
+class Borders:
+    """A border r lies between r - 1 and r."""
+
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    frames: tuple[int, ...] = ()
 
 
 @dataclass
@@ -103,8 +113,7 @@ def validate(
     share: float = 0.25,
     budget: int | str | None = None,
     options: DecodeOptions | None = None,
-    line: Watched | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    listener: Listener = SILENT,
     cancel: Callable[[], bool] | None = None,
 ) -> Validation:
     """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C and
@@ -112,10 +121,9 @@ def validate(
     need at least. RuntimeError where not even the reference can be decoded,
     DecodeCancelled where it was cancelled before that."""
     strategies = strategies_for(subject, strategies)
-    if line is not None:
-        line.begin("exact")
-    exact = exact_frames(subject, line, cancel=cancel)
-    say(f"exact: {exact.told}")
+    listener.begin("exact")
+    exact = exact_frames(subject, listener, cancel)
+    listener.say(f"exact: {exact.told}")
     assert exact.frames is not None
     found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
     quarter = budget if budget is not None else int(exact.planned_bytes * share)
@@ -123,20 +131,20 @@ def validate(
         for name in strategies:
             room = quarter if name == "tiled" else budget
             setting = Setting(name, name, "auto", room, options or DecodeOptions())
-            if line is not None:
-                line.begin(name)
-            row = Row(run_once(subject, setting, progress=line, cancel=cancel))
-            least = row.outcome.smallest_bytes
+            listener.begin(name)
+            outcome = run_once(subject, setting, progress=listener, cancel=cancel)
+            least = outcome.smallest_bytes
             if name == "tiled" and budget is None and least:  # the share is ours, not the user's
                 setting = replace(setting, budget=least)
-                row = Row(run_once(subject, setting, progress=line, cancel=cancel))
-            if row.outcome.kind == "cancelled" or (cancel is not None and cancel()):
+                outcome = run_once(subject, setting, progress=listener, cancel=cancel)
+            row = Row(outcome)
+            if outcome.kind == "cancelled" or (cancel is not None and cancel()):
                 found.interrupted = True
                 break
             _measure(row, subject, exact.frames)
             found.rows.append(row)
-            said = row.outcome.error or f"{row.psnr:.1f} dB, {row.outcome.seconds:.1f} s"
-            say(f"{name}: {said}")
+            said = outcome.error or f"{row.psnr:.1f} dB, {outcome.seconds:.1f} s"
+            listener.say(f"{name}: {said}")
     except KeyboardInterrupt:
         found.interrupted = True
     _complete(found, exact.frames)
@@ -170,6 +178,37 @@ def _complete(found: Validation, exact: Tensor) -> None:
             row.seam = metrics.seams(row.outcome.frames, places.rows, places.columns)
             row.flicker = metrics.flicker(row.outcome.frames, cuts)
             row.outcome.frames = None
+
+
+def borders_of(family: Any, shape: tuple[int, ...], plan: Mapping[str, Any]) -> Borders:
+    """Of a plan as DecodeReport.plan has it, for a latent (B, C, T, H, W).
+
+    A tile's blend with its neighbour begins at one's start and ends at the other's stop; those two
+    and the middle between them are where a seam can show.
+    """
+    parameters = plan.get("parameters") or {}
+    if parameters.get("engine") == OWN_TILES:
+        own = list(plan_own_tiles(family, shape, parameters).grains)
+        return Borders(_places(own, 1), _places(own, 2), _places(own, 0))
+    frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
+    if parameters.get("engine") != "tiles":
+        return Borders(frames=frames)
+    grains = list(tile_places(plan["tiles"]).grains)
+    rows, columns = (_places(grains, axis) for axis in (1, 2))
+    return Borders(rows, columns, frames)
+
+
+def _places(grains: list[Any], axis: int) -> tuple[int, ...]:
+    starts = sorted({g.out_start[axis] for g in grains})[1:]
+    stops = sorted({g.out_stop[axis] for g in grains})[:-1]
+    middles = [(a + b) // 2 for a, b in zip(starts, stops, strict=False)]
+    return tuple(sorted({*starts, *stops, *middles}))
+
+
+def _cuts(family: Any, latents: int, chunk: int) -> tuple[int, ...]:
+    """The first frame of each chunk but the first: T latents make (T - 1) * factor + 1 frames."""
+    time = int(family.factor[0])
+    return tuple((t - 1) * time + 1 for t in range(chunk, latents, chunk)) if chunk else ()
 
 
 def _is_reference(row: Row, exact: Outcome) -> bool:

@@ -1,11 +1,21 @@
-"""Mean and variance of an activation that is in memory a few frames at a time.
+"""Mean and variance of activations, and what a GroupNorm makes of them.
 
-Gathered per channel, since a channel's moments serve every grouping; combined in float64.
+Per channel, since a channel's moments serve every grouping, of an activation that is in memory a
+few frames at a time; combined in float64.
+
+Tiles share the statistics of a whole video that is never there: they are estimated from a part of
+it, single rows and columns of the trunk's output, evenly spread over the picture and put side by
+side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet it tells more
+than as many neighbours in blocks: pictures differ more from place to place than from scale to
+scale. Averages of neighbours lose the small differences, and single frames make of every movement
+a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes care of what
+remains, where one is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +28,11 @@ from hy3d_rocm.decode.memory.live import modelled
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.layers import Weights
+    from hy3d_rocm.decode.layers import Range, Weights
 
+Size = tuple[int, int, int]
+# Rows or columns, and frames, of a part that are taken together.
+BLOCK_ROWS, BLOCK_FRAMES = 1, 5
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
 CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
 _CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -121,17 +134,11 @@ def combine(parts: Sequence[Moments]) -> Moments:
     means = torch.stack([m.mean.double() for m in parts])
     deviations = torch.stack([m.deviations.double() for m in parts])
     shares = [m.count / count for m in parts]
-    mean = sum_of([means[i] * share for i, share in enumerate(shares)])
-    spread = sum_of([(means[i] - mean).square() * share for i, share in enumerate(shares)])
+    first, *rest = [means[i] * share for i, share in enumerate(shares)]
+    mean = sum(rest, start=first)
+    first, *rest = [(means[i] - mean).square() * share for i, share in enumerate(shares)]
+    spread = sum(rest, start=first)
     return Moments(count, mean, deviations.sum(dim=0) + spread * count)
-
-
-def sum_of(terms: Sequence[Tensor]) -> Tensor:
-    """Their sum, first to last."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
 
 
 def group_affine(
@@ -147,15 +154,7 @@ def group_affine(
     group_mean = by_group.mean(dim=1)
     spread = (by_group - group_mean[:, None]).square().mean(dim=1)
     variance = deviations.view(norm.groups, -1).mean(dim=1) / moments.count + spread
-    repeats = channels // norm.groups
-    factor = (variance + norm.eps).rsqrt().repeat_interleave(repeats)
-    weight, bias = norm_parameters(norm, weights)
-    if weight is not None:
-        factor = factor * weight.double()
-    summand = -group_mean.repeat_interleave(repeats) * factor
-    if bias is not None:
-        summand = summand + bias.double()
-    return factor.to(wide_type(dtype)), summand.to(wide_type(dtype))
+    return Statistics(group_mean, variance).affine(norm, weights, channels, dtype)
 
 
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
@@ -180,3 +179,109 @@ def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor
         shift = beside(norm.shift)
         bias = shift if bias is None else bias + shift
     return weight, bias
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Mean and variance of each group, float64 (G,), of one norm."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def affine(
+        self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
+        repeats = channels // norm.groups
+        factor = (self.variance + norm.eps).rsqrt().repeat_interleave(repeats)
+        weight, bias = norm_parameters(norm, weights)
+        if weight is not None:
+            factor = factor * weight.double()
+        summand = -self.mean.repeat_interleave(repeats) * factor
+        if bias is not None:
+            summand = summand + bias.double()
+        return factor.to(wide_type(dtype)), summand.to(wide_type(dtype))
+
+    def deviation(self, truth: Statistics) -> float:
+        """Largest error against the true ones: of a mean in standard deviations, or of a standard
+        deviation in itself."""
+        sigma = truth.variance.clamp_min(1e-30).sqrt()
+        mean = (self.mean - truth.mean).abs() / sigma
+        spread = (self.variance.sqrt() / sigma - 1).abs()
+        return float(torch.maximum(mean, spread).max())
+
+
+def grouped(moments: Moments, groups: int) -> Statistics:
+    """Statistics of groups of channels."""
+    mean = moments.mean.double().view(groups, -1)
+    variance = moments.deviations.double().view(groups, -1) / moments.count
+    centre = mean.mean(dim=1)
+    return Statistics(centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """What the part measured at a norm, and what the whole video did, with the same statistics in
+    force. `of` moves what the part measures now by that difference."""
+
+    part: Statistics
+    whole: Statistics
+
+    def of(self, now: Statistics, eps: float) -> Statistics:
+        gain = (now.variance + eps) / (self.part.variance + eps)
+        return Statistics(
+            now.mean + (self.whole.mean - self.part.mean) * gain.sqrt(),
+            self.whole.variance * gain,
+        )
+
+
+class Gathering:
+    """True moments of each group norm, frame by frame as tiles come by."""
+
+    def __init__(self, count: int) -> None:
+        self._moments: list[Moments | None] = [None] * count
+        self._groups = [1] * count
+
+    def add(self, norm: Norm, index: int, frames: Tensor) -> None:
+        """`frames` (1, C, t, h, w) belong to nobody else."""
+        if frames.numel() == 0:
+            return
+        more, known = channel_moments(frames), self._moments[index]
+        self._moments[index] = more if known is None else combine([known, more])
+        self._groups[index] = norm.groups
+
+    def statistics_of(self, index: int) -> Statistics:
+        """Of one norm, which has seen frames."""
+        moments = self._moments[index]
+        if moments is None:
+            raise RuntimeError("a norm saw no frames")
+        return grouped(moments, self._groups[index])
+
+
+def spread(length: int, keep: int, block: int, from_start: bool = False) -> list[int]:
+    """`keep` of `length` indices (all where that is as many): blocks of about `block` neighbours,
+    evenly spread; from_start: the first one begins at 0."""
+    if keep >= length:
+        return list(range(length))
+    count = max(keep // block, 1)
+    free = length - keep
+    found: list[int] = []
+    for i in range(count):
+        gap = free * (2 * i + 1) // (2 * count)
+        if from_start:
+            gap = free * i // max(count - 1, 1)
+        start = len(found) + gap
+        found += range(start, start + keep * (i + 1) // count - keep * i // count)
+    return found
+
+
+def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:
+    """The part of a grid of `size` (T, H, W) that has the size `keep`; fetch((first, stop)) gives
+    frames (1, C, t, H, W). The first frame is always in it: causal layers treat it apart."""
+    frames = spread(size[0], keep[0], BLOCK_FRAMES, from_start=True)
+    rows, columns = (spread(n, k, BLOCK_ROWS) for n, k in zip(size[1:], keep[1:], strict=True))
+    parts = []
+    for frame in frames:
+        part = fetch((frame, frame + 1))
+        parts.append(part[:, :, :, rows][..., columns])
+    return torch.cat(parts, 2)

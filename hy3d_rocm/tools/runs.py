@@ -1,22 +1,30 @@
-"""One decode, timed and weighed, for the tools that compare decodes; and the line that a user sees
-meanwhile."""
+"""One decode, timed and weighed, for the tools that compare decodes: what is decoded, how it is
+asked for, how it went; and the line that a user sees meanwhile."""
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.black_box import is_opaque
+from hy3d_rocm.decode.capture import fingerprint, read_capture
 from hy3d_rocm.decode.executor import decode_with_report
+from hy3d_rocm.decode.families import family_or_unknown
 from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.meter import PeakMeter, resident_bytes
-from hy3d_rocm.decode.moments import wide_type
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.tools import loading
+from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -24,10 +32,74 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.counter import Progress
     from hy3d_rocm.decode.report import Step
-    from hy3d_rocm.decode.tools.subjects import Subject
+
+_TERMINAL_SECONDS = 0.2  # between two states of a line
 
 
-_SECONDS = 0.2  # between two states of the line
+@dataclass
+class Subject:
+    """What is decoded. vae: on the device, in its type, or a family. latents: (B, C, T, H, W), on
+    the host. text: a line on what it is. is_random: whether the weights mean nothing (time and
+    memory do)."""
+
+    vae: Any
+    latents: Tensor
+    text: str
+    is_random: bool
+
+    @cached_property
+    def family(self) -> Any:
+        """As decode() takes the VAE: by its layers, or where they are not known by its own
+        decode(); or what was given as a family (ComfyUI's VAEs are, with their host). TypeError (a
+        sentence) where it is none of these."""
+        if hasattr(self.vae, "has_global_norms"):
+            return self.vae
+        return family_or_unknown(self.vae, self.latents)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, or their host computes."""
+        device: torch.device = self.family.device
+        return device
+
+
+def subject_from_size(
+    name: str, device: torch.device, frames: int, height: int, width: int, scale: float = 1.0
+) -> Subject:
+    """By --vae, --size and --frames. The demo VAE gets the filmed clip, others random latents."""
+    vae, text, is_random = loading.make_vae(name, device, None, scale)
+    if name == loading.DEMO:
+        frames = math.ceil((frames - 1) / 4) * 4 + 1
+        latents = loading.filmed_latents(vae, frames, height, width)
+        text += ", latents of a filmed clip it was never trained on"
+    else:
+        latents = loading.random_latents(vae, frames, height, width)
+        text += ", random latents"
+    return Subject(vae, latents, text, is_random)
+
+
+def subject_from_capture(path: Path, name: str | None, device: torch.device) -> Subject:
+    """A captured decode again. Without --vae its class and configuration with random weights:
+    time and memory are the same, values mean nothing."""
+    found = read_capture(path)
+    if found.facts["kind"] != "decode":
+        raise LoadingError(f"{found.path.name} is a capture of an encode; only decodes are run")
+    facts = found.facts["vae"]
+    dtype = getattr(torch, str(facts["dtype"]), None)
+    if name is None:
+        try:
+            vae = loading.vae_like(str(facts["class"]), facts["config"], device, dtype)
+        except LoadingError as error:
+            raise LoadingError(
+                f"{found.path.name}: {error}; the VAE can't be built from the capture: name it "
+                "with --vae"
+            ) from error
+        return Subject(vae, found.latents, f"{facts['class']} as captured, random weights", True)
+    vae, text, is_random = loading.make_vae(name, device, dtype)
+    same = fingerprint(vae) == facts["fingerprint"]
+    text += " with captured latents, "
+    text += "the same weights as captured" if same else "not the weights that were captured"
+    return Subject(vae, found.latents, text, is_random)
 
 
 @dataclass(frozen=True)
@@ -103,7 +175,6 @@ def run_once(
 ) -> Outcome:
     """keep: the frames, too. wide: in float32 or float64 whatever type the VAE has. Raises
     KeyboardInterrupt only; everything else a decode may raise is told in the outcome."""
-    outcome = Outcome(setting)
     family, latents = subject.family, torch.cat([subject.latents] * setting.batch)
     out = None
     if wide:
@@ -116,13 +187,13 @@ def run_once(
                 progress, cancel, setting.options, out,
             )  # fmt: skip
     except Exception as error:  # noqa: BLE001  whatever a driver raises is a row of the table
-        outcome.kind, outcome.error = _kind(error), first_line(error)
+        text = first_line(error)
         if isinstance(error, ValueError):  # a sentence of ours; of all else the class counts, too
-            outcome.error = outcome.error.removeprefix(f"{type(error).__name__}: ")
-        outcome.smallest_bytes = int(getattr(error, "smallest", 0) or 0)
-        return outcome
-    return replace(
-        outcome, seconds=report.seconds / setting.batch, planning_seconds=report.planning_seconds,
+            text = text.removeprefix(f"{type(error).__name__}: ")
+        smallest = int(getattr(error, "smallest", 0) or 0)
+        return Outcome(setting, error=text, kind=_kind(error), smallest_bytes=smallest)
+    return Outcome(
+        setting, seconds=report.seconds / setting.batch, planning_seconds=report.planning_seconds,
         planned_bytes=report.predicted_peak_bytes, peak_bytes=meter.peak_bytes,
         way=str(report.plan.get("way", report.strategy)), strategy=report.strategy,
         dtype=report.dtype, report=report,
@@ -154,7 +225,6 @@ def strategies_for(subject: Subject, asked: Sequence[str]) -> tuple[str, ...]:
 def exact_frames(
     subject: Subject,
     progress: Progress | None = None,
-    budget: int | str | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
     """The reference: unsplit in float32 (a float64 VAE's in that), or streamed in it where that
@@ -164,7 +234,7 @@ def exact_frames(
     wide = "auto" if subject.family.dtype == torch.float64 else "fp32"
     tried = (("whole", wide), ("streamed", wide), ("streamed", "auto"))
     for strategy, precision in dict.fromkeys(tried):
-        setting = Setting(f"{strategy} {precision}", strategy, precision, budget)
+        setting = Setting(f"{strategy} {precision}", strategy, precision)
         outcome = run_once(subject, setting, progress=progress, cancel=cancel, wide=True)
         if outcome.frames is not None:
             outcome.instead_of = "; ".join(failed)
@@ -175,8 +245,8 @@ def exact_frames(
     raise RuntimeError(f"no exact decode ends here: {'; '.join(failed)}")
 
 
-class Watched(Protocol):
-    """decode()'s `progress` over several decodes, told of each before it begins."""
+class Listener:
+    """Told how several decodes go; also decode()'s `progress`. This one shows nothing."""
 
     def begin(self, label: str) -> None:
         """Another decode begins."""
@@ -184,45 +254,79 @@ class Watched(Protocol):
     def __call__(self, done: int, total: int, step: Step, /) -> None:
         """A grain of it is done."""
 
+    def say(self, text: str) -> None:
+        """What came out, in a line."""
 
-class ProgressLine:
-    """decode()'s `progress`. On a terminal one line written over and over, elsewhere nothing."""
 
-    def __init__(self, device: torch.device, stream: IO[str]) -> None:
-        self.device = device
+SILENT = Listener()
+
+
+class StatusLine:
+    """A line of a terminal that is written over and over. Where there is no terminal: a new line
+    each `seconds`, none for None."""
+
+    def __init__(self, stream: IO[str], seconds: float | None = None) -> None:
         self.stream = stream
-        self.label = ""
-        self.shows = stream.isatty()
-        self.peak_bytes = 0
+        self.is_terminal = stream.isatty()
+        self._between = _TERMINAL_SECONDS if self.is_terminal else seconds
         self._width = 0
-        self._began = self._last = time.perf_counter()
+        self._last = time.monotonic()
 
-    def begin(self, label: str) -> None:
-        self.label = label
-        self.peak_bytes = 0
-        self._began = time.perf_counter()
-
-    def __call__(self, done: int, total: int, step: Step) -> None:
-        now = time.perf_counter()
-        if not self.shows or now - self._last < _SECONDS:
-            return
+    def is_due(self) -> bool:
+        """Whether it is time to show(), which is taken as done."""
+        now = time.monotonic()
+        if self._between is None or now - self._last < self._between:
+            return False
         self._last = now
-        held = held_bytes(self.device)
-        self.peak_bytes = max(self.peak_bytes, held)
-        of = f" of {total}" if total else ""
-        text = (
-            f"{self.label}: {step.kind} {done}{of}, {now - self._began:.0f} s, "
-            f"{size_text(held)} (most {size_text(self.peak_bytes)})"
-        )
-        self.stream.write("\r" + text.ljust(self._width))
-        self._width = len(text)
+        return True
+
+    def show(self, text: str) -> None:
+        if self.is_terminal:
+            self.stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self.stream.write(text + "\n")
         self.stream.flush()
+
+    def end(self) -> None:
+        """The last state stays, and other text goes below."""
+        if self._width:
+            self.stream.write("\n")
+            self._width = 0
 
     def clear(self) -> None:
         """Before other text goes to the same stream."""
-        if self.shows and self._width:
+        if self._width:
             self.stream.write("\r" + " " * self._width + "\r")
             self._width = 0
+
+
+class ProgressLine(Listener):
+    """For `command`: a line on a terminal's stderr, elsewhere only what came out."""
+
+    def __init__(self, device: torch.device, command: str) -> None:
+        self.device, self.command = device, command
+        self.line = StatusLine(sys.stderr)
+        self.begin("")
+
+    def begin(self, label: str) -> None:
+        self.label, self.peak_bytes, self._began = label, 0, time.monotonic()
+
+    def __call__(self, done: int, total: int, step: Step, /) -> None:
+        if not self.line.is_due():
+            return
+        held = held_bytes(self.device)
+        self.peak_bytes = max(self.peak_bytes, held)
+        of = f" of {total}" if total else ""
+        self.line.show(
+            f"{self.label}: {step.kind} {done}{of}, {time.monotonic() - self._began:.0f} s, "
+            f"{size_text(held)} (most {size_text(self.peak_bytes)})"
+        )
+
+    def say(self, text: str) -> None:
+        self.line.clear()
+        sys.stderr.write(f"hy3d-rocm {self.command}: {text}\n")
+        sys.stderr.flush()
 
 
 def held_bytes(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,30 +11,40 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.fused.tensors import overlaps
-from hy3d_rocm.decode.geometry import kernel_size, own_size
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.moments import block_elements, channel_moments
-from hy3d_rocm.decode.native import memory
-from hy3d_rocm.decode.native.frames import frame_numbers, frames_of, needed
-from hy3d_rocm.decode.torch_backend import (
+from hy3d_rocm.decode.backends.statistics import block_elements, channel_moments
+from hy3d_rocm.decode.backends.torch_ops import (
     TorchBackend,
-    _add_parts,
-    _put_together,
-    _shuffled_parts,
+    add_parts,
+    not_fused,
+    overlaps,
     own_norm,
+    put_together,
+    shuffled_parts,
+)
+from hy3d_rocm.decode.faults import is_out_of_memory
+from hy3d_rocm.decode.geometry import kernel_size, own_size, padded_size, up_frames
+from hy3d_rocm.decode.layers import (
+    Conv,
+    Moments,
+    Norm,
+    Pieces,
+    Range,
+    Triple,
+    read_frames,
+    source_frame,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
     from hy3d_rocm.decode.layers import Weights
 
-DTYPES = tuple(memory.NAMES)
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+DTYPES = tuple(NAMES)
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -50,7 +61,7 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     return None if blas["available"] else f"the C core has no BLAS library ({blas['error']})"
 
 
-class NativeBackend:
+class NativeBackend(TorchBackend):
     """Layers by the C convolution, with norm, activation, up-sampling and padding in its input and
     bias and residual in its result. Results are contiguous (1, C, T, H, W).
 
@@ -63,12 +74,11 @@ class NativeBackend:
     def __init__(
         self, weights: Weights, cancel: Any = None, compute: Callable[..., Tensor] | None = None
     ) -> None:
-        self.weights = weights
+        super().__init__(weights)
         self.cancel = cancel
         self.check: Callable[[], object] | None = None
         self._compute = compute
         self.delegated: dict[str, int] = {}
-        self._other = TorchBackend(weights)
         # The module is kept with the tensor: its id stays taken for as long as it is a key.
         self._kernels: dict[int, tuple[Any, Tensor, Tensor]] = {}
 
@@ -83,26 +93,24 @@ class NativeBackend:
         reason = self._refusal(layer, source)
         if reason is not None:
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
-            return self._other.convolve(
-                layer, source, frames, affine=affine, add=add, moments=moments
-            )
+            return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
         if layer.norm is not None and layer.norm.kind == "group" and affine is None:
             raise ValueError("a group norm was asked for without the moments of its video (affine)")
         shuffle = layer.shuffle
         if shuffle is None:
             result = self._convolved(layer, source, frames, affine, add)
             return result, _moments(result, add) if moments else None
-        parts = _shuffled_parts(
+        parts = shuffled_parts(
             self._convolved(layer, source, frames, affine, None), shuffle, frames
         )
-        result = _put_together(parts) if add is None else _add_parts(parts, add)
+        result = put_together(parts) if add is None else add_parts(parts, add)
         return result, _moments(result, add) if moments else None
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
         what a norm of single frames makes, a float block of norm or moments, the shuffled copy."""
         if self._refusal(layer, source) is not None:
-            return self._other.workspace_bytes(layer, source, frames)
+            return super().workspace_bytes(layer, source, frames)
         x, weight = source.tensors[0], self._weight(layer)
         size = (int(x.shape[3]), int(x.shape[4]))
         made = math.prod((weight.shape[0], *own_size(layer, size, kernel_size(weight))))
@@ -112,7 +120,7 @@ class NativeBackend:
         normed = read * x.element_size() if by_frame else 0
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
         shuffled = result * x.element_size() if layer.shuffle is not None else 0
-        inside = memory.inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
+        inside = inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
         return max(normed + max(inside, block), shuffled, block)
 
     def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
@@ -122,28 +130,13 @@ class NativeBackend:
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""
-        tensors, module = source.tensors, layer.module
+        tensors = source.tensors
         dtype = tensors[0].dtype
         if dtype not in DTYPES or any(t.dtype is not dtype for t in tensors):
             return f"the C convolution has no fused {dtype}"
         if any(t.device.type not in ("cpu", "meta") for t in tensors):
             return "the source is not in host memory"
-        if any(t.is_neg() for t in tensors):
-            return "the source is a view with its sign in a flag"
-        if getattr(module, "groups", 1) != 1:
-            return "the convolution has groups"
-        dilation = getattr(module, "dilation", 1)
-        if any(n != 1 for n in (dilation if isinstance(dilation, tuple) else (dilation,))):
-            return "the convolution is dilated"
-        if layer.act not in (None, "silu"):
-            return f"the activation {layer.act!r} is not in the C convolution"
-        return None
-
-    def _weight(self, layer: Conv) -> Tensor:
-        weight = self.weights.of(layer.module, "weight")
-        if weight is None:
-            raise ValueError(f"{type(layer.module).__name__} has no weight to convolve with")
-        return weight
+        return not_fused(layer, source, "the C convolution")
 
     def _kernel(self, layer: Conv) -> Tensor:
         """The weight (O, C, kt, kh, kw), the same tensor each time: prepared weights are kept by
@@ -239,3 +232,113 @@ def _floats(values: Tensor) -> Tensor:
 
 def _may_be_written(add: Tensor, dtype: torch.dtype) -> bool:
     return add.dtype is dtype and not add.is_neg() and not overlaps(add)
+
+
+# The frames that a convolution reads, one by one, as the C core takes them
+
+
+def frame_numbers(layer: Conv, source: Pieces, frames: Range, kernel_t: int) -> list[int]:
+    """Of each frame of the up-sampled and padded video that outputs `frames` read, the number of
+    the frame of x that it is, or -1 for zeros.
+
+    ValueError (a sentence) where the source does not hold one of them, or where the padding is of
+    no known kind.
+    """
+    mode = layer.modes[0]
+    if mode not in ("zeros", "replicate"):
+        raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
+    first, last = read_frames(layer, frames, kernel_t)
+    end = None if source.total is None else up_frames(layer, source.total)
+    numbers = [_number(layer, u, end, mode == "replicate") for u in range(first, last)]
+    held = source.frames
+    if any(n >= 0 and not held[0] <= n < held[1] for n in numbers):
+        raise ValueError(
+            f"up-sampled frames {max(first, 0)} to {last if end is None else min(last, end)} are "
+            f"read, but the source holds frames {held[0]} to {held[1]} only"
+        )
+    return numbers
+
+
+def _number(layer: Conv, up_frame: int, end: int | None, replicate: bool) -> int:
+    inside = max(up_frame, 0) if end is None else min(max(up_frame, 0), end - 1)
+    if inside != up_frame and not replicate:
+        return -1
+    return source_frame(layer, inside)
+
+
+def frames_of(source: Pieces, numbers: list[int]) -> list[Tensor | None]:
+    """Those frames, (C, H, W) views; None for zeros."""
+    wanted = {n for n in numbers if n >= 0}
+    found: dict[int, Tensor] = {}
+    at = source.first
+    for tensor in source.tensors:
+        count = tensor.shape[2]
+        found |= {n: tensor[0, :, n - at] for n in range(at, at + count) if n in wanted}
+        at += count
+    return [found[n] if n >= 0 else None for n in numbers]
+
+
+def needed(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> int:
+    """How many frames of x are read."""
+    numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
+    return len({n for n in numbers if n >= 0})
+
+
+# What the C convolution takes beside its operands, before anything runs
+
+
+def inside_bytes(
+    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
+) -> int:
+    """Workspace and plan of the layer on x of (H, W) `size`, making outputs `frames`, by the
+    threads that torch has now; prepared weights aside."""
+    return max(_asked(_call(layer, weight, size, frames, dtype), torch.get_num_threads()))
+
+
+def prepared_layout(
+    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
+) -> tuple[int, int]:
+    """Number (0: none of its own) and bytes of the layout that the call may keep its weights in."""
+    return _layout(_call(layer, weight, size, frames, dtype))
+
+
+def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:
+    """By how much the cache grows if all that is `wanted` is kept, (id of a module, layout, bytes):
+    no further than its limit."""
+    kept = cache()
+    held = kept.stats()
+    modules = {id(module): module for module in decoder.modules()}
+    missing = sum(
+        nbytes for name, layout, nbytes in wanted
+        if name not in modules or not kept.holds(getattr(modules[name], "weight", None), layout)
+    )  # fmt: skip
+    return max(min(missing, held.limit_bytes - held.bytes), 0)
+
+
+def _call(
+    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
+) -> tuple[Any, ...]:
+    """What the C core is asked with."""
+    kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
+    first, last = read_frames(layer, frames, kernel[0])
+    rows, columns = padded_size(layer, size)
+    (_, top, left), (_, bottom, right) = layer.before, layer.after
+    inner = (last - first, rows - top - bottom, columns - left - right)
+    return (
+        inner, weight[1], weight[0], kernel, layer.stride, (1, 1, 1), (0, top, left),
+        (0, bottom, right), ("zeros", layer.modes[1], layer.modes[2]), 1, NAMES[dtype], "fast",
+        (1, layer.up[1], layer.up[2]), 1,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _layout(call: tuple[Any, ...]) -> tuple[int, int]:
+    """Number (0: none of its own) and bytes of the layout that the weights are prepared in."""
+    number, _, nbytes = _native.conv3d_format(*call)
+    return number, nbytes
+
+
+@functools.lru_cache(maxsize=4096)
+def _asked(call: tuple[Any, ...], threads: int) -> tuple[int, int]:
+    found: tuple[int, int] = _native.conv3d_memory(*call, threads)  # type: ignore[call-arg]
+    return found

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.tools import metrics
-from hy3d_rocm.decode.tools.runs import (
+from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools.runs import (
+    SILENT,
+    Listener,
     Outcome,
-    ProgressLine,
     Setting,
+    Subject,
     exact_frames,
     run_once,
     strategies_for,
@@ -24,8 +26,6 @@ from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hy3d_rocm.decode.tools.subjects import Subject
 
 CHUNKS = (1, 2, 4, 8)  # the specification's
 _SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}
@@ -91,8 +91,7 @@ def optimize(
     *,
     limit: float = 300.0,
     repeats: int = 2,
-    line: ProgressLine | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    listener: Listener = SILENT,
     keep: Callable[[Sweep], object] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
     left: Sequence[str] = (),
@@ -107,16 +106,15 @@ def optimize(
     def late() -> bool:
         return clock() - started > limit
 
-    if line is not None:
-        line.begin("exact")
-    exact = exact_frames(subject, line)
+    listener.begin("exact")
+    exact = exact_frames(subject, listener)
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
         str(subject.family.dtype).removeprefix("torch."), f"exact: {exact.told}",
         not_swept=tuple(left), is_random=subject.is_random,
     )  # fmt: skip
-    say(sweep.reference)
+    listener.say(sweep.reference)
     rows: dict[str, Row] = {}
     try:
         for number in range(repeats):
@@ -126,15 +124,12 @@ def optimize(
                     if not number:
                         sweep.left_out.append(setting.name)
                     continue
-                if line is not None:
-                    line.begin(setting.name)
-                outcome = run_once(subject, setting, progress=line, cancel=late)
-                if line is not None:
-                    line.clear()
+                listener.begin(setting.name)
+                outcome = run_once(subject, setting, progress=listener, cancel=late)
                 if row is None:
                     row = rows[setting.name] = Row(setting, outcome)
                     sweep.rows.append(row)
-                say(row.take(outcome, exact.frames))
+                listener.say(row.take(outcome, exact.frames))
                 sweep.seconds = clock() - started
                 keep(sweep)
     except KeyboardInterrupt:

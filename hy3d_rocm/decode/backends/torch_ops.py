@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm.decode.backends.statistics import (
+    block_elements,
+    blocks,
+    channel_moments,
+    group_affine,
+    norm_parameters,
+    wide_type,
+)
 from hy3d_rocm.decode.geometry import (
     first_up_frame,
     kernel_size,
@@ -38,14 +46,6 @@ from hy3d_rocm.decode.memory.workspace import (
     conv_backend,
     instead_of_im2col,
     is_watched,
-)
-from hy3d_rocm.decode.moments import (
-    block_elements,
-    blocks,
-    channel_moments,
-    group_affine,
-    norm_parameters,
-    wide_type,
 )
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ class TorchBackend:
         result = _multiply(own, weight, bias, layer.stride)
         del own
         if layer.shuffle is not None:
-            parts = _shuffled_parts(result, layer.shuffle, frames)
+            parts = shuffled_parts(result, layer.shuffle, frames)
             if add is not None and not moments:
-                return _add_parts(parts, add), None
-            result = _put_together(parts)
+                return add_parts(parts, add), None
+            result = put_together(parts)
         if add is not None:
             result.add_(add)
         return result, channel_moments(result) if moments else None
@@ -292,6 +292,31 @@ def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
             part.copy_(x.narrow(axis, edge, 1).expand_as(part))
 
 
+def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
+    """Why a backend that fuses layers leaves this one to torch, in a few words, or None."""
+    if any(t.is_neg() for t in source.tensors):
+        return "the source is a view with its sign in a flag"
+    if getattr(layer.module, "groups", 1) != 1:
+        return "the convolution has groups"
+    dilation = getattr(layer.module, "dilation", 1)
+    if any(n != 1 for n in (dilation if isinstance(dilation, tuple) else (dilation,))):
+        return "the convolution is dilated"
+    if layer.act not in (None, "silu"):
+        return f"the activation {layer.act!r} is not in {where}"
+    return None
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether two positions may be one in memory (an expanded tensor)."""
+    sides = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
+    end = 0
+    for stride, length in sides:
+        if stride <= end:
+            return True
+        end += stride * (length - 1)
+    return False
+
+
 def _pointwise(weight: Tensor) -> bool:
     return math.prod(weight.shape[2:]) == 1
 
@@ -376,7 +401,7 @@ def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
     raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
 
 
-def _shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
+def shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
     """Outputs `frames` of a convolution, split; the video's first frame by itself where it has a
     factor of its own."""
     if shuffle.first is None or frames[0] > 0:
@@ -387,7 +412,7 @@ def _shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
     return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
 
 
-def _put_together(parts: list[Tensor]) -> Tensor:
+def put_together(parts: list[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
     frames = sum(_size(p)[0] for p in parts)
@@ -397,10 +422,10 @@ def _put_together(parts: list[Tensor]) -> Tensor:
     return out
 
 
-def _add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
+def add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
     """Adds them to `add` in place: no shuffled copy is made."""
     if len(parts) > 1:  # one write is the last, so that the call may be made again
-        return add.add_(_put_together(parts))
+        return add.add_(put_together(parts))
     add[0].view(parts[0].shape).add_(parts[0])
     return add
 

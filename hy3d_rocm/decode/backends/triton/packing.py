@@ -1,9 +1,9 @@
-"""Weights as the fused kernels read them: (phases * outputs, kt * kh, kw * channels)."""
+"""Weights as the kernels read them: (phases * outputs, kt * kh, kw * channels)."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from hy3d_rocm.conv.triton.plan import Triple
 _FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(NamedTuple):
     """Channels that become space and time, in which order, and how many of each phase are kept."""
 
     factor: Triple

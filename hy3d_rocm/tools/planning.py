@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Need
-    from hy3d_rocm.decode.tools.subjects import Subject
+    from hy3d_rocm.tools.runs import Subject
 
 __all__ = ["NOMINAL", "Explained", "explain", "plan_of", "seconds_text", "transfers"]
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.stages import stage_of
-from hy3d_rocm.decode.tools.files import (
+from hy3d_rocm.env.shown import anonymous
+from hy3d_rocm.files import (
     DEBUG,
     let_go,
     machine_facts,
@@ -32,7 +33,6 @@ from hy3d_rocm.decode.tools.files import (
     stamped,
     write_json,
 )
-from hy3d_rocm.env.shown import anonymous
 from hy3d_rocm.units import GB, size_text
 
 if TYPE_CHECKING:

@@ -1,0 +1,471 @@
+"""The launches of one call of the Triton backend. Pure integers: no torch, no triton.
+
+A `Job` says what is asked; `View` how the kernels see it: a video of rows (up-sampled where it has
+to be, padded), a kernel over them, phases of the output.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hy3d_rocm.conv.triton import configs, plan
+from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.item import Block, Call, Launch
+from hy3d_rocm.conv.triton.plan import Box, Plan, Problem, Tiling, Triple
+
+Range = tuple[int, int]
+Strides = tuple[int, int, int, int]  # c, t, h, w
+ONES: Triple = (1, 1, 1)
+ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
+# Bytes of the rows of a box: a last-level cache holds them (32 to 96 MB), with what else passes.
+ROWS_BYTES = 40 << 20
+_ROW_LIMIT = 2**31 - 2**16
+
+
+class Piece(NamedTuple):
+    """A tensor of the source: its frames; strides, 0 along an axis of one; whether it starts at a
+    multiple of 16 bytes."""
+
+    frames: int
+    strides: Strides
+    aligned: bool
+
+
+class Job(NamedTuple):
+    """What is asked. outputs: channels of the result. shuffle: factor of channels to (T, H, W).
+
+    norm: "", "rms", "l2" or "layer"; affine: whether factor and summand follow it, or stand for it.
+    size: height and width of the source; first, total, frames as in Backend.convolve.
+    """
+
+    dtype: str
+    channels: int
+    outputs: int
+    kernel: Triple
+    size: tuple[int, int]
+    pieces: tuple[Piece, ...]
+    first: int
+    total: int | None
+    frames: Range
+    before: Triple = (0, 0, 0)
+    after: Triple = (0, 0, 0)
+    replicate: tuple[bool, bool, bool] = (False, False, False)
+    stride: Triple = ONES
+    up: Triple = ONES
+    keep_first: bool = False
+    shuffle: Triple = ONES
+    norm: str = ""
+    eps: float = 0.0
+    affine: bool = False
+    silu: bool = False
+    bias: bool = False
+    add: bool = False
+    moments: bool = False
+
+    @property
+    def row_channels(self) -> int:
+        """Channels of a row: a multiple of 8, so that 16-byte loads of half types fit."""
+        return -(-self.channels // 8) * 8
+
+    @property
+    def end(self) -> int:
+        """One past the last frame that is there."""
+        return self.first + sum(piece.frames for piece in self.pieces)
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        height, width = (
+            ((n * self.up[axis] + self.before[axis] + self.after[axis] - self.kernel[axis])
+             // self.stride[axis] + 1) * self.shuffle[axis]
+            for axis, n in zip((1, 2), self.size, strict=True)
+        )  # fmt: skip
+        return height, width
+
+    @property
+    def out_frames(self) -> int:
+        return (self.frames[1] - self.frames[0]) * self.shuffle[0]
+
+    @property
+    def folds(self) -> tuple[bool, bool]:
+        """Whether up-sampling in time, and in space, is done by sums of weights.
+
+        Of three taps over pairs of equal inputs two always meet the same one.
+        """
+        plain = self.stride == ONES and self.shuffle == ONES
+        space = plain and self.up[1:] == (2, 2) and self.kernel[1:] == (3, 3)
+        space = space and self.before[1:] == self.after[1:] == (1, 1)
+        time = space and self.up[0] == 2 and self.keep_first and self.kernel[0] == 3
+        return time and self.before[0] == 2 and self.after[0] == 0 and self.replicate[0], space
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the source's rows are the kernel's, nothing is to be done to them, and they lie
+        in memory as it can read them."""
+        changed = self.norm or self.affine or self.silu
+        padded = any(self.before) or any(self.after)
+        plain = self.kernel == self.up == self.stride == ONES and not changed and not padded
+        return plain and all(map(self._is_rows, self.pieces))
+
+    def _is_rows(self, piece: Piece) -> bool:
+        channels, (h, w) = self.channels, self.size
+        if channels % 8 or channels * ITEMSIZE[self.dtype] % 16 or not piece.aligned:
+            return False
+        lengths, wanted = (channels, piece.frames, h, w), last_strides(channels, self.size)
+        return all(n == 1 or a == b for n, a, b in zip(lengths, piece.strides, wanted, strict=True))
+
+
+def last_strides(channels: int, size: tuple[int, int]) -> Strides:
+    """Of a dense channels-last tensor of frames of (H, W) `size`."""
+    h, w = size
+    return (1, h * w * channels, w * channels, channels)
+
+
+class View(NamedTuple):
+    """The job as the kernels see it.
+
+    kernel: over rows. up, keep_first: what is still done by index, of which first_row and up_frames
+    count frames. pad: of height and width, before. rows: frames, lines and columns of all rows.
+    positions: of a phase. phases: the factor; steps: rows from a phase to the next along each axis,
+    in frames, lines, columns. shift: output frame of position 0 of phase 0.
+    """
+
+    kernel: Triple
+    up: Triple
+    keep_first: bool
+    pad: tuple[int, int]
+    first_row: int
+    up_frames: int
+    rows: Triple
+    positions: Triple
+    phases: Triple
+    steps: Triple
+    shift: int
+
+    @property
+    def taps(self) -> int:
+        """Products of one output: the kernel's columns are one tap."""
+        return self.kernel[0] * self.kernel[1]
+
+
+def view_of(job: Job) -> View:
+    """How the kernels see it."""
+    in_time, in_space = job.folds
+    (kt, kh, kw), (ut, uh, uw), n = job.kernel, job.up, job.frames[1] - job.frames[0]
+    end = job.end if job.total is None else job.total
+    phases, steps, pad = job.shuffle, (0, 0, 0), (job.before[1], job.before[2])
+    high, wide = job.out_size[0] // phases[1], job.out_size[1] // phases[2]
+    frames, shift, keep_first = n, 0, job.keep_first
+    first_row = job.frames[0] * job.stride[0] - job.before[0]
+    if in_space:
+        phases, steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
+        high, wide = job.size
+    if in_time:
+        # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
+        low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
+        phases, kt, ut, keep_first = (2, 2, 2), 2, 1, False
+        frames, shift, first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
+    up_frames = 1 + (end - 1) * ut if keep_first else end * ut
+    reach = (kt, kh + (phases[1] - 1) * steps[1], kw + (phases[2] - 1) * steps[2])
+    rows = tuple(
+        (count - 1) * step + size
+        for count, step, size in zip((frames, high, wide), job.stride, reach, strict=True)
+    )
+    if not in_space:  # with strides some of what is padded is read by nobody, but lies in the line
+        rows = (rows[0], rows[1], job.size[1] * uw + job.before[2] + job.after[2])
+    return View(
+        (kt, kh, kw), (ut, uh, uw), keep_first, pad, first_row, up_frames,
+        (rows[0], rows[1], rows[2]), (frames, high, wide), phases, steps, shift,
+    )  # fmt: skip
+
+
+def problem_of(job: Job, view: View) -> Problem:
+    """A convolution over all rows, to plan boxes by."""
+    reach = tuple(
+        k + (f - 1) * s for k, f, s in zip(view.kernel, view.phases, view.steps, strict=True)
+    )
+    return Problem(
+        batch=1, channels=job.channels, outputs=job.outputs * view.phases[1] * view.phases[2],
+        groups=1, size=view.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
+        dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
+        itemsize=ITEMSIZE[job.dtype],
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def refusal(job: Job) -> str | None:
+    """Why the kernels can't compute this, in a few words, or None."""
+    p = problem_of(job, view_of(job))
+    direct = max((piece.frames for piece in job.pieces), default=0) * job.size[0] * job.size[1]
+    if max(direct, plan.smallest_box_rows(p)) >= _ROW_LIMIT:
+        return "more rows than 32-bit numbers count"
+    if p.taps * p.tap_length >= _ROW_LIMIT:
+        return "one output's weights are more than 32-bit numbers count"
+    if job.norm and job.row_channels > 1 << 12:
+        return f"a norm over {job.channels} channels of a position does not fit a program"
+    return None
+
+
+def _piece_of(job: Job, view: View, u: int) -> int:
+    """The piece that holds frame u of the rows, -1 for zeros. ValueError where it is not there."""
+    if job.replicate[0]:
+        u = min(max(u, 0), view.up_frames - 1)
+    if not 0 <= u < view.up_frames:
+        return -1
+    kept = view.keep_first and u > 0
+    frame = 1 + (u - 1) // view.up[0] if kept else u // view.up[0]
+    begin = job.first
+    for k, piece in enumerate(job.pieces):
+        if begin <= frame < begin + piece.frames:
+            return k
+        begin += piece.frames
+    raise ValueError(
+        f"frame {frame} of the source is read for frames {job.frames} of the result, but only"
+        f" {job.first} to {job.end - 1} are there"
+    )
+
+
+def _runs(job: Job, view: View, first_row: int, count: int) -> list[tuple[int, int, int]]:
+    """(begin, end, piece) of `count` frames of rows from `first_row` on; frames of zeros belong to
+    any piece."""
+    found: list[list[int]] = []
+    for j in range(count):
+        piece = _piece_of(job, view, first_row + j)
+        if found and piece in (-1, found[-1][2]):
+            found[-1][1] = j + 1
+        elif found and found[-1][2] == -1:
+            found[-1][1:] = [j + 1, piece]
+        else:
+            found.append([j, j + 1, piece])
+    return [(begin, end, max(piece, 0)) for begin, end, piece in found]
+
+
+class Machine(NamedTuple):
+    """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
+
+    rows_bytes: of the rows of a box; tile: instead of the guessed one.
+    """
+
+    arch: str
+    units: int
+    tf32: bool = False
+    rows_bytes: int = ROWS_BYTES
+    tile: Config | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """launches in order; elements of the rows' workspace and of the moments' (float32). calls: all
+    launches ready to be called, by what compiled kernels depend on of addresses and device."""
+
+    launches: tuple[Launch, ...]
+    rows_elems: int
+    parts_elems: int
+    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
+
+
+# The tiles that may be taken on an architecture: those of the convolution tier that hold a residual
+# and moments beside their sums without spilling (tests/checks/check_fused_gfx.py).
+offered = configs.offered
+
+
+@functools.lru_cache(maxsize=4096)
+def room_of(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
+    """rows_elems and parts_elems of make_work, without the launches."""
+    maker = _Maker(job, out, machine)
+    return maker.rows_elems, maker.parts_elems
+
+
+@functools.lru_cache(maxsize=512)
+def make_work(job: Job, out: Strides, machine: Machine) -> Work:
+    """All launches; out: strides of the result. ValueError where a frame of the source is missing.
+
+    The same object for the same question: its launches hold what was compiled for them.
+    """
+    maker = _Maker(job, out, machine)
+    return Work(tuple(maker.launches()), maker.rows_elems, maker.parts_elems)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(p: Problem, rows_bytes: int, tiling: Tiling) -> Plan:
+    return plan.make_plan(p, False, rows_bytes, tiling)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tile_of(
+    machine: Machine, dtype: str, positions: int, outputs: int, length: int, taps: int
+) -> Config:
+    """The tile for so many positions, the phases' together."""
+    if machine.tile is not None:
+        return machine.tile
+    every = offered(machine.arch, dtype)
+    return configs.guess(every, positions, outputs, length, machine.units, taps)
+
+
+class _Product(NamedTuple):
+    """A launch of conv_fused: over rows of `size` from element `start` of `source` on, making
+    `box`."""
+
+    source: str
+    start: int
+    size: Triple
+    box: Box
+    positions: int
+    tile: Config
+
+
+class _Maker:
+    """Makes the launches of one call."""
+
+    def __init__(self, job: Job, out: Strides, machine: Machine) -> None:
+        self.job, self.out, self.machine = job, out, machine
+        self.view = view = view_of(job)
+        self.length = job.row_channels * view.kernel[2]
+        self.phases = view.phases[0] * view.phases[1] * view.phases[2]
+        self.flat = job.stride == ONES
+        self.rows_elems = self.parts_elems = 0
+        self.products = list(self._direct() if job.is_direct else self._boxes())
+        if job.moments:
+            self.tiles = sum(map(self._tiles, self.products))
+            self.parts_elems = self.tiles * (2 * job.outputs + 1)
+
+    def launches(self) -> Iterator[Launch]:
+        tile0 = 0
+        for product in self.products:
+            if product.source == "rows":
+                yield from self._loads(product)
+            yield self._conv(product, tile0)
+            tile0 += self._tiles(product)
+        if self.job.moments:
+            # Few programs over many tiles wait for memory mostly: wide steps, twice through.
+            block_t, block_n = (1024, 4) if self.tiles > 512 else (256, 4)
+            yield Launch(
+                "combine_moments", (-(-self.job.outputs // block_n), 1, 1),
+                (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles),
+                (block_t, block_n), 8 if block_t == 1024 else 4, 1,
+            )  # fmt: skip
+
+    def _tiles(self, product: _Product) -> int:
+        return -(-product.positions // product.tile.block_p) * self.phases
+
+    def _tile(self, positions: int) -> Config:
+        return _tile_of(
+            self.machine, self.job.dtype, positions * self.phases, self.job.outputs, self.length,
+            self.view.taps,
+        )  # fmt: skip
+
+    def _product(self, source: str, start: int, size: Triple, box: Box) -> _Product:
+        _, hi, wi = size
+        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, self.view.positions[2]
+        positions = ((to - 1) * hi + ho - 1) * wi + wo if self.flat else to * ho * wo
+        return _Product(source, start, size, box, positions, self._tile(positions))
+
+    def _direct(self) -> Iterator[_Product]:
+        """The pieces as they are, as far as they are read."""
+        job, (high, wide), begin = self.job, self.job.size, self.job.first
+        for end in (job.frames[0], job.frames[1] - 1):
+            _piece_of(job, self.view, end)  # it has to be there
+        for k, piece in enumerate(job.pieces):
+            low, top = max(begin, job.frames[0]), min(begin + piece.frames, job.frames[1])
+            if low < top:
+                start = (low - begin) * high * wide * job.row_channels
+                box = Box(0, low - job.frames[0], top - job.frames[0], 0, high)
+                yield self._product(f"x{k}", start, (top - low, high, wide), box)
+            begin += piece.frames
+
+    def _boxes(self) -> Iterator[_Product]:
+        """Box after box in one workspace of rows."""
+        job, view = self.job, self.view
+        whole = self._tile(view.rows[0] * view.rows[1] * view.rows[2])
+        blocks = -(-job.outputs // whole.block_n) * self.phases
+        p = problem_of(job, view)
+        tiling = Tiling(whole.block_p, blocks, self.machine.units)
+        made = _plan(p, self.machine.rows_bytes, tiling)
+        self.rows_elems = made.workspace_bytes // ITEMSIZE[job.dtype]
+        for box in made.boxes():
+            yield self._product("rows", 0, (*box.lines(p), view.rows[2]), box)
+
+    def _loads(self, product: _Product) -> Iterator[Launch]:
+        """What makes the rows of a box."""
+        box, (frames, lines, wide) = product.box, product.size
+        first = self.view.first_row + box.t0 * self.job.stride[0]
+        for begin, end, piece in _runs(self.job, self.view, first, frames):
+            to = begin * lines * wide * self.job.row_channels
+            yield self._load(piece, box, first + begin, to, end - begin, lines)
+
+    def _load(self, k: int, box: Box, u0: int, to: int, frames: int, lines: int) -> Launch:
+        """Rows of `frames` frames from `u0` on, from element `to` of the workspace."""
+        job, view, wide = self.job, self.view, self.view.rows[2]
+        piece = job.pieces[k]
+        s = piece.strides
+        vector = 8 if s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:]) else 1
+        block_w, block_c = _load_block(job, piece)
+        programs = frames * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
+        first = job.first + sum(before.frames for before in job.pieces[:k])
+        affine = "factor" if job.affine else "rows"
+        return Launch(
+            "load_rows", (programs, 1, 1),
+            ((f"x{k}", 0), ("rows", to), (affine, 0),
+             ("summand" if job.affine else "rows", 0)),
+            (job.channels, job.row_channels // 8, *job.size, lines, wide,
+             box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0, view.up_frames, first,
+             piece.frames, s[0], *(n // vector for n in s[1:]), job.eps),  # type: ignore[arg-type]
+            (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
+             s[3] == 1, vector, block_w, block_c), 4, 1,
+        )  # fmt: skip
+
+    def _conv(self, product: _Product, tile0: int) -> Launch:
+        """conv_fused; the launch's tiles begin at tile0."""
+        job, view, (_, hi, wi) = self.job, self.view, product.size
+        box, c, positions = product.box, product.tile, product.positions
+        ho, wo = box.h1 - box.h0, view.positions[2]
+        kt, kh, _ = view.kernel
+        step_t, step_h = hi * wi, wi
+        row = (view.steps[0] * step_t, view.steps[1] * step_h, view.steps[2])
+        last = self.out[0] == 1 and job.outputs > 1
+        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in self.out[1:]) else 1
+        strides = tuple(n // vector for n in self.out[1:])
+        at = box.h0 * view.phases[1] * self.out[2]
+        shift = view.shift + box.t0 * view.phases[0]
+        descriptors = self.flat and configs.uses_descriptors(self.machine.arch)
+        blocks: tuple[Block, ...] = ()
+        if descriptors:
+            reach = sum((f - 1) * r for f, r in zip(view.phases, row, strict=True))
+            count = positions + reach + (kt - 1) * step_t + (kh - 1) * step_h
+            taps_length = view.taps * self.length
+            blocks = (
+                ([count, self.length], [job.row_channels, 1], [c.block_p, c.block_k]),
+                ([job.outputs * self.phases, taps_length], [taps_length, 1],
+                 [c.block_n, c.block_k]),
+            )  # fmt: skip
+        precision = configs.precision(self.machine.arch, job.dtype, self.machine.tf32)
+        numbered = (tile0, self.tiles) if job.moments else (0, 0)
+        return Launch(
+            "conv_fused",
+            (-(-positions // c.block_p) * -(-job.outputs // c.block_n), self.phases, 1),
+            ((product.source, product.start), ("weight", 0),
+             ("bias" if job.bias else "weight", 0), ("out", at),
+             ("parts" if job.moments else "out", 0)),
+            (positions, job.outputs // vector, job.row_channels // 8, self.length // 8, wo, ho,
+             job.out_frames, shift, wi, hi, *job.stride[::-1], step_t, step_h, *row,
+             view.taps, self.out[0], *strides, *numbered),
+            (-(-self.length // c.block_k), kh, self.length % c.block_k == 0, self.flat,
+             descriptors, job.bias, job.add, job.moments, last, vector, *view.phases,
+             precision, c.block_p, c.block_n, c.block_k, c.group),
+            c.num_warps, c.num_stages, blocks,
+        )  # fmt: skip
+
+
+def _load_block(job: Job, piece: Piece) -> tuple[int, int]:
+    """Positions along w and channels of one program of load_rows."""
+    channels = 16
+    most = 1 << 14 if job.norm else 128
+    while channels < job.row_channels and channels < most:
+        channels *= 2
+    # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks.
+    wide = channels >= 128 if job.norm else piece.strides[0] != 1
+    elements = 4096 if wide else 2048
+    return max(1, elements // channels), channels
