@@ -169,7 +169,7 @@ if WINDOWS:
 else:
     COMPILE += ["-fvisibility=hidden", "-pthread"]
     LINK = ["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"]
-MACROS = [("_GNU_SOURCE", None)]
+MACROS = [("_GNU_SOURCE", None), ("HY3D_HIDDEN", None)]
 if STABLE_ABI:
     MACROS.append(("Py_LIMITED_API", "0x030B0000"))
 

@@ -94,6 +94,7 @@ $(CORE_BUILD)/libhy3d_core.a: $(CORE_OBJECTS)
 
 $(CORE_BUILD)/libhy3d_core.so: $(CORE_OBJECTS)
 	$(CC) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(CORE_LIBS)
+	@tests/c/check_exports.sh $@ $(CORE_HEADERS) || { rm -f $@; exit 1; }
 
 $(CORE_BUILD)/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)

@@ -122,7 +122,8 @@ static uint64_t fold_word(uint64_t value, uint64_t key, uint64_t word)
 
 hy3d_status hy3d__fingerprint(hy3d_context *context, const hy3d__fingerprint_keys *keys,
                               const void *data, size_t bytes, const int64_t *words, size_t count,
-                              uint32_t num_threads, uint64_t value_out[2])
+                              uint32_t num_threads, const hy3d_cancel *cancel,
+                              uint64_t value_out[2])
 {
     const size_t chunks = bytes / CHUNK_BYTES + (bytes % CHUNK_BYTES != 0 ? 1 : 0);
     const uint32_t most = hy3d_context_max_threads(context);
@@ -135,7 +136,7 @@ hy3d_status hy3d__fingerprint(hy3d_context *context, const hy3d__fingerprint_key
         return status;
     }
     task.chunks = memory;
-    status = hy3d__parallel_for(context, (int64_t)chunks, slots, NULL, chunk_grain, &task);
+    status = hy3d__parallel_for(context, (int64_t)chunks, slots, cancel, chunk_grain, &task);
     for (int i = 0; i < 2 && status == HY3D_OK; i++) {
         const uint64_t key = keys->whole[i];
         uint64_t value = fold_word(1, key, bytes);

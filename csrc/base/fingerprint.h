@@ -24,9 +24,10 @@ void hy3d__fingerprint_keys_make(hy3d__fingerprint_keys *keys_out);
 
 /* The fingerprint of the bytes and then of the words (sizes, types: what the bytes mean), two
  * values below 2^61 - 1. num_threads 0 is the context's maximum; no count changes the result.
- * Allocates 16 bytes a chunk. */
+ * Allocates 16 bytes a chunk. cancel may be NULL. */
 hy3d_status hy3d__fingerprint(hy3d_context *context, const hy3d__fingerprint_keys *keys,
                               const void *data, size_t bytes, const int64_t *words, size_t count,
-                              uint32_t num_threads, uint64_t value_out[2]);
+                              uint32_t num_threads, const hy3d_cancel *cancel,
+                              uint64_t value_out[2]);
 
 #endif

@@ -56,8 +56,9 @@ typedef struct hy3d__thread {
     void *argument;
 } hy3d__thread;
 
-/* The thread takes no signals: a handler of the host (Python's Ctrl-C) must not run on a thread it
- * does not know. false: there is no thread, and nothing to join. */
+/* The thread takes no signals that are sent: a handler of the host (Python's Ctrl-C) must not run on
+ * a thread it does not know. Those of its own faults it takes, so that the host can report them.
+ * false: there is no thread, and nothing to join. */
 bool hy3d__thread_start(hy3d__thread *thread, hy3d__thread_fn run, void *argument);
 void hy3d__thread_join(hy3d__thread *thread);
 hy3d__thread_id hy3d__thread_self(void);
@@ -68,6 +69,8 @@ bool hy3d__thread_is_self(hy3d__thread_id thread);
 void hy3d__manner_get(hy3d__manner *manner);
 void hy3d__manner_set(const hy3d__manner *manner);
 
+/* Since some moment, never set back; a step may be 16 ms. */
+int64_t hy3d__milliseconds(void);
 /* Differs between a process and its children of fork. */
 int64_t hy3d__process_id(void);
 /* CPUs this process may run on, at least 1. */

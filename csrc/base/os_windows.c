@@ -126,6 +126,11 @@ void hy3d__manner_set(const hy3d__manner *manner)
     __asm__ volatile("fldcw %0" : : "m"(manner->x87));
 }
 
+int64_t hy3d__milliseconds(void)
+{
+    return (int64_t)GetTickCount64();
+}
+
 int64_t hy3d__process_id(void)
 {
     return GetCurrentProcessId();

@@ -82,7 +82,7 @@ hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3])
     if (status == HY3D_OK) {
         int64_t unused;
         status = check_elems(desc->in_channels / desc->groups, desc->out_channels, desc->kernel);
-        /* The FLOP count bounds the number of grains and every loop index. */
+        /* With groups the weights' size does not bound this product; no count of both overflows. */
         if (status == HY3D_OK && !hy3d__mul_i64(desc->in_channels, desc->out_channels, &unused)) {
             status = HY3D_ERR_OVERFLOW;
         }

@@ -62,7 +62,7 @@ static hy3d__conv_axis make_axis(const hy3d_conv3d_desc *desc, int i, bool per_t
     return axis;
 }
 
-/* Entries of the tile along an axis for n outputs; false where the halo alone is out of reach. */
+/* Entries of the tile along an axis for n outputs. */
 static int64_t axis_entries(const hy3d__conv_axis *axis, int64_t n)
 {
     return axis->phases * (n + axis->halo);

@@ -147,6 +147,7 @@ typedef struct hy3d__conv_run {
     const hy3d_tensor *y;
     const hy3d_conv3d_fusion *fusion; /* never NULL: all zeros where there is none */
     unsigned char *workspace;
+    const hy3d_cancel *cancel; /* looked at within grains that take more than some ms */
 } hy3d__conv_run;
 
 /* One line of input along W: where it starts, how its elements follow, what is done to them. */

@@ -145,6 +145,9 @@ hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot)
 
     for (int64_t k0 = 0; k0 < plan->k; k0 += d->k_block) {
         const int64_t k_count = hy3d__conv_min(d->k_block, plan->k - k0);
+        if (hy3d_cancel_requested(run->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
         pack_panel(run, image, group * plan->c, k0, k_count, p0, n, panel);
         multiply(plan, m, m_count, k0, k_count, n, panel, result);
     }

@@ -74,16 +74,23 @@ typedef struct making {
     const hy3d__winograd_filters *filters;
     const hy3d_tensor *weight;
     float *u, *scratch;
+    const hy3d_cancel *cancel;
 } making;
 
 static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
 {
     const making *const m = argument;
     const hy3d__winograd_filters *const f = m->filters;
-    hy3d__winograd_filters_make(m->kernels, f, m->weight, grain, 0, f->k,
-                                m->u + grain * f->panel_elems,
-                                (size_t)(f->panels * f->panel_elems),
-                                m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+    for (int64_t c = 0; c < f->k; c += f->chunk) {
+        if (hy3d_cancel_requested(m->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
+        hy3d__winograd_filters_make(m->kernels, f, m->weight, grain, c,
+                                    hy3d__conv_min(f->chunk, f->k - c),
+                                    m->u + grain * f->panel_elems + c * f->segments * 32,
+                                    (size_t)(f->panels * f->panel_elems),
+                                    m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+    }
     return HY3D_OK;
 }
 
@@ -104,7 +111,8 @@ static hy3d_status make_all(hy3d_context *context, const hy3d_tensor *weight,
                 .filters = filters,
                 .weight = weight,
                 .u = u,
-                .scratch = scratch};
+                .scratch = scratch,
+                .cancel = cancel};
     status = hy3d__parallel_for(context, filters->panels, slots, cancel, make_panel, &m);
     hy3d_free(context, scratch);
     return status;

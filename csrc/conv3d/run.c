@@ -47,7 +47,8 @@ hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tenso
                           .x = x,
                           .y = y,
                           .fusion = fusion == NULL ? &none : fusion,
-                          .workspace = workspace};
+                          .workspace = workspace,
+                          .cancel = cancel};
     return hy3d__parallel_for(plan->context, plan->grains, plan->slots, cancel,
                               grain_of(plan->strategy), &run);
 }

@@ -26,6 +26,7 @@ static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t gr
 /* What all products of a grain share. */
 typedef struct operands {
     const hy3d_conv3d_plan *plan;
+    const hy3d_cancel *cancel;
     const hy3d__winograd_block *block;
     const float *v;
     size_t v_block, v_point; /* of v: between blocks of 16 channels, between points */
@@ -59,7 +60,8 @@ static hy3d__ahead look_ahead(const float *a, size_t a_elems, const float *b, si
 }
 
 /* All products with prepared weights, point by point: a point's data stays in L2 while panels go
- * by. Fetched meanwhile: the weights that follow, and a share of the next point's data. */
+ * by. Fetched meanwhile: the weights that follow, and a share of the next point's data. Stops early
+ * once it is cancelled, as multiply_making does. */
 static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
 {
     const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
@@ -67,7 +69,7 @@ static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
     const int64_t chunks = hy3d__conv_ceil_div(f->k, f->chunk);
     const size_t share = o->v_point / (size_t)(panels * chunks);
 
-    for (int64_t p = 0; p < f->products; p++) {
+    for (int64_t p = 0; p < f->products && !hy3d_cancel_requested(o->cancel); p++) {
         const float *next = o->v + (size_t)(p + 1) * o->v_point;
         for (int64_t i = 0; i < panels; i++) {
             const float *from = u + (p * f->panels + panel + i) * f->panel_elems;
@@ -90,7 +92,7 @@ static void multiply_making(const operands *o, int64_t panel, float *made, float
     const hy3d_conv3d_plan *const plan = o->plan;
     const hy3d__winograd_filters *const f = &plan->winograd.filters;
 
-    for (int64_t c = 0; c < f->k; c += f->chunk) {
+    for (int64_t c = 0; c < f->k && !hy3d_cancel_requested(o->cancel); c += f->chunk) {
         const int64_t length = hy3d__conv_min(f->chunk, f->k - c);
         const size_t elems = (size_t)(f->segments * length * 32);
         hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, c, length, made, elems,
@@ -116,6 +118,7 @@ hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t sl
     const int64_t halo = f->kind.moments == 1 ? plan->desc.kernel[0] - 1 : 0;
     const size_t v_block = (size_t)(b.rows + halo * b.tiles_h * b.tiles_w) * 16;
     const operands o = {.plan = plan,
+                        .cancel = run->cancel,
                         .block = &b,
                         .v = v,
                         .v_block = v_block,
@@ -129,6 +132,9 @@ hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t sl
             multiply_prepared(&o, panel, panels);
         } else {
             multiply_making(&o, panel, strips + d->elems.strips, strips);
+        }
+        if (hy3d_cancel_requested(run->cancel)) {
+            return HY3D_ERR_CANCELLED;
         }
         for (int64_t i = 0; i < panels; i++) {
             hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32, panels * b.rows * 32,

@@ -257,6 +257,9 @@ void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block 
     for (c.tile_h = 0; c.tile_h < block->tiles_h; c.tile_h++) {
         for (c.tile_w = 0; c.tile_w < block->tiles_w; c.tile_w += HY3D__WINOGRAD_CHUNK) {
             c.tiles = hy3d__conv_min(HY3D__WINOGRAD_CHUNK, block->tiles_w - c.tile_w);
+            if (hy3d_cancel_requested(run->cancel)) {
+                return; /* the grain sees it too */
+            }
             for (c.channel = 0; c.channel < plan->c; c.channel += 16) {
                 c.v = v + c.channel * (block->rows + halo) +
                       (c.tile_h * block->tiles_w + c.tile_w) * 16;

@@ -84,6 +84,4 @@ AVX2 void hy3d_blend_f32__avx2(size_t n, float row, const float *restrict window
     }
     hy3d_blend_f32__ref(n - i, row, window != NULL ? window + i : NULL, src + i, dst + i);
 }
-#else
-typedef int hy3d__no_avx2; /* a translation unit must not be empty */
 #endif

@@ -75,6 +75,4 @@ AVX512 void hy3d_blend_f32__avx512(size_t n, float row, const float *restrict wi
         _mm512_mask_storeu_ps(dst + i, mask, sum);
     }
 }
-#else
-typedef int hy3d__no_avx512; /* a translation unit must not be empty */
 #endif

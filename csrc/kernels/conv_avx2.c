@@ -89,6 +89,4 @@ AVX2 void hy3d_conv_f32__avx2(int mr, int nv, size_t k, const float *a, size_t l
              c + (size_t)r * ldc, ldc);
     }
 }
-#else
-typedef int hy3d__no_conv_avx2; /* a translation unit must not be empty */
 #endif

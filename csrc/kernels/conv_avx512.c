@@ -112,6 +112,4 @@ AVX512 void hy3d_conv_f32__avx512(int mr, int nv, size_t k, const float *a, size
         break;
     }
 }
-#else
-typedef int hy3d__no_conv_avx512; /* a translation unit must not be empty */
 #endif

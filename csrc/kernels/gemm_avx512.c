@@ -105,6 +105,4 @@ AVX512 void hy3d_gemm_f32__avx512(size_t rows, size_t segments, size_t segment, 
         left--;
     }
 }
-#else
-typedef int hy3d__no_gemm_avx512; /* a translation unit must not be empty */
 #endif

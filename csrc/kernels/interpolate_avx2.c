@@ -100,6 +100,4 @@ AVX2 void hy3d_interpolate_f32__avx2(size_t pixels, size_t channels, uint32_t ve
         }
     }
 }
-#else
-typedef int hy3d__no_interpolate_avx2; /* a translation unit must not be empty */
 #endif

@@ -90,6 +90,4 @@ AVX512 void hy3d_interpolate_f32__avx512(size_t pixels, size_t channels, uint32_
         }
     }
 }
-#else
-typedef int hy3d__no_interpolate_avx512; /* a translation unit must not be empty */
 #endif

@@ -27,6 +27,4 @@ AVX2 void hy3d_peak_f32__avx2(size_t rounds, float factor, float addend, float *
         }
     }
 }
-#else
-typedef int hy3d__no_peak_avx2; /* a translation unit must not be empty */
 #endif

@@ -104,6 +104,4 @@ TARGET void hy3d_raster_row_f32__avx2(size_t n, const int32_t *face, const float
         out[3 * i + 2] = face[i] != 0 ? c[i] : 0.0F;
     }
 }
-#else
-typedef int hy3d__no_raster_avx2; /* a translation unit must not be empty */
 #endif

@@ -104,6 +104,4 @@ TARGET void hy3d_raster_row_f32__avx512(size_t n, const int32_t *face, const flo
         }
     }
 }
-#else
-typedef int hy3d__no_raster_avx512; /* a translation unit must not be empty */
 #endif

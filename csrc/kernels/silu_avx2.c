@@ -61,6 +61,4 @@ AVX2 void hy3d_affine_silu_lanes_f32__avx2(size_t n, const float *scale, const f
         _mm256_storeu_ps(x + 8 * i, affine_silu(from, scales[i % 2], shifts[i % 2], silu));
     }
 }
-#else
-typedef int hy3d__no_silu_avx2; /* a translation unit must not be empty */
 #endif

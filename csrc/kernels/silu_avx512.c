@@ -63,6 +63,4 @@ AVX512 void hy3d_affine_silu_lanes_f32__avx512(size_t n, const float *scale, con
         _mm512_storeu_ps(x + 16 * i, v);
     }
 }
-#else
-typedef int hy3d__no_silu_avx512; /* a translation unit must not be empty */
 #endif

@@ -87,6 +87,4 @@ AVX2 void hy3d_from_lanes_f32__avx2(size_t n, const float *src, float *dst, size
     }
     hy3d_from_lanes_f32__ref(n - i, src + 16 * i, dst + i, pitch);
 }
-#else
-typedef int hy3d__no_transpose_avx2; /* a translation unit must not be empty */
 #endif

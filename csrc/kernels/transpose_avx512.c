@@ -87,6 +87,4 @@ AVX512 void hy3d_from_lanes_f32__avx512(size_t n, const float *src, float *dst, 
     }
     hy3d_from_lanes_f32__ref(n - i, src + 16 * i, dst + i, pitch);
 }
-#else
-typedef int hy3d__no_transpose_avx512; /* a translation unit must not be empty */
 #endif

@@ -18,6 +18,4 @@ typedef __m256 vec;
 #define V_FNMA(a, b, c) _mm256_fnmadd_ps(a, b, c)
 
 #include "kernels/winograd_lanes.h"
-#else
-typedef int hy3d__no_winograd_avx2; /* a translation unit must not be empty */
 #endif

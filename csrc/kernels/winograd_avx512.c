@@ -18,6 +18,4 @@ typedef __m512 vec;
 #define V_FNMA(a, b, c) _mm512_fnmadd_ps(a, b, c)
 
 #include "kernels/winograd_lanes.h"
-#else
-typedef int hy3d__no_winograd_avx512; /* a translation unit must not be empty */
 #endif

@@ -1,4 +1,4 @@
-/* CancelFlag: the C core's cancel flag as a Python object. */
+/* What stops a call: CancelFlag, the C core's cancel flag as a Python object, and signals. */
 #include "python/core.h"
 
 typedef struct cancel_object {
@@ -134,4 +134,47 @@ bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d
     }
     *out = cast(value)->flag;
     return true;
+}
+
+int hy3d_py_find_main_thread(hy3d_py_state *state)
+{
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        return 0; /* signals are the first interpreter's */
+    }
+    PyObject *const module = PyImport_ImportModule("threading");
+    PyObject *const thread = module == NULL ? NULL : PyObject_CallMethod(module, "main_thread", NULL);
+    PyObject *const number = thread == NULL ? NULL : PyObject_GetAttrString(thread, "ident");
+    if (number != NULL) {
+        state->main_thread = PyLong_AsUnsignedLong(number);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(thread);
+    Py_XDECREF(module);
+    return PyErr_Occurred() == NULL ? 0 : -1;
+}
+
+static bool run_handlers(void *argument)
+{
+    hy3d_py_compute *const compute = argument;
+    PyEval_RestoreThread(compute->thread);
+    const bool raised = PyErr_CheckSignals() != 0;
+    compute->thread = PyEval_SaveThread(); /* the exception stays in it */
+    return raised;
+}
+
+/* Another thread must not ask: handlers never run there, and one that wants the GIL while Python
+ * ends is ended in the midst of its call. */
+const hy3d_cancel *hy3d_py_compute_begin(hy3d_py_compute *compute, const hy3d_py_state *state,
+                                         const hy3d_cancel *flag)
+{
+    compute->polls = PyThread_get_thread_ident() == state->main_thread;
+    compute->thread = PyEval_SaveThread();
+    return compute->polls ? hy3d_cancel_polling(&compute->memory, flag, run_handlers, compute)
+                          : flag;
+}
+
+hy3d_status hy3d_py_compute_end(hy3d_py_compute *compute, hy3d_status status)
+{
+    PyEval_RestoreThread(compute->thread);
+    return compute->polls && PyErr_Occurred() != NULL ? HY3D_ERR_CANCELLED : status;
 }

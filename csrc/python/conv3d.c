@@ -111,9 +111,10 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
     Py_INCREF(prepared);
     const bool acquired = hy3d_py_conv_acquire(state, &o, &conv);
     if (acquired) {
-        Py_BEGIN_ALLOW_THREADS
+        hy3d_py_compute compute;
+        task.cancel = hy3d_py_compute_begin(&compute, state, task.cancel);
         run_job(&task);
-        Py_END_ALLOW_THREADS
+        task.status = hy3d_py_compute_end(&compute, task.status);
         if (task.status == HY3D_OK) {
             result = Py_BuildValue("(sIn)", task.strategy, (unsigned int)task.threads,
                                    (Py_ssize_t)task.workspace_bytes);

@@ -24,6 +24,7 @@ typedef struct hy3d_py_state {
     PyObject *prepared_type; /* PreparedWeights */
     PyObject *schedule_type; /* Schedule */
     PyObject *program_type;  /* Program */
+    unsigned long main_thread; /* Python runs the handlers of signals there; 0: not in this one */
     hy3d__fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
 
@@ -68,6 +69,22 @@ bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value);
 /* cancel.c: None gives NULL. */
 int hy3d_py_cancel_register(PyObject *module, hy3d_py_state *state);
 bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d_cancel **out);
+/* The thread whose calls can be interrupted by signals, into the state. */
+int hy3d_py_find_main_thread(hy3d_py_state *state);
+
+/* cancel.c: in place of Py_BEGIN_ALLOW_THREADS and its end where the core computes. In the main
+ * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that raises
+ * (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
+typedef struct hy3d_py_compute {
+    PyThreadState *thread;
+    hy3d_cancel_memory memory;
+    bool polls;
+} hy3d_py_compute;
+const hy3d_cancel *hy3d_py_compute_begin(hy3d_py_compute *compute, const hy3d_py_state *state,
+                                         const hy3d_cancel *flag);
+/* The core's status, or HY3D_ERR_CANCELLED with the handler's exception set, which hy3d_py_raise
+ * then leaves alone. */
+hy3d_status hy3d_py_compute_end(hy3d_py_compute *compute, hy3d_status status);
 
 /* prepared.c */
 int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);

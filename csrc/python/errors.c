@@ -55,6 +55,9 @@ bool hy3d_py_may_skip(void)
 PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const char *format, ...)
 {
     PyObject *text;
+    if (status == HY3D_ERR_CANCELLED && PyErr_Occurred() != NULL) {
+        return NULL; /* by a handler of a signal, which raised it */
+    }
     /* Callers' sentences are about arguments and memory, and no thread is any of these. */
     if (format == NULL || status == HY3D_ERR_THREAD) {
         text = PyUnicode_FromString(hy3d_status_text(status));

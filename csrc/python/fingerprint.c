@@ -29,12 +29,13 @@ PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs
         words[2 + 2 * i] = view.tensor.size[i];
         words[3 + 2 * i] = view.tensor.size[i] > 1 ? view.tensor.stride[i] : 0;
     }
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d__fingerprint(state->context, &state->fingerprint_keys, first, bytes, words,
-                               sizeof words / sizeof words[0],
-                               count > UINT32_MAX ? UINT32_MAX : (uint32_t)count, value);
-    Py_END_ALLOW_THREADS
+    hy3d_py_compute compute;
+    const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, NULL);
+    hy3d_status status = hy3d__fingerprint(state->context, &state->fingerprint_keys, first, bytes,
+                                           words, sizeof words / sizeof words[0],
+                                           count > UINT32_MAX ? UINT32_MAX : (uint32_t)count,
+                                           cancel, value);
+    status = hy3d_py_compute_end(&compute, status);
     hy3d_py_view_release(&view);
     if (status != HY3D_OK) {
         return hy3d_py_raise(state, status, "No memory for the fingerprint of %zu bytes.", bytes);

@@ -24,16 +24,12 @@ static bool check(const hy3d_py_mesh_call *call)
 static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d_interpolate(call->state->context, flats[ATTRIBUTES].size[0],
-                              flats[ATTRIBUTES].size[1], flats[FACES].size[0],
-                              flats[FACE_INDEX].size[0], flats[ATTRIBUTES].data, flats[FACES].data,
-                              flats[FACE_INDEX].data, flats[BARYCENTRIC].data,
-                              (uint32_t)call->threads, call->cancel, &call->problem,
-                              flats[OUT].data);
-    Py_END_ALLOW_THREADS
-    return status;
+    return hy3d_interpolate(call->state->context, flats[ATTRIBUTES].size[0],
+                            flats[ATTRIBUTES].size[1], flats[FACES].size[0],
+                            flats[FACE_INDEX].size[0], flats[ATTRIBUTES].data, flats[FACES].data,
+                            flats[FACE_INDEX].data, flats[BARYCENTRIC].data,
+                            (uint32_t)call->threads, call->cancel, &call->problem,
+                            flats[OUT].data);
 }
 
 /* Pixels are looked at only where all faces are good. */

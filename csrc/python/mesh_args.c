@@ -74,7 +74,9 @@ bool hy3d_py_mesh_run(const hy3d_py_mesh_function *function, hy3d_py_mesh_call *
     call->count = function->count;
     bool good = acquire(call, objects, threads, cancel) && function->check(call);
     if (good) {
-        const hy3d_status status = function->run(call);
+        hy3d_py_compute compute;
+        call->cancel = hy3d_py_compute_begin(&compute, call->state, call->cancel);
+        const hy3d_status status = hy3d_py_compute_end(&compute, function->run(call));
         if (status != HY3D_OK) {
             function->explain(call, status);
             good = false;

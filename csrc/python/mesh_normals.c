@@ -20,14 +20,10 @@ static bool check(const hy3d_py_mesh_call *call)
 static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d_vertex_normals(call->state->context, flats[POSITIONS].size[0],
-                                 flats[FACES].size[0], flats[POSITIONS].data, flats[FACES].data,
-                                 (hy3d_normal_weighting)call->option, (uint32_t)call->threads,
-                                 call->cancel, &call->problem, flats[NORMALS].data);
-    Py_END_ALLOW_THREADS
-    return status;
+    return hy3d_vertex_normals(call->state->context, flats[POSITIONS].size[0],
+                               flats[FACES].size[0], flats[POSITIONS].data, flats[FACES].data,
+                               (hy3d_normal_weighting)call->option, (uint32_t)call->threads,
+                               call->cancel, &call->problem, flats[NORMALS].data);
 }
 
 static void explain(const hy3d_py_mesh_call *call, hy3d_status status)

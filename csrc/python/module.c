@@ -74,6 +74,9 @@ static int module_exec(PyObject *module)
 {
     hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d__fingerprint_keys_make(&state->fingerprint_keys);
+    if (hy3d_py_find_main_thread(state) != 0) {
+        return -1;
+    }
     state->error = hy3d_py_error_create();
     if (state->error == NULL || PyModule_AddObjectRef(module, "Hy3dError", state->error) != 0) {
         return -1;

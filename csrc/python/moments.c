@@ -77,10 +77,11 @@ PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kw
     const bool good = acquire_all(objects, views);
     hy3d_status status = HY3D_OK;
     if (good) {
-        Py_BEGIN_ALLOW_THREADS
+        hy3d_py_compute compute;
+        cancel = hy3d_py_compute_begin(&compute, state, cancel);
         status = hy3d_channel_moments(state->context, &views[X].tensor, (uint32_t)threads, cancel,
                                       views[MEAN].tensor.data, views[DEVIATIONS].tensor.data);
-        Py_END_ALLOW_THREADS
+        status = hy3d_py_compute_end(&compute, status);
     }
     Py_DECREF(cancel_object);
     for (int i = 0; i < VIEWS; i++) {

@@ -193,12 +193,13 @@ static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const
 /* The weights first: the collector shows the object to other threads as soon as it is there. */
 static PyObject *prepare(PyObject *module, const hy3d_py_state *state, job *task)
 {
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d_conv3d_weights_create(task->context, task->weight, task->format, task->threads,
-                                        task->cancel, &task->weights);
-    Py_END_ALLOW_THREADS
+    hy3d_py_compute compute;
+    const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, task->cancel);
+    hy3d_status status = hy3d_conv3d_weights_create(task->context, task->weight, task->format,
+                                                    task->threads, cancel, &task->weights);
+    status = hy3d_py_compute_end(&compute, status);
     if (status != HY3D_OK) {
+        hy3d_conv3d_weights_destroy(task->weights); /* interrupted after the last of the work */
         return raise_job(state, status, task);
     }
     void *const type = state->prepared_type;

@@ -40,13 +40,9 @@ static hy3d_status run(hy3d_py_mesh_call *call)
         .faces = flats[FACES].size[0],
         .num_threads = (uint32_t)call->threads,
     };
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d_rasterize(call->state->context, &desc, flats[CLIP].data, flats[FACES].data,
-                            flats[PRIOR].data, call->cancel, &call->problem,
-                            flats[FACE_INDEX].data, flats[BARYCENTRIC].data, flats[DEPTH].data);
-    Py_END_ALLOW_THREADS
-    return status;
+    return hy3d_rasterize(call->state->context, &desc, flats[CLIP].data, flats[FACES].data,
+                          flats[PRIOR].data, call->cancel, &call->problem,
+                          flats[FACE_INDEX].data, flats[BARYCENTRIC].data, flats[DEPTH].data);
 }
 
 static void explain(const hy3d_py_mesh_call *call, hy3d_status status)

@@ -46,13 +46,9 @@ static hy3d_status run(hy3d_py_mesh_call *call)
         .points = flats[UV].size[0],
         .num_threads = (uint32_t)call->threads,
     };
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = hy3d_scatter(call->state->context, &desc, flats[VALUES].data, flats[UV].data,
-                          flats[WEIGHTS].data, call->cancel, &call->problem, flats[TEXTURE].data,
-                          flats[TOTAL].data);
-    Py_END_ALLOW_THREADS
-    return status;
+    return hy3d_scatter(call->state->context, &desc, flats[VALUES].data, flats[UV].data,
+                        flats[WEIGHTS].data, call->cancel, &call->problem, flats[TEXTURE].data,
+                        flats[TOTAL].data);
 }
 
 static void explain(const hy3d_py_mesh_call *call, hy3d_status status)

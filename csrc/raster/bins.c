@@ -4,6 +4,8 @@
 #include "raster/checks.h"
 #include "raster/internal.h"
 
+#define LOOK 65536 /* faces between two looks at the cancel flag */
+
 static uint32_t *counts_of(const hy3d__raster_job *job, int64_t part)
 {
     return job->counts + part * (job->tiles + 1);
@@ -53,6 +55,9 @@ static hy3d_status count_grain(void *argument, int64_t part, uint32_t slot)
         counts[i] = 0;
     }
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
         int32_t corner[3];
         for (int k = 0; k < 3; k++) {
             corner[k] = hy3d__read_i32(job->triangles + 3 * i + k);
@@ -108,6 +113,9 @@ static hy3d_status put_grain(void *argument, int64_t part, uint32_t slot)
     uint32_t *const places = counts_of(job, part);
     (void)slot;
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
         if (job->bounds[i].left <= job->bounds[i].right) {
             put(job, (int32_t)i, job->bounds[i], places);
         }

@@ -7,7 +7,7 @@
 
 /* Chunks a thread, so that one which is late delays the others by little; and items that make a
  * chunk worth waking a thread. The order of the result depends on neither. */
-enum { CHUNKS_A_SLOT = 4, LEAST_CHUNK = 8192 };
+enum { CHUNKS_A_SLOT = 4, LEAST_CHUNK = 8192, LOOK = 1 << 16 };
 
 typedef struct sorting {
     hy3d__buckets *buckets;
@@ -17,13 +17,20 @@ typedef struct sorting {
     /* Rows of buckets->count: of each chunk where its places begin (at first how many they are),
      * one more for where the last chunk's end, and of each slot how far it has come. */
     int64_t *starts, *cursors;
+    const hy3d_cancel *cancel;
 } sorting;
 
-static void run_pass(const sorting *s, int64_t chunk, const hy3d__buckets_sink *sink)
+static hy3d_status run_pass(const sorting *s, int64_t chunk, const hy3d__buckets_sink *sink)
 {
     const int64_t begin = chunk * s->chunk;
     const int64_t end = s->items - begin < s->chunk ? s->items : begin + s->chunk;
-    s->pass(s->argument, begin, end, sink);
+    for (int64_t at = begin; at < end; at += LOOK) {
+        if (hy3d_cancel_requested(s->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
+        s->pass(s->argument, at, end - at < LOOK ? end : at + LOOK, sink);
+    }
+    return HY3D_OK;
 }
 
 static hy3d_status count_grain(void *argument, int64_t chunk, uint32_t slot)
@@ -33,8 +40,7 @@ static hy3d_status count_grain(void *argument, int64_t chunk, uint32_t slot)
     const hy3d__buckets_sink sink = {.count = count, .cursor = s->starts + chunk * count};
     (void)slot;
     memset(sink.cursor, 0, (size_t)count * sizeof *sink.cursor);
-    run_pass(s, chunk, &sink);
-    return HY3D_OK;
+    return run_pass(s, chunk, &sink);
 }
 
 static hy3d_status put_grain(void *argument, int64_t chunk, uint32_t slot)
@@ -47,13 +53,13 @@ static hy3d_status put_grain(void *argument, int64_t chunk, uint32_t slot)
                                      .end = start + count,
                                      .items = s->buckets->items};
     memcpy(sink.cursor, start, (size_t)count * sizeof *start);
-    run_pass(s, chunk, &sink);
+    const hy3d_status status = run_pass(s, chunk, &sink);
     for (int64_t b = 0; b < count; b++) {
         while (sink.cursor[b] < sink.end[b]) {
             sink.items[sink.cursor[b]++] = HY3D__NO_ITEM;
         }
     }
-    return HY3D_OK;
+    return status;
 }
 
 /* Counts become places: buckets in order, and in a bucket chunks in order. */
@@ -82,10 +88,9 @@ static hy3d_status get(hy3d_context *context, int64_t elements, size_t bytes, vo
     return hy3d_alloc(context, all, memory_out);
 }
 
-static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots,
-                        const hy3d_cancel *cancel)
+static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint32_t slots)
 {
-    hy3d_status status = hy3d__parallel_for(context, chunks, slots, cancel, count_grain, s);
+    hy3d_status status = hy3d__parallel_for(context, chunks, slots, s->cancel, count_grain, s);
     if (status != HY3D_OK) {
         return status;
     }
@@ -96,7 +101,7 @@ static hy3d_status sort(hy3d_context *context, sorting *s, int64_t chunks, uint3
         return status;
     }
     s->buckets->items = memory;
-    return hy3d__parallel_for(context, chunks, slots, cancel, put_grain, s);
+    return hy3d__parallel_for(context, chunks, slots, s->cancel, put_grain, s);
 }
 
 hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t count,
@@ -109,7 +114,8 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
                  .pass = pass,
                  .argument = argument,
                  .items = items,
-                 .chunk = items / parts + 1};
+                 .chunk = items / parts + 1,
+                 .cancel = cancel};
     const int64_t chunks = items / s.chunk + (items % s.chunk != 0);
     void *memory = NULL;
     *out = (hy3d__buckets){.count = count, .context = context};
@@ -124,7 +130,7 @@ hy3d_status hy3d__buckets_make(hy3d_context *context, int64_t items, int64_t cou
     }
     s.starts = memory;
     s.cursors = s.starts + (chunks + 1) * count;
-    status = sort(context, &s, chunks, slots, cancel);
+    status = sort(context, &s, chunks, slots);
     hy3d_free(context, s.starts);
     return status;
 }

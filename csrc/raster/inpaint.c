@@ -58,10 +58,13 @@ static int64_t texel_of(const inpaint_job *job, int64_t corner)
     return row * width + column;
 }
 
-static void look_at_texels(inpaint_job *job)
+static hy3d_status look_at_texels(inpaint_job *job)
 {
     const size_t channels = (size_t)job->desc->channels;
     for (int64_t corner = 0; corner < 3 * job->desc->faces; corner++) {
+        if (hy3d__inpaint_stops(job->cancel, corner)) {
+            return HY3D_ERR_CANCELLED;
+        }
         const int32_t vertex = job->triangles[corner];
         const int64_t texel = texel_of(job, corner);
         if (job->mask[texel] == 0) {
@@ -73,6 +76,7 @@ static void look_at_texels(inpaint_job *job)
         memcpy(job->colours + channels * (size_t)vertex, job->texture + channels * (size_t)texel,
                channels * sizeof(float));
     }
+    return HY3D_OK;
 }
 
 /* The mean of the successors' colours, beside the colours: a vertex may be its own successor.
@@ -122,12 +126,11 @@ static void smooth(inpaint_job *job, int32_t vertex)
  * are not taken back), so there are at most as many other rounds as open corners. */
 static hy3d_status fill(inpaint_job *job)
 {
-    enum { LOOK = 4096 };
     int64_t counter = 2, before = 0;
     while (counter > 0) {
         int64_t without = 0;
         for (int64_t i = 0; i < job->open_count; i++) {
-            if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            if (hy3d__inpaint_stops(job->cancel, i)) {
                 return HY3D_ERR_CANCELLED;
             }
             const int32_t vertex = job->open[i];
@@ -246,9 +249,11 @@ static hy3d_status run(hy3d_context *context, inpaint_job *job, const float *pos
     hy3d_status status = make_room(context, job);
     if (status == HY3D_OK) {
         keep_triangles(job);
-        look_at_texels(job);
+        status = look_at_texels(job);
+    }
+    if (status == HY3D_OK) {
         status = hy3d__inpaint_graph_make(context, job->desc->vertices, job->desc->faces, positions,
-                                          job->triangles, &job->graph);
+                                          job->triangles, job->cancel, &job->graph);
     }
     const int64_t before = job->coloured;
     if (status == HY3D_OK) {

@@ -40,7 +40,7 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
  * put down; so it stands one vertex on. */
 hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, int64_t faces,
                                      const float *positions, const int32_t *triangles,
-                                     hy3d__inpaint_graph *out)
+                                     const hy3d_cancel *cancel, hy3d__inpaint_graph *out)
 {
     *out = (hy3d__inpaint_graph){NULL, NULL, NULL, NULL};
     const hy3d_status status = make_room(context, vertices, faces, out);
@@ -50,12 +50,18 @@ hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, in
     int64_t *const first = out->first;
     memset(first, 0, (size_t)(vertices + 1) * sizeof *first);
     for (int64_t corner = 0; corner < 3 * faces; corner++) {
+        if (hy3d__inpaint_stops(cancel, corner)) {
+            return HY3D_ERR_CANCELLED;
+        }
         first[triangles[corner] + 1]++;
     }
     for (int64_t v = 0; v < vertices; v++) {
         first[v + 1] += first[v];
     }
     for (int64_t corner = 0; corner < 3 * faces; corner++) {
+        if (hy3d__inpaint_stops(cancel, corner)) {
+            return HY3D_ERR_CANCELLED;
+        }
         const int64_t start = corner - corner % 3;
         const int64_t after = start + (corner + 1) % 3, at = first[triangles[corner]]++;
         out->next[at] = triangles[after];

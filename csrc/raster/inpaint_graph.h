@@ -2,6 +2,7 @@
 #ifndef HY3D_RASTER_INPAINT_GRAPH_H
 #define HY3D_RASTER_INPAINT_GRAPH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "hy3d/context.h"
@@ -15,10 +16,17 @@ typedef struct hy3d__inpaint_graph {
     float *weight;
 } hy3d__inpaint_graph;
 
-/* Indices are in range. *out is to be destroyed whatever is returned: HY3D_ERR_OUT_OF_MEMORY. */
+/* Looks at a cancel flag each time in so many steps of a loop. */
+static inline bool hy3d__inpaint_stops(const hy3d_cancel *cancel, int64_t step)
+{
+    return step % 4096 == 0 && hy3d_cancel_requested(cancel);
+}
+
+/* Indices are in range. *out is to be destroyed whatever is returned: HY3D_ERR_OUT_OF_MEMORY,
+ * HY3D_ERR_CANCELLED. */
 hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, int64_t faces,
                                      const float *positions, const int32_t *triangles,
-                                     hy3d__inpaint_graph *out);
+                                     const hy3d_cancel *cancel, hy3d__inpaint_graph *out);
 void hy3d__inpaint_graph_destroy(hy3d_context *context, hy3d__inpaint_graph *graph);
 
 #endif

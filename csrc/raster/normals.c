@@ -11,7 +11,7 @@
 
 /* Sums of a run: 384 KiB, in L2 with room for positions; but at least so many runs, that a small
  * mesh has work for several threads. */
-enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16 };
+enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16, LOOK = 65536 };
 
 typedef struct normals_job {
     uint32_t vertices;
@@ -20,6 +20,7 @@ typedef struct normals_job {
     const int32_t *triangles;
     hy3d_normal_weighting weighting;
     float *normals;
+    const hy3d_cancel *cancel;
     hy3d__buckets buckets;
     double *sums; /* three a vertex of a run, for each slot */
 } normals_job;
@@ -105,6 +106,9 @@ static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
     double *const sums = job->sums + 3 * most * (int64_t)slot;
     memset(sums, 0, (size_t)(3 * n) * sizeof *sums);
     for (int64_t i = job->buckets.first[grain]; i < job->buckets.first[grain + 1]; i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return HY3D_ERR_CANCELLED; /* one run may have all faces */
+        }
         if (job->buckets.items[i] != HY3D__NO_ITEM) {
             add_face(job, job->buckets.items[i], first, n, sums);
         }
@@ -122,8 +126,7 @@ static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
     return HY3D_OK;
 }
 
-static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, uint32_t slots,
-                       const hy3d_cancel *cancel)
+static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, uint32_t slots)
 {
     job->shift = LEAST_SHIFT;
     while (job->shift < MOST_SHIFT && job->vertices >> job->shift > LEAST_RUNS) {
@@ -132,14 +135,15 @@ static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, u
     const int64_t runs = (int64_t)((job->vertices - 1) >> job->shift) + 1;
     slots = runs < (int64_t)slots ? (uint32_t)runs : slots;
     hy3d_status status =
-        hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots, cancel, &job->buckets);
+        hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots, job->cancel,
+                           &job->buckets);
     void *memory = NULL;
     if (status == HY3D_OK) {
         status = hy3d_workspace_take(context, (3 * sizeof(double) << job->shift) * slots, &memory);
     }
     if (status == HY3D_OK) {
         job->sums = memory;
-        status = hy3d__parallel_for(context, runs, slots, cancel, normals_grain, job);
+        status = hy3d__parallel_for(context, runs, slots, job->cancel, normals_grain, job);
     }
     hy3d_workspace_give(context, memory);
     hy3d__buckets_destroy(&job->buckets);
@@ -177,6 +181,7 @@ hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t
                        .positions = positions,
                        .triangles = triangles,
                        .weighting = weighting,
-                       .normals = normals};
-    return run(context, &job, faces, slots, cancel);
+                       .normals = normals,
+                       .cancel = cancel};
+    return run(context, &job, faces, slots);
 }

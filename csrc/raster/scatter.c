@@ -15,12 +15,13 @@
 
 /* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands,
  * that a small texture has work for several threads. */
-enum { BAND_SUMS = 65536, LEAST_BANDS = 16 };
+enum { BAND_SUMS = 65536, LEAST_BANDS = 16, LOOK = 65536 };
 
 typedef struct scatter_job {
     const hy3d_scatter_desc *desc;
     const float *values, *uv, *weights;
     float *texture, *total;
+    const hy3d_cancel *cancel;
     int shift; /* a band has 2^shift rows */
     int64_t band_sums;
     hy3d__buckets buckets;
@@ -98,11 +99,15 @@ INLINE void add_row(const float *value, int64_t channels, const target *to, doub
     }
 }
 
+/* Stops early once it is cancelled: one band may have all points. */
 INLINE void add_points(const scatter_job *job, int64_t channels, int64_t band, double *sums)
 {
     const int64_t pitch = job->desc->width * (channels + 1), top = band << job->shift;
     const int64_t rows = (int64_t)1 << job->shift;
     for (int64_t i = job->buckets.first[band]; i < job->buckets.first[band + 1]; i++) {
+        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+            return;
+        }
         const int64_t point = job->buckets.items[i];
         const float *const value = job->values + channels * point;
         target to;
@@ -148,6 +153,9 @@ static hy3d_status scatter_grain(void *argument, int64_t band, uint32_t slot)
     } else {
         add_points(job, channels, band, sums);
     }
+    if (hy3d_cancel_requested(job->cancel)) {
+        return HY3D_ERR_CANCELLED;
+    }
     for (int64_t row = 0; row < left && row < (int64_t)1 << job->shift; row++) {
         store_row(job, top + row, sums + row * pitch);
     }
@@ -192,8 +200,7 @@ static hy3d_status check_values(hy3d_context *context, const scatter_job *job, u
     return status;
 }
 
-static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
-                       const hy3d_cancel *cancel)
+static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots)
 {
     const int64_t height = job->desc->height, pitch = job->desc->width * (job->desc->channels + 1);
     const int64_t fit = pitch < BAND_SUMS ? BAND_SUMS / pitch : 1;
@@ -206,7 +213,7 @@ static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
     const int64_t bands = ((height - 1) >> job->shift) + 1;
     slots = bands < (int64_t)slots ? (uint32_t)bands : slots;
     hy3d_status status = hy3d__buckets_make(context, job->desc->points, bands, bucket_pass, job,
-                                            slots, cancel, &job->buckets);
+                                            slots, job->cancel, &job->buckets);
     void *memory = NULL;
     if (status == HY3D_OK) {
         size_t bytes;
@@ -216,7 +223,7 @@ static hy3d_status run(hy3d_context *context, scatter_job *job, uint32_t slots,
     }
     if (status == HY3D_OK) {
         job->sums = memory;
-        status = hy3d__parallel_for(context, bands, slots, cancel, scatter_grain, job);
+        status = hy3d__parallel_for(context, bands, slots, job->cancel, scatter_grain, job);
     }
     hy3d_workspace_give(context, memory);
     hy3d__buckets_destroy(&job->buckets);
@@ -244,9 +251,10 @@ hy3d_status hy3d_scatter(hy3d_context *context, const hy3d_scatter_desc *desc, c
                        .values = values,
                        .uv = uv,
                        .weights = weights,
+                       .cancel = cancel,
                        .texture = texture,
                        .total = total};
     const uint32_t slots = hy3d__slots(context, desc->num_threads);
     status = check_values(context, &job, slots, cancel, problem_out);
-    return status == HY3D_OK ? run(context, &job, slots, cancel) : status;
+    return status == HY3D_OK ? run(context, &job, slots) : status;
 }

@@ -8,6 +8,7 @@
 
 /* Pixels a side that an odd face is asked about together: most of them are long and thin. */
 #define ODD_BLOCK 8
+#define LOOK 64 /* batches between two looks at the cancel flag */
 
 typedef struct tile_state {
     hy3d__raster_tile tile;
@@ -199,7 +200,7 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
     face_lists lists = {job->entries + job->starts[number], job->entries + job->starts[number + 1],
                         job->large, job->large + job->large_count};
     hy3d__raster_box boxes[HY3D__FACES];
-    size_t n = 0;
+    size_t n = 0, batches = 0;
     tile->x = (int32_t)(number % job->tiles_across * HY3D__TILE);
     tile->y = (int32_t)(number / job->tiles_across * HY3D__TILE);
     tile->prior_pitch = job->desc->width;
@@ -210,6 +211,9 @@ static hy3d_status tile_grain(void *argument, int64_t number, uint32_t slot)
         if (++n == HY3D__FACES) {
             draw_batch(job, state, n, boxes);
             n = 0;
+            if (++batches % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+                return HY3D_ERR_CANCELLED; /* one tile may have all faces */
+            }
         }
     }
     if (n > 0) {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _PATIENCE_SECONDS = 1.0  # for Python to come back from a library's call
+_SECOND_SECONDS = 0.1  # for the second signal's own call of the handler
 INTERRUPTED = 130
 
 
@@ -42,8 +45,8 @@ class _Stopping:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.event = threading.Event()
         self._say = say
+        self._handled_once = threading.Event()
         self._raised = threading.Event()
-        self._handled = 0
 
     def _first(self) -> None:
         """By whichever of the two sees it first; both may, then it is said twice at worst."""
@@ -52,12 +55,13 @@ class _Stopping:
             self._say("stopping after the part that is being computed; Ctrl-C again stops at once")
 
     def handle(self, _signal: int, _frame: object) -> None:
-        """By Python, in the main thread."""
-        self._handled += 1
-        if self._handled > 1:
+        """By Python, in the main thread. Of two signals that come before it, it is told once."""
+        if not self._handled_once.is_set():
+            self._first()
+            self._handled_once.set()
+        elif not self._raised.is_set():  # what comes after it is the watcher's
             self._raised.set()
             raise KeyboardInterrupt
-        self._first()
 
     def watch(self, reader: socket.socket) -> None:
         """In a thread: what the signals write when they come."""
@@ -65,10 +69,25 @@ class _Stopping:
             count = 0
             while data := reader.recv(64):
                 count += data.count(bytes([signal.SIGINT]))
-                if count == 1:
+                if count > 0:
                     self._first()
-                elif (count == 2 and not self._raised.wait(_PATIENCE_SECONDS)) or count > 2:
+                if count == 2:
+                    count -= self._second()
+                if count > 2:
                     self._end()
+
+    def _second(self) -> int:
+        """Sees to it that the handler raises, or ends the process. Returns how many signals of its
+        own the watcher is going to read."""
+        ours = 0
+        began = time.monotonic()
+        if self._handled_once.wait(_PATIENCE_SECONDS) and not self._raised.wait(_SECOND_SECONDS):
+            ours = 1  # two signals were one to Python: once more
+            _thread.interrupt_main(signal.SIGINT)
+        left = _PATIENCE_SECONDS - (time.monotonic() - began)
+        if not self._raised.wait(max(left, 0)):
+            self._end()
+        return ours
 
     def _end(self) -> None:
         self._say("stopped at once")

@@ -92,6 +92,23 @@ HY3D_API void hy3d_cancel_reset(hy3d_cancel *cancel);
 /* cancel may be NULL: never requested. */
 HY3D_API bool hy3d_cancel_requested(const hy3d_cancel *cancel);
 
+/* Asks the host, in the midst of a call, whether to go on: true cancels the call. */
+typedef bool (*hy3d_poll_fn)(void *argument);
+/* Room for one flag. */
+typedef union hy3d_cancel_memory {
+    void *alignment;
+    int64_t number;
+    unsigned char bytes[64];
+} hy3d_cancel_memory;
+/* Makes a flag in `memory` (on the caller's stack, say); there is nothing to destroy. It is requested
+ * where `parent` is (NULL: there is none), by hy3d_cancel_request, and for good once poll(argument)
+ * has said true. Only the thread that made the flag polls, whenever it looks at it: first after 50 ms,
+ * then every 50 ms. The library holds no lock meanwhile, so poll may call it; threads that help go
+ * on. Not for a process forked after it was made. */
+HY3D_API const hy3d_cancel *hy3d_cancel_polling(hy3d_cancel_memory *memory,
+                                                const hy3d_cancel *parent, hy3d_poll_fn poll,
+                                                void *argument);
+
 HY3D_END_DECLS
 
 #endif

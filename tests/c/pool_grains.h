@@ -49,8 +49,9 @@ typedef struct caller {
 /* A thread's body; argument: a caller. Fifty calls, every second one with a failing grain. */
 void *call_often(void *argument);
 
-/* parallel_overlap.c and parallel_manner.c, for the suite of the pool. */
+/* parallel_overlap.c, parallel_manner.c and parallel_poll.c, for the suite of the pool. */
 TCase *hy3d_parallel_overlap_case(void);
 TCase *hy3d_parallel_manner_case(void);
+TCase *hy3d_parallel_poll_case(void);
 
 #endif

@@ -86,7 +86,7 @@ START_TEST(test_every_length_and_thread_count_gives_the_value_of_the_definition)
             const size_t count = (i + t) % (COUNT_OF(words) + 1);
             uint64_t value[2];
             ck_assert_ok(hy3d__fingerprint(context, &keys, data, lengths[i], words, count,
-                                           threads[t], value));
+                                           threads[t], NULL, value));
             ck_assert_uint_eq(value[0], slow(&keys, data, lengths[i], words, count, 0));
             ck_assert_uint_eq(value[1], slow(&keys, data, lengths[i], words, count, 1));
         }
@@ -108,7 +108,7 @@ START_TEST(test_extreme_bytes_give_the_value_of_the_definition)
     for (size_t i = 0; i < COUNT_OF(fills); i++) {
         memset(data, fills[i], MOST);
         uint64_t value[2];
-        ck_assert_ok(hy3d__fingerprint(context, &keys, data, CHUNK + 3, NULL, 0, 0, value));
+        ck_assert_ok(hy3d__fingerprint(context, &keys, data, CHUNK + 3, NULL, 0, 0, NULL, value));
         ck_assert_uint_eq(value[0], slow(&keys, data, CHUNK + 3, NULL, 0, 0));
         ck_assert_uint_eq(value[1], slow(&keys, data, CHUNK + 3, NULL, 0, 1));
     }
@@ -127,21 +127,21 @@ START_TEST(test_each_changed_bit_length_and_word_changes_the_fingerprint)
     const size_t bytes = CHUNK + 100;
     int64_t word = 5;
     uint64_t before[2], after[2];
-    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, before));
+    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, NULL, before));
     for (int round = 0; round < 100; round++) {
         const size_t at = (size_t)test_between(&random, 0, (int64_t)bytes - 1);
         const unsigned char bit = (unsigned char)(1U << test_between(&random, 0, 7));
         data[at] ^= bit;
-        ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, after));
+        ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, NULL, after));
         ck_assert_msg(after[0] != before[0] && after[1] != before[1], "byte %zu", at);
         data[at] ^= bit;
     }
     memset(data + bytes - 4, 0, 4); /* zeros at the end differ from nothing there */
-    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, before));
-    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes - 4, &word, 1, 0, after));
+    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, NULL, before));
+    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes - 4, &word, 1, 0, NULL, after));
     ck_assert(after[0] != before[0] && after[1] != before[1]);
     word = 6;
-    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, after));
+    ck_assert_ok(hy3d__fingerprint(context, &keys, data, bytes, &word, 1, 0, NULL, after));
     ck_assert(after[0] != before[0] && after[1] != before[1]);
     free(data);
     hy3d_context_destroy(context);
@@ -157,7 +157,7 @@ static hy3d_status take_one(hy3d_context *context, void *argument)
 {
     const sweep *const of = argument;
     uint64_t value[2];
-    return hy3d__fingerprint(context, of->keys, of->data, MOST, NULL, 0, 0, value);
+    return hy3d__fingerprint(context, of->keys, of->data, MOST, NULL, 0, 0, NULL, value);
 }
 
 START_TEST(test_a_fingerprint_survives_every_allocation_failing)

@@ -235,7 +235,7 @@ static hy3d_status count_blocked(void *argument, int64_t grain, uint32_t slot)
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, NULL, &mask);
     /* Slot 0 is the caller, whose mask is the host's business. */
-    if (slot != 0 && !sigismember(&mask, SIGINT)) {
+    if (slot != 0 && (!sigismember(&mask, SIGINT) || sigismember(&mask, SIGSEGV))) {
         return HY3D_ERR_THREAD;
     }
     return meet(argument, grain, slot);
@@ -340,5 +340,6 @@ Suite *hy3d_parallel_suite(void)
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_parallel_overlap_case());
     suite_add_tcase(suite, hy3d_parallel_manner_case());
+    suite_add_tcase(suite, hy3d_parallel_poll_case());
     return suite;
 }

@@ -30,6 +30,28 @@ PYTHON = HEAD + (
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
+# In the midst of one convolution of the C core, which takes minutes.
+CORE = (
+    "import torch\n"
+    "from hy3d_rocm import _core\n" + HEAD +
+    "    x, weight = torch.ones(1, 512, 65, 192, 192), torch.ones(512, 512, 3, 3, 3)\n"
+    "    out, one = torch.empty_like(x), (1, 1, 1)\n"
+    "    try:\n"
+    "        say('computes')\n"
+    "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1)\n"
+    "    except KeyboardInterrupt:\n"
+    "        say('put in order'); sys.exit(3)\n"
+)
+# A call of half a second that does not look at signals: of two in it, Python sees one.
+DEAF = HEAD + (
+    "    began = time.perf_counter(); hashlib.pbkdf2_hmac('sha256', b'', b'', 200_000)\n"
+    "    steps = int(200_000 * 0.5 / (time.perf_counter() - began))\n"
+    "    try:\n"
+    "        say('computes'); hashlib.pbkdf2_hmac('sha256', b'', b'', steps)\n"
+    "        while True: time.sleep(0.01)\n"
+    "    except KeyboardInterrupt:\n"
+    "        say('put in order'); sys.exit(3)\n"
+)
 ONCE = HEAD + "    cancel.wait(60)\nsay('in order')\nsys.exit(4)\n"
 
 
@@ -69,6 +91,43 @@ def test_ctrl_c_again_stops_at_once(code: str, times: int, exit_code: int, last:
         assert child.returncode == exit_code, told
         assert told.splitlines()[-1] == last
         assert time.monotonic() - began < 30
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+def test_the_second_ctrl_c_stops_a_convolution_at_once() -> None:
+    pytest.importorskip("hy3d_rocm._core")
+    child = begin(CORE)
+    try:
+        assert child.stderr.readline() == "computes\n"
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        assert "Ctrl-C again stops at once" in child.stderr.readline()
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        assert child.stderr.readline() == "put in order\n"
+        assert time.monotonic() - began < 0.9  # the watcher ends the process after one second
+        assert child.wait(timeout=60) == 3
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+def test_two_signals_that_python_sees_as_one_are_two() -> None:
+    child = begin(DEAF)
+    try:
+        assert child.stderr.readline() == "computes\n"
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        told = child.stderr.read()
+        assert child.wait(timeout=60) == 3, told
+        assert told.splitlines()[-1] == "put in order"
     finally:
         child.kill()
         child.wait()

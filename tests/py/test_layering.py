@@ -32,7 +32,8 @@ SINGLE_OWNERS = [
     (r"\b_WIN32\b", OS),
     # Through the system's door: memory is counted, threads are the pool's.
     (r"\bhy3d__memory_\w+\s*\(", f"csrc/base/alloc.c {OS}"),
-    (r"\bhy3d__thread_\w+\s*\(", f"csrc/base/parallel.c {OS}"),
+    (r"\bhy3d__thread_(start|join)\s*\(", f"csrc/base/parallel.c {OS}"),
+    (r"\bhy3d__thread_\w+\s*\(", f"csrc/base/parallel.c csrc/base/cancel.c {OS}"),
     (r"\bhy3d__library_\w+\s*\(", f"csrc/base/blas.c {OS}"),
     (r"__builtin_cpu_supports|<cpuid\.h>|\b__get_cpuid", "csrc/base/cpu.c"),
     (r"\bDLManagedTensor\b", "csrc/python/view.c"),

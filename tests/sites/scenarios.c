@@ -185,7 +185,7 @@ static hy3d_status fingerprint(hy3d_context *context, const scenario *self)
     static hy3d__fingerprint_keys keys;
     const meshes *const m = self->argument;
     hy3d__fingerprint_keys_make(&keys);
-    return hy3d__fingerprint(context, &keys, m, sizeof *m, NULL, 0, 2,
+    return hy3d__fingerprint(context, &keys, m, sizeof *m, NULL, 0, 2, NULL,
                              (uint64_t *)(void *)self->result);
 }
 
