@@ -44,7 +44,7 @@ def once(weight: Any, ready: Any = None, x: Any = X, **options: Any) -> torch.Te
     out = torch.full(x.shape, float("nan"), dtype=x.dtype)
     words = {"accuracy": "fast", **options}
     _core.conv3d(
-        x, weight, None, out, ONE, ONE, ONE, ONE, "zeros", 1, 2, 0, prepared=ready, **words
+        x, weight, None, out, ONE, ONE, ONE, ONE, "zeros", 1, 2, prepared=ready, **words
     )
     return out
 
