@@ -43,9 +43,7 @@ def parameter(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Parameter
 def once(weight: Any, ready: Any = None, x: Any = X, **options: Any) -> torch.Tensor:
     out = torch.full(x.shape, float("nan"), dtype=x.dtype)
     words = {"accuracy": "fast", **options}
-    _core.conv3d(
-        x, weight, None, out, ONE, ONE, ONE, ONE, "zeros", 1, 2, prepared=ready, **words
-    )
+    _core.conv3d(x, weight, None, out, ONE, ONE, ONE, ONE, "zeros", 1, 2, prepared=ready, **words)
     return out
 
 

@@ -33,8 +33,9 @@ PYTHON = HEAD + (
 # In the midst of one convolution of the C core, which takes minutes.
 CORE = (
     "import torch\n"
-    "from hy3d_rocm import _core\n" + HEAD +
-    "    x, weight = torch.ones(1, 512, 65, 192, 192), torch.ones(512, 512, 3, 3, 3)\n"
+    "from hy3d_rocm import _core\n"
+    + HEAD
+    + "    x, weight = torch.ones(1, 512, 65, 192, 192), torch.ones(512, 512, 3, 3, 3)\n"
     "    out, one = torch.empty_like(x), (1, 1, 1)\n"
     "    try:\n"
     "        say('computes')\n"
