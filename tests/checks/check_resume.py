@@ -35,7 +35,7 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 SEGMENT_FRAMES = 4  # instead of 32: more borders in a video that is decoded in a second
-LATENT_FRAMES = 9  # 33 frames; a decode in chunks goes on in the middle of 35 or more (restart.py)
+LATENT_FRAMES = 9  # 33 frames; a decode in chunks goes on in the middle of 35 or more (graph.py)
 PATIENCE_SECONDS = 300.0
 
 

@@ -86,7 +86,6 @@ GROUPS = (
     Group(
         "decode",
         {
-            "hy3d_rocm/decode/failures.py": ("test_backend_rules.py", "test_decode_ladder.py"),
             "hy3d_rocm/decode/faults.py": ("test_backend_rules.py", "test_decode_ladder.py"),
             "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
             "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),

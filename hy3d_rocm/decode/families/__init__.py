@@ -109,6 +109,8 @@ def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> Stru
         try:
             view = view_of(modules)
         except (StrangeModuleError, AttributeError, ValueError) as error:
+            if not hasattr(modules, "decoder"):  # it looks like no VAE at all
+                raise
             raise TypeError(
                 f"the {name} looks like a VAE under its authors' names, but {error}: call the "
                 "VAE's own decode under hy3d_rocm.protect()"
