@@ -163,7 +163,7 @@ def test_the_logs_line_says_nothing_twice() -> None:
     plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB, prepared_bytes=GB)))
     assert plan.line() == (
         "cpu, planned peak 2.00 GB of 8.00 GB; 1.00 GB of prepared weights come on top, which make "
-        "it faster and stay for the next decode until memory is asked for: 2.00 GB at the peak"
+        "it faster and stay for the next time until memory is asked for: 2.00 GB at the peak"
     )
 
 

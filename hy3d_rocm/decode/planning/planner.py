@@ -274,7 +274,7 @@ def _prepared_words(plan: Plan) -> str:
         return ""
     return (
         f"{size_text(plan.prepared_bytes, 2)} of prepared weights come on top, which make it faster"
-        f" and stay for the next decode until memory is asked for: {plan.peak.text()} at the peak."
+        f" and stay for the next time until memory is asked for: {plan.peak.text()} at the peak."
     )
 
 
