@@ -106,7 +106,7 @@ def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak()
     assert (plan.peak.device_bytes, plan.peak.host_bytes) == (0, 16 * GB)
     assert plan.reason.endswith(
         " 6.00 GB of prepared weights come on top, which make it faster and stay for the next "
-        "decode until memory is asked for: 16.00 GB on the host at the peak."
+        "time until memory is asked for: 16.00 GB on the host at the peak."
     )
 
 
