@@ -239,6 +239,8 @@ INTERRUPTIBLE = """
 calls = samples(long=True)
 name = list(calls)[int(sys.argv[1]) % len(calls)]
 flag, ended, finished = _core.CancelFlag(), [], threading.Event()
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts with "&"
 def work():
     try:
         while True:
