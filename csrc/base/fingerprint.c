@@ -126,8 +126,7 @@ hy3d_status hy3d__fingerprint(hy3d_context *context, const hy3d__fingerprint_key
                               uint64_t value_out[2])
 {
     const size_t chunks = bytes / CHUNK_BYTES + (bytes % CHUNK_BYTES != 0 ? 1 : 0);
-    const uint32_t most = hy3d_context_max_threads(context);
-    const uint32_t slots = num_threads == 0 || num_threads > most ? most : num_threads;
+    const uint32_t slots = hy3d__slots(context, num_threads);
     job task = {.keys = keys, .data = data, .bytes = bytes};
     void *memory = NULL;
 

@@ -29,8 +29,7 @@ hy3d_status hy3d_peak_run(hy3d_context *context, uint32_t num_threads, int64_t r
     if (context == NULL || flops_out == NULL || rounds < 1 || rounds > INT64_C(1) << 22) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    const uint32_t most = hy3d_context_max_threads(context);
-    const uint32_t threads = num_threads == 0 || num_threads > most ? most : num_threads;
+    const uint32_t threads = hy3d__slots(context, num_threads);
     burn job = {hy3d__kernels_for((int)hy3d_context_cpu_level(context)), (size_t)rounds};
     const int64_t grains = (int64_t)GRAINS * threads;
     const hy3d_status status =

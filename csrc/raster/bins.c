@@ -4,8 +4,6 @@
 #include "raster/checks.h"
 #include "raster/internal.h"
 
-#define LOOK 65536 /* faces between two looks at the cancel flag */
-
 static uint32_t *counts_of(const hy3d__raster_job *job, int64_t part)
 {
     return job->counts + part * (job->tiles + 1);
@@ -55,7 +53,7 @@ static hy3d_status count_grain(void *argument, int64_t part, uint32_t slot)
         counts[i] = 0;
     }
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
-        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+        if (hy3d__raster_stops(job->cancel, i)) {
             return HY3D_ERR_CANCELLED;
         }
         int32_t corner[3];
@@ -113,7 +111,7 @@ static hy3d_status put_grain(void *argument, int64_t part, uint32_t slot)
     uint32_t *const places = counts_of(job, part);
     (void)slot;
     for (int64_t i = first_of(job, part); i < first_of(job, part + 1); i++) {
-        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+        if (hy3d__raster_stops(job->cancel, i)) {
             return HY3D_ERR_CANCELLED;
         }
         if (job->bounds[i].left <= job->bounds[i].right) {

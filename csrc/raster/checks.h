@@ -10,6 +10,12 @@
 
 #define HY3D__RASTER_MOST_INDEX INT32_MAX
 
+/* Looks at a cancel flag each time in so many steps of a loop. */
+static inline bool hy3d__raster_stops(const hy3d_cancel *cancel, int64_t step)
+{
+    return step % 4096 == 0 && hy3d_cancel_requested(cancel);
+}
+
 /* Whether a dense array of a times b elements of 4 bytes has an address for each. */
 bool hy3d__raster_fits(int64_t a, int64_t b);
 

@@ -62,7 +62,7 @@ static hy3d_status look_at_texels(inpaint_job *job)
 {
     const size_t channels = (size_t)job->desc->channels;
     for (int64_t corner = 0; corner < 3 * job->desc->faces; corner++) {
-        if (hy3d__inpaint_stops(job->cancel, corner)) {
+        if (hy3d__raster_stops(job->cancel, corner)) {
             return HY3D_ERR_CANCELLED;
         }
         const int32_t vertex = job->triangles[corner];
@@ -130,7 +130,7 @@ static hy3d_status fill(inpaint_job *job)
     while (counter > 0) {
         int64_t without = 0;
         for (int64_t i = 0; i < job->open_count; i++) {
-            if (hy3d__inpaint_stops(job->cancel, i)) {
+            if (hy3d__raster_stops(job->cancel, i)) {
                 return HY3D_ERR_CANCELLED;
             }
             const int32_t vertex = job->open[i];

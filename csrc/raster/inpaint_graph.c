@@ -1,4 +1,5 @@
 #include "raster/inpaint_graph.h"
+#include "raster/checks.h"
 
 #include <math.h>
 #include <string.h>
@@ -50,7 +51,7 @@ hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, in
     int64_t *const first = out->first;
     memset(first, 0, (size_t)(vertices + 1) * sizeof *first);
     for (int64_t corner = 0; corner < 3 * faces; corner++) {
-        if (hy3d__inpaint_stops(cancel, corner)) {
+        if (hy3d__raster_stops(cancel, corner)) {
             return HY3D_ERR_CANCELLED;
         }
         first[triangles[corner] + 1]++;
@@ -59,7 +60,7 @@ hy3d_status hy3d__inpaint_graph_make(hy3d_context *context, int64_t vertices, in
         first[v + 1] += first[v];
     }
     for (int64_t corner = 0; corner < 3 * faces; corner++) {
-        if (hy3d__inpaint_stops(cancel, corner)) {
+        if (hy3d__raster_stops(cancel, corner)) {
             return HY3D_ERR_CANCELLED;
         }
         const int64_t start = corner - corner % 3;

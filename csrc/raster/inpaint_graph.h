@@ -2,7 +2,6 @@
 #ifndef HY3D_RASTER_INPAINT_GRAPH_H
 #define HY3D_RASTER_INPAINT_GRAPH_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "hy3d/context.h"
@@ -15,12 +14,6 @@ typedef struct hy3d__inpaint_graph {
     int32_t *next, *before;
     float *weight;
 } hy3d__inpaint_graph;
-
-/* Looks at a cancel flag each time in so many steps of a loop. */
-static inline bool hy3d__inpaint_stops(const hy3d_cancel *cancel, int64_t step)
-{
-    return step % 4096 == 0 && hy3d_cancel_requested(cancel);
-}
 
 /* Indices are in range. *out is to be destroyed whatever is returned: HY3D_ERR_OUT_OF_MEMORY,
  * HY3D_ERR_CANCELLED. */

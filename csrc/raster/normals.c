@@ -11,7 +11,7 @@
 
 /* Sums of a run: 384 KiB, in L2 with room for positions; but at least so many runs, that a small
  * mesh has work for several threads. */
-enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16, LOOK = 65536 };
+enum { MOST_SHIFT = 14, LEAST_SHIFT = 10, LEAST_RUNS = 16 };
 
 typedef struct normals_job {
     uint32_t vertices;
@@ -106,7 +106,7 @@ static hy3d_status normals_grain(void *argument, int64_t grain, uint32_t slot)
     double *const sums = job->sums + 3 * most * (int64_t)slot;
     memset(sums, 0, (size_t)(3 * n) * sizeof *sums);
     for (int64_t i = job->buckets.first[grain]; i < job->buckets.first[grain + 1]; i++) {
-        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+        if (hy3d__raster_stops(job->cancel, i)) {
             return HY3D_ERR_CANCELLED; /* one run may have all faces */
         }
         if (job->buckets.items[i] != HY3D__NO_ITEM) {

@@ -15,7 +15,7 @@
 
 /* Sums of a band: 512 KiB, a quarter of what a core has in L2 today; but at least so many bands,
  * that a small texture has work for several threads. */
-enum { BAND_SUMS = 65536, LEAST_BANDS = 16, LOOK = 65536 };
+enum { BAND_SUMS = 65536, LEAST_BANDS = 16 };
 
 typedef struct scatter_job {
     const hy3d_scatter_desc *desc;
@@ -105,7 +105,7 @@ INLINE void add_points(const scatter_job *job, int64_t channels, int64_t band, d
     const int64_t pitch = job->desc->width * (channels + 1), top = band << job->shift;
     const int64_t rows = (int64_t)1 << job->shift;
     for (int64_t i = job->buckets.first[band]; i < job->buckets.first[band + 1]; i++) {
-        if (i % LOOK == 0 && hy3d_cancel_requested(job->cancel)) {
+        if (hy3d__raster_stops(job->cancel, i)) {
             return;
         }
         const int64_t point = job->buckets.items[i];

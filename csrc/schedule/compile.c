@@ -10,7 +10,7 @@
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
 /* Of a request: sums of a few of them stay within 63 bits. */
-#define MOST_OWN_BYTES (INT64_C(1) << 59)
+#define MOST_BYTES (INT64_C(1) << 59)
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -61,11 +61,10 @@ static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
 
 static bool right_request(const hy3d_schedule_request *r)
 {
-    const int64_t most = MOST_OWN_BYTES;
     const int64_t bytes[] = {r->result_bytes, r->kept_bytes, r->margin_bytes, r->device_budget,
                              r->host_budget};
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
-        if (bytes[i] < 0 || (i < 3 && bytes[i] > most)) {
+        if (bytes[i] < 0 || (i < 3 && bytes[i] > MOST_BYTES)) {
             return false;
         }
     }
@@ -74,7 +73,7 @@ static bool right_request(const hy3d_schedule_request *r)
                                           r->ranks <= HY3D__MAX_RANKS &&
                                           right_rate(r->link_bytes_per_second));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
-           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED && r->own_bytes <= most &&
+           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED && r->own_bytes <= MOST_BYTES &&
            (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
            right_ranks && r->statistic_passes >= 0 && r->statistic_passes <= 64 &&
@@ -215,8 +214,8 @@ static int64_t frame_bytes(const hy3d_schedule_request *r, const hy3d_size *size
     return hy3d__mul_i64(bytes, size->channels, &bytes) &&
                    hy3d__mul_i64(bytes, size->rows, &bytes) &&
                    hy3d__mul_i64(bytes, size->columns, &bytes)
-               ? least(bytes, MOST_OWN_BYTES)
-               : MOST_OWN_BYTES;
+               ? least(bytes, MOST_BYTES)
+               : MOST_BYTES;
 }
 
 /* What code that makes whole frames takes at least, however it goes about it: of each convolution a
@@ -226,7 +225,7 @@ static int64_t least_own_bytes(const hy3d_schedule *s)
     const hy3d_schedule_request *r = &s->request;
     const hy3d_size *output = &s->sizes[r->graph.count - 1];
     int64_t bytes = frame_bytes(r, output);
-    bytes = hy3d__mul_i64(bytes, output->frames, &bytes) ? bytes : MOST_OWN_BYTES;
+    bytes = hy3d__mul_i64(bytes, output->frames, &bytes) ? bytes : MOST_BYTES;
     for (int32_t i = 0; i < r->graph.count; i++) {
         const hy3d_node *node = &s->nodes[i];
         if (node->op == HY3D_OP_CONV &&
@@ -235,7 +234,7 @@ static int64_t least_own_bytes(const hy3d_schedule *s)
                                     frame_bytes(r, &s->sizes[i]));
         }
     }
-    return least(bytes, MOST_OWN_BYTES);
+    return least(bytes, MOST_BYTES);
 }
 
 /* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
@@ -258,7 +257,7 @@ static hy3d_status ask_own_bytes(hy3d_schedule *s)
         s->own_is_untold ? HY3D_ERR_UNSUPPORTED
                          : r->workspace(r->user, &step, &s->sizes[0], 0, &bytes, &kept);
     s->own_is_untold = status == HY3D_ERR_UNSUPPORTED;
-    if (status == HY3D_OK && (bytes < 0 || bytes > MOST_OWN_BYTES)) {
+    if (status == HY3D_OK && (bytes < 0 || bytes > MOST_BYTES)) {
         status = bytes < 0 ? HY3D_ERR_INVALID_ARGUMENT : HY3D_ERR_OVERFLOW;
     }
     if (status == HY3D_OK) {
@@ -927,9 +926,9 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     /* Of the VAE's own code the one step is the whole decode. */
-    const int32_t most =
+    const int32_t allowed =
         s->candidates[s->chosen].order == HY3D_ORDER_WHOLE ? 1 : HY3D_STEP_ATTEMPTS;
-    if (reason == HY3D_REASON_REFUSED || (memory && attempts < most)) {
+    if (reason == HY3D_REASON_REFUSED || (memory && attempts < allowed)) {
         *action_out = HY3D_ACTION_STEP_AGAIN;
         return HY3D_OK;
     }

@@ -38,15 +38,18 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         copied = family_over(family, ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
-    timestep = getattr(family, "timestep", None)
-    if timestep is not None:  # it may have been set after the family was made
-        copied.set_timestep(timestep)
     return copied
 
 
 def family_over(family: Any, vae: Any) -> Any:
     """The family of a copy of its VAE."""
-    return family.over(vae) if hasattr(family, "over") else type(family)(vae)
+    if hasattr(family, "over"):
+        return family.over(vae)
+    made = type(family)(vae)
+    timestep = getattr(family, "timestep", None)
+    if timestep is not None:  # it may have been set after the family was made
+        made.timestep = timestep
+    return made
 
 
 def _uncast(vae: Any) -> None:

@@ -82,7 +82,7 @@ def test_the_reference_of_the_tools_is_as_wide_as_the_vae() -> None:
 def family_of(kind: str) -> Any:
     family: Any = family_for(tiny_vae(kind).double())
     if kind in TIMESTEP:
-        family.set_timestep(TIMESTEP[kind])
+        family.timestep = TIMESTEP[kind]
     return family
 
 

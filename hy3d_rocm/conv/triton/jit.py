@@ -200,17 +200,7 @@ def _first(item: Launch, operands: Operands, known: int) -> None:
     from hy3d_rocm.conv.triton import kernel
 
     tensors, device = operands.tensors(), operands.device
-    pointers: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
-    for i, block in enumerate(item.blocks):
-        pointers[i] = cuda.descriptor(pointers[i], block)
-    function = getattr(kernel, item.kernel)
-
-    def through_triton() -> Any:
-        return function[item.grid](
-            *pointers, *item.numbers, *item.constants,
-            num_warps=item.num_warps, num_stages=item.num_stages,
-        )  # fmt: skip
-
+    through_triton = by_triton(kernel, item, tensors)
     if (known, device) in item.compiled:  # it is launched this way for good
         through_triton()
         return
@@ -222,6 +212,19 @@ def _first(item: Launch, operands: Operands, known: int) -> None:
         if is_compiled:
             item.compiled[known, device] = launched
         seen.note(name, on_disk=is_compiled)
+
+
+def by_triton(kernels: Any, item: Launch, tensors: Mapping[str, torch.Tensor]) -> Callable[[], Any]:
+    """Launches `item`, a kernel of the module `kernels`, by Triton's own call. tensors: the
+    operands, by name."""
+    pointers: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
+    for i, block in enumerate(item.blocks):
+        pointers[i] = cuda.descriptor(pointers[i], block)
+    function = getattr(kernels, item.kernel)
+    return lambda: function[item.grid](
+        *pointers, *item.numbers, *item.constants,
+        num_warps=item.num_warps, num_stages=item.num_stages,
+    )  # fmt: skip
 
 
 def _shown(kernel: str, compile_and_launch: Callable[[], Any]) -> Any:

@@ -55,10 +55,6 @@ class LtxFamily(StructuredFamily):
         """Convolutions that are told whether they are causal, and patches of pixels at the end."""
         return hasattr(vae.decoder.conv_in, "is_causal") and hasattr(vae.decoder, "patch_size_t")
 
-    def set_timestep(self, timestep: float) -> None:
-        """What decode() and whole() take from now on."""
-        self.timestep = timestep
-
     @property
     def conditioned(self) -> bool:
         """Whether decoding takes a timestep."""

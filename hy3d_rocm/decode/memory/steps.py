@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.backends.statistics import block_elements, wide_type
+from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decode.geometry import kernel_size, own_size
 from hy3d_rocm.decode.graph import ATTENTION, CONV
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
@@ -108,7 +109,7 @@ def _is_computed(graph: Graph, number: int) -> bool:
     """Whether a node's value is laid out as the backend's results are: not what enters, functions
     of frames make or a narrow shuffle, which is a copy."""
     node = graph.nodes[max(number, 0)]
-    narrow = node.shuffle not in ((0, 0, 0), (1, 1, 1)) and node.channels < _FEWEST_SHUFFLED
+    narrow = node.shuffle not in ((0, 0, 0), (1, 1, 1)) and node.channels < FEWEST_SHUFFLED
     return node.op in (CONV, ATTENTION) and not narrow
 
 
@@ -318,6 +319,5 @@ class _Question:
         return found + 3 * self.rules.code_bytes
 
 
-_FEWEST_SHUFFLED = 16  # channels of a phase that the fused kernels shuffle in their store
 _GROUP = 2  # HY3D_NORM_GROUP
 _META = torch.device("meta")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, cuda, jit
+from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.decode.backends.statistics import (
@@ -41,8 +41,6 @@ from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights,
 Affine = tuple[Tensor, Tensor]
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-# Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.
-_FEWEST_SHUFFLED = 16
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
 # Operands by number, as in the list of addresses; pieces of the source come behind them.
@@ -304,7 +302,7 @@ class TritonBackend(TorchBackend):
         if layer.shuffle is not None:
             factor = layer.shuffle.factor
             each = outputs // (factor[0] * factor[1] * factor[2])
-            if each >= _FEWEST_SHUFFLED:
+            if each >= work.FEWEST_SHUFFLED:
                 outputs, shuffle = each, factor
         by_copy = layer.shuffle is not None and shuffle == ONES
         norm = layer.norm if layer.norm is not None and layer.norm.kind != "group" else None
@@ -449,7 +447,7 @@ def _at_start(
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
     """What launches depend on of a tensor (1, C, t, H, W) of the source, or a residual."""
-    small = x.untyped_storage().nbytes() < 2**31
+    small = jit.is_small(x.untyped_storage().nbytes())
     return x.shape, x.stride(), x.dtype, x.data_ptr() & 15, small, x.is_neg()
 
 
@@ -589,17 +587,8 @@ def _first(item: Launch, operands: Mapping[str, Operand], key: tuple[Any, ...] |
     """Through Triton, which compiles the kernel or finds it in its cache."""
     from hy3d_rocm.decode.backends.triton import kernels
 
-    views: list[Any] = [jit._view(operands[name].tensor, offset) for name, offset in item.operands]
-    for i, block in enumerate(item.blocks):
-        views[i] = cuda.descriptor(views[i], block)
-    function = getattr(kernels, item.kernel)
-
-    def through_triton() -> Any:
-        return function[item.grid](
-            *views, *item.numbers, *item.constants,
-            num_warps=item.num_warps, num_stages=item.num_stages,
-        )  # fmt: skip
-
+    tensors = {name: operand.tensor for name, operand in operands.items()}
+    through_triton = jit.by_triton(kernels, item, tensors)
     if key is None or key in _compiled:  # launched this way for good
         through_triton()
         return

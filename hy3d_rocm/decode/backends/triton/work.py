@@ -23,6 +23,8 @@ ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # Bytes of the rows of a box: a last-level cache holds them (32 to 96 MB), with what else passes.
 ROWS_BYTES = 40 << 20
 _ROW_LIMIT = 2**31 - 2**16
+# Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.
+FEWEST_SHUFFLED = 16
 
 
 class Piece(NamedTuple):
