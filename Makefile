@@ -37,8 +37,9 @@ help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two cores)"
 	@echo "make bench  convolution, router and decode measurements"
-	@echo "make lint   ruff, mypy, compiler warnings as errors"
+	@echo "make lint   ruff, mypy, clang-format"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make install  the C library, its headers and its pkg-config file into PREFIX (/usr/local)"
 	@echo "make site   the documentation into build/site, warnings as errors"
 	@echo "make clean  remove what was built (not .venv)"
 
@@ -62,6 +63,8 @@ check-library:
 lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	@echo "clang-format --dry-run -Werror on csrc, include and examples/c"
+	@$(PY) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(wildcard csrc/*/*.[ch] include/hy3d/*.h examples/c/*.c)
 	$(PY) -m mypy
 
 site: $(STAMP)

@@ -3,6 +3,10 @@
 #   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
 #   make ctest    builds and runs build/c/check_hy3d
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   make install  PREFIX (/usr/local) gets include/hy3d, lib/libhy3d_core.a and .so, hy3d_core.pc
+#                 for pkg-config; DESTDIR stands before it, for packages. No root, nothing of Python
+#   make uninstall
+#   make cinstall what is installed is complete, and examples/c builds with it and runs (in ctest)
 #   make cclean
 #   checks.mk     the tests under other tools: make ctsan, cmsan, cvalgrind, ccov and more
 #   windows.mk    the same for Windows, under wine: make cwin, cwintest
@@ -17,7 +21,9 @@
 CC ?= cc
 CXX ?= c++
 AR ?= ar
+INSTALL ?= install
 PKG_CONFIG ?= pkg-config
+PREFIX ?= /usr/local
 WERROR ?= 1
 CORE_OPT ?= -O2 -g
 
@@ -34,6 +40,11 @@ endif
 CORE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc \
 	$(CORE_WARNINGS)
 CORE_LIBS := -pthread -ldl -lm
+# The project's version. Structs may grow from one minor version to the next, so programs ask the
+# loader for one of the same.
+CORE_VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' hy3d_rocm/__init__.py)
+CORE_SONAME := libhy3d_core.so.$(shell echo '$(CORE_VERSION)' | cut -d. -f1,2)
+CORE_SO := libhy3d_core.so.$(CORE_VERSION)
 CASAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined
 
@@ -65,11 +76,12 @@ CTEST_OBJECTS := $(CTEST_SOURCES:tests/c/%.c=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
 
 # Libraries that the tests of blas.c load: one says what HY3D_TEST_BLAS holds, one says nothing. By
 # their place under the repository's root, where the tests run.
-TEST_LIBRARIES := build/test-libraries/told.so build/test-libraries/silent.so
+TEST_LIBRARIES := $(addprefix build/test-libraries/,told.so libhy3d_told.so silent.so local.so)
 build/test-libraries/%.so: tests/c/libraries/blas.c
 	@mkdir -p $(@D)
 	$(CC) $(CORE_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -o $@ $<
-build/test-libraries/told.so: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+%/told.so %/libhy3d_told.so: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+%/local.so: TEST_LIBRARY_FLAGS := -DTEST_LOCAL=1
 
 CORE_HEADERS := $(sort $(wildcard include/hy3d/*.h))
 CORE_HEADER_CHECKS := $(CORE_HEADERS:include/hy3d/%.h=$(CORE_BUILD)/headers/%.c.ok)
@@ -84,7 +96,7 @@ ifneq ($(HY3D_BLAS_LIBRARY),)
 export HY3D_BLAS_LIBRARY
 endif
 
-.PHONY: core ctest casan cclean cheaders
+.PHONY: core ctest casan cclean cheaders install uninstall cinstall
 
 core: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so cheaders
 
@@ -92,9 +104,43 @@ $(CORE_BUILD)/libhy3d_core.a: $(CORE_OBJECTS)
 	rm -f $@
 	$(AR) rcs $@ $^
 
-$(CORE_BUILD)/libhy3d_core.so: $(CORE_OBJECTS)
-	$(CC) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(CORE_LIBS)
+# The version and the linker's options are in the two files that are no objects.
+$(CORE_BUILD)/libhy3d_core.so: $(CORE_OBJECTS) hy3d_rocm/__init__.py csrc/core.mk
+	$(CC) $(LDFLAGS) -shared -Wl,-z,defs -Wl,-soname,$(CORE_SONAME) -o $@ $(CORE_OBJECTS) \
+		$(CORE_LIBS)
 	@tests/c/check_exports.sh $@ $(CORE_HEADERS) || { rm -f $@; exit 1; }
+
+define PKG_CONFIG_FILE
+prefix=$(PREFIX)
+includedir=$${prefix}/include
+libdir=$${prefix}/lib
+
+Name: hy3d_core
+Description: Schedules of video decodes, 3D convolutions and a rasteriser for the CPU
+Version: $(CORE_VERSION)
+Cflags: -I$${includedir}
+Libs: -L$${libdir} -lhy3d_core
+Libs.private: $(CORE_LIBS)
+endef
+export PKG_CONFIG_FILE
+
+install: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so
+	$(INSTALL) -d "$(DESTDIR)$(PREFIX)/include/hy3d" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
+	$(INSTALL) -m 644 $(CORE_HEADERS) "$(DESTDIR)$(PREFIX)/include/hy3d"
+	$(INSTALL) -m 644 $(CORE_BUILD)/libhy3d_core.a "$(DESTDIR)$(PREFIX)/lib"
+	$(INSTALL) -m 755 $(CORE_BUILD)/libhy3d_core.so "$(DESTDIR)$(PREFIX)/lib/$(CORE_SO)"
+	ln -sf $(CORE_SO) "$(DESTDIR)$(PREFIX)/lib/$(CORE_SONAME)"
+	ln -sf $(CORE_SONAME) "$(DESTDIR)$(PREFIX)/lib/libhy3d_core.so"
+	@echo "$$PKG_CONFIG_FILE" > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/hy3d_core.pc"
+
+uninstall:
+	cd "$(DESTDIR)$(PREFIX)" && rm -f lib/libhy3d_core.a lib/libhy3d_core.so lib/$(CORE_SONAME) \
+		lib/$(CORE_SO) lib/pkgconfig/hy3d_core.pc $(CORE_HEADERS)
+	rmdir "$(DESTDIR)$(PREFIX)/include/hy3d" 2>/dev/null || true
+
+cinstall: $(CORE_BUILD)/libhy3d_core.a $(CORE_BUILD)/libhy3d_core.so
+	@MAKE="$(MAKE)" CC="$(CC)" PKG_CONFIG="$(PKG_CONFIG)" FLAGS="-std=c11 $(CORE_WARNINGS)" \
+		tests/c/check_install.sh $(CORE_VERSION)
 
 $(CORE_BUILD)/csrc/%.o: csrc/%.c
 	@mkdir -p $(@D)
@@ -157,7 +203,7 @@ $(CORE_BUILD)/headers/%.cpp.ok: include/hy3d/%.h $(CORE_HEADERS)
 $(CORE_BUILD)/check_hy3d: $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d FORCE
 	@ln -f $< $@
 
-ctest: core $(CORE_BUILD)/check_hy3d $(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay)
+ctest: core $(CORE_BUILD)/check_hy3d $(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay cinstall)
 	$(CORE_BUILD)/check_hy3d $(CHECK_ARGS)
 	$(if $(CHECK_ARGS),,$(CORE_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 

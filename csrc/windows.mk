@@ -28,7 +28,7 @@ CWIN_OBJECTS := $(CORE_SOURCES:%.c=$(CWIN_BUILD)/%.o)
 CWIN_TEST_OBJECTS := $(CWIN_TEST_SOURCES:%.c=$(CWIN_BUILD)/%.o)
 
 # As core.mk's: what the tests of blas.c load.
-CWIN_LIBRARIES := build/test-libraries/told.dll build/test-libraries/silent.dll
+CWIN_LIBRARIES := $(addprefix build/test-libraries/,told.dll libhy3d_told.dll silent.dll local.dll)
 
 .PHONY: cwin cwintest cwin-there
 
@@ -65,7 +65,8 @@ $(CWIN_BUILD)/check_hy3d.exe: $(CWIN_TEST_OBJECTS) $(CWIN_BUILD)/libhy3d_core.a
 build/test-libraries/%.dll: tests/c/libraries/blas.c | cwin-there
 	@mkdir -p $(@D)
 	$(CWIN_CC) $(CWIN_CFLAGS) $(TEST_LIBRARY_FLAGS) -shared -static-libgcc -o $@ $<
-build/test-libraries/told.dll: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+%/told.dll %/libhy3d_told.dll: TEST_LIBRARY_FLAGS := -DTEST_CONFIG='getenv("HY3D_TEST_BLAS")'
+%/local.dll: TEST_LIBRARY_FLAGS := -DTEST_LOCAL=1
 
 # No aligned move to or from memory is left for a misaligned stack to crash at.
 $(CWIN_BUILD)/moves.ok: $(CWIN_BUILD)/hy3d_core.dll

@@ -86,6 +86,9 @@ class Program:
         are the source, the other operand and free afterwards, macs, workspace_bytes."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
         """node, is_keys, frames, rows, bytes, host_bytes."""
+    def start(self, wanted: int, /) -> int:
+        """The input's frame where a chunk begins from which on the output's frames from `wanted`
+        on come with the same bits; 0 where they depend on the whole video."""
     def fallback(
         self, attempts: int, reason: _Reason, can_widen: bool = False
     ) -> Literal["step again", "begin again", "wider", "stop"]:
@@ -95,12 +98,14 @@ class Program:
 def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],
     *,
-    workspace: Callable[[_Step, tuple[int, int, int, int], bool], _Pair | None],
+    workspace: Callable[[_Step, tuple[int, int, int, int], bool], tuple[int, ...] | None],
+    alike: tuple[int, ...] = ...,
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
     result_bytes: int = 0,
     kept_bytes: int = 0,
+    most_shape_bytes: int = 0,
     device_budget: int = 0,
     host_budget: int = 0,
     margin_bytes: int = 0,
@@ -126,10 +131,11 @@ def compile_schedule(
     those of hy3d_schedule_request, machines and halos theirs as tuples in their order.
 
     workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
-    kept_bytes); the slices of such a step are -1 each. own_bytes -2: it is asked for the bytes of
-    the VAE's own code too, by the step of node OUTPUT, where these decide; None: nobody can tell
-    them. What it raises is raised. ValueError names a
-    node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
+    kept_bytes, shape_bytes, shape); the slices of such a step are -1 each. own_bytes -2: it is
+    asked for the bytes of the VAE's own code too, by the step of node OUTPUT, where these decide;
+    None: nobody can tell them. alike: of each node the first one of which workspace says the same;
+    else itself. What it raises is raised. ValueError names a node or an argument; Hy3dError
+    HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
     is no error, and no program.
     """
 

@@ -88,6 +88,16 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
+@contextmanager
+def seeded_on(device: torch.device | str, seed: int) -> Iterator[None]:
+    """Modules made inside lie on `device`, initialised there from `seed`; states are kept."""
+    target = torch.device(device)
+    accelerators = [target] if target.type == "cuda" else []
+    with torch.random.fork_rng(devices=accelerators), target:
+        torch.manual_seed(seed)
+        yield
+
+
 def same(left: GlobalStates, right: GlobalStates) -> bool:
     """Whether two captures hold the same states."""
     return all(_equal(one, other) for one, other in zip(left, right, strict=True))

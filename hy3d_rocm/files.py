@@ -9,16 +9,21 @@ import json
 import math
 import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.decode.frames.output import partial_of
 from hy3d_rocm.env.shown import anonymous
 
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
+
+
+def partial_of(path: Path) -> Path:
+    """Where `path` is written until it is complete."""
+    return path.with_name(path.name + ".partial")
 
 
 def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -> Path:
@@ -53,6 +58,21 @@ def write_json(path: Path, data: Any) -> None:
     """`data` in strict JSON; the file is complete or not there."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(plain(data), indent=1) + "\n", encoding="utf-8")
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """All of it or nothing, by a name beside it that nobody else has. mode: of the file. OSError
+    where that fails."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 @contextlib.contextmanager

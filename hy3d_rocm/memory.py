@@ -65,7 +65,7 @@ def host_free_bytes(root: Path = ROOT) -> int | None:
     root: where proc and sys are (tests)."""
     free = _host("MemAvailable", "available", root)
     for limit, folder, (_, usage_name, cache_name) in _limits_now(root):
-        used = _number(folder / usage_name)
+        used = number_in(folder / usage_name)
         # The statistics are slow to read, and a group with more room than `free` changes nothing.
         if used is not None and (free is None or limit - used < free):
             room = max(limit - used + _statistic(folder, cache_name), 0)
@@ -104,7 +104,9 @@ def _limits(root: Path, _moment: float) -> tuple[tuple[int, Path, Names], ...]:
     since a router asks at every call, and most groups have none."""
     found = []
     for folder, names in _groups(root):
-        limit = _number(folder / names[0])  # None for "max", which stands for no limit (version 2)
+        limit = number_in(
+            folder / names[0]
+        )  # None for "max", which stands for no limit (version 2)
         if limit is not None and limit < _NO_LIMIT:
             found.append((limit, folder, names))
     return tuple(found)
@@ -171,7 +173,8 @@ def _statistic(folder: Path, name: str) -> int:
     return 0
 
 
-def _number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
+    """The number that a file of the kernel holds; None where it holds none."""
     with suppress(OSError, ValueError):
         return int(path.read_text())
     return None

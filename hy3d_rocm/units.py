@@ -1,4 +1,4 @@
-"""Sizes of memory, and numbers, as people read and type them. Pure: no torch.
+"""Sizes of memory, numbers and tables of them, as people read and type them. Pure: no torch.
 
 1 kB is 2**10 bytes, 1 MB 2**20, 1 GB 2**30, in all that is shown and in all that may be typed; the
 spellings KiB, MiB and GiB mean the same. So does the rest of what a user sees: torch's
@@ -9,6 +9,7 @@ on a card's box. A budget copied from any of these lines is the budget that was 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _MOST_DIGITS = 20  # of bytes, before the point
 _SHOWN_CHARACTERS = 60  # of what was typed
@@ -68,3 +69,15 @@ def parse_size(text: str) -> int:
     if len(match[1].partition(".")[0].lstrip("0")) > _MOST_DIGITS:
         raise ValueError(f"{brief(text)} is more than any machine has")
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Each row as one line; the first column flush left, the others right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]

@@ -32,9 +32,8 @@ static bool must_fail(hy3d__allocator *allocator, uint64_t ordinal)
 
 static void *get_memory(size_t bytes)
 {
-    return bytes < HUGE_FROM
-               ? hy3d__memory_get(HY3D__ALIGNMENT, bytes - bytes % HY3D__ALIGNMENT)
-               : hy3d__memory_get_large(HY3D__ALIGNMENT, bytes);
+    return bytes < HUGE_FROM ? hy3d__memory_get(HY3D__ALIGNMENT, bytes - bytes % HY3D__ALIGNMENT)
+                             : hy3d__memory_get_large(HY3D__ALIGNMENT, bytes);
 }
 
 hy3d_status hy3d__allocator_get(hy3d__allocator *allocator, size_t bytes, void **memory_out)

@@ -22,6 +22,9 @@ typedef void (*dgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int 
                          int ldc);
 typedef char *(*text_fn)(void);
 typedef void (*set_threads_fn)(int count);
+typedef int (*get_threads_fn)(void);
+/* Of the calling thread alone; gives what it was, 0: none of its own. */
+typedef int (*set_local_threads_fn)(int count);
 
 struct hy3d__blas {
     char *requested; /* copy of the option, or NULL */
@@ -31,6 +34,8 @@ struct hy3d__blas {
     dgemm_fn dgemm;
     text_fn get_config, get_corename; /* NULL: not an OpenBLAS */
     set_threads_fn set_num_threads;
+    get_threads_fn get_num_threads;
+    set_local_threads_fn set_local_threads; /* NULL: none. OpenBLAS's "local" is everybody's */
     uint32_t callers_limit;
     char info[INFO_BYTES];
     char error[ERROR_BYTES]; /* written before state becomes FAILED, never after */
@@ -54,22 +59,28 @@ __attribute__((format(printf, 2, 3))) static void append(text *out, const char *
     }
 }
 
-/* No handle: `reason` says why. */
-static hy3d_status open_library(hy3d_context *context, const char *name, void **handle_out,
-                                char reason[REASON_BYTES])
+/* Whether the file is our build's copy, by its name, which nobody else loads. Any other library may
+ * be used by the rest of the process too, at once or later: its settings are not ours. */
+static bool is_own(const char *path)
 {
-    const char *const core = hy3d__core_type(context);
-    hy3d__variable threads = {0}, type = {0};
-    hy3d_status status = hy3d__set_variable(context, "OPENBLAS_NUM_THREADS", "1", &threads);
-    if (status == HY3D_OK && core != NULL) {
-        status = hy3d__set_variable(context, "OPENBLAS_CORETYPE", core, &type);
+    static const char prefix[] = "libhy3d_";
+    const char *name = path;
+    for (const char *c = path; *c != '\0'; c++) {
+        name = *c == '/' || *c == '\\' ? c + 1 : name;
     }
-    if (status == HY3D_OK) {
-        *handle_out = hy3d__library_open(name, reason, REASON_BYTES);
-    }
-    hy3d__restore_variable(context, &type);
-    hy3d__restore_variable(context, &threads);
-    return status;
+    return strncmp(name, prefix, sizeof prefix - 1) == 0;
+}
+
+typedef struct opening {
+    const char *name;
+    char *reason; /* REASON_BYTES */
+    void *handle; /* NULL: `reason` says why */
+} opening;
+
+static void open_library(void *argument)
+{
+    opening *const self = argument;
+    self->handle = hy3d__library_open(self->name, self->reason, REASON_BYTES);
 }
 
 /* The symbol as the scipy-openblas wheels call it, else by its plain name. The copy is how
@@ -111,10 +122,30 @@ static const char *bind_library(hy3d__blas *blas)
     find_symbol(blas->handle, "openblas_get_config", &blas->get_config);
     find_symbol(blas->handle, "openblas_get_corename", &blas->get_corename);
     find_symbol(blas->handle, "openblas_set_num_threads", &blas->set_num_threads);
+    find_symbol(blas->handle, "openblas_get_num_threads", &blas->get_num_threads);
+    find_symbol(blas->handle, "MKL_Set_Num_Threads_Local", &blas->set_local_threads);
     if (blas->get_config != NULL && strstr(blas->get_config(), "USE64BITINT") != NULL) {
         return "is built with 64-bit integers (ILP64), a 32-bit (LP64) build is needed";
     }
     return NULL;
+}
+
+/* One thread a call and as many calls as it has room for, where that changes nothing for others:
+ * in our own copy, where the library counts the threads of each caller, and where it has one.
+ * Otherwise the library's own threads compute, one call at a time. */
+static void set_threads(hy3d__blas *blas, bool own)
+{
+    const bool is_openblas = blas->get_config != NULL;
+    if (own && blas->set_num_threads != NULL) {
+        blas->set_num_threads(1);
+    }
+    const bool is_single =
+        own || (is_openblas && blas->get_num_threads != NULL && blas->get_num_threads() == 1);
+    if (blas->set_local_threads != NULL) {
+        blas->callers_limit = UINT32_MAX;
+    } else {
+        blas->callers_limit = is_single && is_openblas ? callers_limit(blas->get_config()) : 1;
+    }
 }
 
 static void describe(const hy3d_context *context, const char *name)
@@ -122,17 +153,22 @@ static void describe(const hy3d_context *context, const char *name)
     hy3d__blas *const blas = context->blas;
     text info = {blas->info, INFO_BYTES, 0};
     if (blas->get_config == NULL || blas->get_corename == NULL) {
-        append(&info, "not an OpenBLAS: %s", name);
+        append(&info, "not an OpenBLAS: %s%s", name,
+               blas->set_local_threads != NULL ? "" : "; one caller at a time, by its own threads");
         return;
     }
     const char *const wanted = hy3d__core_type(context);
     const char *const core = blas->get_corename();
     append(&info, "%s; core type %s, at most %u callers, from %s", blas->get_config(), core,
            (unsigned)blas->callers_limit, name);
-    /* Happens where another part of the process has loaded this library before (the loader then
-     * gives that one), or where it is built for one core type only. */
+    if (blas->callers_limit == 1 && blas->get_num_threads != NULL && blas->get_num_threads() > 1) {
+        append(&info, "; its %d threads are left as they are", blas->get_num_threads());
+    }
     if (wanted != NULL && !hy3d__core_is_within(core, context->level)) {
-        append(&info, "; NOT limited to %s as the CPU level asks", wanted);
+        append(&info,
+               "; NOT limited to %s as the CPU level asks: start the program with "
+               "OPENBLAS_CORETYPE=%s",
+               wanted, wanted);
     }
 }
 
@@ -141,10 +177,14 @@ static hy3d_status try_library(hy3d_context *context, const char *name, text *er
 {
     hy3d__blas *const blas = context->blas;
     char reason[REASON_BYTES] = "";
-    const hy3d_status status = open_library(context, name, &blas->handle, reason);
-    if (status != HY3D_OK) {
-        return status;
+    const bool own = is_own(name);
+    opening job = {name, reason, NULL};
+    if (own) {
+        hy3d__run_on_one_processor(open_library, &job);
+    } else {
+        open_library(&job);
     }
+    blas->handle = job.handle;
     if (blas->handle == NULL) {
         append(error, "\n  %s", reason);
         return HY3D_ERR_BLAS_UNAVAILABLE;
@@ -156,11 +196,7 @@ static hy3d_status try_library(hy3d_context *context, const char *name, text *er
         blas->handle = NULL;
         return HY3D_ERR_BLAS_UNAVAILABLE;
     }
-    blas->callers_limit =
-        blas->get_config != NULL ? callers_limit(blas->get_config()) : UINT32_MAX;
-    if (blas->set_num_threads != NULL) {
-        blas->set_num_threads(1);
-    }
+    set_threads(blas, own);
     describe(context, name);
     return HY3D_OK;
 }
@@ -177,8 +213,8 @@ static bool vendored_path(char path[PATH_BYTES])
     return true;
 }
 
-/* The library of HY3D_BLAS_LIBRARY. Its name is copied: loading changes the environment, which may
- * move what getenv gave (it does on Windows). */
+/* The library of HY3D_BLAS_LIBRARY. Its name is copied: what getenv gave may move while another
+ * thread changes the environment. */
 static hy3d_status try_named(hy3d_context *context, const char *name, text *error)
 {
     char path[PATH_BYTES];
@@ -307,24 +343,48 @@ const char *hy3d_context_blas_error(const hy3d_context *context)
     return atomic_load(&context->blas->state) == FAILED ? context->blas->error : "";
 }
 
+/* A place among the callers, and one thread where the library counts them for each caller. */
+typedef struct turn {
+    hy3d__pool *gate;
+    int threads_before;
+} turn;
+
+static turn enter(hy3d_context *context)
+{
+    const hy3d__blas *const blas = context->blas;
+    turn self = {hy3d__gate_enter(context, blas->callers_limit), 0};
+    if (blas->set_local_threads != NULL) {
+        self.threads_before = blas->set_local_threads(1);
+    }
+    return self;
+}
+
+static void leave(const hy3d__blas *blas, turn self)
+{
+    if (blas->set_local_threads != NULL) {
+        (void)blas->set_local_threads(self.threads_before);
+    }
+    hy3d__gate_leave(self.gate);
+}
+
 void hy3d__sgemm(hy3d_context *context, const hy3d__gemm_args *args)
 {
     const hy3d__blas *const blas = context->blas;
-    hy3d__pool *const gate = hy3d__gate_enter(context, blas->callers_limit);
+    const turn mine = enter(context);
     blas->sgemm(CBLAS_ROW_MAJOR, args->trans_a ? CBLAS_TRANS : CBLAS_NO_TRANS,
                 args->trans_b ? CBLAS_TRANS : CBLAS_NO_TRANS, args->m, args->n, args->k, 1.0F,
                 args->a, args->lda, args->b, args->ldb, args->accumulate ? 1.0F : 0.0F, args->c,
                 args->ldc);
-    hy3d__gate_leave(gate);
+    leave(blas, mine);
 }
 
 void hy3d__dgemm(hy3d_context *context, const hy3d__gemm_args *args)
 {
     const hy3d__blas *const blas = context->blas;
-    hy3d__pool *const gate = hy3d__gate_enter(context, blas->callers_limit);
+    const turn mine = enter(context);
     blas->dgemm(CBLAS_ROW_MAJOR, args->trans_a ? CBLAS_TRANS : CBLAS_NO_TRANS,
                 args->trans_b ? CBLAS_TRANS : CBLAS_NO_TRANS, args->m, args->n, args->k, 1.0,
                 args->a, args->lda, args->b, args->ldb, args->accumulate ? 1.0 : 0.0, args->c,
                 args->ldc);
-    hy3d__gate_leave(gate);
+    leave(blas, mine);
 }

@@ -1,44 +1,8 @@
 #include "base/openblas.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include "base/context.h"
-#include "base/os.h"
-
-hy3d_status hy3d__set_variable(hy3d_context *context, const char *name, const char *value,
-                               hy3d__variable *saved)
-{
-    const char *const before = getenv(name);
-    *saved = (hy3d__variable){.name = name};
-    if (before != NULL) {
-        if (strcmp(before, value) == 0) {
-            return HY3D_OK;
-        }
-        void *copy = NULL;
-        const hy3d_status status = hy3d_alloc(context, strlen(before) + 1, &copy);
-        if (status != HY3D_OK) {
-            return status;
-        }
-        strcpy(copy, before);
-        saved->before = copy;
-    }
-    if (!hy3d__environment_set(name, value)) {
-        hy3d_free(context, saved->before);
-        saved->before = NULL;
-        return HY3D_ERR_OUT_OF_MEMORY;
-    }
-    saved->changed = true;
-    return HY3D_OK;
-}
-
-void hy3d__restore_variable(hy3d_context *context, hy3d__variable *saved)
-{
-    if (saved->changed) {
-        hy3d__environment_set(saved->name, saved->before);
-    }
-    hy3d_free(context, saved->before);
-}
 
 const char *hy3d__core_type(const hy3d_context *context)
 {

@@ -61,6 +61,10 @@ typedef struct hy3d__thread {
  * false: there is no thread, and nothing to join. */
 bool hy3d__thread_start(hy3d__thread *thread, hy3d__thread_fn run, void *argument);
 void hy3d__thread_join(hy3d__thread *thread);
+/* Runs it to its end on a thread that may use one processor only, so that a library which starts a
+ * thread for each processor while it is loaded starts none. Where the system gives no such thread,
+ * the caller runs it. */
+void hy3d__run_on_one_processor(hy3d__thread_fn run, void *argument);
 hy3d__thread_id hy3d__thread_self(void);
 bool hy3d__thread_is_self(hy3d__thread_id thread);
 
@@ -83,10 +87,6 @@ void *hy3d__memory_get(size_t alignment, size_t bytes);
 void *hy3d__memory_get_large(size_t alignment, size_t bytes);
 /* NULL is allowed. */
 void hy3d__memory_put(void *memory);
-
-/* Sets a variable of the environment, or takes it out (NULL). As little thread-safe as the system's
- * own call. false: no memory, nothing changed. */
-bool hy3d__environment_set(const char *name, const char *value);
 
 /* A shared library, its symbols kept from others. A bare name is looked for where the system keeps
  * libraries. NULL: `reason` (cut off where it is too short) names the library and says why. */

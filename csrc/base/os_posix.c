@@ -89,6 +89,40 @@ void hy3d__thread_join(hy3d__thread *thread)
     pthread_join(thread->handle, NULL);
 }
 
+typedef struct narrow_call {
+    hy3d__thread_fn run;
+    void *argument;
+} narrow_call;
+
+static void run_narrowly(void *argument)
+{
+    const narrow_call *const call = argument;
+#if defined(__linux__)
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) == 0) {
+        size_t first = 0;
+        while (first < (size_t)CPU_SETSIZE - 1 && !CPU_ISSET(first, &all)) {
+            first++;
+        }
+        CPU_ZERO(&one);
+        CPU_SET(first, &one);
+        (void)sched_setaffinity(0, sizeof one, &one); /* of this thread alone; refused: as it was */
+    }
+#endif
+    call->run(call->argument);
+}
+
+void hy3d__run_on_one_processor(hy3d__thread_fn run, void *argument)
+{
+    narrow_call call = {run, argument};
+    hy3d__thread thread;
+    if (hy3d__thread_start(&thread, run_narrowly, &call)) {
+        hy3d__thread_join(&thread);
+    } else {
+        run(argument);
+    }
+}
+
 hy3d__thread_id hy3d__thread_self(void)
 {
     return pthread_self();
@@ -164,11 +198,6 @@ void hy3d__memory_put(void *memory)
     free(memory);
 }
 
-bool hy3d__environment_set(const char *name, const char *value)
-{
-    return (value != NULL ? setenv(name, value, 1) : unsetenv(name)) == 0;
-}
-
 void *hy3d__library_open(const char *name, char *reason, size_t reason_bytes)
 {
     void *const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -197,9 +226,9 @@ bool hy3d__library_folder(char *folder, size_t bytes)
         return false;
     }
     const char *const slash = strrchr(found.dli_fname, '/');
-    const int length = snprintf(folder, bytes, "%.*s",
-                                slash != NULL ? (int)(slash - found.dli_fname) : 1,
-                                slash != NULL ? found.dli_fname : ".");
+    const int length =
+        snprintf(folder, bytes, "%.*s", slash != NULL ? (int)(slash - found.dli_fname) : 1,
+                 slash != NULL ? found.dli_fname : ".");
     return length >= 0 && (size_t)length < bytes;
 }
 #endif

@@ -102,6 +102,11 @@ void hy3d__thread_join(hy3d__thread *thread)
     CloseHandle(thread->handle);
 }
 
+void hy3d__run_on_one_processor(hy3d__thread_fn run, void *argument)
+{
+    run(argument); /* libraries here count the process's processors, which are not ours to narrow */
+}
+
 hy3d__thread_id hy3d__thread_self(void)
 {
     return GetCurrentThreadId();
@@ -169,11 +174,6 @@ void hy3d__memory_put(void *memory)
 }
 
 /* The C library's copy, and through it the process's own variables. */
-bool hy3d__environment_set(const char *name, const char *value)
-{
-    return _putenv_s(name, value != NULL ? value : "") == 0;
-}
-
 /* A path to a library as wide characters with backslashes. What is not UTF-8 is in the code page of
  * the system: getenv gives that. false: too long. */
 static bool widen(const char *name, wchar_t wide[PATH_UNITS])

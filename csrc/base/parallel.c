@@ -14,12 +14,12 @@ typedef struct job {
     void *argument;
     const hy3d_cancel *cancel;
     int64_t grains;
-    uint32_t width; /* threads that may take part */
+    uint32_t width;      /* threads that may take part */
     hy3d__manner manner; /* the caller's: bits must not depend on which thread ran a grain */
     _Atomic int64_t next;
-    _Atomic int status;     /* a hy3d_status */
-    uint32_t joined;        /* threads that took part so far, each has its own slot; under lock */
-    uint32_t helpers;       /* workers inside run_grains; under lock */
+    _Atomic int status;      /* a hy3d_status */
+    uint32_t joined;         /* threads that took part so far, each has its own slot; under lock */
+    uint32_t helpers;        /* workers inside run_grains; under lock */
     hy3d__condition is_left; /* helpers became 0 */
     struct job *next_job;
 } job;
@@ -32,7 +32,7 @@ typedef struct runner {
 } runner;
 
 struct hy3d__pool {
-    int64_t process; /* that owns the threads */
+    int64_t process;       /* that owns the threads */
     hy3d__pool *inherited; /* the parent's, dead in this process: only its memory is freed */
     hy3d__mutex lock;
     hy3d__condition has_work;
@@ -73,9 +73,8 @@ static void destroy_locks(hy3d__pool *pool, int made)
 static bool create_locks(hy3d__pool *pool)
 {
     int made = 0;
-    if (hy3d__mutex_create(&pool->lock) && ++made &&
-        hy3d__condition_create(&pool->has_work) && ++made &&
-        hy3d__mutex_create(&pool->load_lock) && ++made &&
+    if (hy3d__mutex_create(&pool->lock) && ++made && hy3d__condition_create(&pool->has_work) &&
+        ++made && hy3d__mutex_create(&pool->load_lock) && ++made &&
         hy3d__mutex_create(&pool->gate_lock) && ++made &&
         hy3d__condition_create(&pool->gate_has_room)) {
         return true;

@@ -47,8 +47,7 @@ void hy3d_workspace_give(hy3d_context *context, void *memory)
         return;
     }
     hy3d__workspace *const given = (void *)((unsigned char *)memory - HEADER);
-    hy3d_free(context,
-              given->bytes <= MOST_KEPT ? atomic_exchange(&context->kept, given) : given);
+    hy3d_free(context, given->bytes <= MOST_KEPT ? atomic_exchange(&context->kept, given) : given);
 }
 
 void hy3d_context_trim(hy3d_context *context)

@@ -1,6 +1,6 @@
 /* Checks of descriptions and tensors: everything that can be wrong is found here, before a plan
  * computes with it. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include "base/checked.h"
 #include "base/tensor.h"
@@ -18,8 +18,8 @@ static hy3d_status check_axis(const hy3d_conv3d_desc *desc, int axis, int64_t *o
     int64_t padded, extent;
 
     if (size < 1 || kernel < 1 || desc->stride[axis] < 1 || desc->dilation[axis] < 1 ||
-        desc->pad_before[axis] < 0 || desc->pad_after[axis] < 0 ||
-        desc->upsample[axis] < 0 || (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
+        desc->pad_before[axis] < 0 || desc->pad_after[axis] < 0 || desc->upsample[axis] < 0 ||
+        (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     if (size % hy3d__conv_upsample(desc, axis) != 0) {
@@ -154,8 +154,7 @@ hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight)
 
 static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_frame *frames)
 {
-    const int64_t size[3] = {desc->in_channels,
-                             desc->in_size[1] / hy3d__conv_upsample(desc, 1),
+    const int64_t size[3] = {desc->in_channels, desc->in_size[1] / hy3d__conv_upsample(desc, 1),
                              desc->in_size[2] / hy3d__conv_upsample(desc, 2)};
 
     if (desc->batch != 1 || hy3d__conv_upsample(desc, 0) != 1) {
@@ -163,10 +162,9 @@ static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_
     }
     for (int64_t t = 0; t < desc->in_size[0]; t++) {
         const hy3d_conv3d_frame *const frame = &frames[t];
-        const hy3d_status status =
-            frame->data == NULL ? HY3D_OK
-                                : hy3d__check_reach(frame->data, desc->dtype, 3, size,
-                                                    frame->stride);
+        const hy3d_status status = frame->data == NULL ? HY3D_OK
+                                                       : hy3d__check_reach(frame->data, desc->dtype,
+                                                                           3, size, frame->stride);
         if (status != HY3D_OK) {
             return status;
         }
@@ -192,9 +190,9 @@ hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[
                                               out[2]};
     hy3d_status status;
 
-    if (fusion != NULL && ((fusion->scale == NULL) != (fusion->shift == NULL) ||
-                           (fusion->activation != HY3D_IDENTITY &&
-                            fusion->activation != HY3D_SILU))) {
+    if (fusion != NULL &&
+        ((fusion->scale == NULL) != (fusion->shift == NULL) ||
+         (fusion->activation != HY3D_IDENTITY && fusion->activation != HY3D_SILU))) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     if (fusion != NULL && fusion->frames != NULL) {

@@ -1,12 +1,12 @@
 /* Direct convolution: a tile of padded input for some channels, then the micro-kernel over all of
  * its taps at once; sums of one channel block stay in registers, blocks are summed in a result
  * tile that fits in L2. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 /* Fixed part of a grain. */
 typedef struct grain_parts {
-    hy3d__conv_part part;
-    int64_t m;        /* first output channel */
+    hy3d__direct_part part;
+    int64_t m; /* first output channel */
     int64_t m_count;
     int64_t run_rows; /* rows that are run on their own: 1 run of all rows, or each its own */
     int64_t run_lanes;
@@ -26,7 +26,7 @@ static grain_parts split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
     grain /= plan->out[0];
     const int64_t group = grain % plan->desc.groups;
 
-    g.part = (hy3d__conv_part){
+    g.part = (hy3d__direct_part){
         .image = grain / plan->desc.groups,
         .channel = group * plan->c,
         .t = t,
@@ -60,11 +60,10 @@ static void run_column(const hy3d_conv3d_plan *plan, const grain_parts *g, const
 
     for (int64_t m = 0; m < g->m_count; m += rows) {
         rows = hy3d__conv_rows_next(g->m_count - m);
-        plan->kernels->conv_f32((int)rows, nv, (size_t)(of->channels * plan->taps),
-                                weight + m * plan->k, (size_t)plan->k, b, plan->offsets,
-                                of->channel == 0 ? bias + m : NULL,
-                                of->result + m * plan->direct.c_pitch + lane,
-                                (size_t)plan->direct.c_pitch);
+        plan->kernels->conv_f32(
+            (int)rows, nv, (size_t)(of->channels * plan->taps), weight + m * plan->k,
+            (size_t)plan->k, b, plan->offsets, of->channel == 0 ? bias + m : NULL,
+            of->result + m * plan->direct.c_pitch + lane, (size_t)plan->direct.c_pitch);
     }
 }
 
@@ -92,7 +91,7 @@ static void run_block(const hy3d_conv3d_plan *plan, const grain_parts *g, const 
     }
 }
 
-hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot)
+static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const hy3d__conv_run *const run = argument;
     const hy3d_conv3d_plan *const plan = run->plan;
@@ -103,11 +102,11 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
     block of = {.input = tile, .result = (float *)(void *)(memory + plan->input_bytes)};
 
     for (of.channel = 0; of.channel < plan->c; of.channel += d->c_block) {
-        hy3d__conv_part part = g.part;
+        hy3d__direct_part part = g.part;
         of.channels = hy3d__conv_min(d->c_block, plan->c - of.channel);
         part.channel += of.channel;
         part.channels = of.channels;
-        hy3d__conv_pack_tile(run, &part, tile);
+        hy3d__direct_pack(run, &part, tile);
         run_block(plan, &g, &of);
     }
     const hy3d__conv_result stored = {
@@ -124,3 +123,34 @@ hy3d_status hy3d__conv_direct_grain(void *argument, int64_t grain, uint32_t slot
     hy3d__conv_store(plan->kernels, run->y, &stored);
     return HY3D_OK;
 }
+
+/* In the order of the weights. */
+static int32_t offset(const hy3d_conv3d_plan *plan, int64_t i)
+{
+    const hy3d__conv_direct *const d = &plan->direct;
+    const int64_t *const kernel = plan->desc.kernel;
+    const int64_t kw = i % kernel[2];
+    const int64_t kh = i / kernel[2] % kernel[1];
+    const int64_t kt = i / kernel[2] / kernel[1] % kernel[0];
+    const int64_t c = i / plan->taps;
+
+    return (int32_t)(c * d->channel_pitch + kt * d->plane_pitch +
+                     hy3d__direct_tap_phase(&d->h, kh) * d->phase_h_pitch +
+                     hy3d__direct_tap_phase(&d->w, kw) * d->phase_w_pitch +
+                     hy3d__direct_tap_entry(&d->h, kh) * d->row_pitch +
+                     hy3d__direct_tap_entry(&d->w, kw));
+}
+
+static const char *name(const hy3d_conv3d_plan *plan)
+{
+    (void)plan;
+    return "direct";
+}
+
+const hy3d__conv_strategy hy3d__conv_direct_strategy = {
+    .name = name,
+    .choose = hy3d__direct_choose,
+    .cut = hy3d__direct_cut,
+    .offset = offset,
+    .run = run_grain,
+};

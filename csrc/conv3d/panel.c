@@ -1,8 +1,41 @@
 /* Panel convolution: K-blocks of im2col for a block of output positions, multiplied by GEMM and
  * summed in a result tile. For f64 and for shapes that the direct way does not suit. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include "base/blas.h"
+
+#define M_BLOCK 256
+#define PANEL_COLS 512
+#define PANEL_K 384
+
+static const char *name(const hy3d_conv3d_plan *plan)
+{
+    return plan->compute_bytes == sizeof(double) ? "panel-dgemm" : "panel-sgemm";
+}
+
+/* It computes anything. */
+static bool choose(hy3d_conv3d_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
+static void cut(hy3d_conv3d_plan *plan, uint32_t threads)
+{
+    hy3d__conv_panel *const d = &plan->panel;
+    const int64_t positions = plan->out[0] * plan->out[1] * plan->out[2];
+    const int64_t m_limit = plan->k > INT32_MAX ? 1 : M_BLOCK;
+
+    (void)threads;
+    d->m_blocks = hy3d__conv_ceil_div(plan->m, m_limit);
+    d->m_block = hy3d__conv_ceil_div(plan->m, d->m_blocks);
+    d->n_block = hy3d__conv_ceil_div(positions, hy3d__conv_ceil_div(positions, PANEL_COLS));
+    d->n_blocks = hy3d__conv_ceil_div(positions, d->n_block);
+    d->k_block = hy3d__conv_ceil_div(plan->k, hy3d__conv_ceil_div(plan->k, PANEL_K));
+    plan->grains = plan->desc.batch * plan->desc.groups * d->n_blocks * d->m_blocks;
+    plan->input_bytes = (size_t)(d->k_block * d->n_block) * plan->compute_bytes;
+    plan->result_bytes = (size_t)(d->m_block * d->n_block) * plan->compute_bytes;
+}
 
 /* Output position p of the flattened (T, H, W). */
 static void position(const int64_t out[3], int64_t p, int64_t at[3])
@@ -63,8 +96,7 @@ static void multiply(const hy3d_conv3d_plan *plan, int64_t m, int64_t m_count, i
         .m = (int32_t)m_count,
         .n = (int32_t)n,
         .k = (int32_t)k_count,
-        .a = (const unsigned char *)plan->weight +
-             (size_t)(m * plan->k + k0) * plan->compute_bytes,
+        .a = (const unsigned char *)plan->weight + (size_t)(m * plan->k + k0) * plan->compute_bytes,
         /* A sum of 2^31 terms or more has blocks of one row, whose pitch does not matter. */
         .lda = (int32_t)(m_count == 1 ? k_count : plan->k),
         .b = panel,
@@ -125,7 +157,7 @@ static void store_block(const hy3d__conv_run *run, int64_t image, int64_t m, int
     }
 }
 
-hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot)
+static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const hy3d__conv_run *const run = argument;
     const hy3d_conv3d_plan *const plan = run->plan;
@@ -155,3 +187,11 @@ hy3d_status hy3d__conv_panel_grain(void *argument, int64_t grain, uint32_t slot)
     store_block(run, image, m, m_count, p0, n, result);
     return HY3D_OK;
 }
+
+const hy3d__conv_strategy hy3d__conv_panel_strategy = {
+    .name = name,
+    .choose = choose,
+    .cut = cut,
+    .run = run_grain,
+    .needs_blas = true,
+};

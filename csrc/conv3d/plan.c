@@ -1,8 +1,7 @@
-/* Plans: put together from the checks, the geometry and the weights. */
-#include "conv3d/internal.h"
+/* Plans: put together from the checks, a strategy and the weights. */
+#include "conv3d/plan.h"
 
 #include "base/blas.h"
-#include "base/parallel.h"
 
 #define DEFAULT_LIMIT_BYTES ((size_t)64 << 20)
 
@@ -13,8 +12,8 @@ static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
     uint32_t slots = hy3d__slots(plan->context, desc->num_threads);
     size_t limit = desc->workspace_limit_bytes;
 
-    plan->input_bytes = (plan->input_bytes + HY3D__CONV_ALIGN - 1) / HY3D__CONV_ALIGN *
-                        HY3D__CONV_ALIGN;
+    plan->input_bytes =
+        (plan->input_bytes + HY3D__CONV_ALIGN - 1) / HY3D__CONV_ALIGN * HY3D__CONV_ALIGN;
     plan->slot_bytes = (plan->input_bytes + plan->result_bytes + HY3D__CONV_ALIGN - 1) /
                        HY3D__CONV_ALIGN * HY3D__CONV_ALIGN;
     if (needed_out != NULL) {
@@ -37,28 +36,6 @@ static hy3d_status set_slots(hy3d_conv3d_plan *plan, size_t *needed_out)
     return HY3D_OK;
 }
 
-/* Where a direct tile has a term of a block's sums, in the order of the weights. */
-static int32_t tile_offset(const hy3d_conv3d_plan *plan, int64_t k)
-{
-    const hy3d__conv_direct *const d = &plan->direct;
-    const int64_t *const kernel = plan->desc.kernel;
-    const int64_t kw = k % kernel[2];
-    const int64_t kh = k / kernel[2] % kernel[1];
-    const int64_t kt = k / kernel[2] / kernel[1] % kernel[0];
-    const int64_t c = k / plan->taps;
-
-    return (int32_t)(c * d->channel_pitch + kt * d->plane_pitch +
-                     hy3d__conv_tap_phase(&d->h, kh) * d->phase_h_pitch +
-                     hy3d__conv_tap_phase(&d->w, kw) * d->phase_w_pitch +
-                     hy3d__conv_tap_entry(&d->h, kh) * d->row_pitch +
-                     hy3d__conv_tap_entry(&d->w, kw));
-}
-
-static bool uses_offsets(const hy3d_conv3d_plan *plan)
-{
-    return plan->strategy == HY3D__CONV_DIRECT || plan->strategy == HY3D__CONV_THIN;
-}
-
 static hy3d_status make_offsets(hy3d_conv3d_plan *plan)
 {
     const size_t bytes = (size_t)plan->block_k * sizeof *plan->offsets;
@@ -69,41 +46,64 @@ static hy3d_status make_offsets(hy3d_conv3d_plan *plan)
     }
     plan->offsets = memory;
     plan->own_bytes += bytes;
-    for (int64_t k = 0; k < plan->block_k; k++) {
-        plan->offsets[k] = plan->strategy == HY3D__CONV_THIN
-                               ? (int32_t)(k * HY3D__CONV_LANES * HY3D__CONV_VECTORS)
-                               : tile_offset(plan, k);
+    for (int64_t i = 0; i < plan->block_k; i++) {
+        plan->offsets[i] = plan->strategy->offset(plan, i);
     }
     return HY3D_OK;
 }
-/* Strategy and sizes; allocates nothing. */
-static hy3d_status measure(hy3d_conv3d_plan *plan, size_t *needed_out)
-{
-    const hy3d_conv3d_desc *const desc = &plan->desc;
 
-    plan->m = desc->out_channels / desc->groups;
-    plan->c = desc->in_channels / desc->groups;
-    plan->taps = desc->kernel[0] * desc->kernel[1] * desc->kernel[2];
-    plan->k = plan->c * plan->taps;
-    plan->compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
-    plan->own_bytes = sizeof *plan;
-    hy3d__conv_choose(plan, hy3d__slots(plan->context, desc->num_threads));
+hy3d_status hy3d__conv_begin(const hy3d_conv3d_desc *desc, hy3d_cpu_level level,
+                             hy3d_conv3d_plan *plan_out)
+{
+    int64_t out[3];
+    const hy3d_status status = hy3d__conv_check_desc(desc, out);
+
+    if (status != HY3D_OK) {
+        return status;
+    }
+    const int64_t c = desc->in_channels / desc->groups;
+    const int64_t taps = desc->kernel[0] * desc->kernel[1] * desc->kernel[2];
+    *plan_out = (hy3d_conv3d_plan){
+        .level = level,
+        .kernels = hy3d__kernels_for((int)level),
+        .desc = *desc,
+        .out = {out[0], out[1], out[2]},
+        .m = desc->out_channels / desc->groups,
+        .c = c,
+        .taps = taps,
+        .k = c * taps,
+        .compute_bytes = desc->dtype == HY3D_F64 ? sizeof(double) : sizeof(float),
+        .own_bytes = sizeof *plan_out,
+    };
+    return HY3D_OK;
+}
+
+/* Strategy, blocks and workspace; allocates nothing. */
+static hy3d_status choose(hy3d_conv3d_plan *plan, size_t *needed_out)
+{
+    const hy3d__conv_strategy *const *row = hy3d__conv_strategies;
+
+    while (!(*row)->choose(plan)) {
+        row++;
+    }
+    plan->strategy = *row;
+    plan->strategy->cut(plan, hy3d__slots(plan->context, plan->desc.num_threads));
     return set_slots(plan, needed_out);
 }
 
 /* Everything after the checks. */
-static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
-                         const hy3d_tensor *bias, size_t *needed_out)
+static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight, const hy3d_tensor *bias,
+                         size_t *needed_out)
 {
-    hy3d_status status = measure(plan, needed_out);
+    hy3d_status status = choose(plan, needed_out);
 
     if (status == HY3D_OK && plan->prepared != NULL) {
         status = hy3d__conv_check_prepared(plan);
     }
-    if (status == HY3D_OK && plan->strategy == HY3D__CONV_PANEL && plan->grains > 0) {
+    if (status == HY3D_OK && plan->strategy->needs_blas && plan->grains > 0) {
         status = hy3d__blas_load(plan->context);
     }
-    if (status == HY3D_OK && uses_offsets(plan)) {
+    if (status == HY3D_OK && plan->strategy->offset != NULL) {
         status = make_offsets(plan);
     }
     if (status == HY3D_OK) {
@@ -120,36 +120,32 @@ hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_conv3d_des
                                             plan_out);
 }
 
-hy3d_status hy3d_conv3d_plan_create_prepared(
-    hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
-    const hy3d_tensor *bias, const hy3d_conv3d_weights *prepared, size_t *needed_out,
-    hy3d_conv3d_plan **plan_out)
+hy3d_status hy3d_conv3d_plan_create_prepared(hy3d_context *context, const hy3d_conv3d_desc *desc,
+                                             const hy3d_tensor *weight, const hy3d_tensor *bias,
+                                             const hy3d_conv3d_weights *prepared,
+                                             size_t *needed_out, hy3d_conv3d_plan **plan_out)
 {
-    int64_t out[3];
+    hy3d_conv3d_plan begun;
     void *memory = NULL;
 
     if (context == NULL || desc == NULL || weight == NULL || plan_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    hy3d_status status = hy3d__conv_check_desc(desc, out);
+    hy3d_status status = hy3d__conv_begin(desc, hy3d_context_cpu_level(context), &begun);
     if (status == HY3D_OK) {
         status = hy3d__conv_check_weight(desc, weight, bias);
     }
     if (status == HY3D_OK) {
-        status = hy3d_alloc(context, sizeof(hy3d_conv3d_plan), &memory);
+        status = hy3d_alloc(context, sizeof begun, &memory);
     }
     if (status != HY3D_OK) {
         return status;
     }
     hy3d_conv3d_plan *const plan = memory;
-    *plan = (hy3d_conv3d_plan){
-        .context = context,
-        .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
-        .prepared = prepared,
-        .desc = *desc,
-        .filter = *weight,
-        .out = {out[0], out[1], out[2]},
-    };
+    *plan = begun;
+    plan->context = context;
+    plan->prepared = prepared;
+    plan->filter = *weight;
     status = build(plan, weight, bias, needed_out);
     if (status != HY3D_OK) {
         hy3d_conv3d_plan_destroy(plan);
@@ -164,26 +160,22 @@ hy3d_status hy3d_conv3d_memory(hy3d_context *context, const hy3d_conv3d_desc *de
                                size_t *own_bytes_out)
 {
     static const hy3d_conv3d_weights some = {0};
-    int64_t out[3];
+    hy3d_conv3d_plan plan;
 
     if (context == NULL || desc == NULL || workspace_bytes_out == NULL || own_bytes_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    hy3d_status status = hy3d__conv_check_desc(desc, out);
+    hy3d_status status = hy3d__conv_begin(desc, hy3d_context_cpu_level(context), &plan);
     if (status != HY3D_OK) {
         return status;
     }
-    hy3d_conv3d_plan plan = {
-        .context = context,
-        .prepared = has_prepared ? &some : NULL,
-        .desc = *desc,
-        .out = {out[0], out[1], out[2]},
-    };
-    status = measure(&plan, NULL);
+    plan.context = context;
+    plan.prepared = has_prepared ? &some : NULL;
+    status = choose(&plan, NULL);
     if (status != HY3D_OK) {
         return status;
     }
-    if (uses_offsets(&plan)) {
+    if (plan.strategy->offset != NULL) {
         plan.own_bytes += (size_t)plan.block_k * sizeof *plan.offsets;
     }
     *own_bytes_out = plan.own_bytes + hy3d__conv_taken_bytes(&plan);
@@ -220,17 +212,5 @@ uint32_t hy3d_conv3d_plan_threads(const hy3d_conv3d_plan *plan)
 
 const char *hy3d_conv3d_plan_strategy(const hy3d_conv3d_plan *plan)
 {
-    if (plan == NULL) {
-        return "none";
-    }
-    if (plan->strategy == HY3D__CONV_DIRECT) {
-        return "direct";
-    }
-    if (plan->strategy == HY3D__CONV_THIN) {
-        return "thin";
-    }
-    if (plan->strategy == HY3D__CONV_WINOGRAD) {
-        return hy3d_conv3d_format_name(hy3d__winograd_format(&plan->winograd.filters.kind));
-    }
-    return plan->compute_bytes == sizeof(double) ? "panel-dgemm" : "panel-sgemm";
+    return plan == NULL ? "none" : plan->strategy->name(plan);
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 /* binary16 and bfloat16 as (exponent bits, mantissa bits): one pair of functions for both. */
 typedef struct format {
@@ -159,9 +159,9 @@ static double input_at(const problem *p, int64_t image, int64_t channel, const i
         if (frame->data == NULL) {
             return 0.0;
         }
-        value = load(p->desc->dtype, frame->data,
-                     channel * frame->stride[0] + at[3] * frame->stride[1] +
-                         at[4] * frame->stride[2]);
+        value =
+            load(p->desc->dtype, frame->data,
+                 channel * frame->stride[0] + at[3] * frame->stride[1] + at[4] * frame->stride[2]);
     } else {
         value = load_at(p->x, at);
     }

@@ -1,22 +1,5 @@
 /* One run of a plan: checks the tensors, then hands the grains out. */
-#include "conv3d/internal.h"
-
-#include "base/parallel.h"
-
-static hy3d__grain_fn grain_of(hy3d__conv_strategy strategy)
-{
-    switch (strategy) {
-    case HY3D__CONV_WINOGRAD:
-        return hy3d__conv_winograd_grain;
-    case HY3D__CONV_PANEL:
-        return hy3d__conv_panel_grain;
-    case HY3D__CONV_THIN:
-        return hy3d__conv_thin_grain;
-    case HY3D__CONV_DIRECT:
-    default:
-        return hy3d__conv_direct_grain;
-    }
-}
+#include "conv3d/plan.h"
 
 hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
                             const hy3d_tensor *y, void *workspace, const hy3d_cancel *cancel)
@@ -49,6 +32,6 @@ hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tenso
                           .fusion = fusion == NULL ? &none : fusion,
                           .workspace = workspace,
                           .cancel = cancel};
-    return hy3d__parallel_for(plan->context, plan->grains, plan->slots, cancel,
-                              grain_of(plan->strategy), &run);
+    return hy3d__parallel_for(plan->context, plan->grains, plan->slots, cancel, plan->strategy->run,
+                              &run);
 }

@@ -1,13 +1,13 @@
 /* Where frames and rows of the input are: in x or in a fusion's list. Padding and up-sampling of
  * time and height end here, so that strategies see lines only. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t image, int64_t t)
 {
     const hy3d_conv3d_desc *const desc = &run->plan->desc;
     const hy3d_tensor *const x = run->x;
-    const int64_t index = hy3d__conv_resolve(t, desc->in_size[0],
-                                             desc->pad_mode[0] == HY3D_PAD_REPLICATE);
+    const int64_t index =
+        hy3d__conv_resolve(t, desc->in_size[0], desc->pad_mode[0] == HY3D_PAD_REPLICATE);
 
     if (index < 0) {
         return (hy3d_conv3d_frame){.data = NULL};
@@ -30,8 +30,8 @@ hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_con
 {
     const hy3d_conv3d_desc *const desc = &run->plan->desc;
     const hy3d_conv3d_fusion *const fusion = run->fusion;
-    const int64_t index = hy3d__conv_resolve(h, desc->in_size[1],
-                                             desc->pad_mode[1] == HY3D_PAD_REPLICATE);
+    const int64_t index =
+        hy3d__conv_resolve(h, desc->in_size[1], desc->pad_mode[1] == HY3D_PAD_REPLICATE);
     hy3d__conv_line line = {.stride = frame->stride[2],
                             .size = desc->in_size[2],
                             .dtype = desc->dtype,
@@ -44,9 +44,9 @@ hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_con
         return line;
     }
     const int64_t row = index / hy3d__conv_upsample(desc, 1);
-    line.data = (const unsigned char *)frame->data +
-                (channel * frame->stride[0] + row * frame->stride[1]) *
-                    (int64_t)hy3d_dtype_bytes(desc->dtype);
+    line.data =
+        (const unsigned char *)frame->data + (channel * frame->stride[0] + row * frame->stride[1]) *
+                                                 (int64_t)hy3d_dtype_bytes(desc->dtype);
     line.silu = fusion->activation == HY3D_SILU ? 1 : 0;
     line.is_changed = fusion->scale != NULL || line.silu != 0;
     if (fusion->scale != NULL) {

@@ -1,32 +1,13 @@
 /* Results to y: a residual added, then rounded once, in the order that writes memory in runs. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
-#include <string.h>
+#include "elements/elements.h"
 
+/* Results that a residual is added to at once. */
 #define CHUNK 128
 /* Positions written side by side when channels are the fast dimension: one cache line is read of
  * every channel, and the lines written stay in L1. */
 #define COLUMNS 16
-
-static void round_half(const hy3d__kernels *kernels, hy3d_dtype dtype, int64_t n, const float *src,
-                       uint16_t *dst)
-{
-    if (dtype == HY3D_F16) {
-        kernels->cvt_f32_f16((size_t)n, src, dst);
-    } else {
-        kernels->cvt_f32_bf16((size_t)n, src, dst);
-    }
-}
-
-static void widen_half(const hy3d__kernels *kernels, hy3d_dtype dtype, int64_t n,
-                       const uint16_t *src, float *dst)
-{
-    if (dtype == HY3D_F16) {
-        kernels->cvt_f16_f32((size_t)n, src, dst);
-    } else {
-        kernels->cvt_bf16_f32((size_t)n, src, dst);
-    }
-}
 
 /* Where a line of results goes: n elements of y, `stride` apart, and of the residual. */
 typedef struct target {
@@ -34,77 +15,6 @@ typedef struct target {
     const void *residual; /* the same of the residual; NULL: none */
     int64_t stride, residual_stride, n;
 } target;
-
-static void store_f32(const hy3d__kernels *kernels, const target *to, const float *src)
-{
-    float *const dst = to->data;
-    const float *const residual = to->residual;
-
-    if (to->stride == 1 && (residual == NULL || to->residual_stride == 1)) {
-        const float *const base = residual == NULL ? src : residual;
-        if (base != dst) {
-            memcpy(dst, base, (size_t)to->n * sizeof *dst);
-        }
-        if (residual != NULL) {
-            kernels->blend_f32((size_t)to->n, 1.0F, NULL, src, dst);
-        }
-        return;
-    }
-    for (int64_t i = 0; i < to->n; i++) {
-        dst[i * to->stride] =
-            residual == NULL ? src[i] : src[i] + residual[i * to->residual_stride];
-    }
-}
-
-static void store_f64(const target *to, const double *src)
-{
-    double *const dst = to->data;
-    const double *const residual = to->residual;
-
-    for (int64_t i = 0; i < to->n; i++) {
-        dst[i * to->stride] =
-            residual == NULL ? src[i] : src[i] + residual[i * to->residual_stride];
-    }
-}
-
-/* src plus the residual's elements from first on. */
-static void add_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
-                     int64_t first, int64_t n, const float *src, float *sum)
-{
-    const uint16_t *const residual = (const uint16_t *)to->residual + first * to->residual_stride;
-    uint16_t chunk[CHUNK];
-
-    for (int64_t i = 0; i < n; i++) {
-        chunk[i] = residual[i * to->residual_stride];
-    }
-    widen_half(kernels, dtype, n, chunk, sum);
-    kernels->blend_f32((size_t)n, 1.0F, NULL, src, sum);
-}
-
-static void store_half(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
-                       const float *src)
-{
-    uint16_t *const dst = to->data;
-    uint16_t chunk[CHUNK];
-    float sum[CHUNK];
-
-    if (to->stride == 1 && to->residual == NULL) {
-        round_half(kernels, dtype, to->n, src, dst);
-        return;
-    }
-    for (int64_t i = 0; i < to->n; i += CHUNK) {
-        const int64_t count = hy3d__conv_min(CHUNK, to->n - i);
-        const float *from = src + i;
-        if (to->residual != NULL) {
-            add_half(kernels, dtype, to, i, count, from, sum);
-            from = sum;
-        }
-        round_half(kernels, dtype, count, from, chunk);
-        for (int64_t j = 0; j < count; j++) {
-            dst[(i + j) * to->stride] = chunk[j];
-        }
-    }
-}
 
 /* Bytes of y and of the residual that a step along one of their dimensions takes. */
 static int64_t step_bytes(const hy3d_tensor *tensor, int dim)
@@ -123,15 +33,58 @@ static unsigned char *start(const hy3d_tensor *tensor, const hy3d__conv_result *
     return (unsigned char *)tensor->data + offset;
 }
 
+/* sum += from, of compute type. */
+static void add(const hy3d__kernels *kernels, hy3d_dtype dtype, int64_t n, const void *from,
+                void *sum)
+{
+    if (dtype != HY3D_F64) {
+        kernels->blend_f32((size_t)n, 1.0F, NULL, from, sum);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ((double *)sum)[i] += ((const double *)from)[i];
+    }
+}
+
+static void store_sum(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
+                      const unsigned char *src)
+{
+    const int64_t bytes = (int64_t)hy3d_dtype_bytes(dtype);
+    const size_t src_bytes = dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
+    union {
+        float f32[CHUNK];
+        double f64[CHUNK];
+    } sum;
+
+    if (dtype == HY3D_F32 && to->stride == 1) { /* where it goes */
+        if (to->residual != to->data) {
+            hy3d__read_elements(kernels, dtype, to->residual, to->residual_stride, to->n, to->data);
+        }
+        add(kernels, dtype, to->n, src, to->data);
+        return;
+    }
+    for (int64_t i = 0; i < to->n; i += CHUNK) {
+        const int64_t count = hy3d__conv_min(CHUNK, to->n - i);
+        hy3d__read_elements(kernels, dtype,
+                            (const unsigned char *)to->residual + i * to->residual_stride * bytes,
+                            to->residual_stride, count, &sum);
+        add(kernels, dtype, count, src + (size_t)i * src_bytes, &sum);
+        hy3d__write_elements(kernels, dtype, &sum, count,
+                             (unsigned char *)to->data + i * to->stride * bytes, to->stride);
+    }
+}
+
+/* Element `from` of data and those after it. */
 static void store_line(const hy3d__kernels *kernels, hy3d_dtype dtype, const target *to,
                        const void *data, int64_t from)
 {
-    if (dtype == HY3D_F32) {
-        store_f32(kernels, to, (const float *)data + from);
-    } else if (dtype == HY3D_F64) {
-        store_f64(to, (const double *)data + from);
+    const int64_t bytes = dtype == HY3D_F64 ? sizeof(double) : sizeof(float);
+    const unsigned char *const src = (const unsigned char *)data + from * bytes;
+
+    if (to->residual == NULL) {
+        hy3d__write_elements(kernels, dtype, src, to->n, to->data, to->stride);
     } else {
-        store_half(kernels, dtype, to, (const float *)data + from);
+        store_sum(kernels, dtype, to, src);
     }
 }
 

@@ -6,8 +6,7 @@
  * (a fifth of the speed at 384 channels of 40x40). Results that would only be copied are summed
  * where they go. How positions and output channels are cut changes no bit, so it may follow threads
  * and the workspace limit: only the blocks of input channels do, which follow from sizes alone. */
-#include "conv3d/internal.h"
-
+#include "conv3d/plan.h"
 
 #include <string.h>
 
@@ -32,7 +31,7 @@
 #define STRAIGHT_BYTES ((int64_t)8 << 20)
 
 /* One tap in height and width, and positions as they are in x: no padding, stride or repetition. */
-static bool is_thin(const hy3d_conv3d_plan *plan)
+static bool choose(hy3d_conv3d_plan *plan)
 {
     const hy3d_conv3d_desc *const desc = &plan->desc;
 
@@ -69,8 +68,7 @@ static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint3
     const double a_plane = (double)(parts - 1) * grain_cost(plan, d, each) +
                            grain_cost(plan, d, vectors - (parts - 1) * each);
     const double planes = (double)hy3d__conv_ceil_div(plan->m, d->m_block) *
-                          (double)hy3d__conv_max(1, plan->desc.batch) *
-                          (double)plan->desc.groups *
+                          (double)hy3d__conv_max(1, plan->desc.batch) * (double)plan->desc.groups *
                           (double)plan->out[0];
     const double rounds = planes * (double)parts / (double)threads;
     const double whole = rounds < 64.0 ? (double)(int64_t)(rounds + 0.999999) : rounds;
@@ -92,7 +90,7 @@ static int64_t slot_elems(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d
            d->m_block * d->positions;
 }
 
-bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
+static void choose_blocks(hy3d_conv3d_plan *plan, uint32_t threads)
 {
     const size_t limit = plan->desc.workspace_limit_bytes;
     const size_t slot_bytes = limit == 0 ? SIZE_MAX : limit / threads;
@@ -101,9 +99,6 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
     const int64_t cuts = hy3d__conv_ceil_div(plan->m, RESULT_ELEMS / HY3D__CONV_LANES);
     double least = -1.0;
 
-    if (!is_thin(plan)) {
-        return false;
-    }
     hy3d__conv_thin d = {
         .c_block = channels_at_once(plan),
         .writes_straight = plan->desc.dtype == HY3D_F32 &&
@@ -113,8 +108,7 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
     /* Where no slot fits, the smallest: the same for every number of threads, so that a limit which
      * is enough for one of them is enough for all. */
     plan->thin = d;
-    plan->thin.m_block =
-        hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
+    plan->thin.m_block = hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
     plan->thin.positions = HY3D__CONV_LANES * hy3d__conv_min(vectors, HY3D__CONV_VECTORS);
     for (int64_t cut = cuts; cut < cuts + 8; cut++) {
         d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
@@ -132,13 +126,13 @@ bool hy3d__conv_choose_thin(hy3d_conv3d_plan *plan, uint32_t threads)
             }
         }
     }
-    return true;
 }
 
-void hy3d__conv_count_thin(hy3d_conv3d_plan *plan)
+static void cut(hy3d_conv3d_plan *plan, uint32_t threads)
 {
     hy3d__conv_thin *const d = &plan->thin;
 
+    choose_blocks(plan, threads);
     d->m_blocks = hy3d__conv_ceil_div(plan->m, d->m_block);
     d->blocks = hy3d__conv_ceil_div(plane(plan), d->positions);
     plan->block_k = d->c_block * plan->taps;
@@ -231,8 +225,7 @@ static void pack(const hy3d__conv_run *run, const piece *p, int64_t channel, int
 
     for (int64_t tap = 0; tap < plan->taps; tap++) {
         const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
-            run, p->image,
-            p->t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
+            run, p->image, p->t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
         for (int64_t c = 0; c < channels; c++) {
             pack_line(run, p, &frame, p->group * plan->c + channel + c,
                       columns + (c * plan->taps + tap) * COLUMN, column);
@@ -270,11 +263,10 @@ static void multiply_rows(const hy3d_conv3d_plan *plan, const piece *p, const bl
             prefetch((const unsigned char *)(weight + i * plan->k + of->terms),
                      next * (int64_t)sizeof *weight);
         }
-        plan->kernels->conv_f32((int)rows, (int)nv, (size_t)of->terms, weight, (size_t)plan->k, b,
-                                plan->offsets,
-                                of->channel == 0 ? (const float *)plan->bias + m + r : NULL,
-                                of->result + r * of->pitch + vector * HY3D__CONV_LANES,
-                                (size_t)of->pitch);
+        plan->kernels->conv_f32(
+            (int)rows, (int)nv, (size_t)of->terms, weight, (size_t)plan->k, b, plan->offsets,
+            of->channel == 0 ? (const float *)plan->bias + m + r : NULL,
+            of->result + r * of->pitch + vector * HY3D__CONV_LANES, (size_t)of->pitch);
     }
 }
 
@@ -305,8 +297,7 @@ static void store(const hy3d__conv_run *run, const piece *p, const float *result
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d_tensor *residual = run->fusion->residual;
     hy3d_tensor y, other;
-    const bool is_flat =
-        flatten(run->y, &y) && (residual == NULL || flatten(residual, &other));
+    const bool is_flat = flatten(run->y, &y) && (residual == NULL || flatten(residual, &other));
     const int64_t width = is_flat ? plane(plan) : plan->out[2];
 
     for (int64_t done = 0, n; done < p->count; done += n) {
@@ -336,11 +327,11 @@ static float *straight_out(const hy3d__conv_run *run, const piece *p)
         y->stride[3] != plan->out[2] || y->stride[1] < 0 || p->count % HY3D__CONV_LANES != 0) {
         return NULL;
     }
-    return (float *)y->data + p->image * y->stride[0] +
-           (p->group * plan->m + p->m) * y->stride[1] + p->t * y->stride[2] + p->first;
+    return (float *)y->data + p->image * y->stride[0] + (p->group * plan->m + p->m) * y->stride[1] +
+           p->t * y->stride[2] + p->first;
 }
 
-hy3d_status hy3d__conv_thin_grain(void *argument, int64_t grain, uint32_t slot)
+static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const hy3d__conv_run *const run = argument;
     const hy3d_conv3d_plan *const plan = run->plan;
@@ -366,3 +357,23 @@ hy3d_status hy3d__conv_thin_grain(void *argument, int64_t grain, uint32_t slot)
     }
     return HY3D_OK;
 }
+
+static int32_t offset(const hy3d_conv3d_plan *plan, int64_t i)
+{
+    (void)plan;
+    return (int32_t)(i * COLUMN);
+}
+
+static const char *name(const hy3d_conv3d_plan *plan)
+{
+    (void)plan;
+    return "thin";
+}
+
+const hy3d__conv_strategy hy3d__conv_thin_strategy = {
+    .name = name,
+    .choose = choose,
+    .cut = cut,
+    .offset = offset,
+    .run = run_grain,
+};

@@ -1,8 +1,8 @@
 /* Weights and bias in the compute type. f32 and f64 weights that are contiguous are borrowed: the
  * micro-kernel and GEMM read them where they are, so that a plan costs next to nothing. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
-#include "base/checked.h"
+#include "elements/elements.h"
 
 /* A kernel's rows, or a panel's columns, beyond the last channel read zeros. */
 #define BIAS_TAIL 32
@@ -33,15 +33,11 @@ static void copy_weight(const hy3d_conv3d_plan *plan, const hy3d_tensor *weight,
         for (int64_t c = 0; c < size[1]; c++) {
             for (int64_t t = 0; t < size[2]; t++) {
                 for (int64_t h = 0; h < (rows_join ? 1 : size[3]); h++) {
-                    const hy3d__conv_line line = {
-                        .data = (const unsigned char *)weight->data +
-                                (m * stride[0] + c * stride[1] + t * stride[2] + h * stride[3]) *
-                                    bytes,
-                        .stride = stride[4],
-                        .size = run,
-                        .dtype = weight->dtype,
-                    };
-                    hy3d__conv_load_line(plan->kernels, &line, 0, 1, run, to);
+                    const int64_t at =
+                        m * stride[0] + c * stride[1] + t * stride[2] + h * stride[3];
+                    hy3d__read_elements(plan->kernels, weight->dtype,
+                                        (const unsigned char *)weight->data + at * bytes, stride[4],
+                                        run, to);
                     to += (size_t)run * plan->compute_bytes;
                 }
             }
@@ -61,11 +57,8 @@ static hy3d_status take_bias(hy3d_conv3d_plan *plan, const hy3d_tensor *bias)
         ((unsigned char *)plan->bias)[i] = 0;
     }
     if (bias != NULL) {
-        const hy3d__conv_line line = {.data = bias->data,
-                                      .stride = bias->stride[0],
-                                      .size = bias->size[0],
-                                      .dtype = bias->dtype};
-        hy3d__conv_load_line(plan->kernels, &line, 0, 1, bias->size[0], plan->bias);
+        hy3d__read_elements(plan->kernels, bias->dtype, bias->data, bias->stride[0], bias->size[0],
+                            plan->bias);
     }
     return HY3D_OK;
 }
@@ -76,7 +69,7 @@ hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *we
     const bool computable = weight->dtype == HY3D_F32 || weight->dtype == HY3D_F64;
     hy3d_status status = take_bias(plan, bias);
 
-    if (status != HY3D_OK || plan->strategy == HY3D__CONV_WINOGRAD) {
+    if (status != HY3D_OK || plan->strategy->layouts != NULL) {
         return status;
     }
     if (computable && hy3d__conv_is_contiguous(weight)) {
@@ -96,7 +89,7 @@ size_t hy3d__conv_taken_bytes(const hy3d_conv3d_plan *plan)
     const bool halves = plan->desc.dtype == HY3D_F16 || plan->desc.dtype == HY3D_BF16;
     int64_t elems = plan->desc.out_channels + BIAS_TAIL;
 
-    if (halves && plan->strategy != HY3D__CONV_WINOGRAD) {
+    if (halves && plan->strategy->layouts == NULL) {
         elems += plan->desc.out_channels * plan->k;
     }
     return (size_t)elems * plan->compute_bytes;

@@ -1,5 +1,5 @@
 /* Winograd: a block of tiles to the points, one product a point, and back. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
 {
@@ -106,7 +106,7 @@ static void multiply_making(const operands *o, int64_t panel, float *made, float
     }
 }
 
-hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t slot)
+static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 {
     const hy3d__conv_run *const run = argument;
     const hy3d_conv3d_plan *const plan = run->plan;
@@ -143,3 +143,38 @@ hy3d_status hy3d__conv_winograd_grain(void *argument, int64_t grain, uint32_t sl
     }
     return HY3D_OK;
 }
+
+static bool choose(hy3d_conv3d_plan *plan)
+{
+    return hy3d__winograd_choose(&plan->desc, plan->out, plan->level, &plan->winograd.filters.kind);
+}
+
+static void cut(hy3d_conv3d_plan *plan, uint32_t threads)
+{
+    hy3d__winograd_plan(plan, plan->winograd.filters.kind, threads);
+}
+
+static hy3d_conv3d_format format_of(const hy3d_conv3d_plan *plan)
+{
+    return hy3d__winograd_format(&plan->winograd.filters.kind);
+}
+
+static const char *name(const hy3d_conv3d_plan *plan)
+{
+    return hy3d__winograd_format_name(format_of(plan));
+}
+
+static const hy3d__conv_layouts layouts = {
+    .name = hy3d__winograd_format_name,
+    .of_plan = format_of,
+    .bytes = hy3d__winograd_format_bytes,
+    .make = hy3d__winograd_prepare,
+};
+
+const hy3d__conv_strategy hy3d__conv_winograd_strategy = {
+    .name = name,
+    .choose = choose,
+    .cut = cut,
+    .run = run_grain,
+    .layouts = &layouts,
+};

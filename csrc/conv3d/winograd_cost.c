@@ -3,24 +3,25 @@
  * A model of cycles with five constants, fitted to the layers of video VAEs by
  * tests/bench/fit_winograd_cost.py (docs/tuning.md says how well). Blocks change no bit of a
  * result, so they may follow threads and memory; the kind may not, and is chosen for one thread. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 /* Blocks above this get slower where caches are smaller than on the machines measured. */
 #define GOOD_BYTES 12e6
 
 typedef struct cycles {
-    double product;    /* of a row with 32 columns, a channel */
-    double data;       /* of a channel's tile to a point and a product's back, each */
-    double weight;     /* of a float of weights that a grain reads */
-    double filter;     /* of a float of weights made while running */
-    double direct;     /* of a product of 16 lanes in the direct way */
+    double product; /* of a row with 32 columns, a channel */
+    double data;    /* of a channel's tile to a point and a product's back, each */
+    double weight;  /* of a float of weights that a grain reads */
+    double filter;  /* of a float of weights made while running */
+    double direct;  /* of a product of 16 lanes in the direct way */
 } cycles;
 
 static cycles cycles_at(hy3d_cpu_level level)
 {
     switch (level) {
     case HY3D_CPU_AVX512:
-        return (cycles){.product = 1.08, .data = 0.85, .weight = 0.6, .filter = 1.0, .direct = 0.59};
+        return (cycles){
+            .product = 1.08, .data = 0.85, .weight = 0.6, .filter = 1.0, .direct = 0.59};
     case HY3D_CPU_AVX2:
         return (cycles){.product = 2.16, .data = 1.2, .weight = 0.6, .filter = 1.6, .direct = 1.18};
     case HY3D_CPU_REF:
@@ -33,8 +34,8 @@ double hy3d__winograd_direct_cost(const hy3d_conv3d_desc *desc, const int64_t ou
                                   hy3d_cpu_level level)
 {
     const double positions = (double)desc->batch * (double)out[0] * (double)out[1] * (double)out[2];
-    const double k = (double)desc->in_channels * (double)desc->kernel[0] *
-                     (double)desc->kernel[1] * (double)desc->kernel[2];
+    const double k = (double)desc->in_channels * (double)desc->kernel[0] * (double)desc->kernel[1] *
+                     (double)desc->kernel[2];
     return cycles_at(level).direct * positions / 16.0 * k * (double)desc->out_channels;
 }
 
@@ -64,8 +65,8 @@ static double block_bytes(const hy3d__winograd_elems *e)
 }
 
 hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
-                                          const hy3d__winograd_limits *limits,
-                                          const hy3d__winograd_blocks *b)
+                                           const hy3d__winograd_limits *limits,
+                                           const hy3d__winograd_blocks *b)
 {
     const double tiles = (double)(b->h * b->w);
     const double products = (double)s->filters.products;
@@ -86,13 +87,13 @@ hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
     const hy3d__winograd_elems elems = hy3d__winograd_block_elems(s, b, limits->prepared);
     return (hy3d__winograd_work){
         /* A group of up to 14 rows costs about half a row more than they do. */
-        .products =
-            products * sum * panels * (rows + 0.5 * (double)((int64_t)(rows + 13.0) / 14)),
+        .products = products * sum * panels * (rows + 0.5 * (double)((int64_t)(rows + 13.0) / 14)),
         .data = points_in * tiles *
                 ((double)s->in_channels * (double)(b->frames + s->kernel_t - 1) +
                  32.0 * panels * (double)b->frames),
         .weights = weights,
         .made = limits->prepared ? 0.0 : weights,
+        .grains = grains,
         .rounds = rounds,
         .bytes = block_bytes(&elems),
     };
@@ -164,11 +165,25 @@ static void consider_panels(search *found, hy3d__winograd_blocks b)
     }
 }
 
+/* Less than any panels of the block cost: the data of all of them at once, the weights as they are,
+ * no round that is not full. The last factor is for rounding. */
+static double least_cost(const search *found, const cycles *c, const hy3d__winograd_blocks *b)
+{
+    const hy3d__winograd_limits all = {
+        .level = found->limits->level, .threads = found->limits->threads, .prepared = true};
+    hy3d__winograd_blocks one = *b;
+    one.panels = one.panels_at_once = found->sizes->filters.panels;
+    const hy3d__winograd_work w = hy3d__winograd_work_of(found->sizes, &all, &one);
+    const double grains = w.grains / (double)all.threads;
+    return grains * (c->product * w.products + c->data * w.data + c->weight * w.weights) * 0.999999;
+}
+
 double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
-                                  const hy3d__winograd_limits *limits,
+                                  const hy3d__winograd_limits *limits, double most,
                                   hy3d__winograd_blocks *blocks_out)
 {
-    search found = {.sizes = sizes, .limits = limits, .cost = -1.0};
+    search found = {.sizes = sizes, .limits = limits, .cost = most < 1e300 ? most : -1.0};
+    const cycles c = cycles_at(limits->level);
     hy3d__winograd_blocks b = {0};
 
     for (int64_t t = 1; t <= sizes->frames && t <= 32; t++) {
@@ -182,10 +197,25 @@ double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
             b.w = hy3d__conv_ceil_div(sizes->tiles_w, w);
             for (int64_t h = 1; h <= 2 * sizes->tiles_h; h *= 2) {
                 b.h = hy3d__conv_ceil_div(sizes->tiles_h, h);
-                consider_panels(&found, b);
+                if (found.cost < 0.0 || least_cost(&found, &c, &b) < found.cost) {
+                    consider_panels(&found, b);
+                }
             }
         }
     }
     *blocks_out = found.best;
     return found.cost < 0.0 ? 1e300 : found.cost;
+}
+
+bool hy3d__winograd_fits(const hy3d__winograd_sizes *sizes, const hy3d__winograd_limits *limits)
+{
+    hy3d__winograd_blocks b = {.h = 1, .w = sizes->tiles_w, .panels = 1, .panels_at_once = 1};
+
+    for (int64_t w = 1; w <= sizes->tiles_w && w <= 64; w *= 2) {
+        b.w = hy3d__conv_ceil_div(sizes->tiles_w, w);
+    }
+    b.frames = sizes->frames < 32 ? 1 : hy3d__conv_ceil_div(sizes->frames, 32);
+    b.frames += sizes->filters.kind.moments == 1 ? 0 : b.frames % 2;
+    const hy3d__winograd_elems elems = hy3d__winograd_block_elems(sizes, &b, limits->prepared);
+    return block_bytes(&elems) <= (double)limits->slot_bytes;
 }

@@ -1,7 +1,10 @@
 /* Weights to the points, 16 output channels a vector. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include <string.h>
+
+#include "base/checked.h"
+#include "elements/elements.h"
 
 /* Input channels at once: the lines of 16 output channels are read in runs of this many filters. */
 #define CHANNELS 8
@@ -20,19 +23,17 @@ static void load_filter(const hy3d__kernels *kernels, const hy3d_tensor *weight,
     const int64_t *const stride = weight->stride;
     const int64_t bytes = (int64_t)hy3d_dtype_bytes(weight->dtype);
     const unsigned char *const base = (const unsigned char *)weight->data + m * stride[0] * bytes;
-    hy3d__conv_line line = {.stride = stride[4], .size = 3, .dtype = weight->dtype};
 
     if (is_run(weight)) {
-        line.data = base + c0 * stride[1] * bytes;
-        line.size = count * stride[1];
-        hy3d__conv_load_line(kernels, &line, 0, 1, line.size, dst);
+        hy3d__read_elements(kernels, weight->dtype, base + c0 * stride[1] * bytes, 1,
+                            count * stride[1], dst);
         return;
     }
     for (int64_t c = c0; c < c0 + count; c++) {
         for (int64_t t = 0; t < weight->size[2]; t++) {
             for (int64_t h = 0; h < 3; h++) {
-                line.data = base + (c * stride[1] + t * stride[2] + h * stride[3]) * bytes;
-                hy3d__conv_load_line(kernels, &line, 0, 1, 3, dst);
+                const int64_t at = c * stride[1] + t * stride[2] + h * stride[3];
+                hy3d__read_elements(kernels, weight->dtype, base + at * bytes, stride[4], 3, dst);
                 dst += 3;
             }
         }
@@ -104,4 +105,88 @@ void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
             }
         }
     }
+}
+
+/* Sizes of a layer's weights in a layout; false where it has none, or they overflow. */
+static bool filters_of(hy3d_conv3d_format format, int64_t out_channels, int64_t in_channels,
+                       const int64_t kernel[3], hy3d__winograd_filters *filters_out,
+                       size_t *bytes_out)
+{
+    hy3d__winograd_kind kind;
+    int64_t elems;
+
+    if (!hy3d__winograd_kind_of(format, &kind) || out_channels < 1 || in_channels < 1 ||
+        out_channels > INT32_MAX || in_channels > INT32_MAX || kernel[0] < 1 || kernel[0] > 3 ||
+        kernel[1] != 3 || kernel[2] != 3 || (kind.moments != 1 && kernel[0] != 3)) {
+        return false;
+    }
+    *filters_out = hy3d__winograd_filters_of(kind, out_channels, in_channels, kernel[0]);
+    if (!hy3d__mul_i64(filters_out->panel_elems, filters_out->panels, &elems) ||
+        !hy3d__mul_i64(elems, filters_out->products * (int64_t)sizeof(float), &elems)) {
+        return false;
+    }
+    *bytes_out = (size_t)elems;
+    return true;
+}
+
+size_t hy3d__winograd_format_bytes(hy3d_conv3d_format format, int64_t out_channels,
+                                   int64_t in_channels, const int64_t kernel[3])
+{
+    hy3d__winograd_filters filters;
+    size_t bytes;
+    return filters_of(format, out_channels, in_channels, kernel, &filters, &bytes) ? bytes : 0;
+}
+
+/* One panel a grain. */
+typedef struct making {
+    const hy3d__kernels *kernels;
+    const hy3d__winograd_filters *filters;
+    const hy3d_tensor *weight;
+    float *u, *scratch;
+    const hy3d_cancel *cancel;
+} making;
+
+static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
+{
+    const making *const m = argument;
+    const hy3d__winograd_filters *const f = m->filters;
+    for (int64_t c = 0; c < f->k; c += f->chunk) {
+        if (hy3d_cancel_requested(m->cancel)) {
+            return HY3D_ERR_CANCELLED;
+        }
+        hy3d__winograd_filters_make(
+            m->kernels, f, m->weight, grain, c, hy3d__conv_min(f->chunk, f->k - c),
+            m->u + grain * f->panel_elems + c * f->segments * 32,
+            (size_t)(f->panels * f->panel_elems), m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+    }
+    return HY3D_OK;
+}
+
+hy3d_status hy3d__winograd_prepare(hy3d_context *context, const hy3d_tensor *weight,
+                                   hy3d_conv3d_format format, uint32_t num_threads,
+                                   const hy3d_cancel *cancel, void *u)
+{
+    hy3d__winograd_filters filters;
+    size_t bytes;
+    uint32_t slots = hy3d__slots(context, num_threads);
+    void *scratch = NULL;
+
+    if (!filters_of(format, weight->size[0], weight->size[1], &weight->size[2], &filters, &bytes)) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    slots = (int64_t)slots > filters.panels ? (uint32_t)filters.panels : slots;
+    hy3d_status status =
+        hy3d_alloc(context, slots * HY3D__WINOGRAD_FILTER_ELEMS * sizeof(float), &scratch);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    making m = {.kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
+                .filters = &filters,
+                .weight = weight,
+                .u = u,
+                .scratch = scratch,
+                .cancel = cancel};
+    status = hy3d__parallel_for(context, filters.panels, slots, cancel, make_panel, &m);
+    hy3d_free(context, scratch);
+    return status;
 }

@@ -3,9 +3,11 @@
  * 16 channels at a time, a row of tiles in chunks: rows of the input become strips of vectors of
  * channels (padding, up-sampling, conversion and a fusion's operations end here), strips are
  * transformed down their columns, and then, alone or as sums and differences of frames, across. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include <string.h>
+
+#include "elements/elements.h"
 
 #define COLUMNS HY3D__WINOGRAD_COLUMNS
 #define LINE ((size_t)COLUMNS * 16)
@@ -52,19 +54,14 @@ static void load_lanes(const row_source *source, int64_t first, int64_t n, float
     }
     if (source->channels == 16 && stride[0] == 1) {
         for (int64_t i = 0; i < n; i++) {
-            const hy3d__conv_line line = {
-                .data = data + i * stride[2] * bytes, .stride = 1, .size = 16, .dtype = dtype};
-            hy3d__conv_load_line(kernels, &line, 0, 1, 16, dst + i * 16);
+            hy3d__read_elements(kernels, dtype, data + i * stride[2] * bytes, 1, 16, dst + i * 16);
         }
         return;
     }
     for (int64_t c = 0; c < 16; c++) {
         if (c < source->channels) {
-            const hy3d__conv_line line = {.data = data + c * stride[0] * bytes,
-                                          .stride = stride[2],
-                                          .size = n,
-                                          .dtype = dtype};
-            hy3d__conv_load_line(kernels, &line, 0, 1, n, lines + c * COLUMNS);
+            hy3d__read_elements(kernels, dtype, data + c * stride[0] * bytes, stride[2], n,
+                                lines + c * COLUMNS);
         } else {
             memset(lines + c * COLUMNS, 0, (size_t)n * sizeof *lines);
         }
@@ -160,8 +157,8 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
 
     for (int i = 0; i < rows; i++) {
         float *const line = strip + (size_t)i * LINE;
-        int64_t h = hy3d__conv_resolve(top + i, desc->in_size[1],
-                                       desc->pad_mode[1] == HY3D_PAD_REPLICATE);
+        int64_t h =
+            hy3d__conv_resolve(top + i, desc->in_size[1], desc->pad_mode[1] == HY3D_PAD_REPLICATE);
         if (frame->data == NULL || h < 0) {
             memset(line, 0, (size_t)columns * 16 * sizeof *line);
             packed = -1;
@@ -192,10 +189,10 @@ static float *make_down(const chunk *c, int64_t i)
     const hy3d_conv3d_plan *const plan = c->run->plan;
     const hy3d_conv3d_desc *const desc = &plan->desc;
     const hy3d__winograd_kind kind = plan->winograd.filters.kind;
-    const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
-        c->run, c->block->image, c->block->t + i - desc->pad_before[0]);
-    const hy3d_conv3d_frame next = hy3d__conv_source_frame(
-        c->run, c->block->image, c->block->t + i + 1 - desc->pad_before[0]);
+    const hy3d_conv3d_frame frame =
+        hy3d__conv_source_frame(c->run, c->block->image, c->block->t + i - desc->pad_before[0]);
+    const hy3d_conv3d_frame next =
+        hy3d__conv_source_frame(c->run, c->block->image, c->block->t + i + 1 - desc->pad_before[0]);
     const int64_t columns = kind.m * c->tiles + 2;
     const int64_t top = (c->block->tile_h + c->tile_h) * kind.m - desc->pad_before[1];
     const int64_t left = (c->block->tile_w + c->tile_w) * kind.m - desc->pad_before[2];

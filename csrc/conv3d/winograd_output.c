@@ -1,5 +1,5 @@
 /* A panel's products to y: transformed back on vectors of channels, then lines of channels. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include <string.h>
 
@@ -71,9 +71,9 @@ static void output_chunk(const hy3d__conv_run *run, const hy3d__winograd_block *
             kernels->winograd_output_f32(kind.m, (size_t)tiles, r + row * 32, (size_t)r_point, 32,
                                          bias, strips, LINE);
         } else {
-            kernels->winograd_output_pair_f32(kind.m, (size_t)tiles, r + row * 32,
-                                              (size_t)r_point, 4 * (size_t)r_point, 32, bias,
-                                              strips, 5 * LINE, LINE);
+            kernels->winograd_output_pair_f32(kind.m, (size_t)tiles, r + row * 32, (size_t)r_point,
+                                              4 * (size_t)r_point, 32, bias, strips, 5 * LINE,
+                                              LINE);
         }
         p->t = block->t + f;
         store_piece(run, p, strips, lines);

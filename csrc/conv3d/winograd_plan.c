@@ -1,6 +1,5 @@
 /* Which Winograd, if any, and which blocks. */
-#include "conv3d/internal.h"
-
+#include "conv3d/plan.h"
 
 /* Kinds by format: 1, 2, ... */
 static const hy3d__winograd_kind kinds[] = {
@@ -9,6 +8,8 @@ static const hy3d__winograd_kind kinds[] = {
     {.m = 5, .n = 7, .moments = 1},
     {.m = 5, .n = 7, .moments = 4},
 };
+static const char *const names[] = {"winograd-4x4", "winograd-2x4x4", "winograd-5x5",
+                                    "winograd-2x5x5"};
 #define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
 
 /* Fewer channels than this leave lanes and sums too short to pay for the transforms. */
@@ -33,6 +34,11 @@ hy3d_conv3d_format hy3d__winograd_format(const hy3d__winograd_kind *kind)
         }
     }
     return HY3D_FORMAT_NONE;
+}
+
+const char *hy3d__winograd_format_name(hy3d_conv3d_format format)
+{
+    return format < 1 || format > KINDS ? NULL : names[format - 1];
 }
 
 hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64_t out_channels,
@@ -77,8 +83,8 @@ hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const
                                              hy3d__winograd_kind kind)
 {
     return (hy3d__winograd_sizes){
-        .filters = hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels,
-                                             desc->kernel[0]),
+        .filters =
+            hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels, desc->kernel[0]),
         .in_channels = desc->in_channels,
         .kernel_t = desc->kernel[0],
         .frames = out[0],
@@ -96,9 +102,8 @@ static bool fits_unprepared(const hy3d_conv3d_desc *desc, const int64_t out[3],
     const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(desc, out, kind);
     const hy3d__winograd_limits limits = {
         .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = false};
-    hy3d__winograd_blocks blocks;
 
-    return hy3d__winograd_best_blocks(&sizes, &limits, &blocks) < 1e300;
+    return hy3d__winograd_fits(&sizes, &limits);
 }
 
 bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], hy3d_cpu_level level,
@@ -115,10 +120,12 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
             continue;
         }
         const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(desc, out, kinds[i]);
-        const hy3d__winograd_limits limits = {
-            .level = level, .threads = 1, .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES, .prepared = true};
+        const hy3d__winograd_limits limits = {.level = level,
+                                              .threads = 1,
+                                              .slot_bytes = HY3D__WINOGRAD_SLOT_BYTES,
+                                              .prepared = true};
         hy3d__winograd_blocks blocks;
-        const double cost = hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
+        const double cost = hy3d__winograd_best_blocks(&sizes, &limits, best, &blocks);
         if (cost < best) {
             best = cost;
             *kind_out = kinds[i];
@@ -143,8 +150,8 @@ void hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_size
     d->blocks_m = hy3d__conv_ceil_div(d->filters.panels, d->blocks.panels);
     d->elems = hy3d__winograd_block_elems(sizes, &d->blocks, plan->prepared != NULL);
     plan->grains = plan->desc.batch * d->blocks_t * d->blocks_h * d->blocks_w * d->blocks_m;
-    plan->input_bytes = (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) *
-                        sizeof(float);
+    plan->input_bytes =
+        (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) * sizeof(float);
     plan->result_bytes = 0;
 }
 
@@ -154,13 +161,13 @@ void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint3
     const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(&plan->desc, plan->out, kind);
     const size_t share = limit == 0 ? HY3D__WINOGRAD_SLOT_BYTES : limit / threads;
     const hy3d__winograd_limits limits = {
-        .level = hy3d_context_cpu_level(plan->context),
+        .level = plan->level,
         .threads = threads,
         .slot_bytes = share < HY3D__WINOGRAD_SLOT_BYTES ? share : HY3D__WINOGRAD_SLOT_BYTES,
         .prepared = plan->prepared != NULL,
     };
     hy3d__winograd_blocks blocks;
 
-    (void)hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
+    (void)hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
     hy3d__winograd_use_blocks(plan, &sizes, &blocks);
 }

@@ -3,9 +3,8 @@
 
 #define LANES 8
 
-void hy3d_conv_f32__ref(int mr, int nv, size_t k, const float *a, size_t lda,
-                        const float *const *b, const int32_t *offset, const float *bias, float *c,
-                        size_t ldc)
+void hy3d_conv_f32__ref(int mr, int nv, size_t k, const float *a, size_t lda, const float *const *b,
+                        const int32_t *offset, const float *bias, float *c, size_t ldc)
 {
     for (int r = 0; r < mr; r++) {
         const float *const row = a + (size_t)r * lda;

@@ -16,8 +16,10 @@ void hy3d_interpolate_f32__ref(size_t pixels, size_t channels, uint32_t vertices
         }
         const int32_t *const corner = triangles + 3 * (size_t)(face - 1);
         const float *const a = attributes + channels * (size_t)hy3d__read_index(corner, vertices);
-        const float *const b = attributes + channels * (size_t)hy3d__read_index(corner + 1, vertices);
-        const float *const c = attributes + channels * (size_t)hy3d__read_index(corner + 2, vertices);
+        const float *const b =
+            attributes + channels * (size_t)hy3d__read_index(corner + 1, vertices);
+        const float *const c =
+            attributes + channels * (size_t)hy3d__read_index(corner + 2, vertices);
         for (size_t i = 0; i < channels; i++) {
             out[i] = (barycentric[0] * a[i] + barycentric[1] * b[i]) + barycentric[2] * c[i];
         }

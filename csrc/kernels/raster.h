@@ -101,8 +101,8 @@ typedef struct hy3d__raster_box {
 } hy3d__raster_box;
 
 typedef struct hy3d__raster_tile {
-    int32_t x, y;              /* of its first pixel */
-    const float *prior;        /* at its first pixel; NULL without one */
+    int32_t x, y;       /* of its first pixel */
+    const float *prior; /* at its first pixel; NULL without one */
     int64_t prior_pitch;
     int wants_depth;
     int32_t step[HY3D__TILE_PIXELS + HY3D__TILE_SLACK]; /* depth; INT32_MAX where nothing is */

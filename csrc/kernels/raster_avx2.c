@@ -76,13 +76,13 @@ static inline __attribute__((always_inline)) TARGET void corners_of(const float 
 
 #include "kernels/raster_lanes.h"
 
-TARGET void hy3d_raster_row_f32__avx2(size_t n, const int32_t *face, const float *a,
-                                      const float *b, const float *c, float *restrict out)
+TARGET void hy3d_raster_row_f32__avx2(size_t n, const int32_t *face, const float *a, const float *b,
+                                      const float *c, float *restrict out)
 {
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {
-        const __m128i none = _mm_cmpeq_epi32(_mm_loadu_si128((const void *)(face + i)),
-                                             _mm_setzero_si128());
+        const __m128i none =
+            _mm_cmpeq_epi32(_mm_loadu_si128((const void *)(face + i)), _mm_setzero_si128());
         const __m128 gap = _mm_castsi128_ps(none);
         const __m128 x = _mm_andnot_ps(gap, _mm_loadu_ps(a + i));
         const __m128 y = _mm_andnot_ps(gap, _mm_loadu_ps(b + i));

@@ -59,9 +59,9 @@ static inline __attribute__((always_inline)) TARGET void corners_of(const float 
 {
     __m256 row[4], pair[4];
     for (int i = 0; i < 4; i++) {
-        row[i] = _mm256_insertf128_ps(
-            _mm256_castps128_ps256(_mm_loadu_ps(clip + 4 * (size_t)corner[i])),
-            _mm_loadu_ps(clip + 4 * (size_t)corner[i + 4]), 1);
+        row[i] =
+            _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(clip + 4 * (size_t)corner[i])),
+                                 _mm_loadu_ps(clip + 4 * (size_t)corner[i + 4]), 1);
     }
     pair[0] = _mm256_unpacklo_ps(row[0], row[1]);
     pair[1] = _mm256_unpackhi_ps(row[0], row[1]);

@@ -69,8 +69,8 @@ IN void prepare(const hy3d__raster_view *view, const float *clip,
         for (int p = 0; p < 3; p++) {
             V_STORE(&out->edge[i][p][k], factor[p]);
         }
-        const vec sum = V_ADD(V_MUL(V_ADD(V_ABS(factor[0]), V_ABS(factor[1])), r),
-                              V_ABS(factor[2]));
+        const vec sum =
+            V_ADD(V_MUL(V_ADD(V_ABS(factor[0]), V_ABS(factor[1])), r), V_ABS(factor[2]));
         bound = V_MAX(V_MUL(sum, error), bound);
         weight = V_MAX(V_ABS(v[i][3]), weight);
         V_STORE(&out->z[i][k], V_NEG_IF(M_OF(mirrored), V_MUL(v[i][2], V_SET(view->scale))));
@@ -104,7 +104,7 @@ TARGET void SUFFIX(hy3d_raster_setup_f64)(size_t n, const hy3d__raster_view *vie
     faces->odd = 0;
     faces->careful = 0;
     for (size_t k = 0; k < HY3D__FACES && k < n; k += LANES) {
-        prepare(view, clip, (const int32_t(*)[HY3D__FACES])corner, k, faces);
+        prepare(view, clip, (const int32_t (*)[HY3D__FACES])corner, k, faces);
     }
 }
 
@@ -144,13 +144,13 @@ IN void fragments(const brush *b, const vec *e, mask surely, const float *prior,
         share = V_DIV(V_SET(1.0), sum);
         surely = V_GE_IN(surely, steps, b->nearest);
         surely = V_GE_IN(surely, b->farthest, steps);
-        whole = V_MIN(V_MAX(whole, V_SET(-HY3D__RASTER_MOST_STEPS)),
-                      V_SET(HY3D__RASTER_MOST_STEPS));
+        whole =
+            V_MIN(V_MAX(whole, V_SET(-HY3D__RASTER_MOST_STEPS)), V_SET(HY3D__RASTER_MOST_STEPS));
     }
     if (prior != NULL) {
         const vec before = V_WIDEN(H_LOAD(prior, M_FEW(surely)));
-        surely = M_AND_NOT(surely, V_LT(steps, V_ADD(V_MUL(before, V_SET(view->scale)),
-                                                     V_SET(view->hidden))));
+        surely = M_AND_NOT(
+            surely, V_LT(steps, V_ADD(V_MUL(before, V_SET(view->scale)), V_SET(view->hidden))));
     }
     const ints step = V_INTS(whole);
     const few seen = F_AND(M_FEW(surely), I_LESS(step, I_LOAD(tile->step + at)));
@@ -184,8 +184,8 @@ IN void rows_of(const hy3d__raster_view *view, const hy3d__raster_faces *faces, 
         const vec first = V_SET(hy3d__raster_q(view, y + row));
         const vec q = V_ADD(first, V_MUL(V_INDEX, V_SET(2.0 * view->sx)));
         for (int i = 0; i < 3; i++) {
-            V_STORE(&out[i][row], V_ADD(V_MUL(V_SET(faces->edge[i][1][k]), q),
-                                        V_SET(faces->edge[i][2][k])));
+            V_STORE(&out[i][row],
+                    V_ADD(V_MUL(V_SET(faces->edge[i][1][k]), q), V_SET(faces->edge[i][2][k])));
         }
     }
 }

@@ -91,8 +91,8 @@ static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *fa
                      const double e[3], const float *prior, hy3d__raster_tile *tile, int at)
 {
     const int careful = faces->careful >> k & 1U;
-    double steps = ((e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k]) +
-                   view->offset;
+    double steps =
+        ((e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k]) + view->offset;
     if ((careful && !(steps >= faces->nearest[k] && steps <= faces->farthest[k])) ||
         (prior != NULL && steps < (double)*prior * view->scale + view->hidden)) {
         return;
@@ -140,14 +140,13 @@ void hy3d_raster_cover_f64__ref(const hy3d__raster_view *view, const hy3d__raste
             const int at = row * HY3D__TILE + column;
             double e[3];
             for (int i = 0; i < 3; i++) {
-                e[i] = faces->edge[i][0][k] * p +
-                       (faces->edge[i][1][k] * q + faces->edge[i][2][k]);
+                e[i] = faces->edge[i][0][k] * p + (faces->edge[i][1][k] * q + faces->edge[i][2][k]);
             }
             const double two = e[0] < e[1] ? e[0] : e[1], least = two < e[2] ? two : e[2];
             if (least > bound) {
                 const float *const prior = tile->prior;
-                fragment(view, faces, k, e,
-                         prior ? prior + row * tile->prior_pitch + column : NULL, tile, at);
+                fragment(view, faces, k, e, prior ? prior + row * tile->prior_pitch + column : NULL,
+                         tile, at);
             } else if (least >= -bound) {
                 tile->doubt[tile->doubts++] = (uint16_t)at;
             }

@@ -58,7 +58,8 @@ static uint32_t f16_from_f32(uint32_t bits)
     if (magnitude >= 0x47800000U) { /* 2^16 and above, infinity included */
         return sign | 0x7c00U;
     }
-    if (magnitude >= 0x38800000U) { /* normal f16; a carry out of the fraction is right, up to inf */
+    if (magnitude >=
+        0x38800000U) { /* normal f16; a carry out of the fraction is right, up to inf */
         return sign | shift_right_rne(magnitude - (112U << 23), 13);
     }
     if (magnitude < 0x33000000U) { /* below half of the smallest denormal */

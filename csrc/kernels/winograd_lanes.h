@@ -1,8 +1,5 @@
 /* Winograd's transforms F(4,3) and F(5,3) in two dimensions on vectors of channels: one text for
- * every ISA, included by winograd_ref.c, winograd_avx2.c and winograd_avx512.c, which define
- *
- *     LANES, TARGET, vec, V_LOAD V_STORE V_SET V_ADD V_SUB V_MUL, V_FMA(a, b, c) = a * b + c,
- *     V_FNMA(a, b, c) = c - a * b;   SUFFIX(name)
+ * every ISA, in the words of vec_avx2.h, of which winograd_ref.c defines those that it uses.
  *
  * F(m,3) is Toom and Cook's: the polynomial product is taken at m + 1 points and infinity. The
  * points decide the rounding error (docs/numerics.md): 0, +-3/4, +-5/4 for m = 4 and +-3/8, +-7/8,
@@ -68,8 +65,7 @@ IN void result4(const vec *r, vec *y)
     y[0] = V_ADD(r[0], V_ADD(sum_a, sum_b));
     y[1] = V_FMA(V_SET(A4), difference_a, V_MUL(V_SET(B4), difference_b));
     y[2] = V_FMA(V_SET(A4 * A4), sum_a, V_MUL(V_SET(B4 * B4), sum_b));
-    y[3] = V_FMA(V_SET(A4 * A4 * A4), difference_a,
-                 V_FMA(V_SET(B4 * B4 * B4), difference_b, r[5]));
+    y[3] = V_FMA(V_SET(A4 * A4 * A4), difference_a, V_FMA(V_SET(B4 * B4 * B4), difference_b, r[5]));
 }
 
 IN void result5(const vec *r, vec *y)

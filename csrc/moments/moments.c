@@ -8,9 +8,9 @@
 #include "hy3d/moments.h"
 
 #include "base/checked.h"
-#include "base/tensor.h"
 #include "base/parallel.h"
-#include "kernels/kernels.h"
+#include "base/tensor.h"
+#include "elements/elements.h"
 
 /* 8 KiB as f32: stays in L1 between conversion and sums. */
 #define BLOCK 2048
@@ -43,27 +43,6 @@ static const char *element(const moments_job *job, int64_t channel, int64_t posi
     return (const char *)x->data + offset * (int64_t)hy3d_dtype_bytes(x->dtype);
 }
 
-static void load(const moments_job *job, const char *from, size_t n, float *to)
-{
-    uint16_t halves[BLOCK];
-    const uint16_t *source = (const void *)from;
-    if (job->x->dtype == HY3D_F32) {
-        const float *const values = (const void *)from;
-        for (size_t i = 0; i < n; i++) {
-            to[i] = values[(int64_t)i * job->step];
-        }
-        return;
-    }
-    if (job->step != 1) {
-        for (size_t i = 0; i < n; i++) {
-            halves[i] = source[(int64_t)i * job->step];
-        }
-        source = halves;
-    }
-    (job->x->dtype == HY3D_F16 ? job->kernels->cvt_f16_f32 : job->kernels->cvt_bf16_f32)(n, source,
-                                                                                        to);
-}
-
 /* Positions first .. first + n of a channel: in place where they can be, else in `buffer`. */
 static const float *block_of(const moments_job *job, int64_t channel, int64_t first, int64_t n,
                              float *buffer)
@@ -75,7 +54,8 @@ static const float *block_of(const moments_job *job, int64_t channel, int64_t fi
     for (int64_t at = 0; at < n;) {
         const int64_t in_run = job->run - (first + at) % job->run;
         const int64_t count = in_run < n - at ? in_run : n - at;
-        load(job, element(job, channel, first + at), (size_t)count, buffer + at);
+        hy3d__read_elements(job->kernels, job->x->dtype, element(job, channel, first + at),
+                            job->step, count, buffer + at);
         at += count;
     }
     return buffer;
@@ -128,9 +108,9 @@ static hy3d_status check(const hy3d_tensor *x, int64_t *positions)
     if (x->dtype == HY3D_F64) {
         return HY3D_ERR_UNSUPPORTED;
     }
-    return x->size[DIM_C] == 0 ? HY3D_OK
-                               : hy3d__check_reach(x->data, x->dtype, HY3D_TENSOR_DIMS, x->size,
-                                                   x->stride);
+    return x->size[DIM_C] == 0
+               ? HY3D_OK
+               : hy3d__check_reach(x->data, x->dtype, HY3D_TENSOR_DIMS, x->size, x->stride);
 }
 
 /* Along W, and along H, T and N too where they go on where the one inside ends. */

@@ -88,8 +88,8 @@ bool hy3d_py_at_least(const char *name, const int64_t values[3], int64_t minimum
 {
     for (int i = 0; i < 3; i++) {
         if (values[i] < minimum) {
-            return hy3d_py_value_error("%s is (%lld, %lld, %lld): each must be at least %lld.", name,
-                                       (long long)values[0], (long long)values[1],
+            return hy3d_py_value_error("%s is (%lld, %lld, %lld): each must be at least %lld.",
+                                       name, (long long)values[0], (long long)values[1],
                                        (long long)values[2], (long long)minimum);
         }
     }
@@ -98,8 +98,7 @@ bool hy3d_py_at_least(const char *name, const int64_t values[3], int64_t minimum
 
 PyObject *hy3d_py_tuple3(const int64_t values[3])
 {
-    return Py_BuildValue("(LLL)", (long long)values[0], (long long)values[1],
-                         (long long)values[2]);
+    return Py_BuildValue("(LLL)", (long long)values[0], (long long)values[1], (long long)values[2]);
 }
 
 bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value)

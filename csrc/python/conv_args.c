@@ -279,10 +279,11 @@ PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,
         good = good && triples[i] != NULL;
     }
     if (good) {
-        hy3d_py_raise(state, status,
-                      "No such convolution: %s (input %R, kernel %R, stride %R, dilation %R, padding "
-                      "before %R and after %R).",
-                      what, triples[0], triples[1], triples[2], triples[3], triples[4], triples[5]);
+        hy3d_py_raise(
+            state, status,
+            "No such convolution: %s (input %R, kernel %R, stride %R, dilation %R, padding "
+            "before %R and after %R).",
+            what, triples[0], triples[1], triples[2], triples[3], triples[4], triples[5]);
     }
     for (int i = 0; i < count; i++) {
         Py_XDECREF(triples[i]);

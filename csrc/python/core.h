@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/fingerprint.h"
 #include "hy3d/context.h"
+#include "hy3d/fingerprint.h"
 #include "hy3d/status.h"
 #include "hy3d/tiles.h"
 
@@ -19,13 +19,13 @@
  * gets a context, an exception and a type of its own. */
 typedef struct hy3d_py_state {
     hy3d_context *context;
-    PyObject *error;         /* Hy3dError */
-    PyObject *cancel_type;   /* CancelFlag */
-    PyObject *prepared_type; /* PreparedWeights */
-    PyObject *schedule_type; /* Schedule */
-    PyObject *program_type;  /* Program */
+    PyObject *error;           /* Hy3dError */
+    PyObject *cancel_type;     /* CancelFlag */
+    PyObject *prepared_type;   /* PreparedWeights */
+    PyObject *schedule_type;   /* Schedule */
+    PyObject *program_type;    /* Program */
     unsigned long main_thread; /* Python runs the handlers of signals there; 0: not in this one */
-    hy3d__fingerprint_keys fingerprint_keys;
+    hy3d_fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
 
 hy3d_py_state *hy3d_py_get_state(PyObject *module);
@@ -66,13 +66,13 @@ PyObject *hy3d_py_tuple3(const int64_t values[3]);
 /* Adds value (a new reference, may be NULL) to the dictionary; false when that failed. */
 bool hy3d_py_put(PyObject *dict, const char *key, PyObject *value);
 
-/* cancel.c: None gives NULL. */
+/* py_cancel.c: None gives NULL. */
 int hy3d_py_cancel_register(PyObject *module, hy3d_py_state *state);
 bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d_cancel **out);
 /* The thread whose calls can be interrupted by signals, into the state. */
 int hy3d_py_find_main_thread(hy3d_py_state *state);
 
-/* cancel.c: in place of Py_BEGIN_ALLOW_THREADS and its end where the core computes. In the main
+/* py_cancel.c: in place of Py_BEGIN_ALLOW_THREADS and its end where the core computes. In the main
  * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that raises
  * (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
 typedef struct hy3d_py_compute {
@@ -86,10 +86,10 @@ const hy3d_cancel *hy3d_py_compute_begin(hy3d_py_compute *compute, const hy3d_py
  * then leaves alone. */
 hy3d_status hy3d_py_compute_end(hy3d_py_compute *compute, hy3d_status status);
 
-/* prepared.c */
+/* py_prepared.c */
 int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
 
-/* schedule.c: a dictionary of the description, as schedule_plan takes it. */
+/* py_schedule.c: a dictionary of the description, as schedule_plan takes it. */
 PyObject *hy3d_py_tiles_desc(const hy3d_tiles_desc *desc);
 
 /* program.c */

@@ -33,8 +33,8 @@ static int look_up(PyObject *object, const char *name, PyObject **out)
 /* "cuda", "cuda:1": a type that torch knows, other than meta, and perhaps an index. */
 static int text_is_device(PyObject *text)
 {
-    static const char *const types[] = {"cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu",
-                                        "privateuseone", "vulkan", "xla", "xpu"};
+    static const char *const types[] = {"cpu", "cuda",          "hip",    "hpu", "mps", "mtia",
+                                        "npu", "privateuseone", "vulkan", "xla", "xpu"};
     Py_ssize_t length = 0;
     const char *const characters = PyUnicode_AsUTF8AndSize(text, &length);
     if (characters == NULL) {

@@ -39,9 +39,9 @@ static bool take_frame(PyObject *object, int64_t index, hy3d_py_conv *conv, bool
         size[2] != desc->in_size[2]) {
         return hy3d_py_value_error("%s is (%lld, %lld, %lld) but the first frame is (%lld, %lld, "
                                    "%lld): all must have the same sizes.",
-                                   name, (long long)size[0], (long long)size[1],
-                                   (long long)size[2], (long long)desc->in_channels,
-                                   (long long)desc->in_size[1], (long long)desc->in_size[2]);
+                                   name, (long long)size[0], (long long)size[1], (long long)size[2],
+                                   (long long)desc->in_channels, (long long)desc->in_size[1],
+                                   (long long)desc->in_size[2]);
     }
     frame->data = view->tensor.data;
     memcpy(frame->stride, view->tensor.stride, sizeof frame->stride);
@@ -103,8 +103,8 @@ bool hy3d_py_frames_acquire(const hy3d_py_state *state, PyObject *frames, hy3d_p
     if (items == NULL) {
         return false;
     }
-    const bool good = make_room(state, (int64_t)PyTuple_Size(items), &conv->fusion) &&
-                      take_frames(items, conv);
+    const bool good =
+        make_room(state, (int64_t)PyTuple_Size(items), &conv->fusion) && take_frames(items, conv);
     Py_DECREF(items);
     return good;
 }

@@ -56,7 +56,8 @@ PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored)
         return NULL;
     }
     if (hy3d_py_put(info, "available", PyBool_FromLong(status == HY3D_OK)) &&
-        hy3d_py_put(info, "text", PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace")) &&
+        hy3d_py_put(info, "text",
+                    PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace")) &&
         hy3d_py_put(info, "error",
                     PyUnicode_DecodeUTF8(error, (Py_ssize_t)strlen(error), "replace"))) {
         return info;

@@ -39,10 +39,10 @@ static hy3d_status run(hy3d_py_mesh_call *call)
         .uvs = flats[UVS].size[0],
         .faces = flats[FACES].size[0],
     };
-    return hy3d_vertex_inpaint(call->state->context, &desc, flats[POSITIONS].data,
-                               flats[UVS].data, flats[FACES].data, flats[UV_FACES].data,
-                               call->cancel, &call->problem, flats[TEXTURE].data,
-                               flats[MASK].data, &call->filled);
+    return hy3d_vertex_inpaint(call->state->context, &desc, flats[POSITIONS].data, flats[UVS].data,
+                               flats[FACES].data, flats[UV_FACES].data, call->cancel,
+                               &call->problem, flats[TEXTURE].data, flats[MASK].data,
+                               &call->filled);
 }
 
 /* In the order that the C core looks: what is bad in faces is not looked for in uv_faces. */

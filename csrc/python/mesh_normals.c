@@ -20,8 +20,8 @@ static bool check(const hy3d_py_mesh_call *call)
 static hy3d_status run(hy3d_py_mesh_call *call)
 {
     const hy3d_py_flat *const flats = call->flats;
-    return hy3d_vertex_normals(call->state->context, flats[POSITIONS].size[0],
-                               flats[FACES].size[0], flats[POSITIONS].data, flats[FACES].data,
+    return hy3d_vertex_normals(call->state->context, flats[POSITIONS].size[0], flats[FACES].size[0],
+                               flats[POSITIONS].data, flats[FACES].data,
                                (hy3d_normal_weighting)call->option, (uint32_t)call->threads,
                                call->cancel, &call->problem, flats[NORMALS].data);
 }

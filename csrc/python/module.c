@@ -4,19 +4,15 @@
 #include <stdlib.h>
 
 #define FUNCTION(name, doc)                                                                        \
-    {                                                                                              \
-        #name, (PyCFunction)(void (*)(void))hy3d_py_##name, METH_VARARGS | METH_KEYWORDS, doc      \
-    }
-#define PLAIN(name, doc)                                                                           \
-    {                                                                                              \
-        #name, hy3d_py_##name, METH_NOARGS, doc                                                    \
-    }
+    {#name, (PyCFunction)(void (*)(void))hy3d_py_##name, METH_VARARGS | METH_KEYWORDS, doc}
+#define PLAIN(name, doc) {#name, hy3d_py_##name, METH_NOARGS, doc}
 
 /* Signatures and meanings are in _core.pyi; these lines are what help() shows. */
 static PyMethodDef functions[] = {
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
     FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
-    FUNCTION(conv3d_memory, "Bytes that a convolution takes inside, with prepared weights and without."),
+    FUNCTION(conv3d_memory,
+             "Bytes that a convolution takes inside, with prepared weights and without."),
     FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
     FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
     FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),
@@ -36,7 +32,8 @@ static PyMethodDef functions[] = {
     FUNCTION(interpolate, "Attributes of vertices at the pixels of a picture, into `out`."),
     FUNCTION(scatter, "Points with values into a texture: weighted means and sums of weights."),
     FUNCTION(vertex_normals, "Smooth normals of a mesh's vertices."),
-    FUNCTION(inpaint_vertices, "Fills a texture's unknown vertices from their neighbours, in place."),
+    FUNCTION(inpaint_vertices,
+             "Fills a texture's unknown vertices from their neighbours, in place."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
@@ -73,7 +70,7 @@ static int make_context(hy3d_py_state *state)
 static int module_exec(PyObject *module)
 {
     hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d__fingerprint_keys_make(&state->fingerprint_keys);
+    hy3d_fingerprint_keys_make(&state->fingerprint_keys);
     if (hy3d_py_find_main_thread(state) != 0) {
         return -1;
     }

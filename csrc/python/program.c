@@ -25,9 +25,7 @@ typedef struct field {
 } field;
 
 #define FIELD(type, name, kind, count, minimum)                                                    \
-    {                                                                                              \
-        #name, (Py_ssize_t)offsetof(type, name), kind, count, minimum                              \
-    }
+    {#name, (Py_ssize_t)offsetof(type, name), kind, count, minimum}
 #define NODE(name, kind, count) FIELD(hy3d_node, name, kind, count, INT32_MIN)
 #define REQUEST(name, kind, count, minimum) FIELD(hy3d_schedule_request, name, kind, count, minimum)
 #define MACHINE(name, kind, count) FIELD(hy3d_machine, name, kind, count, 0)
@@ -35,20 +33,19 @@ typedef struct field {
 
 /* In the order of graph.h, and of hy3d_rocm/decode/graph.py's Node. */
 static const field node_fields[] = {
-    NODE(op, SMALL, 1),          NODE(source, SMALL, 1),       NODE(other, SMALL, 1),
-    NODE(norm, SMALL, 1),        NODE(channels, WIDE, 1),      NODE(kernel, SMALL, 3),
-    NODE(stride, SMALL, 3),      NODE(dilation, SMALL, 3),     NODE(up, SMALL, 3),
-    NODE(before, SMALL, 3),      NODE(after, SMALL, 3),        NODE(shuffle, SMALL, 3),
-    NODE(groups, SMALL, 1),      NODE(keep_first, SMALL, 1),   NODE(skip_first, SMALL, 1),
-    NODE(reread, SMALL, 1),      NODE(shuffle_first, SMALL, 1), NODE(drop, SMALL, 1),
-    NODE(span, SMALL, 1),        NODE(heads, SMALL, 1),        NODE(width, WIDE, 1),
-    NODE(frames_first, SMALL, 1), NODE(frames_rest, SMALL, 1), NODE(frames_per, SMALL, 1),
-    NODE(space_up, SMALL, 2),    NODE(space_down, SMALL, 2),
+    NODE(op, SMALL, 1),           NODE(source, SMALL, 1),        NODE(other, SMALL, 1),
+    NODE(norm, SMALL, 1),         NODE(channels, WIDE, 1),       NODE(kernel, SMALL, 3),
+    NODE(stride, SMALL, 3),       NODE(dilation, SMALL, 3),      NODE(up, SMALL, 3),
+    NODE(before, SMALL, 3),       NODE(after, SMALL, 3),         NODE(shuffle, SMALL, 3),
+    NODE(groups, SMALL, 1),       NODE(keep_first, SMALL, 1),    NODE(skip_first, SMALL, 1),
+    NODE(reread, SMALL, 1),       NODE(shuffle_first, SMALL, 1), NODE(drop, SMALL, 1),
+    NODE(span, SMALL, 1),         NODE(heads, SMALL, 1),         NODE(width, WIDE, 1),
+    NODE(frames_first, SMALL, 1), NODE(frames_rest, SMALL, 1),   NODE(frames_per, SMALL, 1),
+    NODE(space_up, SMALL, 2),     NODE(space_down, SMALL, 2),
 };
 static const field machine_fields[] = {
-    MACHINE(slice_bytes, WIDE, 2),
-    MACHINE(chunks, SMALL, HY3D_SCHEDULE_MAX_CHUNKS),
-    MACHINE(macs_per_second, REAL, 1), MACHINE(bytes_per_second, REAL, 1),
+    MACHINE(slice_bytes, WIDE, 2),      MACHINE(chunks, SMALL, HY3D_SCHEDULE_MAX_CHUNKS),
+    MACHINE(macs_per_second, REAL, 1),  MACHINE(bytes_per_second, REAL, 1),
     MACHINE(seconds_per_step, REAL, 1), MACHINE(own_seconds_share, REAL, 1),
 };
 static const field halo_fields[] = {
@@ -63,6 +60,7 @@ static const field request_fields[] = {
     REQUEST(input_bytes, WIDE, 1, 0),
     REQUEST(result_bytes, WIDE, 1, 0),
     REQUEST(kept_bytes, WIDE, 1, 0),
+    REQUEST(most_shape_bytes, WIDE, 1, 0),
     REQUEST(device_budget, WIDE, 1, 0),
     REQUEST(host_budget, WIDE, 1, 0),
     REQUEST(margin_bytes, WIDE, 1, 0),
@@ -194,6 +192,30 @@ static hy3d_node *read_nodes(PyObject *value, int32_t *count_out)
     return nodes;
 }
 
+/* A number for each node, PyMem_Malloc'ed; NULL with an exception. */
+static int32_t *read_alike(PyObject *value, int32_t count)
+{
+    int64_t *const wide = PyMem_Calloc((size_t)count + 1, sizeof *wide);
+    int32_t *const alike = PyMem_Calloc((size_t)count + 1, sizeof *alike);
+    bool good = wide != NULL && alike != NULL;
+    if (!good) {
+        PyErr_NoMemory();
+    }
+    good = good && hy3d_py_int64_array(value, "alike", count, wide);
+    for (int32_t i = 0; good && i < count; i++) {
+        good = (wide[i] >= 0 && wide[i] <= i && wide[wide[i]] == wide[i]) ||
+               hy3d_py_value_error("alike[%d] is %lld: it must be the first node of its kind.",
+                                   (int)i, (long long)wide[i]);
+        alike[i] = good ? (int32_t)wide[i] : 0;
+    }
+    PyMem_Free(wide);
+    if (!good) {
+        PyMem_Free(alike);
+        return NULL;
+    }
+    return alike;
+}
+
 static bool read_halos(PyObject *value, hy3d_tile_sizes *halos)
 {
     PyObject *const items = items_of(value, "halos", HY3D_SCHEDULE_MAX_HALOS);
@@ -234,8 +256,9 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
     while (PyDict_Next(kwargs, &position, &key, &value)) {
         PyObject *const bytes = PyUnicode_AsUTF8String(key);
         const char *const name = bytes == NULL ? NULL : PyBytes_AsString(bytes);
-        const bool good = name != NULL && (strcmp(name, "workspace") == 0 ||
-                                           read_entry(name, value, request));
+        const bool good =
+            name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
+                             read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
             return false;
@@ -277,8 +300,7 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
         "(iiiiNNNNiiNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
         pair(step->own), pair(step->frames), pair(step->reads), pair(step->rows), (int)step->drop,
         (int)step->peer, numbers(sources, step->sources), numbers(others, step->others),
-        numbers(frees, step->frees),
-        (long long)step->macs, (long long)step->workspace_bytes);
+        numbers(frees, step->frees), (long long)step->macs, (long long)step->workspace_bytes);
 }
 
 static PyObject *slice_tuple(const hy3d_slice *slice)
@@ -291,10 +313,9 @@ static PyObject *section_dict(const hy3d_section *section)
 {
     return Py_BuildValue("{sisisisisisisNsNsN}", "kind", (int)section->kind, "pass",
                          (int)section->pass, "tile", (int)section->tile, "first_step",
-                         (int)section->first_step, "steps",
-                         (int)section->steps, "slices", (int)section->slices, "size",
-                         hy3d_py_tuple3(section->size), "rows", pair(section->rows), "columns",
-                         pair(section->columns));
+                         (int)section->first_step, "steps", (int)section->steps, "slices",
+                         (int)section->slices, "size", hy3d_py_tuple3(section->size), "rows",
+                         pair(section->rows), "columns", pair(section->columns));
 }
 
 static PyObject *candidate_dict(const hy3d_candidate *c)
@@ -302,14 +323,12 @@ static PyObject *candidate_dict(const hy3d_candidate *c)
     return Py_BuildValue(
         "{sssssisisLsisisLs(LL)sisLsisssisisLsLsLsLsLsLsLsLsd}", "strategy",
         hy3d_strategy_name(c->strategy), "order", hy3d_order_name(c->order), "on_host",
-        (int)c->on_host, "chunk", (int)c->chunk,
-        "slice_bytes", (long long)c->slice_bytes, "level", (int)c->level, "halo_row",
-        (int)c->halo_row, "tiles", (long long)c->tiles, "tile", (long long)c->tile[0],
-        (long long)c->tile[1], "is_exact", (int)c->is_exact, "resident_bytes",
-        (long long)c->resident_bytes, "is_early", (int)c->is_early, "status",
+        (int)c->on_host, "chunk", (int)c->chunk, "slice_bytes", (long long)c->slice_bytes, "level",
+        (int)c->level, "halo_row", (int)c->halo_row, "tiles", (long long)c->tiles, "tile",
+        (long long)c->tile[0], (long long)c->tile[1], "is_exact", (int)c->is_exact,
+        "resident_bytes", (long long)c->resident_bytes, "is_early", (int)c->is_early, "status",
         hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits, "is_bound",
-        (int)c->is_bound, "device_bytes",
-        (long long)c->device_bytes, "host_bytes",
+        (int)c->is_bound, "device_bytes", (long long)c->device_bytes, "host_bytes",
         (long long)c->host_bytes, "margin_bytes", (long long)c->margin_bytes, "stored_bytes",
         (long long)c->stored_bytes, "loaded_bytes", (long long)c->loaded_bytes, "sent_bytes",
         (long long)c->sent_bytes, "macs", (long long)c->macs, "steps", (long long)c->steps,
@@ -396,18 +415,17 @@ static void let_go(schedule_object *object)
 /* The core's question, answered by the callable; of the VAE's own code (the one step of WHOLE,
  * without a slice) None where nobody can tell. Its exception stays set. */
 static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_size *source,
-                                 int32_t on_host, int64_t *workspace_bytes_out,
-                                 int64_t *kept_bytes_out)
+                                 int32_t on_host, hy3d_step_memory *taken_out)
 {
     const schedule_object *const object = user;
     if (object->workspace == NULL) {
         hy3d_py_value_error("The schedule has no workspace function any more.");
         return HY3D_ERR_CANCELLED;
     }
-    PyObject *const arguments = Py_BuildValue(
-        "(N(LLLL)O)", step_tuple(step, NULL), (long long)source->channels,
-        (long long)source->frames, (long long)source->rows, (long long)source->columns,
-        on_host != 0 ? Py_True : Py_False);
+    PyObject *const arguments =
+        Py_BuildValue("(N(LLLL)O)", step_tuple(step, NULL), (long long)source->channels,
+                      (long long)source->frames, (long long)source->rows,
+                      (long long)source->columns, on_host != 0 ? Py_True : Py_False);
     PyObject *const answer =
         arguments == NULL ? NULL : PyObject_Call(object->workspace, arguments, NULL);
     Py_XDECREF(arguments);
@@ -415,24 +433,28 @@ static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_s
         Py_DECREF(answer);
         return HY3D_ERR_UNSUPPORTED;
     }
-    int64_t bytes[2] = {0, 0};
-    bool good = answer != NULL && hy3d_py_int64_array(answer, "the workspace's answer", 2, bytes);
-    if (good && (bytes[0] < 0 || bytes[1] < 0)) {
-        good = hy3d_py_value_error("The workspace's answer is %R: both must be at least 0.",
-                                   answer);
+    int64_t told[4] = {0, 0, 0, 0};
+    bool good = answer != NULL && hy3d_py_int64_array(answer, "the workspace's answer", 4, told);
+    if (good && (told[0] < 0 || told[1] < 0 || told[2] < 0 || told[3] < 0 ||
+                 told[3] >= HY3D_SCHEDULE_MAX_SHAPES)) {
+        good = hy3d_py_value_error("The workspace's answer is %R: all must be at least 0, the "
+                                   "shape's number below %d.",
+                                   answer, HY3D_SCHEDULE_MAX_SHAPES);
     }
     Py_XDECREF(answer);
     if (!good) {
         return HY3D_ERR_CANCELLED;
     }
-    *workspace_bytes_out = bytes[0];
-    *kept_bytes_out = bytes[1];
+    *taken_out = (hy3d_step_memory){.workspace_bytes = told[0],
+                                    .kept_bytes = told[1],
+                                    .shape_bytes = told[2],
+                                    .shape = (int32_t)told[3]};
     return HY3D_OK;
 }
 
 /* The sentence of a graph or a request that was refused. */
-static PyObject *refuse(const hy3d_py_state *state, hy3d_status status,
-                        const hy3d_graph *graph, const int64_t size[3])
+static PyObject *refuse(const hy3d_py_state *state, hy3d_status status, const hy3d_graph *graph,
+                        const int64_t size[3])
 {
     int32_t node = -1;
     const bool is_graph = hy3d_graph_check(graph, size, &node) != HY3D_OK;
@@ -502,17 +524,23 @@ static PyObject *compile(PyObject *module, const hy3d_py_state *state,
     return NULL;
 }
 
+/* Borrowed; NULL where it is not given, or with an exception. */
+static PyObject *argument(PyObject *kwargs, const char *key)
+{
+    PyObject *const name = PyUnicode_FromString(key);
+    PyObject *const value =
+        kwargs == NULL || name == NULL ? NULL : PyDict_GetItemWithError(kwargs, name);
+    Py_XDECREF(name);
+    return value;
+}
+
 PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    PyObject *const name = PyUnicode_FromString("workspace");
-    if (name == NULL) {
-        return NULL;
-    }
-    PyObject *const workspace = kwargs == NULL ? NULL : PyDict_GetItemWithError(kwargs, name);
-    Py_DECREF(name);
+    PyObject *const workspace = argument(kwargs, "workspace");
+    PyObject *const alike = PyErr_Occurred() == NULL ? argument(kwargs, "alike") : NULL;
     if (PyErr_Occurred() != NULL) {
         return NULL;
     }
@@ -529,8 +557,12 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
         return NULL;
     }
     request.graph.nodes = nodes;
-    PyObject *const self = compile(module, state, &request, workspace);
-    PyMem_Free(nodes); /* the core has copied them */
+    int32_t *const kinds = alike == NULL ? NULL : read_alike(alike, request.graph.count);
+    request.alike = kinds;
+    const bool good = alike == NULL || kinds != NULL;
+    PyObject *const self = good ? compile(module, state, &request, workspace) : NULL;
+    PyMem_Free(kinds); /* the core has copied them */
+    PyMem_Free(nodes);
     return self;
 }
 
@@ -614,7 +646,7 @@ static PyObject *schedule_smallest_budget(PyObject *self, void *ignored)
 
 typedef struct program_object {
     PyObject_HEAD
-    PyObject *owner; /* the Schedule */
+    PyObject *owner;  /* the Schedule */
     int64_t given_up; /* of the owner when it was made */
 } program_object;
 
@@ -703,8 +735,7 @@ static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
 {
     (void)ignored;
     const hy3d_program *const program = open_program(self);
-    return program == NULL ? NULL
-                           : close_program(self, PyLong_FromLongLong(program->prefix_bytes));
+    return program == NULL ? NULL : close_program(self, PyLong_FromLongLong(program->prefix_bytes));
 }
 
 static PyObject *program_tiles(PyObject *self, void *ignored)
@@ -715,8 +746,8 @@ static PyObject *program_tiles(PyObject *self, void *ignored)
         return NULL;
     }
     const bool has_tiles = program->candidate.order == HY3D_ORDER_TILES;
-    return close_program(self, has_tiles ? hy3d_py_tiles_desc(&program->tiles)
-                                         : Py_NewRef(Py_None));
+    return close_program(self,
+                         has_tiles ? hy3d_py_tiles_desc(&program->tiles) : Py_NewRef(Py_None));
 }
 
 /* `count` of what make(data, i) gives, as a tuple. */
@@ -797,6 +828,19 @@ static PyObject *program_steps(PyObject *self, PyObject *args)
                                      : NULL;
 }
 
+static PyObject *program_start(PyObject *self, PyObject *args)
+{
+    int64_t wanted = 0;
+    PyObject *wanted_object = NULL;
+    if (!PyArg_ParseTuple(args, "O", &wanted_object) ||
+        !hy3d_py_int64(wanted_object, "wanted", &wanted) || open_program(self) == NULL) {
+        return NULL;
+    }
+    const schedule_object *const owner = schedule_of(program_of(self)->owner);
+    const int64_t start = hy3d_schedule_start(owner->schedule, wanted);
+    return close_program(self, PyLong_FromLongLong(start));
+}
+
 static PyObject *program_slices(PyObject *self, PyObject *args)
 {
     part p;
@@ -807,8 +851,8 @@ static PyObject *program_slices(PyObject *self, PyObject *args)
 
 /* --- what follows a failure ------------------------------------------------------------------- */
 
-static const char *const reasons[] = {"out of memory", "out of host memory", "no kernel",
-                                      "not finite",    "refused",            "cancelled"};
+static const char *const reasons[] = {
+    "out of memory", "out of host memory", "no kernel", "not finite", "refused", "cancelled"};
 static const char *const actions[] = {"step again", "begin again", "wider", "stop"};
 
 static bool read_reason(PyObject *value, hy3d_reason *out)
@@ -836,9 +880,8 @@ static PyObject *fall_back(PyObject *self, int64_t attempts, hy3d_reason reason,
         return close_program(self, NULL);
     }
     hy3d_action action = HY3D_ACTION_STOP;
-    const hy3d_status status =
-        hy3d_schedule_fallback(context_of(owner), owner->schedule, (int32_t)attempts, reason,
-                               can_widen, &action);
+    const hy3d_status status = hy3d_schedule_fallback(
+        context_of(owner), owner->schedule, (int32_t)attempts, reason, can_widen, &action);
     owner->given_up += action == HY3D_ACTION_BEGIN_AGAIN || status != HY3D_OK;
     close_program(self, NULL);
     if (PyErr_Occurred() != NULL) {
@@ -901,6 +944,8 @@ static PyGetSetDef program_getset[] = {
 static PyMethodDef program_methods[] = {
     {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
     {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
+    {"start", program_start, METH_VARARGS,
+     "The input's frame from which on the output's frames from one on come with the same bits."},
     {"fallback", (PyCFunction)(void (*)(void))program_fallback, METH_VARARGS | METH_KEYWORDS,
      "What comes after a step failed."},
     {NULL, NULL, 0, NULL},

@@ -53,10 +53,13 @@ static bool host_device(int64_t type)
 
 /* DLDeviceType, by number. */
 static const char *const device_names[] = {
-    [2] = "CUDA GPU",     [4] = "OpenCL device",  [7] = "Vulkan device",   [8] = "Metal GPU",
-    [9] = "VPI device",   [10] = "ROCm GPU",      [12] = "extension device",
-    [13] = "CUDA GPU (managed memory)",           [14] = "oneAPI device",
-    [15] = "WebGPU device", [16] = "Hexagon DSP", [17] = "MAIA device",    [18] = "Trainium device",
+    [2] = "CUDA GPU",          [4] = "OpenCL device",
+    [7] = "Vulkan device",     [8] = "Metal GPU",
+    [9] = "VPI device",        [10] = "ROCm GPU",
+    [12] = "extension device", [13] = "CUDA GPU (managed memory)",
+    [14] = "oneAPI device",    [15] = "WebGPU device",
+    [16] = "Hexagon DSP",      [17] = "MAIA device",
+    [18] = "Trainium device",
 };
 
 static bool refuse_device(const char *name, int64_t type, int64_t number)
@@ -140,8 +143,7 @@ static const DLTensor *take_managed(PyObject *capsule, hy3d_py_view *view)
     const DLTensor *tensor = NULL;
     HY3D_PY_LOCK(capsule);
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        DLManagedTensorVersioned *const taken =
-            PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        DLManagedTensorVersioned *const taken = PyCapsule_GetPointer(capsule, "dltensor_versioned");
         if (PyCapsule_SetName(capsule, "used_dltensor_versioned") == 0) {
             view->versioned = taken;
             tensor = &taken->dl_tensor;
@@ -245,9 +247,10 @@ static bool check_negative_bit(PyObject *object, const char *name)
 {
     const int negative = says_true(object, "is_neg");
     if (negative > 0) {
-        hy3d_py_value_error("%s is a lazily negated view (torch's negative bit), whose memory holds "
-                            "other values: pass %s.resolve_neg().",
-                            name, name);
+        hy3d_py_value_error(
+            "%s is a lazily negated view (torch's negative bit), whose memory holds "
+            "other values: pass %s.resolve_neg().",
+            name, name);
     }
     return negative == 0;
 }
@@ -315,10 +318,11 @@ static void explain_refusal(PyObject *object, const char *name)
                      "takes dense arrays: pass %s.to_dense().",
                      name, said, layout, name);
     } else if (requires_grad(object)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s could not be read through DLPack (%S). A tensor that requires grad must be "
-                     "detached first: the C core has no backward pass.",
-                     name, said);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s could not be read through DLPack (%S). A tensor that requires grad must be "
+            "detached first: the C core has no backward pass.",
+            name, said);
     } else {
         PyErr_Format(PyExc_ValueError,
                      "%s could not be read through DLPack (%S). The C core takes dense arrays of "
@@ -449,7 +453,8 @@ bool hy3d_py_view_acquire(PyObject *object, const char *name, bool writable, hy3
     for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
         view->tensor.size[i] = 1;
     }
-    if (acquire(object, name, writable, view) && hy3d_py_view_check(name, writable, &view->tensor)) {
+    if (acquire(object, name, writable, view) &&
+        hy3d_py_view_check(name, writable, &view->tensor)) {
         return true;
     }
     hy3d_py_view_release(view);

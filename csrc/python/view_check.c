@@ -1,33 +1,6 @@
 /* What must hold for a view, whichever protocol it came by. Knows neither of them. */
 #include "python/view.h"
 
-/* The elements' lowest and highest offset from data, in bytes; both 0 for an empty tensor. */
-static bool byte_range(const hy3d_tensor *tensor, int64_t *low_out, int64_t *high_out)
-{
-    const int64_t bytes = (int64_t)hy3d_dtype_bytes(tensor->dtype);
-    int64_t low = 0;
-    int64_t high = 0;
-    bool empty = false;
-    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
-        empty = empty || tensor->size[i] == 0;
-    }
-    for (int i = 0; i < HY3D_TENSOR_DIMS && !empty; i++) {
-        int64_t reach;
-        if (__builtin_mul_overflow(tensor->size[i] - 1, tensor->stride[i], &reach) ||
-            __builtin_mul_overflow(reach, bytes, &reach) ||
-            __builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
-            return false;
-        }
-    }
-    int64_t total;
-    if (__builtin_sub_overflow(high, low, &total)) {
-        return false;
-    }
-    *low_out = low;
-    *high_out = empty ? 0 : high + bytes;
-    return true;
-}
-
 /* Sufficient for "every element has its own address": sorted by stride, each dimension steps over
  * all that lies inside it. Slices, permutations and flips of an ordinary array pass. */
 static bool elements_are_distinct(const hy3d_tensor *tensor)
@@ -76,7 +49,7 @@ bool hy3d_py_view_check(const char *name, bool writable, const hy3d_tensor *tens
             return hy3d_py_value_error("%s has more than 2**63 elements.", name);
         }
     }
-    if (!byte_range(tensor, &low, &high)) {
+    if (hy3d_tensor_range(tensor, &low, &high) != HY3D_OK) {
         return hy3d_py_value_error("%s spans more than 2**63 bytes.", name);
     }
     if (elements != 0 && tensor->data == NULL) {
@@ -104,7 +77,8 @@ bool hy3d_py_view_bytes(const hy3d_py_view *view, const void **first_out, size_t
     for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
         bytes *= tensor->size[i]; /* hy3d_py_view_check has multiplied them before */
     }
-    if (!byte_range(tensor, &low, &high) || high - low != bytes || !elements_are_distinct(tensor)) {
+    if (hy3d_tensor_range(tensor, &low, &high) != HY3D_OK || high - low != bytes ||
+        !elements_are_distinct(tensor)) {
         return false;
     }
     *first_out = bytes == 0 ? NULL : (const char *)tensor->data + low;
@@ -116,7 +90,8 @@ bool hy3d_py_view_overlaps(const hy3d_py_view *a, const hy3d_py_view *b)
 {
     int64_t low[2];
     int64_t high[2];
-    if (!byte_range(&a->tensor, &low[0], &high[0]) || !byte_range(&b->tensor, &low[1], &high[1])) {
+    if (hy3d_tensor_range(&a->tensor, &low[0], &high[0]) != HY3D_OK ||
+        hy3d_tensor_range(&b->tensor, &low[1], &high[1]) != HY3D_OK) {
         return true;
     }
     /* Unsigned arithmetic: addresses are compared, never followed. */

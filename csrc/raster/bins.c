@@ -25,8 +25,7 @@ static hy3d__raster_bounds tiles_of(hy3d__raster_bounds b)
 
 static bool is_large(hy3d__raster_bounds tiles)
 {
-    return (tiles.right - tiles.left + 1) * (tiles.bottom - tiles.top + 1) >
-           HY3D__RASTER_FEW_TILES;
+    return (tiles.right - tiles.left + 1) * (tiles.bottom - tiles.top + 1) > HY3D__RASTER_FEW_TILES;
 }
 
 static void count(const hy3d__raster_job *job, hy3d__raster_bounds bounds, uint32_t *counts)

@@ -97,10 +97,9 @@ hy3d__raster_bounds hy3d__raster_bounds_of(const hy3d__raster_job *job, const in
     hy3d__raster_bounds out;
     if (lost != 0) {
         /* Through the eye's plane: all of the picture, the tiles will tell. */
-        return view->compat || lost == 3
-                   ? nothing
-                   : (hy3d__raster_bounds){0, (uint16_t)(view->width - 1), 0,
-                                           (uint16_t)(view->height - 1)};
+        return view->compat || lost == 3 ? nothing
+                                         : (hy3d__raster_bounds){0, (uint16_t)(view->width - 1), 0,
+                                                                 (uint16_t)(view->height - 1)};
     }
     if (!span(least(a.x, b.x, c.x), most(a.x, b.x, c.x), view->width, &out.left, &out.right) ||
         !span(least(a.y, b.y, c.y), most(a.y, b.y, c.y), view->height, &out.top, &out.bottom)) {

@@ -49,8 +49,8 @@ double hy3d__raster_exact(const float a[4], const float b[4], double p, double q
 {
     const double ax = (double)a[0], ay = (double)a[1], aw = (double)a[3];
     const double bx = (double)b[0], by = (double)b[1], bw = (double)b[3];
-    const double factors[TERMS][2] = {{ay * bw, p},  {-(aw * by), p}, {aw * bx, q},
-                                      {-(ax * bw), q}, {ax * by, r},  {-(ay * bx), r}};
+    const double factors[TERMS][2] = {{ay * bw, p},    {-(aw * by), p}, {aw * bx, q},
+                                      {-(ax * bw), q}, {ax * by, r},    {-(ay * bx), r}};
     double parts[2 * TERMS], value = 0;
 
     for (size_t t = 0; t < TERMS; t++) {

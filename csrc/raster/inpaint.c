@@ -23,7 +23,7 @@ typedef struct inpaint_job {
     float *colours; /* (vertices + 1, channels): the last row is for a sum on its way */
     uint8_t *has_colour;
     uint8_t *state; /* FRESH: no successor has changed since; LACKS: none had a colour */
-    int32_t *open; /* vertices of the corners whose texel is masked out */
+    int32_t *open;  /* vertices of the corners whose texel is masked out */
     int64_t open_count;
     int64_t coloured; /* vertices with a colour */
 } inpaint_job;
@@ -226,9 +226,8 @@ static hy3d_status check_values(hy3d_context *context, const inpaint_job *job,
                                 const float *positions, hy3d_raster_problem *problem)
 {
     const hy3d_vertex_inpaint_desc *const desc = job->desc;
-    hy3d_status status =
-        hy3d__raster_check_indices(context, desc->faces, 3, job->triangles,
-                                   (uint32_t)desc->vertices, 1, job->cancel, problem);
+    hy3d_status status = hy3d__raster_check_indices(
+        context, desc->faces, 3, job->triangles, (uint32_t)desc->vertices, 1, job->cancel, problem);
     if (status == HY3D_OK) {
         status = hy3d__raster_check_indices(context, desc->faces, 3, job->uv_triangles,
                                             (uint32_t)desc->uvs, 1, job->cancel, problem);

@@ -19,8 +19,8 @@ static hy3d_status make_room(hy3d_context *context, int64_t vertices, int64_t fa
 {
     const size_t corners = 3 * (size_t)faces;
     void *memory[4] = {NULL, NULL, NULL, NULL};
-    hy3d_status status = hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first,
-                                    &memory[0]);
+    hy3d_status status =
+        hy3d_alloc(context, (size_t)(vertices + 1) * sizeof *out->first, &memory[0]);
     out->first = memory[0];
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, corners * sizeof *out->next, &memory[1]);

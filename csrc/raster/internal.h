@@ -53,14 +53,14 @@ typedef struct hy3d__raster_job {
     hy3d__raster_place *places;  /* of vertices */
     hy3d__raster_bounds *bounds; /* of faces */
     int64_t tiles_across, tiles;
-    int64_t parts, part_faces;   /* faces are binned in so many parts */
-    uint32_t *counts;            /* [part][tile]: faces, then where they begin in the tile's list;
+    int64_t parts, part_faces; /* faces are binned in so many parts */
+    uint32_t *counts;          /* [part][tile]: faces, then where they begin in the tile's list;
                                     after the tiles: large ones */
-    int64_t *starts;             /* [tile + 1]: of tiles' lists in `entries` */
+    int64_t *starts;           /* [tile + 1]: of tiles' lists in `entries` */
     hy3d__raster_entry *entries;
-    int32_t *large;              /* faces */
+    int32_t *large; /* faces */
     int64_t large_count;
-    void *tile_state;            /* one for each slot, see tile.c */
+    void *tile_state; /* one for each slot, see tile.c */
 } hy3d__raster_job;
 
 /* A rule and a size in numbers; the description is a good one. */
@@ -99,9 +99,9 @@ hy3d_status hy3d__raster_draw_tiles(hy3d__raster_job *job);
 typedef struct hy3d__raster_odd hy3d__raster_odd;
 struct hy3d__raster_odd {
     const hy3d__raster_view *view;
-    const float *v[3]; /* corners */
+    const float *v[3];                    /* corners */
     double edge[3][3], bound[3], sign[3]; /* sign[i] * E_i >= 0 is inside; 0: covers nothing */
-    double turn; /* of weights: turn * E_i */
+    double turn;                          /* of weights: turn * E_i */
     double z[3], low, high;
     double nearest, farthest; /* in steps, as in hy3d__raster_faces */
     int32_t face;

@@ -83,8 +83,8 @@ static void add_face(const normals_job *job, int64_t face, int64_t first, int64_
     for (int k = 0; k < 3; k++) {
         corner[k] = hy3d__read_index(&job->triangles[3 * face + k], job->vertices);
     }
-    const vector normal = cross(difference(job, corner[1], corner[0]),
-                                difference(job, corner[2], corner[0]));
+    const vector normal =
+        cross(difference(job, corner[1], corner[0]), difference(job, corner[2], corner[0]));
     const double length = sqrt(dot(normal, normal));
     for (int k = 0; k < 3 && length > 0; k++) {
         const int64_t at = corner[k] - first;
@@ -134,9 +134,8 @@ static hy3d_status run(hy3d_context *context, normals_job *job, int64_t faces, u
     }
     const int64_t runs = (int64_t)((job->vertices - 1) >> job->shift) + 1;
     slots = runs < (int64_t)slots ? (uint32_t)runs : slots;
-    hy3d_status status =
-        hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots, job->cancel,
-                           &job->buckets);
+    hy3d_status status = hy3d__buckets_make(context, faces, runs, bucket_pass, job, slots,
+                                            job->cancel, &job->buckets);
     void *memory = NULL;
     if (status == HY3D_OK) {
         status = hy3d_workspace_take(context, (3 * sizeof(double) << job->shift) * slots, &memory);
@@ -171,8 +170,8 @@ hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices, int64_t
     hy3d_status status = hy3d__raster_check_indices(context, faces, 3, triangles,
                                                     (uint32_t)vertices, slots, cancel, problem_out);
     if (status == HY3D_OK) {
-        status = hy3d__raster_check_finite(context, vertices, 3, positions, slots, cancel,
-                                           problem_out);
+        status =
+            hy3d__raster_check_finite(context, vertices, 3, positions, slots, cancel, problem_out);
     }
     if (status != HY3D_OK || vertices == 0) {
         return status;

@@ -12,10 +12,19 @@
 #define PLENTY 0x1p24
 
 /* Of two equals the second, as the vector instructions do it. */
-static double smaller(double a, double b) { return a < b ? a : b; }
-static double larger(double a, double b) { return a > b ? a : b; }
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
 
-static double sign_of(double value) { return (double)((value > 0) - (value < 0)); }
+static double sign_of(double value)
+{
+    return (double)((value > 0) - (value < 0));
+}
 
 static double exact_edge(const float *const v[3], int i, double p, double q, double r)
 {
@@ -31,8 +40,8 @@ bool hy3d__raster_odd_prepare(const hy3d__raster_view *view, const float *clip,
         positive += out->v[i][3] > 0;
         negative += out->v[i][3] < 0;
     }
-    const double det = exact_edge(out->v, 2, (double)out->v[2][0], (double)out->v[2][1],
-                                  (double)out->v[2][3]);
+    const double det =
+        exact_edge(out->v, 2, (double)out->v[2][0], (double)out->v[2][1], (double)out->v[2][3]);
     const bool lost = view->compat && positive + negative != 3; /* a corner in the eye's plane */
     if (lost || !(det < 0 || det > 0) || !(view->r > 0)) {
         return false;
@@ -137,8 +146,8 @@ void hy3d__raster_odd_pixel(const hy3d__raster_odd *odd, int column, int row,
     double z = (e[0] * odd->z[0] + e[1] * odd->z[1]) + e[2] * odd->z[2];
     z = smaller(larger(z, odd->low), odd->high);
     const double steps = z * view->scale + view->offset;
-    const int32_t step = (int32_t)smaller(larger(floor(steps), -HY3D__RASTER_MOST_STEPS),
-                                          HY3D__RASTER_MOST_STEPS);
+    const int32_t step =
+        (int32_t)smaller(larger(floor(steps), -HY3D__RASTER_MOST_STEPS), HY3D__RASTER_MOST_STEPS);
     if (!(total < 0 || total > 0) || !(steps >= odd->nearest && steps <= odd->farthest) ||
         step >= tile->step[at]) {
         return;

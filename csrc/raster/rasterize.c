@@ -19,8 +19,8 @@ static hy3d_status check(const hy3d_context *context, const hy3d_raster_desc *de
         desc->width < 1 || desc->width > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->height < 1 ||
         desc->height > HY3D_RASTER_MOST_PIXELS_A_SIDE || desc->vertices < 0 ||
         desc->vertices > HY3D__RASTER_MOST_INDEX || desc->faces < 0 ||
-        desc->faces >= HY3D__RASTER_MOST_INDEX ||
-        (desc->vertices > 0 && clip == NULL) || (desc->faces > 0 && triangles == NULL)) {
+        desc->faces >= HY3D__RASTER_MOST_INDEX || (desc->vertices > 0 && clip == NULL) ||
+        (desc->faces > 0 && triangles == NULL)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return HY3D_OK;
@@ -68,8 +68,7 @@ static hy3d_status lay_out(hy3d__raster_job *job, char *memory, size_t *bytes_ou
         size_t bytes;
         parts[i] = memory ? memory + at : NULL;
         if (!hy3d__mul_size(sizes[i][0], sizes[i][1], &bytes) ||
-            !hy3d__add_size(bytes, 63, &bytes) ||
-            !hy3d__add_size(at, bytes / 64 * 64, &at)) {
+            !hy3d__add_size(bytes, 63, &bytes) || !hy3d__add_size(at, bytes / 64 * 64, &at)) {
             return HY3D_ERR_OVERFLOW;
         }
     }
@@ -97,8 +96,8 @@ static hy3d_status draw(hy3d__raster_job *job)
 static hy3d_status find_problem(const hy3d__raster_job *job, hy3d_raster_problem *problem_out)
 {
     const hy3d_raster_desc *const desc = job->desc;
-    hy3d_status status = hy3d__raster_check_finite(
-        job->context, desc->vertices, 4, job->clip, job->slots, job->cancel, problem_out);
+    hy3d_status status = hy3d__raster_check_finite(job->context, desc->vertices, 4, job->clip,
+                                                   job->slots, job->cancel, problem_out);
     if (status == HY3D_OK) {
         status = hy3d__raster_check_indices(job->context, desc->faces, 3, job->triangles,
                                             (uint32_t)desc->vertices, job->slots, job->cancel,

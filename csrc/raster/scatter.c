@@ -164,12 +164,11 @@ static hy3d_status scatter_grain(void *argument, int64_t band, uint32_t slot)
 
 static hy3d_status check_sizes(const hy3d_scatter_desc *desc)
 {
-    const bool is_sane = desc->width >= 1 && desc->width <= HY3D_RASTER_MOST_PIXELS_A_SIDE &&
-                         desc->height >= 1 && desc->height <= HY3D_RASTER_MOST_PIXELS_A_SIDE &&
-                         desc->channels >= 1 && desc->points >= 0 &&
-                         desc->points <= HY3D__RASTER_MOST_INDEX &&
-                         (desc->filter == HY3D_SCATTER_LINEAR ||
-                          desc->filter == HY3D_SCATTER_NEAREST);
+    const bool is_sane =
+        desc->width >= 1 && desc->width <= HY3D_RASTER_MOST_PIXELS_A_SIDE && desc->height >= 1 &&
+        desc->height <= HY3D_RASTER_MOST_PIXELS_A_SIDE && desc->channels >= 1 &&
+        desc->points >= 0 && desc->points <= HY3D__RASTER_MOST_INDEX &&
+        (desc->filter == HY3D_SCATTER_LINEAR || desc->filter == HY3D_SCATTER_NEAREST);
     if (!is_sane) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }

@@ -40,8 +40,8 @@ static bool next_large(const hy3d__raster_job *job, const hy3d__raster_tile *til
     return false;
 }
 
-static bool next_face(const hy3d__raster_job *job, const hy3d__raster_tile *tile,
-                      face_lists *lists, int32_t *face, hy3d__raster_box *box)
+static bool next_face(const hy3d__raster_job *job, const hy3d__raster_tile *tile, face_lists *lists,
+                      int32_t *face, hy3d__raster_box *box)
 {
     if (next_large(job, tile, lists, face, box)) {
         return true;
@@ -119,9 +119,8 @@ static void draw_doubts(const hy3d__raster_job *job, tile_state *state, size_t k
 {
     hy3d__raster_tile *const tile = &state->tile;
     hy3d__raster_odd odd;
-    if (tile->doubts == 0 ||
-        !hy3d__raster_odd_prepare(&job->view, job->clip, state->corners[k], state->faces.face[k],
-                                  &odd)) {
+    if (tile->doubts == 0 || !hy3d__raster_odd_prepare(&job->view, job->clip, state->corners[k],
+                                                       state->faces.face[k], &odd)) {
         return;
     }
     for (int i = 0; i < tile->doubts; i++) {

@@ -41,10 +41,10 @@ hy3d_status hy3d__tiles_check(const hy3d_tiles_desc *desc)
         }
     }
     if (desc->causal < 0 || desc->causal > 1 || desc->fixed_bytes < 0 ||
-        desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 ||
-        desc->resident_bytes < 0 || desc->budget_bytes < 0 || desc->max_in_flight < 1 ||
-        desc->level < -1 || desc->level > hy3d__tiles_max_level(desc) || desc->shrink < 0 ||
-        desc->shrink == 1 || desc->shrink > HY3D_TILES_MAX_SHRINK) {
+        desc->bytes_per_voxel < 0 || desc->bytes_per_token_pair < 0 || desc->resident_bytes < 0 ||
+        desc->budget_bytes < 0 || desc->max_in_flight < 1 || desc->level < -1 ||
+        desc->level > hy3d__tiles_max_level(desc) || desc->shrink < 0 || desc->shrink == 1 ||
+        desc->shrink > HY3D_TILES_MAX_SHRINK) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return HY3D_OK;

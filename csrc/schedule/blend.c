@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "base/tensor.h"
-#include "kernels/kernels.h"
+#include "elements/elements.h"
 
 /* Elements a buffer holds: 3 KiB in all, so the row stays in L1, and a call per 256 elements
  * costs nothing beside them. */
@@ -46,48 +46,6 @@ static char *element_for_writing(const hy3d_tensor *tensor, const int64_t index[
     return (char *)tensor->data + offset * (int64_t)hy3d_dtype_bytes(tensor->dtype);
 }
 
-static void load_row(const hy3d__kernels *kernels, hy3d_dtype dtype, const void *data,
-                     int64_t stride, size_t n, float *row)
-{
-    uint16_t halves[BUFFER_ELEMS];
-    if (dtype == HY3D_F32) {
-        const float *from = data;
-        for (size_t i = 0; i < n; i++) {
-            row[i] = from[(int64_t)i * stride];
-        }
-        return;
-    }
-    const uint16_t *from = data;
-    if (stride != 1) {
-        for (size_t i = 0; i < n; i++) {
-            halves[i] = from[(int64_t)i * stride];
-        }
-        from = halves;
-    }
-    (dtype == HY3D_F16 ? kernels->cvt_f16_f32 : kernels->cvt_bf16_f32)(n, from, row);
-}
-
-static void store_row(const hy3d__kernels *kernels, hy3d_dtype dtype, const float *row,
-                      int64_t stride, size_t n, void *data)
-{
-    uint16_t halves[BUFFER_ELEMS];
-    if (dtype == HY3D_F32) {
-        float *to = data;
-        for (size_t i = 0; i < n; i++) {
-            to[(int64_t)i * stride] = row[i];
-        }
-        return;
-    }
-    uint16_t *to = data;
-    (dtype == HY3D_F16 ? kernels->cvt_f32_f16 : kernels->cvt_f32_bf16)(n, row,
-                                                                       stride == 1 ? to : halves);
-    if (stride != 1) {
-        for (size_t i = 0; i < n; i++) {
-            to[(int64_t)i * stride] = halves[i];
-        }
-    }
-}
-
 static bool is_direct(const hy3d_tensor *tensor, int dim)
 {
     return tensor->dtype == HY3D_F32 && tensor->stride[dim] == 1;
@@ -103,7 +61,7 @@ static void blend_row(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS], flo
     const int64_t step = src_direct && dst_direct ? length : BUFFER_ELEMS;
     float src_buffer[BUFFER_ELEMS], dst_buffer[BUFFER_ELEMS];
     for (int64_t at = 0; at < length; at += step) {
-        const size_t n = (size_t)(length - at < step ? length - at : step);
+        const int64_t n = length - at < step ? length - at : step;
         index[dim] = at;
         const void *src_data = element(tile, index);
         void *dst_data = element_for_writing(out, index);
@@ -112,17 +70,20 @@ static void blend_row(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS], flo
         if (src_direct) {
             src = src_data;
         } else {
-            load_row(job->kernels, tile->dtype, src_data, tile->stride[dim], n, src_buffer);
+            hy3d__read_elements(job->kernels, tile->dtype, src_data, tile->stride[dim], n,
+                                src_buffer);
         }
         if (dst_direct) {
             dst = dst_data;
         } else {
-            load_row(job->kernels, out->dtype, dst_data, out->stride[dim], n, dst_buffer);
+            hy3d__read_elements(job->kernels, out->dtype, dst_data, out->stride[dim], n,
+                                dst_buffer);
         }
         const float *window = job->window[dim];
-        job->kernels->blend_f32(n, weight, window == NULL ? NULL : window + at, src, dst);
+        job->kernels->blend_f32((size_t)n, weight, window == NULL ? NULL : window + at, src, dst);
         if (!dst_direct) {
-            store_row(job->kernels, out->dtype, dst_buffer, out->stride[dim], n, dst_data);
+            hy3d__write_elements(job->kernels, out->dtype, dst_buffer, n, dst_data,
+                                 out->stride[dim]);
         }
     }
     index[dim] = 0;
@@ -151,7 +112,7 @@ static double value_at(const hy3d__kernels *kernels, const hy3d_tensor *tensor, 
         return ((const double *)data)[offset];
     }
     const int64_t bytes = (int64_t)hy3d_dtype_bytes(tensor->dtype);
-    load_row(kernels, tensor->dtype, (const char *)data + offset * bytes, 1, 1, &value);
+    hy3d__read_elements(kernels, tensor->dtype, (const char *)data + offset * bytes, 1, 1, &value);
     return (double)value;
 }
 
@@ -173,7 +134,7 @@ static void blend_row_f64(const blend_job *job, int64_t index[HY3D_TENSOR_DIMS],
         } else {
             const float narrow = (float)sum;
             const int64_t bytes = (int64_t)hy3d_dtype_bytes(out->dtype);
-            store_row(job->kernels, out->dtype, &narrow, 1, 1, (char *)dst + at * bytes);
+            hy3d__write_elements(job->kernels, out->dtype, &narrow, 1, (char *)dst + at * bytes, 1);
         }
     }
 }
@@ -201,11 +162,11 @@ static hy3d_status check_tensors(const hy3d_tensor *tile, const hy3d_tensor *out
             return HY3D_ERR_INVALID_ARGUMENT; /* two sums in one place */
         }
     }
-    const hy3d_status status = hy3d__check_reach(tile->data, tile->dtype, HY3D_TENSOR_DIMS,
-                                                 tile->size, tile->stride);
-    return status != HY3D_OK ? status
-                             : hy3d__check_reach(out->data, out->dtype, HY3D_TENSOR_DIMS,
-                                                 out->size, out->stride);
+    const hy3d_status status =
+        hy3d__check_reach(tile->data, tile->dtype, HY3D_TENSOR_DIMS, tile->size, tile->stride);
+    return status != HY3D_OK
+               ? status
+               : hy3d__check_reach(out->data, out->dtype, HY3D_TENSOR_DIMS, out->size, out->stride);
 }
 
 /* Steps to the next row; false after the last. */
@@ -240,8 +201,8 @@ hy3d_status hy3d_blend_accumulate(const hy3d_context *context, const hy3d_tensor
         }
     }
     const bool along_w = tile->stride[DIM_W] == 1 && out->stride[DIM_W] == 1;
-    const bool along_c = tile->stride[DIM_C] == 1 && out->stride[DIM_C] == 1 &&
-                         tile->size[DIM_C] >= MIN_CHANNEL_ROW;
+    const bool along_c =
+        tile->stride[DIM_C] == 1 && out->stride[DIM_C] == 1 && tile->size[DIM_C] >= MIN_CHANNEL_ROW;
     const blend_job job = {
         .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
         .tile = tile,

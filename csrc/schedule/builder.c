@@ -8,10 +8,11 @@
 
 /* Of references and slices: what a program of the most steps has, some a step. */
 #define MOST_ENTRIES (INT32_C(1) << 28)
-/* Bytes of all values together, and of a step's workspace, a node's keys and what it keeps: sums of
- * them stay within 63 bits. */
+/* Bytes of all values together, and of a step's workspace, a node's keys and what it keeps, and of
+ * what a shape leaves: sums of them stay within 63 bits. */
 #define MOST_BYTES (INT64_C(1) << 60)
 #define MOST_TAKEN (INT64_C(1) << 48)
+#define MOST_SHAPE (INT64_C(1) << 40)
 
 /* --- growing arrays ------------------------------------------------------------------------- */
 
@@ -82,11 +83,14 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     hy3d__builder b = {.context = context, .request = request, .graph = &request->graph};
     b.shards = shards;
     b.on_host = on_host;
-    void *memory[5] = {NULL, NULL, NULL, NULL, NULL};
-    const size_t bytes[5] = {count * sizeof *b.states, 2 * count * sizeof *b.readers,
-                             count * sizeof *b.kept_asked, count * sizeof *b.kept_known,
-                             HY3D__ANSWER_BUCKETS * sizeof *b.buckets};
-    for (int i = 0; i < 5; i++) {
+    void *memory[6] = {NULL, NULL, NULL, NULL, NULL, NULL};
+    const size_t bytes[6] = {count * sizeof *b.states,
+                             2 * count * sizeof *b.readers,
+                             count * sizeof *b.kept_asked,
+                             count * sizeof *b.kept_known,
+                             HY3D__ANSWER_BUCKETS * sizeof *b.buckets,
+                             HY3D_SCHEDULE_MAX_SHAPES * sizeof *b.has_shape};
+    for (int i = 0; i < 6; i++) {
         const hy3d_status status = hy3d_alloc(context, bytes[i], &memory[i]);
         if (status != HY3D_OK) {
             for (int j = 0; j < i; j++) {
@@ -101,6 +105,7 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
     b.kept_asked = memory[2];
     b.kept_known = memory[3];
     b.buckets = memory[4];
+    b.has_shape = memory[5];
     for (int32_t i = 0; i < HY3D__ANSWER_BUCKETS; i++) {
         b.buckets[i] = -1;
     }
@@ -119,12 +124,15 @@ void hy3d__builder_destroy(hy3d__builder *b)
     hy3d_free(b->context, b->kept_asked);
     hy3d_free(b->context, b->kept_known);
     hy3d_free(b->context, b->buckets);
+    hy3d_free(b->context, b->has_shape);
     hy3d_free(b->context, b->answers);
 }
 
 void hy3d__builder_reset(hy3d__builder *b, int32_t rank, hy3d__arrays *arrays)
 {
     memset(b->kept_asked, 0, (size_t)b->graph->count * sizeof *b->kept_asked);
+    memset(b->has_shape, 0, HY3D_SCHEDULE_MAX_SHAPES);
+    b->shapes_bytes = 0;
     b->rank = rank;
     b->arrays = arrays;
     b->macs = 0;
@@ -144,8 +152,7 @@ static void keep_norms_only(hy3d__builder *b)
         for (int32_t r = 0; r < state->readers; r++) {
             const int32_t reader = b->readers[state->first_reader + r];
             const bool runs = b->states[reader].active && !b->states[reader].only_reduces;
-            const bool norms = b->states[reader].active &&
-                               b->graph->nodes[reader].source == i &&
+            const bool norms = b->states[reader].active && b->graph->nodes[reader].source == i &&
                                b->graph->nodes[reader].norm == HY3D_NORM_GROUP;
             wanted = wanted || runs || norms;
         }
@@ -319,8 +326,8 @@ static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t 
         .node = node,
         .frames = {first, stop},
         .rows = {state->slice_rows.first, state->slice_rows.stop},
-        .bytes = state->row_bytes * (state->slice_rows.stop - state->slice_rows.first) *
-                 (stop - first),
+        .bytes =
+            state->row_bytes * (state->slice_rows.stop - state->slice_rows.first) * (stop - first),
     };
     a->slices[a->slice_count++] = slice;
     return number;
@@ -516,18 +523,31 @@ static bool same_range(const int64_t a[2], const int64_t b[2], int64_t end)
            (a[1] == end) == (b[1] == end);
 }
 
-/* Whether two steps of a node, whose source has one size in both their sections, differ in their
- * place only. */
+/* What both below ask of two steps whose sources have one size. */
+static bool same_work(const hy3d_step *a, const hy3d_step *c, const hy3d_size *source)
+{
+    return a->op == c->op && a->flags == c->flags && a->drop == c->drop && a->others == c->others &&
+           (a->slice < 0) == (c->slice < 0) && a->rows[0] == c->rows[0] &&
+           a->rows[1] == c->rows[1] && same_range(a->reads, c->reads, source->frames);
+}
+
+/* Whether two steps of a node differ in their place only. */
 static bool same_question(const hy3d__builder *b, const hy3d_step *a, const hy3d_step *c,
                           const hy3d_size *source)
 {
     const hy3d__state *state = &b->states[c->node];
-    return a->op == c->op && a->flags == c->flags && a->drop == c->drop &&
-           a->sources == c->sources && a->others == c->others &&
-           (a->slice < 0) == (c->slice < 0) && a->rows[0] == c->rows[0] &&
-           a->rows[1] == c->rows[1] && same_range(a->own, c->own, state->frames.own_total) &&
-           same_range(a->frames, c->frames, state->size.frames) &&
-           same_range(a->reads, c->reads, source->frames);
+    return same_work(a, c, source) && a->sources == c->sources &&
+           same_range(a->own, c->own, state->frames.own_total) &&
+           same_range(a->frames, c->frames, state->size.frames);
+}
+
+/* Whether the function says the same of two steps of nodes that are alike. */
+static bool same_answer(const hy3d_step *a, const hy3d_step *c, const hy3d_size *source)
+{
+    return same_work(a, c, source) && (a->sources > 1) == (c->sources > 1) &&
+           same_range(a->own, c->own, -1) &&
+           a->frames[1] - a->frames[0] == c->frames[1] - c->frames[0] &&
+           (c->op != HY3D_STEP_ATTEND || a->frames[1] == c->frames[1]);
 }
 
 static bool same_size(const hy3d_size *a, const hy3d_size *b)
@@ -536,10 +556,18 @@ static bool same_size(const hy3d_size *a, const hy3d_size *b)
            a->columns == b->columns;
 }
 
+static int32_t first_alike(const hy3d__builder *b, int32_t node)
+{
+    return b->request->alike == NULL ? node : b->request->alike[node];
+}
+
 static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_size *source)
 {
-    const uint64_t values[] = {(uint64_t)step->node, (uint64_t)step->op, (uint64_t)step->flags,
-                               (uint64_t)source->frames, (uint64_t)source->rows,
+    const uint64_t values[] = {(uint64_t)first_alike(b, step->node),
+                               (uint64_t)step->op,
+                               (uint64_t)step->flags,
+                               (uint64_t)source->frames,
+                               (uint64_t)source->rows,
                                (uint64_t)source->columns,
                                (uint64_t)(step->frames[1] - step->frames[0]),
                                (uint64_t)(step->reads[1] - step->reads[0])};
@@ -551,20 +579,45 @@ static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_si
     return &b->buckets[hash % HY3D__ANSWER_BUCKETS];
 }
 
-/* What the workspace function says of the step; NULL after an error, and where nothing is asked and
- * nothing is known. */
-static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step, bool is_silent)
+/* Asks the function. */
+static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
 {
     const hy3d_schedule_request *r = b->request;
+    hy3d_step_memory *const taken = &answer->taken;
+    const hy3d_status status =
+        r->workspace(r->user, &answer->step, &answer->source, b->on_host, taken);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    if (taken->workspace_bytes < 0 || taken->kept_bytes < 0 || taken->shape_bytes < 0 ||
+        (taken->shape_bytes > 0 &&
+         (taken->shape < 0 || taken->shape >= HY3D_SCHEDULE_MAX_SHAPES))) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    return taken->workspace_bytes > MOST_TAKEN || taken->kept_bytes > MOST_TAKEN ||
+                   taken->shape_bytes > MOST_SHAPE
+               ? HY3D_ERR_OVERFLOW
+               : HY3D_OK;
+}
+
+/* What the workspace function says of the step; NULL after an error, and where nothing is asked and
+ * nothing is known of this very node. */
+static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step, bool is_silent)
+{
     const int32_t value = step->node == b->from ? b->from : b->graph->nodes[step->node].source;
     const hy3d_size *source = &b->states[value].size;
     int32_t *bucket = bucket_of(b, step, source);
+    int32_t alike = -1;
     for (int32_t i = *bucket; i >= 0; i = b->answers[i].next) {
-        hy3d__answer *known = &b->answers[i];
-        if (known->step.node == step->node && same_size(&known->source, source) &&
-            same_question(b, &known->step, step, source)) {
-            return known;
+        const hy3d__answer *known = &b->answers[i];
+        if (!same_size(&known->source, source) ||
+            first_alike(b, known->step.node) != first_alike(b, step->node)) {
+            continue;
         }
+        if (known->step.node == step->node && same_question(b, &known->step, step, source)) {
+            return &known->taken;
+        }
+        alike = same_answer(&known->step, step, source) ? i : alike;
     }
     if (is_silent) {
         return NULL;
@@ -575,28 +628,37 @@ static const hy3d__answer *answer_to(hy3d__builder *b, const hy3d_step *step, bo
     }
     hy3d__answer *answer = &b->answers[b->answer_count];
     *answer = (hy3d__answer){.step = *step, .source = *source, .next = *bucket};
-    if (failed(b, r->workspace(r->user, step, source, b->on_host, &answer->workspace_bytes,
-                               &answer->kept_bytes))) {
-        return NULL;
-    }
-    if (answer->workspace_bytes < 0 || answer->kept_bytes < 0) {
-        failed(b, HY3D_ERR_INVALID_ARGUMENT);
-        return NULL;
-    }
-    if (answer->workspace_bytes > MOST_TAKEN || answer->kept_bytes > MOST_TAKEN) {
-        failed(b, HY3D_ERR_OVERFLOW);
+    if (alike >= 0) {
+        answer->taken = b->answers[alike].taken;
+    } else if (failed(b, fill_answer(b, answer))) {
         return NULL;
     }
     *bucket = b->answer_count++;
-    b->kept_known[step->node] = answer->kept_bytes;
-    return answer;
+    b->kept_known[step->node] = answer->taken.kept_bytes;
+    return &answer->taken;
 }
 
 void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
 {
-    const hy3d__answer *answer =
+    const hy3d_step_memory *taken =
         b->request->workspace == NULL || b->status != HY3D_OK ? NULL : answer_to(b, step, false);
-    step->workspace_bytes = answer == NULL ? 0 : answer->workspace_bytes;
+    step->workspace_bytes = taken == NULL ? 0 : taken->workspace_bytes;
+}
+
+/* What the step leaves for its shape, of which it may be the program's first. */
+static int64_t left_bytes(hy3d__builder *b, const hy3d_step_memory *taken)
+{
+    const int64_t most = b->request->most_shape_bytes;
+    if (taken->shape_bytes == 0 || b->has_shape[taken->shape]) {
+        return 0;
+    }
+    b->has_shape[taken->shape] = true;
+    int64_t left = taken->shape_bytes;
+    if (most > 0 && left > most - b->shapes_bytes) {
+        left = most - b->shapes_bytes;
+    }
+    b->shapes_bytes += left;
+    return left;
 }
 
 /* Asks for what the step that was appended takes beside its slices. */
@@ -606,13 +668,14 @@ static void ask(hy3d__builder *b, hy3d_step *step)
     if (b->request->workspace == NULL || is_idle || b->status != HY3D_OK) {
         return;
     }
-    const hy3d__answer *answer = answer_to(b, step, b->is_silent);
-    step->workspace_bytes = answer == NULL ? 0 : answer->workspace_bytes;
+    const hy3d_step_memory *taken = answer_to(b, step, b->is_silent);
+    int64_t *kept = &b->arrays->kept[b->arrays->step_count - 1];
+    step->workspace_bytes = taken == NULL ? 0 : taken->workspace_bytes;
     if (!b->kept_asked[step->node]) {
         b->kept_asked[step->node] = true;
-        b->arrays->kept[b->arrays->step_count - 1] =
-            answer == NULL ? b->kept_known[step->node] : answer->kept_bytes;
+        *kept = taken == NULL ? b->kept_known[step->node] : taken->kept_bytes;
     }
+    *kept += taken == NULL ? 0 : left_bytes(b, taken);
 }
 
 /* --- what follows a step ---------------------------------------------------------------------- */
@@ -628,8 +691,8 @@ static void exchange(hy3d__builder *b, int32_t slice, int64_t first, int64_t sto
         const bool sends = i < ranks;
         const int32_t peer = i % ranks;
         hy3d__rows sent;
-        if (!hy3d__rows_sent(b->shards, made.node, made.is_keys != 0, rows,
-                             sends ? b->rank : peer, sends ? peer : b->rank, &sent)) {
+        if (!hy3d__rows_sent(b->shards, made.node, made.is_keys != 0, rows, sends ? b->rank : peer,
+                             sends ? peer : b->rank, &sent)) {
             continue;
         }
         hy3d_step *step = new_step(b, sends ? HY3D_STEP_SEND : HY3D_STEP_RECV, made.node);
@@ -647,8 +710,8 @@ static void emit_ready(hy3d__builder *b)
     const int32_t value = b->output;
     hy3d__state *state = &b->states[value];
     const bool is_output = b->to == b->graph->count - 1;
-    for (int32_t i = first_behind(b, value, b->emitted);
-         i < state->last && b->status == HY3D_OK; i++) {
+    for (int32_t i = first_behind(b, value, b->emitted); i < state->last && b->status == HY3D_OK;
+         i++) {
         const int32_t slice = state->slices[i];
         hy3d_step *step = new_step(b, HY3D_STEP_EMIT, is_output ? b->to : value);
         if (step == NULL) {
@@ -680,8 +743,8 @@ static void finish(hy3d__builder *b, hy3d_step *step)
     hy3d__state *state = &b->states[value];
     const hy3d_node *node = &b->graph->nodes[value];
     const bool makes = step->frames[1] > step->frames[0];
-    const bool gives = step->op == HY3D_STEP_ATTEND ||
-                       (step->op == HY3D_STEP_CONV && step->drop == 0);
+    const bool gives =
+        step->op == HY3D_STEP_ATTEND || (step->op == HY3D_STEP_CONV && step->drop == 0);
     if (makes) {
         const int32_t slice = new_slice(b, value, step->frames[0], step->frames[1]);
         if (slice < 0) {

@@ -15,7 +15,8 @@
 /* A program's arrays while they grow. */
 typedef struct hy3d__arrays {
     hy3d_step *steps;
-    int64_t *kept; /* of each step: bytes that it makes and that stay until the end */
+    int64_t *kept; /* of each step: bytes that it makes and that stay until the end, for its node
+                      and its shape */
     hy3d_slice *slices;
     int32_t *refs;
     hy3d_section *sections;
@@ -25,34 +26,34 @@ typedef struct hy3d__arrays {
 
 /* What one value's frames are at, and what its node still reads. */
 typedef struct hy3d__state {
-    hy3d__frames frames;      /* of a CONV */
-    hy3d_size size;           /* of the value, in this section */
-    hy3d__rows rows;          /* this rank's share of it */
-    hy3d__rows slice_rows;    /* of its slices */
-    int64_t most_rows;        /* of the largest share: what sizes of slices go by, on every rank */
-    int64_t row_bytes;        /* of one row of one frame */
-    int64_t frame_bytes;      /* of most_rows */
-    int64_t made;             /* frames of the value that were made */
-    int64_t shown;            /* of these, frames that its readers may see */
-    int64_t own;              /* CONV: own frames made; MAP: frames of the source read; ATTENTION:
+    hy3d__frames frames;   /* of a CONV */
+    hy3d_size size;        /* of the value, in this section */
+    hy3d__rows rows;       /* this rank's share of it */
+    hy3d__rows slice_rows; /* of its slices */
+    int64_t most_rows;     /* of the largest share: what sizes of slices go by, on every rank */
+    int64_t row_bytes;     /* of one row of one frame */
+    int64_t frame_bytes;   /* of most_rows */
+    int64_t made;          /* frames of the value that were made */
+    int64_t shown;         /* of these, frames that its readers may see */
+    int64_t own;           /* CONV: own frames made; MAP: frames of the source read; ATTENTION:
                                  frames whose keys are known */
-    int32_t *slices;          /* those that are there, in order: slices[first .. last) */
+    int32_t *slices;       /* those that are there, in order: slices[first .. last) */
     int32_t first, last, room;
-    int32_t keys;             /* ATTENTION: the slice of keys; -1: not there */
+    int32_t keys; /* ATTENTION: the slice of keys; -1: not there */
     int32_t first_reader, readers;
-    bool active;              /* the section runs it */
-    bool only_reduces;        /* STATISTICS: of it only the norm is wanted */
-    bool gathers;             /* a GroupNorm reads its value: moments are wanted */
-    bool reduced;             /* its own GroupNorm's statistics are known */
-    bool pending;             /* CHUNKS: more could be made with what is there */
-    int64_t rate, per;        /* CHUNKS: frames of the value for one chunk, as a fraction */
+    bool active;       /* the section runs it */
+    bool only_reduces; /* STATISTICS: of it only the norm is wanted */
+    bool gathers;      /* a GroupNorm reads its value: moments are wanted */
+    bool reduced;      /* its own GroupNorm's statistics are known */
+    bool pending;      /* CHUNKS: more could be made with what is there */
+    int64_t rate, per; /* CHUNKS: frames of the value for one chunk, as a fraction */
 } hy3d__state;
 
 /* An answer of the workspace function. */
 typedef struct hy3d__answer {
     hy3d_step step; /* what it was asked with */
     hy3d_size source;
-    int64_t workspace_bytes, kept_bytes;
+    hy3d_step_memory taken;
     int32_t next; /* of the same bucket; -1: none */
 } hy3d__answer;
 #define HY3D__ANSWER_BUCKETS 1024
@@ -62,24 +63,26 @@ typedef struct hy3d__builder {
     const hy3d_schedule_request *request;
     const hy3d_graph *graph;
     hy3d__arrays *arrays;
-    hy3d__state *states;      /* one a node */
-    int32_t *readers;         /* of all nodes, see first_reader */
-    bool *kept_asked;         /* nodes whose first step was */
-    int64_t *kept_known;      /* what nodes keep, as far as it was said; else 0 */
-    hy3d__answer *answers;    /* of all programs so far */
-    int32_t *buckets;         /* first answers; -1: none */
+    hy3d__state *states;   /* one a node */
+    int32_t *readers;      /* of all nodes, see first_reader */
+    bool *kept_asked;      /* nodes whose first step was */
+    int64_t *kept_known;   /* what nodes keep, as far as it was said; else 0 */
+    bool *has_shape;       /* of each number: whether the program has a step of that shape */
+    int64_t shapes_bytes;  /* what these leave */
+    hy3d__answer *answers; /* of all programs so far */
+    int32_t *buckets;      /* first answers; -1: none */
     int32_t answer_count, answer_room;
-    bool is_silent;           /* nothing is asked: steps and nodes take what is known already */
-    int32_t from, to;         /* nodes: the section's input, and the last one that it runs */
-    int32_t output;           /* the value that is given away; -1: none */
-    int64_t emitted;          /* frames of it that were */
+    bool is_silent;   /* nothing is asked: steps and nodes take what is known already */
+    int32_t from, to; /* nodes: the section's input, and the last one that it runs */
+    int32_t output;   /* the value that is given away; -1: none */
+    int64_t emitted;  /* frames of it that were */
     int32_t on_host;
     const hy3d__shards *shards;
     int32_t rank;
     int64_t slice_bytes;
     int64_t macs;
-    bool reduces;             /* norms are computed, not given */
-    hy3d_status status;       /* the first error; after it nothing is appended */
+    bool reduces;       /* norms are computed, not given */
+    hy3d_status status; /* the first error; after it nothing is appended */
 } hy3d__builder;
 
 /* `array` with room for one more than `count` elements of `bytes` each; as it is where there is no
@@ -91,7 +94,7 @@ hy3d_status hy3d__builder_create(hy3d_context *context, const hy3d_schedule_requ
                                  const hy3d__shards *shards, int32_t on_host,
                                  hy3d__builder *builder_out);
 void hy3d__builder_destroy(hy3d__builder *builder);
-/* Forgets what kept_asked and the sums hold: another program begins, that of `rank`. */
+/* Forgets what kept_asked, has_shape and the sums hold: another program begins, that of `rank`. */
 void hy3d__builder_reset(hy3d__builder *builder, int32_t rank, hy3d__arrays *arrays);
 void hy3d__arrays_destroy(hy3d_context *context, hy3d__arrays *arrays);
 

@@ -59,27 +59,37 @@ static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
     return true;
 }
 
+static bool right_alike(const hy3d_schedule_request *r)
+{
+    for (int32_t i = 0; r->alike != NULL && i < r->graph.count; i++) {
+        if (r->alike[i] < 0 || r->alike[i] > i || r->alike[r->alike[i]] != r->alike[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool right_request(const hy3d_schedule_request *r)
 {
-    const int64_t bytes[] = {r->result_bytes, r->kept_bytes, r->margin_bytes, r->device_budget,
-                             r->host_budget};
+    const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
+                             r->device_budget, r->host_budget, r->most_shape_bytes};
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
         if (bytes[i] < 0 || (i < 3 && bytes[i] > MOST_BYTES)) {
             return false;
         }
     }
     const bool one_rank = r->ranks <= 1 && r->rank == 0;
-    const bool right_ranks = one_rank || (r->rank >= 0 && r->rank < r->ranks &&
-                                          r->ranks <= HY3D__MAX_RANKS &&
-                                          right_rate(r->link_bytes_per_second));
+    const bool right_ranks =
+        one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D__MAX_RANKS &&
+                     right_rate(r->link_bytes_per_second));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
-           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED && r->own_bytes <= MOST_BYTES &&
+           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
+           r->own_bytes <= MOST_BYTES &&
            (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
-           r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 &&
-           right_ranks && r->statistic_passes >= 0 && r->statistic_passes <= 64 &&
-           r->only_level >= 0 && r->strategies != 0 && r->strategies < 16 &&
-           right_rate(r->copy_bytes_per_second) && right_halos(r->halos) &&
-           (r->is_host || right_machine(&r->device)) &&
+           r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
+           r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&
+           r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
+           right_halos(r->halos) && right_alike(r) && (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }
 
@@ -230,8 +240,8 @@ static int64_t least_own_bytes(const hy3d_schedule *s)
         const hy3d_node *node = &s->nodes[i];
         if (node->op == HY3D_OP_CONV &&
             hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0) {
-            bytes = most(bytes, frame_bytes(r, &s->sizes[node->source]) +
-                                    frame_bytes(r, &s->sizes[i]));
+            bytes =
+                most(bytes, frame_bytes(r, &s->sizes[node->source]) + frame_bytes(r, &s->sizes[i]));
         }
     }
     return least(bytes, MOST_BYTES);
@@ -252,10 +262,10 @@ static hy3d_status ask_own_bytes(hy3d_schedule *s)
         .rows = {0, s->sizes[last].rows},
         .peer = -1,
     };
-    int64_t bytes = 0, kept = 0;
-    hy3d_status status =
-        s->own_is_untold ? HY3D_ERR_UNSUPPORTED
-                         : r->workspace(r->user, &step, &s->sizes[0], 0, &bytes, &kept);
+    hy3d_step_memory taken = {.workspace_bytes = 0};
+    hy3d_status status = s->own_is_untold ? HY3D_ERR_UNSUPPORTED
+                                          : r->workspace(r->user, &step, &s->sizes[0], 0, &taken);
+    const int64_t bytes = taken.workspace_bytes;
     s->own_is_untold = status == HY3D_ERR_UNSUPPORTED;
     if (status == HY3D_OK && (bytes < 0 || bytes > MOST_BYTES)) {
         status = bytes < 0 ? HY3D_ERR_INVALID_ARGUMENT : HY3D_ERR_OVERFLOW;
@@ -710,8 +720,8 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
     if (s->chosen < 0) {
         return HY3D_ERR_BUDGET_TOO_SMALL;
     }
-    const hy3d_status status = compile_rank(context, s, &s->candidates[s->chosen],
-                                            s->request.rank, &s->arrays);
+    const hy3d_status status =
+        compile_rank(context, s, &s->candidates[s->chosen], s->request.rank, &s->arrays);
     if (status != HY3D_OK) {
         s->chosen = -1;
         return status;
@@ -770,9 +780,13 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
                               hy3d_schedule *s)
 {
     const size_t count = (size_t)request->graph.count;
-    void *nodes = NULL, *sizes = NULL;
+    void *nodes = NULL, *sizes = NULL, *alike = NULL;
     hy3d_status status = hy3d_alloc(context, count * sizeof *s->nodes, &nodes);
     s->nodes = nodes;
+    if (status == HY3D_OK && request->alike != NULL) {
+        status = hy3d_alloc(context, count * sizeof *s->alike, &alike);
+        s->request.alike = s->alike = alike;
+    }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, count * sizeof *s->sizes, &sizes);
         s->sizes = sizes;
@@ -782,6 +796,9 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     }
     memcpy(s->nodes, request->graph.nodes, count * sizeof *s->nodes);
     s->request.graph.nodes = s->nodes;
+    if (s->alike != NULL) {
+        memcpy(s->alike, request->alike, count * sizeof *s->alike);
+    }
     status = hy3d_graph_sizes(&s->request.graph, request->size, s->sizes);
     if (status == HY3D_OK) {
         status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
@@ -793,8 +810,8 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
     if (status == HY3D_OK) {
-        status = hy3d__shards_create(context, &s->request.graph, s->sizes,
-                                     s->request.ranks, &s->shards);
+        status =
+            hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks, &s->shards);
     }
     return status;
 }
@@ -847,6 +864,7 @@ void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
     hy3d__arrays_destroy(context, &s->arrays);
     hy3d__shards_destroy(context, &s->shards);
     hy3d_free(context, s->nodes);
+    hy3d_free(context, s->alike);
     hy3d_free(context, s->sizes);
     hy3d_free(context, s->candidates);
     hy3d_free(context, s->failed);
@@ -867,6 +885,22 @@ int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *s)
 const hy3d_program *hy3d_schedule_program(const hy3d_schedule *s)
 {
     return s->chosen < 0 ? NULL : &s->program;
+}
+
+int64_t hy3d_schedule_start(const hy3d_schedule *s, int64_t wanted)
+{
+    const int64_t chunk = s->chosen < 0 ? 0 : s->program.candidate.chunk;
+    double rate = 1;
+    const int64_t past =
+        chunk <= 0 || wanted <= 0 ? -1 : hy3d__graph_past(&s->request.graph, &rate);
+    if (past < 0) {
+        return 0;
+    }
+    /* The first frame of the input makes one. It is unlike others, so the one that is the first of
+     * its video then must be one further back. */
+    const int64_t own = (int64_t)((double)(wanted - 1) / rate) + 1;
+    const int64_t start = (own - past - 1) / chunk;
+    return start > 0 ? start * chunk : 0;
 }
 
 /* --- after a failure -------------------------------------------------------------------------- */
@@ -933,8 +967,8 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
         return HY3D_OK;
     }
     if (reason == HY3D_REASON_NOT_FINITE || reason == HY3D_REASON_CANCELLED) {
-        *action_out = reason == HY3D_REASON_NOT_FINITE && can_widen ? HY3D_ACTION_WIDER
-                                                                    : HY3D_ACTION_STOP;
+        *action_out =
+            reason == HY3D_REASON_NOT_FINITE && can_widen ? HY3D_ACTION_WIDER : HY3D_ACTION_STOP;
         return HY3D_OK;
     }
     if (!memory && reason != HY3D_REASON_NO_KERNEL) {
@@ -960,8 +994,8 @@ hy3d_status hy3d_schedule_fallback(hy3d_context *context, hy3d_schedule *s, int3
 const char *hy3d_step_op_name(int32_t op)
 {
     static const char *const names[HY3D_STEP_OPS] = {
-        "enter",  "conv",    "pass",   "keys", "attend", "map",  "add",  "trim", "opaque",
-        "moments", "reduce", "emit",   "store", "drop",  "load", "send", "recv"};
+        "enter",   "conv",   "pass", "keys",  "attend", "map",  "add",  "trim", "opaque",
+        "moments", "reduce", "emit", "store", "drop",   "load", "send", "recv"};
     return op >= 0 && op < HY3D_STEP_OPS ? names[op] : "?";
 }
 

@@ -17,19 +17,20 @@ typedef enum hy3d__tiles_part {
 struct hy3d_schedule {
     hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
     hy3d_node *nodes;
+    int32_t *alike;   /* NULL: none are */
     hy3d_size *sizes; /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
     bool has_group_norms, has_frame_norms, has_opaque, can_tile;
-    bool own_is_untold;            /* nobody can tell what the VAE's own code takes */
+    bool own_is_untold; /* nobody can tell what the VAE's own code takes */
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */
     hy3d_candidate *failed;      /* those that a fallback gave up */
     int32_t failed_count, failed_room;
-    int64_t smallest;            /* see hy3d_schedule_smallest_budget */
-    hy3d__arrays arrays;         /* of the program that was taken */
+    int64_t smallest;    /* see hy3d_schedule_smallest_budget */
+    hy3d__arrays arrays; /* of the program that was taken */
     hy3d_program program;
-    hy3d__builder builders[2];   /* for the device, for the host */
+    hy3d__builder builders[2]; /* for the device, for the host */
     bool built[2];
     hy3d__tiles_part tiles_part;
 };

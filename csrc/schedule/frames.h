@@ -34,7 +34,6 @@ void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int6
 /* The first source frame that is still read when `own` own frames are made; `total` for none. */
 int64_t hy3d__frames_needed(const hy3d__frames *f, int64_t own);
 
-
 /* Multiply-accumulates of `own` frames of a CONV node on frames like those of `source`; -1 beyond
  * 63 bits. */
 int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t own);
@@ -42,11 +41,14 @@ int64_t hy3d__conv_macs(const hy3d_node *node, const hy3d_size *source, int64_t 
  * queries of frames first .. stop; and of all that it does. -1 beyond 63 bits. */
 int64_t hy3d__projection_macs(const hy3d_node *node, const hy3d_size *size, int64_t frames,
                               int64_t count);
-int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first,
-                         int64_t stop);
+int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first, int64_t stop);
 int64_t hy3d__attention_macs(const hy3d_node *node, const hy3d_size *size);
 /* The size of a node's value (not INPUT's), a residual left aside. */
 hy3d_status hy3d__node_size(const hy3d_node *node, const hy3d_size *source, hy3d_size *size_out);
+/* How many frames of the input back a frame of the output depends on, but for that frame's own; -1:
+ * on all, where a norm or attention sees the whole video or nobody knows. *rate_out: frames of the
+ * output for one of the input. */
+int64_t hy3d__graph_past(const hy3d_graph *graph, double *rate_out);
 /* hy3d_graph_check's two parts: fields and edges; sizes of all values. */
 hy3d_status hy3d__graph_edges(const hy3d_graph *graph, int32_t *node_out);
 hy3d_status hy3d__graph_sizes_from(const hy3d_graph *graph, const int64_t size[3],

@@ -172,16 +172,14 @@ int64_t hy3d__projection_macs(const hy3d_node *node, const hy3d_size *size, int6
                               int64_t count)
 {
     int64_t macs = count;
-    const bool fits = hy3d__mul_i64(macs, frames, &macs) &&
-                      hy3d__mul_i64(macs, size->rows, &macs) &&
-                      hy3d__mul_i64(macs, size->columns, &macs) &&
-                      hy3d__mul_i64(macs, node->channels, &macs) &&
-                      hy3d__mul_i64(macs, node->width, &macs);
+    const bool fits =
+        hy3d__mul_i64(macs, frames, &macs) && hy3d__mul_i64(macs, size->rows, &macs) &&
+        hy3d__mul_i64(macs, size->columns, &macs) && hy3d__mul_i64(macs, node->channels, &macs) &&
+        hy3d__mul_i64(macs, node->width, &macs);
     return fits ? macs : -1;
 }
 
-int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first,
-                         int64_t stop)
+int64_t hy3d__score_macs(const hy3d_node *node, const hy3d_size *size, int64_t first, int64_t stop)
 {
     int64_t seen = stop - first, tokens, macs; /* frames of keys, over all frames of queries */
     bool fits = true;
@@ -429,4 +427,52 @@ hy3d_status hy3d_graph_cut(const hy3d_graph *graph, const int64_t size[3], hy3d_
     }
     *cut_out = cut;
     return HY3D_OK;
+}
+
+/* Of a value: frames for one of the input, and how many of the input's back one of them depends:
+ * doubles, as above. */
+typedef struct traced {
+    double rate, past;
+} traced;
+
+static bool sees_all(const hy3d_node *node)
+{
+    return node->norm == HY3D_NORM_GROUP || node->op == HY3D_OP_OPAQUE ||
+           (node->op == HY3D_OP_ATTENTION && node->span != HY3D_SPAN_FRAME);
+}
+
+static traced traced_by(const hy3d_node *node, const traced *all)
+{
+    traced found = all[node->source];
+    if (node->op == HY3D_OP_CONV) {
+        const double read = found.rate * node->up[0];
+        const double made = read * node->shuffle[0] / node->stride[0];
+        found.past += (double)node->dilation[0] * (node->kernel[0] - 1) / read;
+        if ((int64_t)node->up[0] * node->shuffle[0] != node->stride[0] || node->skip_first != 0) {
+            /* frames are not read one to one */
+            found.past += 1 / fmin(found.rate, made);
+        }
+        found.rate = made;
+    } else if (node->op == HY3D_OP_MAP) {
+        found.rate *= node->frames_rest > 1 ? node->frames_rest : 1;
+    }
+    if (node->other >= 0) {
+        found.rate = fmax(found.rate, all[node->other].rate);
+        found.past = fmax(found.past, all[node->other].past);
+    }
+    return found;
+}
+
+int64_t hy3d__graph_past(const hy3d_graph *graph, double *rate_out)
+{
+    traced all[HY3D_GRAPH_MAX_NODES];
+    all[0] = (traced){.rate = 1};
+    for (int32_t i = 1; i < graph->count; i++) {
+        if (sees_all(&graph->nodes[i])) {
+            return -1;
+        }
+        all[i] = traced_by(&graph->nodes[i], all);
+    }
+    *rate_out = all[graph->count - 1].rate;
+    return (int64_t)ceil(all[graph->count - 1].past - 1e-6);
 }

@@ -164,8 +164,9 @@ static void sum(hy3d__builder *b, int32_t index)
     require(b, node->source, state->size.frames);
     require(b, node->other, state->size.frames);
     while (b->status == HY3D_OK && state->made < state->size.frames) {
-        hy3d__do_add(b, index, least(hy3d__slice_stop(b, node->source, state->made),
-                                     hy3d__slice_stop(b, node->other, state->made)));
+        hy3d__do_add(b, index,
+                     least(hy3d__slice_stop(b, node->source, state->made),
+                           hy3d__slice_stop(b, node->other, state->made)));
     }
 }
 

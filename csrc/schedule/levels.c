@@ -262,9 +262,8 @@ static hy3d_status look_at_given_up(hy3d_context *context, hy3d_schedule *s, hy3
 {
     hy3d_status status = HY3D_OK;
     bool may_fit = false;
-    for (int32_t part = HY3D__TILES_PEAKS;
-         part <= HY3D__TILES_LARGEST && status == HY3D_OK &&
-         hy3d__needed_budget(&s->request, c) < s->smallest;
+    for (int32_t part = HY3D__TILES_PEAKS; part <= HY3D__TILES_LARGEST && status == HY3D_OK &&
+                                           hy3d__needed_budget(&s->request, c) < s->smallest;
          part++) {
         status = look_at_part(context, s, (hy3d__tiles_part)part, c, &may_fit);
     }

@@ -93,9 +93,9 @@ static double step_seconds(const hy3d_schedule_request *request, const hy3d_mach
     }
     if (is_exchange(step)) {
         const bool sends = step->op == HY3D_STEP_SEND;
-        return sends ? (double)sent_bytes(step, &slices[step->slice]) /
-                           request->link_bytes_per_second
-                     : 0;
+        return sends
+                   ? (double)sent_bytes(step, &slices[step->slice]) / request->link_bytes_per_second
+                   : 0;
     }
     double bytes = read_bytes(step, refs, slices);
     bytes += step->slice >= 0 ? (double)slices[step->slice].bytes : 0;
@@ -121,7 +121,7 @@ static void tick(timeline *now, const hy3d_schedule_request *request, double sec
         double *stream = step->op == HY3D_STEP_STORE ? &now->storing : &now->loading;
         if (step->op == HY3D_STEP_DROP) { /* the copy has to be complete */
             now->computing = now->computing > now->copied[step->slice] ? now->computing
-                                                                      : now->copied[step->slice];
+                                                                       : now->copied[step->slice];
             return;
         }
         *stream = (*stream > now->computing ? *stream : now->computing) + copying;
@@ -205,13 +205,15 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
 }
 
 /* How many sections have the steps of each, in `times`: 0 where an earlier one has, which stands
- * for all. `owners`: room for as many; those that have steps of their own, in their order. */
-static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners)
+ * for all but the last of them, -1. `owners`: room for as many; those that have steps of their own,
+ * in their order. `last`: room for as many. */
+static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners, int32_t *last)
 {
     int32_t count = 0;
     for (int32_t i = 0; i < a->section_count; i++) {
         const int32_t first = a->sections[i].first_step;
         times[i] = 0;
+        last[i] = -1;
         if (count == 0 || first > a->sections[owners[count - 1]].first_step) {
             owners[count++] = i;
             times[i] = 1;
@@ -227,6 +229,12 @@ static void count_runs(const hy3d__arrays *a, int32_t *times, int32_t *owners)
             }
         }
         times[owners[low]]++;
+        last[owners[low]] = i;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if (last[owners[i]] >= 0) {
+            times[last[owners[i]]] = -1;
+        }
     }
 }
 
@@ -253,15 +261,13 @@ static bool walk_section(walk *w, int32_t number, int32_t times, int64_t prefix_
             w->host += prefix_bytes;
         }
         tick(&w->clock, w->request, seconds, step, a->refs, slices);
-        if (!hy3d__add_i64(macs, step->macs, &macs) ||
-            !walk_step(w, step, a->kept[section->first_step + i], slices)) {
+        const int64_t kept = times < 0 ? 0 : a->kept[section->first_step + i];
+        if (!hy3d__add_i64(macs, step->macs, &macs) || !walk_step(w, step, kept, slices)) {
             return false;
         }
     }
-    for (int32_t i = 0; i < section->steps && times > 1; i++) { /* with all that nodes keep */
-        if (!walk_step(w, &a->steps[section->first_step + i], 0, slices)) {
-            return false;
-        }
+    if (times < 0) { /* with all that was left by now; the rest the first of them has counted */
+        return true;
     }
     w->cost.steps += (int64_t)times * section->steps;
     w->cost.seconds += times * w->clock.computing;
@@ -279,8 +285,8 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
         const size_t slices = (size_t)arrays->sections[i].slices;
         longest = slices > longest ? slices : longest;
     }
-    const hy3d_status status = hy3d_alloc(
-        context, longest * (sizeof(double) + 2) + 2 * count * sizeof(int32_t), &memory);
+    const hy3d_status status =
+        hy3d_alloc(context, longest * (sizeof(double) + 2) + 3 * count * sizeof(int32_t), &memory);
     if (status != HY3D_OK) {
         return status;
     }
@@ -289,13 +295,13 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     w.clock.copied = memory;
     void *behind = w.clock.copied + longest;
     int32_t *times = behind;
-    w.on_device = (unsigned char *)(times + 2 * count);
+    w.on_device = (unsigned char *)(times + 3 * count);
     w.on_host = w.on_device + longest;
     w.device = request->kept_bytes;
     w.host = request->result_bytes;
     note_peak(&w, 0);
     bool fits = true;
-    count_runs(arrays, times, times + count);
+    count_runs(arrays, times, times + count, times + 2 * count);
     for (int32_t i = 0; i < arrays->section_count && fits; i++) {
         fits = walk_section(&w, i, times[i], prefix_bytes);
     }
@@ -340,11 +346,11 @@ typedef struct spill {
     int32_t *made_at, *left_at;         /* of each slice; made_at: when it is complete; left_at: its
                                            first DROP, -1 for none */
     unsigned char *on_device, *stored;
-    int32_t *resident;                  /* slices on the device */
+    int32_t *resident; /* slices on the device */
     int32_t resident_count;
-    int64_t device;                     /* bytes there */
+    int64_t device; /* bytes there */
     struct event {
-        int32_t step, slice, op;        /* before which step */
+        int32_t step, slice, op; /* before which step */
     } *events;
     int32_t event_count, event_room;
 } spill;
@@ -356,8 +362,7 @@ static int32_t read_slice(const spill *s, const hy3d_step *step, int32_t i)
         return s->arrays->refs[step->first_ref + i];
     }
     const bool concerned = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
-                           is_exchange(step) ||
-                           (step->op == HY3D_STEP_KEYS && step->frames[0] > 0);
+                           is_exchange(step) || (step->op == HY3D_STEP_KEYS && step->frames[0] > 0);
     return i == step->sources + step->others && concerned ? step->slice : -1;
 }
 
@@ -414,8 +419,8 @@ static bool is_read(const spill *s, int32_t step, int32_t slice)
 static hy3d_status note(hy3d_context *context, spill *s, int32_t step, int32_t slice, int32_t op)
 {
     hy3d_status status = HY3D_OK;
-    s->events = hy3d__grown(context, s->events, s->event_count, &s->event_room, sizeof *s->events,
-                            &status);
+    s->events =
+        hy3d__grown(context, s->events, s->event_count, &s->event_room, sizeof *s->events, &status);
     if (status == HY3D_OK) {
         s->events[s->event_count++] = (struct event){.step = step, .slice = slice, .op = op};
     }
@@ -672,8 +677,11 @@ static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *
         }
         return status;
     }
-    *out = (hy3d__arrays){.steps = memory[3], .kept = memory[4], .slices = memory[0],
-                          .refs = memory[1], .sections = memory[2]};
+    *out = (hy3d__arrays){.steps = memory[3],
+                          .kept = memory[4],
+                          .slices = memory[0],
+                          .refs = memory[1],
+                          .sections = memory[2]};
     out->slice_count = out->slice_room = a->slice_count;
     out->ref_count = out->ref_room = a->ref_count;
     out->section_count = out->section_room = 1;
@@ -682,9 +690,12 @@ static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *
         for (; e < s->event_count && s->events[e].step == i; e++) {
             const int32_t slice = s->events[e].slice;
             hy3d_slice *moved = &out->slices[slice];
-            hy3d_step step = {.op = s->events[e].op, .node = moved->node, .slice = slice,
+            hy3d_step step = {.op = s->events[e].op,
+                              .node = moved->node,
+                              .slice = slice,
                               .frames = {moved->frames[0], moved->frames[1]},
-                              .rows = {moved->rows[0], moved->rows[1]}, .peer = -1};
+                              .rows = {moved->rows[0], moved->rows[1]},
+                              .peer = -1};
             moved->host_bytes = request->pins_powers ? power_from(moved->bytes) : moved->bytes;
             out->kept[out->step_count] = 0;
             out->steps[out->step_count++] = step;
@@ -771,8 +782,8 @@ int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__a
             }
             read += twice ? 0 : arrays->slices[refs[k]].bytes;
         }
-        const bool concerns = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
-                              is_exchange(step);
+        const bool concerns =
+            step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS || is_exchange(step);
         if (concerns && !arrays->slices[step->slice].is_keys) {
             read += arrays->slices[step->slice].bytes;
         }

@@ -80,8 +80,8 @@ static void need_more(const hy3d__shards *shards, const hy3d_graph *graph, const
         !(is_conv || (node->op == HY3D_OP_ATTENTION && node->span == HY3D_SPAN_FRAME))) {
         return;
     }
-    const hy3d__rows reads = is_conv ? conv_reads(node, sizes[node->source].rows, share)
-                                     : (hy3d__rows){0, rows};
+    const hy3d__rows reads =
+        is_conv ? conv_reads(node, sizes[node->source].rows, share) : (hy3d__rows){0, rows};
     hy3d__rows *needed = needed_at(shards, node->source, rank);
     needed->first = least(needed->first, reads.first);
     needed->stop = most(needed->stop, reads.stop);

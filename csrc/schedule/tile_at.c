@@ -34,8 +34,7 @@ static hy3d_status check_plan(const hy3d_tiles_plan *plan, hy3d__axis axes_out[3
     return status;
 }
 
-static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i,
-                      hy3d_tile *grain)
+static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i, hy3d_tile *grain)
 {
     const int64_t start = hy3d__axis_start(axis, count, tile);
     const int64_t stop = hy3d__axis_start(axis, count, tile + 1);
@@ -53,8 +52,7 @@ static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i
         last ? 0 : out_stop - hy3d__axis_output(axis, stop - axis->shared_before);
 }
 
-hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index,
-                                   hy3d_tile *grain_out)
+hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index, hy3d_tile *grain_out)
 {
     if (plan == NULL || grain_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;

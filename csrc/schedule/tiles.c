@@ -36,8 +36,7 @@ static hy3d_status grain_cost(const hy3d_tiles_desc *desc, const hy3d__axis axes
     if (!fits || !hy3d__mul_i64(desc->bytes_per_voxel, voxels, &of_voxels) ||
         !hy3d__mul_i64(desc->bytes_per_token_pair, tokens, &of_pairs) ||
         !hy3d__mul_i64(of_pairs, tokens, &of_pairs) ||
-        !hy3d__add_i64(desc->fixed_bytes, of_voxels, &sum) ||
-        !hy3d__add_i64(sum, of_pairs, &sum)) {
+        !hy3d__add_i64(desc->fixed_bytes, of_voxels, &sum) || !hy3d__add_i64(sum, of_pairs, &sum)) {
         return HY3D_ERR_OVERFLOW;
     }
     *bytes_out = sum;
@@ -108,8 +107,8 @@ static hy3d_status walk_levels(const hy3d_tiles_desc *desc, const hy3d__axis axe
         if (status != HY3D_OK) {
             return status;
         }
-        const bool wanted = desc->level >= 0 ? level == desc->level
-                                             : fitting(desc, now.grain_bytes, 1) > 0;
+        const bool wanted =
+            desc->level >= 0 ? level == desc->level : fitting(desc, now.grain_bytes, 1) > 0;
         if (wanted && !found) {
             *chosen_out = now;
             plan->level = level;
@@ -128,7 +127,7 @@ static hy3d_status walk_levels(const hy3d_tiles_desc *desc, const hy3d__axis axe
 }
 
 hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc, int64_t *smallest_budget_out,
-                               hy3d_tiles_plan *plan_out)
+                            hy3d_tiles_plan *plan_out)
 {
     if (desc == NULL || plan_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;

@@ -145,7 +145,7 @@ def compare(before: Result, after: Result) -> Comparison:
 
 def comparison_text(found: Comparison, before: Result, after: Result) -> str:
     """The table, what differs in the circumstances, and the verdict."""
-    from hy3d_rocm.bench.report import aligned
+    from hy3d_rocm.units import aligned
 
     head = ("", "figure", "A", "B", "change", "limit", "")
     rows = [

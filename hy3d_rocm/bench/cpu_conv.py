@@ -16,8 +16,8 @@ from hy3d_rocm.bench.cpu_layers import make_operands, our_call, torch_call
 from hy3d_rocm.bench.cpu_timing import CLOCKS, SAMPLE_S, PeakProbe, median_ratio, timed_rounds
 from hy3d_rocm.bench.cpu_watch import Told, cache_dict, listening
 from hy3d_rocm.bench.gpu_layers import Layer
-from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.conv import prepared
+from hy3d_rocm.env.shown import first_line
 
 _LONG_S = 20.0
 OURS, TORCH, COLD = "ours", "torch", "ours, cold"

@@ -15,8 +15,9 @@ from hy3d_rocm.bench import cpu_child
 from hy3d_rocm.bench.cpu_timing import median_ratio
 from hy3d_rocm.bench.cpu_watch import cache_dict
 from hy3d_rocm.bench.gpu_decode import psnr
-from hy3d_rocm.bench.models import BenchError, first_line
+from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.conv import prepared
+from hy3d_rocm.env.shown import first_line
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
@@ -161,9 +162,12 @@ def _compare(report: CpuDecodeReport, kept: dict[str, Tensor]) -> None:
 
 
 def _subject(model: str, settings: CpuDecodeSettings) -> tuple[Any, Tensor, str]:
-    from hy3d_rocm.tools.loading import make_vae, random_latents
+    from hy3d_rocm.tools.loading import LoadingError, make_vae, random_latents
 
-    vae, text, _ = make_vae(model, torch.device("cpu"), torch.float32, settings.scale)
+    try:
+        vae, text, _ = make_vae(model, torch.device("cpu"), torch.float32, settings.scale)
+    except LoadingError as error:
+        raise BenchError(str(error)) from error
     # What diffusers would split by itself is decoded whole: the same work on both sides.
     for switch in ("use_framewise_decoding", "use_tiling", "use_slicing"):
         if hasattr(vae, switch):

@@ -10,8 +10,7 @@ from hy3d_rocm.bench.cpu_decode import OURS, TORCH, CpuDecodeReport, Side
 from hy3d_rocm.bench.cpu_machine import machine, machine_lines
 from hy3d_rocm.bench.cpu_sums import Target
 from hy3d_rocm.bench.cpu_watch import cache_text
-from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.units import GB, size_text
+from hy3d_rocm.units import GB, aligned, size_text
 
 
 def cpu_decode_text(report: CpuDecodeReport) -> str:

@@ -12,8 +12,7 @@ from hy3d_rocm.bench.cpu_machine import machine, machine_lines
 from hy3d_rocm.bench.cpu_memory import SLACK_BYTES
 from hy3d_rocm.bench.cpu_sums import Sums, sums_of, targets
 from hy3d_rocm.bench.cpu_watch import cache_text
-from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 _STEADY = 0.6  # clocks alone were seen to change to two thirds
 _EXPLAINED = """\

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.units import GB, size_text
+from hy3d_rocm.units import GB, aligned, size_text
 
 _CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of hours
 
@@ -48,7 +47,7 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
         device = loading.pick_device(asked)
         scale = _scale(arguments.scale, device.type)
         vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
-    except BenchError as error:
+    except (BenchError, loading.LoadingError) as error:
         _say(str(error))
         return 1
     line = ProgressLine(device, "bench decode")

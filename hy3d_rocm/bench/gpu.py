@@ -16,8 +16,8 @@ from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_prove import unproven
 from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
 from hy3d_rocm.bench.gpu_timing import DeviceWatch, Watch
-from hy3d_rocm.bench.models import first_line
 from hy3d_rocm.conv.tiers import Tier, make_tier
+from hy3d_rocm.env.shown import first_line
 
 # Tiers with a target come first, all layers and dtypes; the others get the time that is left.
 TARGETED = ("triton", "gemm")

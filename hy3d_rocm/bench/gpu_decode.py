@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 import hy3d_rocm
+from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.gpu import machine_facts
 from hy3d_rocm.bench.gpu_cells import exact_float32
-from hy3d_rocm.bench.models import BenchError, seeded_on
+from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.bench.timing import Measured, Meter, Variant, interleave
 
 LIBRARY, GUARDED, BARE, PROTECTED = (

@@ -17,9 +17,8 @@ from hy3d_rocm.bench.gpu_decode import (
     DecodeReport,
 )
 from hy3d_rocm.bench.gpu_summary import Check
-from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.bench.timing import Measured
-from hy3d_rocm.units import GB, size_text
+from hy3d_rocm.units import GB, aligned, size_text
 
 _ORDER = (LIBRARY, GUARDED, BARE, PROTECTED, EXACT, LARGE)
 

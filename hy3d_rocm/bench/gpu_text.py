@@ -10,8 +10,7 @@ from hy3d_rocm.bench.gpu import GpuReport
 from hy3d_rocm.bench.gpu_cells import DEFAULT, Cell
 from hy3d_rocm.bench.gpu_summary import Check, Summary, checks, summarise
 from hy3d_rocm.bench.gpu_sweep import sweep_text
-from hy3d_rocm.bench.report import aligned
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 _SUM = ("tier", "dtype", "layout", "n", "geomean", "worst", "TFLOP/s", "of peak", "extra", "rms",
         "max")  # fmt: skip

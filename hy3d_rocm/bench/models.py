@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from hy3d_rocm.env.shown import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -79,6 +79,8 @@ def random_pipeline(
     """
     _need_diffusers()
     from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    from hy3d_rocm._rng import seeded_on
 
     with seeded_on(device, seed):
         modules = {
@@ -171,26 +173,6 @@ def tokenizer(width: Width) -> Any:
         Path(folder, "merges.txt").write_text("#version: 0.2\n")
         length = _TEXT[width]["max_position_embeddings"]
         return CLIPTokenizer.from_pretrained(folder, model_max_length=length)
-
-
-@contextmanager
-def seeded_on(device: torch.device | str, seed: int) -> Iterator[None]:
-    """Modules made inside lie on `device`, initialised there from `seed`; states are kept."""
-    import torch
-
-    target = torch.device(device)
-    accelerators = [target] if target.type == "cuda" else []
-    with torch.random.fork_rng(devices=accelerators), target:
-        torch.manual_seed(seed)
-        yield
-
-
-def first_line(error: BaseException) -> str:
-    """The error's class and first line; the second too where the first only introduces it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "backend='inductor' raised:" says nothing without the line after it.
-    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _need_diffusers() -> None:

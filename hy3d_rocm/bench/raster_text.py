@@ -11,7 +11,7 @@ from hy3d_rocm.bench.cpu_machine import machine, machine_lines
 from hy3d_rocm.bench.plain import plain
 from hy3d_rocm.bench.raster_jobs import BOTH, INDEX, VALUES
 from hy3d_rocm.bench.raster_turns import WARM_UP, RasterPart, RasterReport, RasterRow
-from hy3d_rocm.bench.report import aligned
+from hy3d_rocm.units import aligned
 
 # Milliseconds, by pixels a side, what is done, and faces (at most; None: any number).
 TARGETS_MS = {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hy3d_rocm.bench.advice import Advice
 from hy3d_rocm.bench.timing import Measured
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 HEADER = ("variant", "first call", "median", "fastest..slowest", "peak memory")
 
@@ -55,18 +54,6 @@ class Report:
             "reasons": list(self.advice.lines),
             **self.data,
         }
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Each row as one line; the first column flush left, the others right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
 
 
 def _cells(row: Measured) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.env.shown import first_line
 
 if TYPE_CHECKING:
     import torch

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from hy3d_rocm.decode.frames.claim import Claim
+    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
     from hy3d_rocm.decode.frames.output import Shape, Sink
-    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.report import DecodeReport, Step
     from hy3d_rocm.tools.loading import VaeFiles
 
@@ -106,7 +108,6 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
     from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts
     from hy3d_rocm.decode.frames.sinks import sink_for
     from hy3d_rocm.tools import loading
 
@@ -114,22 +115,17 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
     _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
     latents = loading.load_latents(arguments.latent, arguments.tensor)
-    parts = None
-    if arguments.resume or arguments.restart:
-        prints = FileFingerprints()
-        parts = Parts(
-            arguments.out, lambda: _job(arguments, files, latents, device, prints),
-            restart=arguments.restart, overwrite=arguments.overwrite, files=prints,
-        )  # fmt: skip
-    claim = Claim(arguments.out, overwrite=arguments.overwrite) if parts is None else parts
+    goes_on = arguments.resume or arguments.restart
+    job = partial(_job, arguments, files, latents, device) if goes_on else None
+    claim = Claim(arguments.out, job, restart=arguments.restart, overwrite=arguments.overwrite)
     sink = sink_for(
         arguments.out, fps=arguments.fps, crf=arguments.crf, pixel_format=arguments.pixel_format,
         claim=claim,
     )  # fmt: skip
     with claim:
-        if parts is not None and parts.is_complete:
-            return _completed(sink, parts)
-        return _run(arguments, files, latents, device, sink, parts, cancel)
+        if claim.is_complete:
+            return _completed(sink, claim)
+        return _run(arguments, files, latents, device, sink, claim, cancel)
 
 
 def _check_report(path: Path | None) -> None:
@@ -151,29 +147,27 @@ def _check_report(path: Path | None) -> None:
             raise OutputError(f"{path} does not let this user write; name another --json")
 
 
-def _completed(sink: Sink, parts: Parts) -> dict[str, Any]:
+def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
     """All frames were there already."""
     import torch
 
-    shape = parts.shape
-    assert shape is not None
-    sink.begin(shape, getattr(torch, parts.stored or "float32"), parts.plan)
-    return {"out": str(sink.finish()), "out_shape": list(shape), "resumed_frames": shape[2]}
+    shape, plan = claim.manifest["shape"], claim.manifest["plan"]
+    sink.begin(tuple(shape), getattr(torch, claim.manifest["dtype"]), plan)
+    return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
 
 
 def _run(
     arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
-    sink: Sink, parts: Parts | None, cancel: threading.Event,
+    sink: Sink, claim: Claim, cancel: threading.Event,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.tools import loading
 
     vae = loading.load_vae(files).to(device)
-    changed = parts.files.changed() if parts is not None else None
-    if changed is not None:
+    if (changed := claim.files.changed()) is not None:
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
-    plan = parts.plan if parts is not None else None
+    plan = claim.manifest.get("plan")
     with protect(), WatchedSink(sink, device, sys.stderr) as watched:
         path, report = deliver(vae, latents, watched, arguments, plan, watched.progress, cancel)
     return {
@@ -223,7 +217,7 @@ def _job(
     import torch
 
     import hy3d_rocm
-    from hy3d_rocm.decode.frames.resume import tensor_fingerprint
+    from hy3d_rocm.decode.frames.fingerprints import tensor_fingerprint
 
     return {
         **{name: getattr(arguments, name) for name in _MAKING},
@@ -249,7 +243,7 @@ def _version_of_av() -> str | None:
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:
-    from hy3d_rocm.decode.frames.resume import folder_is_left
+    from hy3d_rocm.decode.frames.claim import folder_is_left
 
     if folder_is_left(arguments.out):
         return f"; the same command goes on from what is in {arguments.out}.partial"

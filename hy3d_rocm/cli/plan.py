@@ -75,9 +75,11 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     """The plan, and in words whose rules the layers' memory goes by."""
     import torch
 
+    from hy3d_rocm.decode.checks import check_count
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.planning.backends import runs_first
-    from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.report import SIZES, DecodeOptions
     from hy3d_rocm.tools import loading
     from hy3d_rocm.tools.planning import explain
 
@@ -87,9 +89,10 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     text = arguments.chunk_size
     if text != "auto" and not whole_number(text):
         raise ValueError(f'--chunk-size {brief(text)}: give a whole number of 1 or more, or "auto"')
-    options = WayOptions(
-        chunk_size=None if text == "auto" else int(text), cpu_offload=not arguments.no_offload
-    )
+    chunk = None if text == "auto" else int(text)
+    if chunk is not None:
+        check_count("chunk_size", chunk, *SIZES["chunk_size"], ', or "auto"')
+    options = DecodeOptions(chunk_size=chunk, cpu_offload=not arguments.no_offload)
     backend, rules = _rules(arguments.device, dtype)
     device = torch.device("cpu" if on_cpu else "cuda")
     with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode import graph
+from hy3d_rocm.decode.memory.workspace import CODE_LIMIT
 from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
 from hy3d_rocm.units import size_text
 
@@ -62,7 +63,7 @@ def sections_of(compiled: Compiled) -> Iterator[dict[str, Any]]:
 
 
 class _Walk:
-    """Follows what lies where. kept: of the nodes whose first step was there."""
+    """Follows what lies where. kept, left: of nodes and of shapes whose first step was there."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.program = compiled, compiled.program
@@ -71,6 +72,7 @@ class _Walk:
         # All memory is one where the host computes.
         self._is_one = self._on_host or compiled.job.device.type == "cpu"
         self._kept: dict[int, int] = {}
+        self._left: dict[int, int] = {}
         self._own = candidate["device_bytes"] or candidate["host_bytes"]
         self._host = compiled.result_bytes
         self._prefix = 0
@@ -133,15 +135,18 @@ class _Walk:
 
     def _keep(self, step: ProgramStep) -> None:
         source = self.compiled.graph.nodes[step.node].source
-        if step.node in self._kept or source < self._first:
+        if source < self._first:
             return
         size = self._sizes[source - self._first]
         # Asked as the core asks: before the step has its workspace.
         fields = tuple(step._replace(workspace_bytes=0))
-        self._kept[step.node] = self.compiled.workspace(fields, size, self._on_host)[1]
+        _, kept, left, shape = self.compiled.workspace(fields, size, self._on_host)
+        self._kept.setdefault(step.node, kept)
+        self._left.setdefault(shape, left)
 
     def _device(self) -> int:
         there = sum(self._slices[n][4] for n in self._there) + sum(self._kept.values())
+        there += min(sum(self._left.values()), CODE_LIMIT)
         return there + (self._beside() if self._is_one else 0)
 
     def _beside(self) -> int:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hy3d_rocm.cli.arguments import (
     PRECISIONS,
@@ -97,15 +97,13 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 
 def run_tool_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 for what is said in a sentence or does not hold; 130 after Ctrl-C."""
-    from hy3d_rocm.bench.models import BenchError
-
     run = {"capture": _capture, "optimize": _optimize, "validate": _validate}[arguments.command]
     try:
         return run(arguments)
     except KeyboardInterrupt:
         say(arguments.command, "interrupted before anything was measured")
         return 130
-    except (BenchError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
         say(arguments.command, str(error))
         return 1
 
@@ -180,23 +178,14 @@ def _optimize(arguments: argparse.Namespace) -> int:
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()
 
-    def settings(planned: int) -> list[Any]:
-        return optimize.settings_for(
-            subject, strategies=arguments.strategies, precisions=arguments.precisions,
-            chunks=arguments.chunks or optimize.CHUNKS, budget=arguments.budget,
-            quarter=planned // 4,
-        )  # fmt: skip
-
-    left = optimize.not_swept(
-        subject.family, subject.device.type, arguments.strategies, arguments.budget,
-        arguments.chunks,
-    )  # fmt: skip
+    choices = optimize.Choices(
+        arguments.strategies, arguments.precisions, arguments.chunks, arguments.budget
+    )
     try:
         sweep = optimize.optimize(
-            subject, settings, limit=arguments.limit, repeats=arguments.repeats,
+            subject, choices, limit=arguments.limit, repeats=arguments.repeats,
             listener=ProgressLine(subject.device, arguments.command),
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
-            left=left,
         )  # fmt: skip
     finally:
         files.let_go(path)

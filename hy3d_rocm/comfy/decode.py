@@ -30,8 +30,8 @@ from hy3d_rocm.comfy.running import (
     running,
     said,
 )
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode.checks import STRATEGIES, check_latents
-from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.precision import PRECISIONS
 from hy3d_rocm.decode.report import DecodeOptions

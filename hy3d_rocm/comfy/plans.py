@@ -13,10 +13,9 @@ from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.executor import way_options
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
-from hy3d_rocm.decode.precision import PRECISIONS
+from hy3d_rocm.decode.precision import PRECISIONS, choose_precision
 from hy3d_rocm.tools.planning import explain
 
 __all__ = ["Wanted", "is_steady", "plan"]
@@ -53,13 +52,12 @@ def plan(
     shape = latent_shape(family, wanted)
     place = vaes.place_of(family)
     with Watcher() as watcher, current_device(place), torch.no_grad():
-        dtype = vae_memory.precision_of(family, precision, chosen, place).dtype
+        fallback = chosen.fallback_precision
+        dtype = choose_precision(precision, family.dtype, place, fallback).dtype
         job = vae_memory.job_of(family, shape, dtype, device=place)
         room = _budget(vae, job.device, request, chosen)
         bar = comfy.utils.ProgressBar(1)
-        found = explain(
-            job, room, strategy, way_options(chosen), watcher.throw, bar.update_absolute
-        )
+        found = explain(job, room, strategy, chosen, watcher.throw, bar.update_absolute)
     return "\n".join(found.lines()), plan_picture.draw(found), str(room.device_bytes)
 
 

@@ -10,16 +10,14 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import memory as comfy_memory
-from hy3d_rocm.decode.counter import asked_to_stop
-from hy3d_rocm.decode.executor import way_options
+from hy3d_rocm.decode.black_box import meta_family
 from hy3d_rocm.decode.memory import meter
-from hy3d_rocm.decode.memory.black_box import meta_family
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
 from hy3d_rocm.decode.planning.backends import best_backend, runs_first
 from hy3d_rocm.decode.planning.compiled import plan_job
 from hy3d_rocm.decode.planning.jobs import Job
-from hy3d_rocm.decode.precision import Precision, choose_precision
 from hy3d_rocm.decode.report import DecodeCancelled
+from hy3d_rocm.decode.stages import asked_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +81,7 @@ def _planned_bytes(
     try:
         budget = largest(vae, family.device, request, options)
         job = job_of(family, shape, family.dtype, encode)
-        plan = plan_job(job, budget, asked.strategy, way_options(options), _until(cancel))
+        plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
     except management.InterruptProcessingException:
         raise
     except DecodeCancelled:
@@ -105,17 +103,6 @@ def _until(cancel: Any) -> Callable[[Way], bool]:
         return True
 
     return go_on
-
-
-def precision_of(
-    family: Any, precision: str, options: DecodeOptions, device: torch.device
-) -> Precision:
-    """The type that a decode of this family would compute in there."""
-    architecture = ""
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        architecture = str(getattr(properties, "gcnArchName", ""))
-    return choose_precision(precision, family.dtype, architecture, options.fallback_precision)
 
 
 def job_of(

@@ -359,6 +359,12 @@ def classify(error: BaseException) -> Classified | None:
     return found
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """By type (torch's, Python's) or by the texts that drivers and allocators write."""
+    found = classify(error)
+    return found is not None and found.kind is Kind.OUT_OF_MEMORY
+
+
 def classify_own(error: Exception) -> Classified | None:
     """What an exception of a tier of ours means: it is that tier's failure, so another one has to
     do the call. None for a cancel."""

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.report import DecodeOptions as DecodeOptions
     from hy3d_rocm.decode.report import DecodeReport as DecodeReport
 
-_HOME = {
-    "DecodeCancelled": "report",
-    "DecodeOptions": "report",
-    "DecodeReport": "report",
-    "decode_into": "executor",
-    "decode_with_report": "executor",
-    "encode": "executor",
-    "encode_with_report": "executor",
-}
-
 __all__ = [
     "DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_into", "decode_with_report",
     "encode", "encode_with_report",
@@ -31,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "report" if name.startswith("Decode") else "executor"
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -9,6 +9,7 @@ far that is from the whole decode.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,31 +19,32 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode import faults
-from hy3d_rocm.decode.memory.live import (
-    count_macs,
-    macs_counted,
-    modelled,
-    on_host,
-    several_shapes,
+from hy3d_rocm.decode.copies import copied_family, tensors_of
+from hy3d_rocm.decode.memory.dry_run import (
+    CPU_ALLOWANCE_BYTES,
+    Prediction,
+    planned_bytes,
+    predict,
 )
-from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES
+from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
-from hy3d_rocm.decode.planning.planner import Way
+from hy3d_rocm.decode.planning.planner import Need, Way
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.faults import Failure
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.plan import Grain
-    from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+    from hy3d_rocm.decode.planning.jobs import Job
     from hy3d_rocm.decode.planning.planner import Plan
+    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decode.stages import Counter
 
 __all__ = [
-    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "own_code", "own_ways",
-    "plan_own_tiles", "runs_own_code",
+    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "meta_family", "own_code",
+    "own_ways", "plan_own_tiles", "planned", "predicted", "runs_own_code",
 ]  # fmt: skip
 
 ENGINE = "own tiles"
@@ -90,7 +92,7 @@ def own_code(job: Job) -> Callable[[Tensor], Tensor]:
     return job.family.whole_encode if job.encode else found
 
 
-def left_out(job: Job, options: WayOptions) -> list[str]:
+def left_out(job: Job, options: DecodeOptions) -> list[str]:
     """Sentences about what own_ways() does not offer."""
     said = [f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}']
     if job.encode:
@@ -101,12 +103,12 @@ def left_out(job: Job, options: WayOptions) -> list[str]:
     return [*said, why] if why else said
 
 
-def _own_parameters(options: WayOptions) -> dict[str, Any]:
+def _own_parameters(options: DecodeOptions) -> dict[str, Any]:
     names = ("chunk_size", "halo_pixels", "overlap_pixels", "min_tile_pixels")
     return {"engine": ENGINE, **{name: getattr(options, name) for name in names}}
 
 
-def own_ways(job: Job, options: WayOptions) -> Iterator[Way]:
+def own_ways(job: Job, options: DecodeOptions) -> Iterator[Way]:
     """Whole, then tiles from large to small, then once more with less halo."""
     yield Way("whole")
     if job.encode or no_tiles(job.family, options.halo_pixels):
@@ -150,6 +152,13 @@ def plan_own_tiles(
         level=parameters["level"],
         shrink=SHRINK,
     )
+
+
+def grains(job: Job, way: Way) -> int:
+    """Pieces that one sample's decode counts."""
+    if not is_tiled(way):
+        return 1
+    return len(plan_own_tiles(job.family, job.shape, way.parameters).grains)
 
 
 def own_levels(
@@ -198,13 +207,6 @@ def key_of(way: Way) -> tuple[Any, ...]:
     return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
 
 
-def needs_less(plan: Plan, failed: Plan, failure: Failure) -> bool:
-    """Whether a plan needs less of what was short."""
-    if failure.on_host and failed.need.host_bytes:
-        return plan.need.host_bytes < failed.need.host_bytes
-    return plan.need.device_bytes < failed.need.device_bytes
-
-
 def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:
     """Less of the memory that was short than what was planned with."""
     if failure.on_host and not on_cpu and not budget.is_unified:
@@ -235,7 +237,7 @@ class OwnTiles:
         if len(self.plan.grains) > 1:
             out.zero_()
         for grain in self.plan.grains:
-            kept = faults.retried(partial(self._tile, z, grain), self.on_pressure)
+            kept = faults.retried(partial(self.tile, z, grain), self.on_pressure)
             where = out[(..., *grain.out_slices)]
             windows = grain.windows()
             if all(window is None for window in windows):
@@ -246,19 +248,7 @@ class OwnTiles:
                 places = zip(grain.out_start, grain.out_stop, strict=True)
                 self.counter.tick(Step("frames", self.sample, grain.index, grain.index, *places))
 
-    def price(self, z: Tensor) -> None:
-        """A run on shapes: each size of tile that may decide once, nothing is placed."""
-        sizes = {_size(grain): grain for grain in self.plan.grains}
-        on_cpu = modelled(z.device).type == "cpu"
-        deciding = [g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)]
-        several_shapes(len(sizes) / len(deciding))
-        before, facts = macs_counted(), self.family.facts
-        for grain in deciding:
-            on_host(self._tile(z, grain))
-        seen = sum(facts.frames(t) * h * w for t, h, w in map(_size, deciding)) * facts.space**2
-        count_macs(round((macs_counted() - before) * (self.plan.decoded_voxels / seen - 1)))
-
-    def _tile(self, z: Tensor, grain: Grain) -> Tensor:
+    def tile(self, z: Tensor, grain: Grain) -> Tensor:
         """What is kept of a tile, on the CPU."""
         if self.counter is not None:
             self.counter.check()
@@ -291,3 +281,130 @@ def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
         return other != size and all(a >= b for a, b in zip(other, size, strict=True))
 
     return any(covers(other) for other in sizes)
+
+
+# What it takes
+
+# Predictions already made, by VAE: the next decode of the same shape plans in no time.
+_MADE: weakref.WeakKeyDictionary[Any, dict[Any, Prediction]] = weakref.WeakKeyDictionary()
+
+
+def planned(job: Job, way: Way) -> Need:
+    """Planned bytes, the result included. ValueError (a sentence) where they can't be told; of a
+    VAE of which nothing else is known the least that it can be."""
+    try:
+        found = predicted(job, way)
+    except ValueError as error:
+        if not is_opaque(job.family):
+            raise
+        return _least(job, way, str(error))
+    if job.device_of(way).type == "cpu":
+        return Need(planned_bytes(found.both_bytes, True), 0, found.macs)
+    return Need(planned_bytes(found.device_bytes, False), found.host_bytes, found.macs)
+
+
+def _least(job: Job, way: Way, why: str) -> Need:
+    """What a way takes for its frames alone."""
+    result = math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
+    made = math.prod(job.out_shape[1:])
+    if is_tiled(way):
+        plan = plan_own_tiles(job.family, job.shape, way.parameters)
+        made = job.out_shape[1] * _pixels(job.family, plan.extent)
+    made *= job.dtype.itemsize
+    if job.device.type == "cpu":
+        # A whole result is the frames themselves.
+        both = result + made if is_tiled(way) or job.shape[0] > 1 else max(result, made)
+        return Need(both, unknown=why)
+    return Need(made, result, unknown=why)
+
+
+def predicted(job: Job, way: Way) -> Prediction:
+    """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
+    rules = OperatorWorkspace(job.device, job.tier)
+    key = (
+        rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
+        str(job.result_dtype), job.keeps_result, key_of(way),
+    )  # fmt: skip
+    host = getattr(job.family, "host", None)
+    if host is not None and job.dtype != host.dtype:
+        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
+    if host is not None and not host.runs_own_code:
+        raise ValueError(f"the VAE's weights are not on {host.device}")
+    made = _MADE.setdefault(job.family.decoder, {})
+    if key not in made:
+        made[key] = _on_shapes(job, way, rules)
+    # The copy of the parameters that a decode in another type works on is there throughout.
+    more = sum(
+        p.numel() * job.dtype.itemsize
+        for p in tensors_of(job.family)
+        if p.is_floating_point() and p.dtype != job.dtype
+    )
+    found = made[key]
+    return replace(
+        found, device_bytes=found.device_bytes + more, both_bytes=found.both_bytes + more
+    )
+
+
+def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
+    """Of a dry run of the decode: its frames are copied into the result, which is on the host; of
+    one sample on the CPU they are the result."""
+    family = meta_family(job.family, job.dtype)
+    z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
+    known, own = [z, *tensors_of(family)], own_code(replace(job, family=family))
+    result = partial(torch.empty, job.out_shape, dtype=job.result_dtype, device="cpu")
+    on_cpu = job.device.type == "cpu"
+
+    def whole() -> Tensor:
+        if not job.keeps_result:
+            return own(z)
+        if on_cpu and job.shape[0] == 1:
+            return own(z).to(job.result_dtype)
+        out = result()
+        for sample in range(job.shape[0]):
+            out[sample : sample + 1].copy_(own(z))
+        return out
+
+    if not is_tiled(way):
+        return predict(whole, known=known, workspace=rules)
+    plan = plan_own_tiles(family, job.shape, way.parameters)
+    tiles = OwnTiles(family, plan, z.device, job.dtype)
+    sizes = {_size(grain): grain for grain in plan.grains}
+    deciding = [grain for size, grain in sizes.items() if not _contained(size, sizes, on_cpu)]
+    rules.code_scale = len(sizes) / len(deciding)
+
+    def tiled() -> Tensor | None:
+        """Each size of tile that may decide once; nothing is placed."""
+        out = result() if job.keeps_result else None  # else it is added up in a file
+        for grain in deciding:
+            tiles.tile(z, grain)
+        return out
+
+    found = predict(tiled, known=known, workspace=rules)
+    seen = sum(_pixels(family, _size(grain)) for grain in deciding)
+    return replace(found, macs=round(found.macs * (plan.decoded_voxels / seen)))
+
+
+def meta_family(family: Any, dtype: torch.dtype) -> Any:
+    """The family over a copy of its VAE with parameters on "meta", of type `dtype`; the family
+    itself where it is so.
+
+    ValueError (a sentence) where the VAE can't be copied.
+    """
+
+    def like(t: Tensor) -> Tensor:
+        target = dtype if t.is_floating_point() else t.dtype
+        return torch.empty_strided(t.shape, t.stride(), dtype=target, device="meta")
+
+    parts = tensors_of(family)
+    if all(t.is_meta and (t.dtype == dtype or not t.is_floating_point()) for t in parts):
+        return family
+    try:
+        return copied_family(family, like)
+    except ValueError as error:
+        raise ValueError(f"what its own code takes can't be told beforehand ({error})") from error
+
+
+def _pixels(family: Any, size: Size) -> int:
+    """Of all frames of a latent of that size."""
+    frames, rows, columns = size
+    return int(family.facts.frames(frames) * rows * columns * family.facts.space**2)

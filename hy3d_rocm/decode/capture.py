@@ -8,7 +8,6 @@ say "began" then. Weights are never stored, only a fingerprint of them. No pickl
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -17,11 +16,15 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from hy3d_rocm.decode.precision import name_of
+from hy3d_rocm.decode.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decode.stages import stage_of
 from hy3d_rocm.env.shown import anonymous
 from hy3d_rocm.files import (
@@ -37,8 +40,6 @@ from hy3d_rocm.units import GB, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hy3d_rocm.decode.report import DecodeReport
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -65,10 +66,8 @@ class Captured:
 
 @dataclass
 class Note:
-    """What the executor tells about a decode as it goes. path: of the facts, None: not captured."""
+    """What the executor tells about a decode as it goes."""
 
-    path: Path | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
     report: DecodeReport | None = None
 
 
@@ -84,64 +83,45 @@ def capturing(folder: Path | str = DEBUG) -> Iterator[list[Path]]:
 
 
 @contextmanager
-def around(family: Any, source: Any, asked: Any, encode: bool) -> Iterator[Note]:
-    """Around one decode, by the executor. asked: a dataclass with what the caller chose.
+def around(family: Any, source: Any, asked: Any) -> Iterator[Note]:
+    """Around one decode, by the executor. asked: its record of what the caller chose.
 
     A capture that can't be written is a warning and no more: the decode is what counts.
     """
-    inside = _inside.get()
-    folder = inside[0] if inside else os.environ.get(VARIABLE, "").strip()
-    note = Note()
-    if not folder:
+    folder, written = _inside.get() or (os.environ.get(VARIABLE, "").strip(), [])
+    note, path, facts = Note(), None, {}
+    if folder:
+        try:
+            facts = facts_of(family, source, asked)
+            path = write_capture(Path(folder), source, facts)
+        except (OSError, ImportError, RuntimeError, ValueError, TypeError) as error:
+            logger.warning("[%s] Not captured: %s", stage_of(asked.encode), error)
+    if path is None:
         yield note
         return
-    _begin(note, Path(folder), family, source, asked, encode)
-    if note.path is not None and inside:
-        inside[1].append(note.path)
+    logger.info("[%s] Captured in %s", stage_of(asked.encode), path)
+    written.append(path)
     try:
         yield note
     except BaseException as error:
-        _finish(note, error)
+        # ComfyUI's exception is one of each kind, by version.
+        is_wish = isinstance(error, DecodeCancelled) or not isinstance(error, Exception)
+        is_wish = is_wish or "Interrupt" in type(error).__name__
+        facts["error"] = {"type": type(error).__name__, "text": anonymous(str(error))}
+        _finish(path, facts, "cancelled" if is_wish else "failed", note.report)
         raise
-    _finish(note, None)
+    _finish(path, facts, "done", note.report)
 
 
-def _begin(note: Note, folder: Path, family: Any, source: Any, asked: Any, encode: bool) -> None:
+def _finish(path: Path, facts: dict[str, Any], outcome: str, report: DecodeReport | None) -> None:
+    facts["outcome"] = outcome
+    if report is not None:
+        facts["report"] = anonymous(plain(report.as_dict()))
     try:
-        facts = facts_of(family, source, asked, encode)
-        note.path = write_capture(folder, source, facts)
-        note.facts = facts
-    except (OSError, ImportError, RuntimeError, ValueError, TypeError) as error:
-        logger.warning("[%s] Not captured: %s", stage_of(encode), error)
-        return
-    logger.info("[%s] Captured in %s", stage_of(encode), note.path)
-
-
-def _finish(note: Note, error: BaseException | None) -> None:
-    if note.path is None:
-        return
-    note.facts["outcome"] = _outcome(error)
-    if error is not None:
-        note.facts["error"] = {"type": type(error).__name__, "text": anonymous(str(error))}
-    events: list[dict[str, Any]] = []
-    if note.report is not None:
-        note.facts["report"] = anonymous(plain(note.report.as_dict()))
-        events = note.report.events
-    try:
-        write_json(note.path, note.facts)
-        _log_errors(note.path, note.facts, events)
+        write_json(path, facts)
+        _log_errors(path, facts, [] if report is None else report.events)
     except OSError as trouble:
         logger.warning("[VAE Decode] The capture is not complete: %s", trouble)
-
-
-def _outcome(error: BaseException | None) -> str:
-    from hy3d_rocm.decode.report import DecodeCancelled
-
-    if error is None:
-        return "done"
-    is_wish = isinstance(error, DecodeCancelled) or not isinstance(error, Exception)
-    # ComfyUI's exception is one of each kind, by version.
-    return "cancelled" if is_wish or "Interrupt" in type(error).__name__ else "failed"
 
 
 def _log_errors(path: Path, facts: dict[str, Any], events: list[dict[str, Any]]) -> None:
@@ -159,20 +139,25 @@ def _log_errors(path: Path, facts: dict[str, Any], events: list[dict[str, Any]])
         file.write(text.encode())
 
 
-def facts_of(family: Any, source: Tensor, asked: Any, encode: bool = False) -> dict[str, Any]:
+def facts_of(family: Any, source: Tensor, asked: Any) -> dict[str, Any]:
     """JSON-able: kind, time, source (shape, type, device), vae (class, config, type, device,
-    fingerprint), options, machine, outcome ("began" until it ended), error, report."""
+    fingerprint), options, machine, outcome ("began" until it ended), error, report. asked: None
+    where nothing was."""
+    # The caller's choices that can be told: no callables, no tensors.
+    options = {name: getattr(asked, name, None) for name in ("budget", "strategy", "precision")}
+    if asked is not None:
+        options |= asdict(asked.options)
     return {
         "format": FORMAT,
-        "kind": "encode" if encode else "decode",
+        "kind": "encode" if getattr(asked, "encode", False) else "decode",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": {
             "shape": list(source.shape),
-            "dtype": str(source.dtype).removeprefix("torch."),
+            "dtype": name_of(source.dtype),
             "device": str(source.device),
         },
         "vae": _vae_facts(family),
-        "options": plain(_options(asked)),
+        "options": plain(options),
         "machine": machine_facts(),
         "outcome": "began",
         "error": None,
@@ -194,24 +179,15 @@ def _vae_facts(family: Any) -> dict[str, Any]:
         "package": type(vae).__module__.partition(".")[0],
         "family": str(getattr(family, "name", "")),
         "config": anonymous(plain(kept)),
-        "dtype": str(getattr(family, "dtype", "")).removeprefix("torch."),
+        "dtype": name_of(getattr(family, "dtype", "")),
         "device": str(getattr(family, "device", "")),
         "fingerprint": fingerprint(vae),
     }
 
 
-def _options(asked: Any) -> dict[str, Any]:
-    """The caller's choices that can be told: no callables, no tensors."""
-    found = {name: getattr(asked, name, None) for name in ("budget", "strategy", "precision")}
-    options = getattr(asked, "options", None)
-    return found if options is None else found | dataclasses.asdict(options)
-
-
 def fingerprint(module: Any) -> str:
     """SHA-256 over names, types, shapes and values of a module's parameters and buffers, in the
     order of their names; "" where it has none. About a second a gigabyte."""
-    import torch
-
     if not hasattr(module, "state_dict"):
         return ""
     digest = hashlib.sha256()
@@ -232,6 +208,9 @@ def write_capture(
 
     frames: what a decode made, stored beside the latents and read back by nobody but people.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     stored = {"latents": source, **({} if frames is None else {"frames": frames})}
     for name, tensor in stored.items():
         size = tensor.numel() * tensor.element_size()
@@ -246,26 +225,17 @@ def write_capture(
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
     try:
-        _save({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, tensors)
+        with replacing(tensors) as partial:
+            save_file({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, partial)
         write_json(path, facts)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             tensors.unlink(missing_ok=True)  # nobody finds it without its facts
         let_go(path)
+        if isinstance(error, SafetensorError):
+            raise OSError(f"{tensors} can't be written: {error}") from error
         raise
     return path
-
-
-def _save(stored: dict[str, Tensor], path: Path) -> None:
-    """As a safetensors file that is complete or not there; OSError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        with replacing(path) as partial:
-            save_file(stored, partial)
-    except SafetensorError as error:
-        raise OSError(f"{path} can't be written: {error}") from error
 
 
 def read_capture(path: Path | str) -> Captured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,14 +14,11 @@ from hy3d_rocm.units import brief
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.layers import Family
 
-
-def check_choice(name: str, value: object, choices: object) -> None:
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """ValueError unless `value` is one of `choices`."""
-    known = list(choices)  # type: ignore[call-overload]
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(repr, known))}")
+    if value not in list(choices):
+        raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(repr, choices))}")
 
 
 def check_count(name: str, value: object, low: int, most: int, other: str = "") -> None:
@@ -32,8 +29,8 @@ def check_count(name: str, value: object, low: int, most: int, other: str = "") 
         raise ValueError(f"{name} is {brief(value)}; give a whole number {limits}{other}")
 
 
-def check_latents(latents: Any, family: Family) -> Tensor:
-    """`latents` as a tensor (B, C, T, H, W); TypeError or ValueError (sentences)."""
+def check_latents(latents: Any, family: Any) -> None:
+    """TypeError or ValueError (sentences) where `latents` are none that `family` decodes."""
     if isinstance(latents, Mapping):
         inner = 'latent["samples"]' if "samples" in latents else "the tensor in it"
         raise TypeError(
@@ -74,7 +71,6 @@ def check_latents(latents: Any, family: Family) -> Tensor:
     if 0 in latents.shape:
         raise ValueError(f"latents have shape {tuple(latents.shape)}: there is nothing to decode")
     _check_finite(latents, "latents")
-    return latents
 
 
 def _is_one_image(family: Any) -> bool:
@@ -157,41 +153,31 @@ def shares_memory(out: Tensor, others: Iterable[Tensor]) -> bool:
     """Whether the addresses from out's first byte to its last have one in common with those of
     another tensor in host memory, or are mapped from the same place of a file (on Linux, where the
     system tells)."""
-    spans = [span for t in others if (span := _span(t)) is not None]
-    own = _span(out)
-    if own is None or not spans:
-        return False
-    if any(_meet(own, span) for span in spans):
-        return True
-    files = _mapped_files()
-    written = [place for place in _places(files, own) if place[0]]
-    return bool(written) and any(
-        file == there and _meet((first, stop), (begin, end))
-        for _, file, first, stop in written
-        for span in spans
-        for _, there, begin, end in _places(files, span)
+    mapped = _mapped_files()
+    written = _places(out, [m for m in mapped if m.is_shared])
+    files = {file for file, _, _ in written}
+    mapped = [m for m in mapped if m.file in files]
+    return any(
+        file == there and first < end and begin < stop
+        for tensor in others
+        for there, begin, end in _places(tensor, mapped)
+        for file, first, stop in written
     )
 
 
-def _span(tensor: Tensor) -> tuple[int, int] | None:
-    """Addresses of the first byte and of that behind the last; None of what is elsewhere."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
-        return None
-    try:
-        first = tensor.data_ptr()
-    except RuntimeError:  # a subclass without memory of its own
-        return None
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (reach + 1) * tensor.element_size()
+class _Mapped(NamedTuple):
+    """Addresses first .. stop are those of a file from `offset` on. file: device and inode.
+    is_shared: writes get to it."""
+
+    first: int
+    stop: int
+    is_shared: bool
+    file: str
+    offset: int
 
 
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
-
-
-def _mapped_files() -> list[tuple[int, int, bool, str, int]]:
-    """(first, stop, whether writes get to the file, device and inode, offset) of each mapping of a
-    file in this process; empty where the system does not tell."""
+def _mapped_files() -> list[_Mapped]:
+    """Of this process; empty where the system does not tell."""
     found = []
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
@@ -199,20 +185,28 @@ def _mapped_files() -> list[tuple[int, int, bool, str, int]]:
                 span, rights, offset, device, inode, *_ = line.split()
                 if inode != "0":
                     first, stop = (int(part, 16) for part in span.split("-"))
-                    found.append((first, stop, rights[3] == "s", device + inode, int(offset, 16)))
+                    is_shared = rights[3] == "s"
+                    found.append(_Mapped(first, stop, is_shared, device + inode, int(offset, 16)))
     except (OSError, ValueError):
         return []
     return found
 
 
-def _places(
-    files: list[tuple[int, int, bool, str, int]], span: tuple[int, int]
-) -> list[tuple[bool, str, int, int]]:
-    """The parts of files that addresses are mapped from: shared, file, first byte, one past it."""
-    return [
-        (shared, file, offset + max(span[0] - first, 0), offset + min(span[1], stop) - first)
-        for first, stop, shared, file, offset in files
-        if _meet(span, (first, stop))
+def _places(tensor: Tensor, mapped: list[_Mapped]) -> list[tuple[str, int, int]]:
+    """Where a tensor lies: ("", its first address, one past the last), and (file, first byte, one
+    past the last) of each part that is mapped from one. Empty for what is not in host memory."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
+        return []
+    try:
+        first = tensor.data_ptr()
+    except RuntimeError:  # a subclass without memory of its own
+        return []
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    stop = first + (reach + 1) * tensor.element_size()
+    return [("", first, stop)] + [
+        (m.file, m.offset + max(first - m.first, 0), m.offset + min(stop, m.stop) - m.first)
+        for m in mapped
+        if m.first < stop and first < m.stop
     ]
 
 

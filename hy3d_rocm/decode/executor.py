@@ -8,84 +8,77 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
-from hy3d_rocm.decode import black_box
+from hy3d_rocm.decode import black_box, checks
 from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.capture import around
-from hy3d_rocm.decode.checks import (
-    STRATEGIES,
-    check_choice,
-    check_latents,
-    check_parameters,
-    check_pixels,
-    check_result,
-)
 from hy3d_rocm.decode.copies import converted_family, tensors_of
-from hy3d_rocm.decode.counter import Counter, Progress, native_flag
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import OwnCodeFamily
 from hy3d_rocm.decode.faults import (
     ATTEMPTS,
-    CONVOLUTION,
     NOT_FINITE,
     OUT_OF_MEMORY,
     Failure,
     LayerByLayer,
     Narrowing,
-    attempt,
     failure_of,
-    is_out_of_memory,
+    retry_out_of_memory,
 )
-from hy3d_rocm.decode.graph import record, start_latent
+from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory import meter
-from hy3d_rocm.decode.memory.black_box import grains
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes
+from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
 from hy3d_rocm.decode.precision import (
     PRECISIONS,
     NonFiniteError,
     Precision,
     choose_precision,
+    name_of,
     only_stores,
     wider,
 )
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Step
+from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decode.run import Run
-from hy3d_rocm.decode.stages import say_attempt, say_start, say_success, stage_of, synchronize
+from hy3d_rocm.decode.stages import (
+    Counter,
+    native_flag,
+    say_attempt,
+    say_start,
+    say_success,
+    stage_of,
+    synchronize,
+)
 from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
     from hy3d_rocm.decode.frames.output import Sink
-    from hy3d_rocm.decode.layers import Backend, Weights
+    from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Plan, Way
 
 logger = logging.getLogger("hy3d_rocm")
 
 Request = str | int | float | None
 Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
-_Interpreter = TypeVar("_Interpreter", bound=Run)
-
-_NOTHING_LEFT = "every other candidate failed or needs more"
 
 
 def decode(
@@ -101,7 +94,7 @@ def decode(
     """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds, unsplit.
 
     vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, what
-    is built alike, or a Family; nothing of it is changed. Anything else that has decode(latents):
+    is built alike, or a family; nothing of it is changed. Anything else that has decode(latents):
     that is called, "whole", or "tiled" where it does not fit: then the error can't be known.
     latents: (B, C, T, H, W) as the VAE takes them (already divided by its scaling factor); an image
     VAE also takes (B, C, H, W), and gives (B, C, H, W).
@@ -125,9 +118,8 @@ def decode(
     Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
     the smallest budget that would do, DecodeCancelled.
     """
-    return decode_with_report(
-        vae, latents, budget, strategy, precision, progress, cancel, out=out
-    )[0]  # fmt: skip
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out)
+    return _execute(vae, latents, asked)[0]  # type: ignore[no-any-return]
 
 
 def decode_with_report(
@@ -142,8 +134,10 @@ def decode_with_report(
     out: Tensor | None = None,
 ) -> tuple[Tensor, DecodeReport]:
     """decode(), and how it went. `options`: see DecodeOptions."""
-    asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), out)
-    return _execute(vae, latents, asked, encode=False)
+    chosen = options or DecodeOptions()
+    return _execute(
+        vae, latents, DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out=out)
+    )
 
 
 def decode_into(
@@ -162,9 +156,11 @@ def decode_into(
     went. making: what the sink was told at begin() by a decode that goes on here. On any exception
     the sink is aborted."""
     chosen = options or DecodeOptions()
-    asked = _Asked(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
+    asked = DecodeRequest(
+        budget, strategy, precision, progress, cancel, chosen, sink=sink, making=making
+    )  # fmt: skip
     try:
-        return _execute(vae, latents, asked, encode=False)
+        return _execute(vae, latents, asked)
     except BaseException:
         try:
             sink.abort()
@@ -206,51 +202,43 @@ def encode_with_report(
     moments: bool = False,
 ) -> tuple[Tensor, DecodeReport]:
     """encode(), and how it went. `options`: see DecodeOptions; those of tiles have no effect."""
-    asked = _Asked(budget, strategy, precision, progress, cancel, options or DecodeOptions(), None)
-    found: Tensor
-    found, report = _execute(vae, pixels, asked, encode=True)
+    chosen = options or DecodeOptions()
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, encode=True)
+    found, report = _execute(vae, pixels, asked)
     return found if moments else found[:, : found.shape[1] // 2].contiguous(), report
 
 
 @dataclass(frozen=True)
-class _Asked:
-    budget: Request
-    strategy: str
-    precision: str
-    progress: Progress | None
-    cancel: Any
-    options: DecodeOptions
-    out: Tensor | None
+class DecodeRequest:
+    """What is asked of a decode or encode, as the functions above take it."""
+
+    budget: Request = None
+    strategy: str = "auto"
+    precision: str = "auto"
+    progress: Progress | None = None
+    cancel: Any = None
+    options: DecodeOptions = field(default_factory=DecodeOptions)
+    out: Tensor | None = None
     sink: Sink | None = None
     making: Mapping[str, Any] | None = None
+    encode: bool = False
 
 
-def _execute(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, DecodeReport]:
-    check_choice("strategy", asked.strategy, STRATEGIES)
-    check_choice("precision", asked.precision, PRECISIONS)
+def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeReport]:
+    checks.check_choice("strategy", asked.strategy, checks.STRATEGIES)
+    checks.check_choice("precision", asked.precision, PRECISIONS)
     with torch.no_grad():
-        known = hasattr(vae, "has_global_norms")
-        family: Any = vae if known else family_or_unknown(vae, source, encode)
-        if known:
-            check_unchanged(family, encode)
-        offload: Any = getattr(getattr(family, "vae", None), "_hf_hook", None)
-        if hasattr(offload, "pre_forward"):  # as diffusers' own decode() does under offload
-            offload.pre_forward(family.vae)
-        check_parameters(family)
-        if not _native.available and not black_box.is_opaque(family):
-            why = f"the C core, which plans its layers, is missing ({_native.missing})"
-            family = OwnCodeFamily(family, why)
+        family, out = _family_of(vae, source, asked.encode), asked.out
         if isinstance(source, torch.Tensor) and only_stores(source.dtype):
             source = source.to(torch.float32)
         image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
-        out = asked.out
         if image:
             source = source.unsqueeze(2)
             if isinstance(out, torch.Tensor) and out.ndim == 4:
                 asked = replace(asked, out=out.unsqueeze(2))
-        (check_pixels if encode else check_latents)(source, family)
-        with around(family, source, asked, encode) as note:
-            execution = _prepare(family, source, asked, encode)
+        (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
+        with around(family, source, asked) as note:
+            execution = _prepare(family, source, asked)
             note.report = execution.report
             execution.run()
         result = execution.placing.finish()
@@ -261,69 +249,62 @@ def _execute(vae: Any, source: Any, asked: _Asked, encode: bool) -> tuple[Any, D
         return result, execution.report
 
 
-def _prepare(family: Any, source: Tensor, asked: _Asked, encode: bool) -> Execution:
-    options, shape, sink = asked.options, tuple(source.shape), asked.sink
+def _family_of(vae: Any, source: Any, encode: bool) -> Any:
+    known = hasattr(vae, "has_global_norms")
+    family: Any = vae if known else family_or_unknown(vae, source, encode)
+    if known:
+        check_unchanged(family, encode)
+    offload: Any = getattr(getattr(family, "vae", None), "_hf_hook", None)
+    if hasattr(offload, "pre_forward"):  # as diffusers' own decode() does under offload
+        offload.pre_forward(family.vae)
+    checks.check_parameters(family)
+    if not _native.available and not black_box.is_opaque(family):
+        why = f"the C core, which plans its layers, is missing ({_native.missing})"
+        family = OwnCodeFamily(family, why)
+    return family
+
+
+def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
+    options, sink = asked.options, asked.sink
     host = getattr(family, "host", None)
     if host is not None:  # where the VAE's host computes, or what the VAE itself says
         device = torch.device(host.device)
     else:
         device = resolve_device(getattr(family, "vae", None), default=family.device).device
-    precision = _precision(asked, family, device)
-    say_start(source, family.device, family.dtype, encode)
+    if asked.making is not None:  # what goes on is of the type that it was begun in
+        precision = Precision(getattr(torch, str(asked.making["dtype"])), "as it was begun")
+    else:
+        precision = choose_precision(
+            asked.precision, family.dtype, device, options.fallback_precision
+        )
+    say_start(source, family.device, family.dtype, asked.encode)
     budget = make_budget(
         asked.budget, meter.machine_of(device), memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )  # fmt: skip
-    if sink is not None:
-        taken = sink.host_bytes((family.moments_shape if encode else family.out_shape)(shape))
-        budget = _without(budget, taken)
     opaque = black_box.is_opaque(family)
     make_backend = (
         torch_backend if opaque else best_backend(device, precision.dtype, options.backend)
     )
     job = Job(
-        family, shape, device, precision.dtype, family.result_dtype if opaque else family.dtype,
-        make_backend, encode=encode, is_fused=runs_first(make_backend), keeps_result=sink is None,
+        family, tuple(source.shape), device, precision.dtype,
+        family.result_dtype if opaque else family.dtype, make_backend, encode=asked.encode,
+        is_fused=runs_first(make_backend), keeps_result=sink is None,
     )  # fmt: skip
+    if sink is not None:
+        taken = sink.host_bytes(job.out_shape)
+        budget = replace(
+            budget, host_bytes=max(budget.host_bytes - taken, 0),
+            device_bytes=max(budget.device_bytes - taken * budget.is_unified, 0),
+        )  # fmt: skip
     weights = tensors_of(family) if hasattr(family, "vae") else []
     if asked.out is not None:
-        check_result(asked.out, job.out_shape, latents=[source], weights=weights)
-    report = make_report(job, source, budget)
+        checks.check_result(asked.out, job.out_shape, latents=[source], weights=weights)
     stored = next((name_of(t.dtype) for t in weights if only_stores(t.dtype)), None)
-    report.precision_reason = precision.reason + (f", its weights are {stored}" if stored else "")
-    return Execution(
-        job, source.detach(), budget, asked.strategy, options, report,
-        Counter(asked.progress, asked.cancel),
-        Placing(job.out_shape, job.result_dtype, asked.out, sink), asked.making,
-        precision.fallback, getattr(family, "make_weights", ModuleWeights),
-    )  # fmt: skip
+    why = precision.reason + (f", its weights are {stored}" if stored else "")
+    return Execution(job, source.detach(), budget, asked, replace(precision, reason=why))
 
 
-def _without(budget: Budget, host_bytes: int) -> Budget:
-    """Less what a sink takes on the host."""
-    host = max(budget.host_bytes - host_bytes, 0)
-    device = max(budget.device_bytes - host_bytes, 0) if budget.is_unified else budget.device_bytes
-    return replace(budget, host_bytes=host, device_bytes=device)
-
-
-def _precision(asked: _Asked, family: Any, device: torch.device) -> Precision:
-    if asked.making is not None:  # what goes on is of the type that it was begun in
-        return Precision(getattr(torch, str(asked.making["dtype"])), "as it was begun")
-    architecture = ""
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        architecture = str(getattr(properties, "gcnArchName", ""))
-    return choose_precision(
-        asked.precision, family.dtype, architecture, asked.options.fallback_precision
-    )
-
-
-def way_options(options: DecodeOptions) -> WayOptions:
-    """What DecodeOptions say about ways."""
-    return WayOptions(**{f.name: getattr(options, f.name) for f in fields(WayOptions)})
-
-
-@dataclass
 class Execution:
     """One decode (or encode) from a plan to frames: one candidate after the other until one ends.
 
@@ -334,30 +315,24 @@ class Execution:
     its ways are chosen here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
-    where the frames go. making: what an earlier run's frames depend on, which goes on here.
-    make_weights: of a type and device; the host's own casting comes in here.
+    where the frames go. making: what an earlier run's frames depend on, which goes on here. plan:
+    what is carried out, from run() on.
     """
 
-    job: Job
-    z: Tensor
-    budget: Budget
-    strategy: str
-    options: DecodeOptions
-    report: DecodeReport
-    counter: Counter
-    placing: Placing
-    making: Mapping[str, Any] | None = None
-    fallback: torch.dtype | None = None
-    make_weights: Callable[[torch.dtype, torch.device], Weights] = ModuleWeights
-    tried: list[tuple[Any, ...]] = field(default_factory=list)
-    _plan: Plan | None = None
-    _action: str | None = None  # what the C core said after a step failed
+    plan: Plan
 
-    @property
-    def plan(self) -> Plan:
-        """What is carried out."""
-        assert self._plan is not None, "nothing is planned yet"
-        return self._plan
+    def __init__(
+        self, job: Job, z: Tensor, budget: Budget, asked: DecodeRequest, precision: Precision
+    ) -> None:
+        self.job, self.z, self.budget, self.asked = job, z, budget, asked
+        self.fallback, self.making = precision.fallback, asked.making
+        self.counter = Counter(asked.progress, asked.cancel)
+        self.placing = Placing(job.out_shape, job.result_dtype, asked.out, asked.sink)
+        self.report = DecodeReport(
+            job.family.name, tuple(z.shape), job.out_shape, str(job.device), name_of(job.dtype),
+            budget.device_bytes, budget.rule, precision_reason=precision.reason,
+        )  # fmt: skip
+        self._tried: list[tuple[Any, ...]] = []
 
     def run(self) -> None:
         """Frames to `placing`. Raises what the last way raised."""
@@ -384,8 +359,8 @@ class Execution:
         try:
             plan = self._planned()
             if self.making is not None:
-                if self.strategy not in ("auto", self.making["strategy"]):
-                    raise ValueError(f"the strategy {self.strategy!r} was asked for")
+                if self.asked.strategy not in ("auto", self.making["strategy"]):
+                    raise ValueError(f"the strategy {self.asked.strategy!r} was asked for")
                 plan = _plan_going_on(self.job, plan, self.making)
         except ValueError as error:
             if self.making is None:
@@ -398,32 +373,28 @@ class Execution:
         self._take(plan)
 
     def _planned(self) -> Plan:
-        wanted = self._may_be_taken
-        if not black_box.is_opaque(self.job.family):
-            wanted = partial(_any_way, self.counter)  # a schedule keeps it: it must not lead here
-        return plan_job(
-            self.job, self.budget, self.strategy, way_options(self.options), wanted, self.making
-        )
+        opaque = black_box.is_opaque(self.job.family)
+        # A schedule keeps what it asks: that must not lead here.
+        wanted = self._may_be_taken if opaque else self.counter.check_cancel
+        strategy, options = self.asked.strategy, self.asked.options
+        return plan_job(self.job, self.budget, strategy, options, wanted, self.making)
 
     def _may_be_taken(self, way: Way) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
         there. Asked before each way is priced, so a cancel is looked at."""
         self.counter.check_cancel()
         goes_on = self.making is None or making_of(self.job, way) == self.making
-        return goes_on and black_box.key_of(way) not in self.tried
+        return goes_on and black_box.key_of(way) not in self._tried
 
     def _take(self, plan: Plan) -> None:
-        self._plan, report = plan, self.report
-        own = (
-            black_box.own_code_words(self.job, plan.way)
-            if black_box.is_opaque(self.job.family)
-            else ""
-        )
-        if plan.compiled is not None and plan.compiled.cuts_norms:
+        self.plan, report, own = plan, self.report, ""
+        if plan.compiled is None:
+            own = black_box.own_code_words(self.job, plan.way)
+        elif plan.compiled.cuts_norms:
             own = _TILED_NORMS
         report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
-        report.ignored = unused_sizes(self.job, plan.way, way_options(self.options))
+        report.ignored = unused_sizes(self.job, plan.way, self.asked.options)
         for sentence in report.ignored:
             logger.info("[VAE Decode] %s", sentence)
         known = not plan.need.unknown
@@ -432,21 +403,6 @@ class Execution:
         logger.info("[%s] %s", stage_of(self.job.encode), plan.line(own))
 
     # What follows a failure
-
-    def _recover(self, step: int, attempts: int, error: BaseException) -> bool:
-        """After a step failed so often: whether it is to be made again."""
-        compiled, device = self.plan.compiled, self.job.device_of(self.plan.way)
-        if compiled is None or not is_out_of_memory(error):
-            return False
-        try:
-            action = _what_follows(compiled, attempts, failure_of(error, device.type == "cpu"))
-        except ValueError:  # no program is left: what failed is told
-            return False
-        if action != "step again":
-            self._action = action
-            return False
-        _relieve(device)
-        return True
 
     def _step_down(self, failure: Failure) -> None:
         """Plans what comes next; raises where nothing does."""
@@ -458,10 +414,10 @@ class Execution:
         self.report.events.append(event)
         try:
             if failure.what == NOT_FINITE:
-                self._widen(failed, failure)
+                self._widen()
                 event["next_dtype"] = self.report.dtype
             elif failed.compiled is not None:
-                self._next_program(failed, failed.compiled, failure)
+                self._next_program(failed, failure)
             else:
                 self._next_own_way(failed, failure)
         except (ValueError, MemoryError) as error:
@@ -474,39 +430,30 @@ class Execution:
             f" in {self.report.dtype}" if failure.what == NOT_FINITE else "",
         )  # fmt: skip
 
-    def _widen(self, failed: Plan, failure: Failure) -> None:
-        dtype = failure.wider
-        if failed.compiled is not None and _what_follows(failed.compiled, 1, failure) != "wider":
-            dtype = None
+    def _widen(self) -> None:
+        dtype = wider(self.job.dtype, self.fallback)
         if dtype is None:
             raise ValueError("no wider type is left")
         self.job, self.making = replace(self.job, dtype=dtype), None
         self.report.dtype = name_of(dtype)
         self._choose()
 
-    def _next_program(self, failed: Plan, compiled: Compiled | None, failure: Failure) -> None:
+    def _next_program(self, plan: Plan, failure: Failure) -> None:
         """The one that the C core gives."""
-        action, self._action = self._action, None
         if self.making is not None:  # now others can be had than those that could go on
-            self.making = None
-            other = self._planned()
-            compiled = other.compiled
-            action = (
-                None
-                if black_box.key_of(other.way) == black_box.key_of(failed.way)
-                else "begin again"
-            )
-        assert compiled is not None
-        if action is None:  # no step failed, or one that another attempt can't cure
-            action = _what_follows(compiled, ATTEMPTS, failure)
-        if action != "begin again":
-            raise ValueError(_NOTHING_LEFT)
-        self._take(compiled.plan())
+            self.making, failed = None, black_box.key_of(plan.way)
+            plan = self._planned()
+            if black_box.key_of(plan.way) != failed:
+                self._take(plan)
+                return
+        if plan.compiled.program.fallback(ATTEMPTS, failure.reason) != "begin again":
+            raise ValueError("every other candidate failed or needs more")
+        self._take(plan.compiled.plan())
 
     def _next_own_way(self, failed: Plan, failure: Failure) -> None:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left. It ends: each time the way needs less than before, or a way fewer is left."""
-        self.making = None
+        self.making, taken = None, black_box.key_of(failed.way)
         if failure.what == OUT_OF_MEMORY and not failed.need.unknown:
             before = self.budget
             self.budget = black_box.lowered(before, failed, failure, self.job.device.type == "cpu")
@@ -515,10 +462,9 @@ class Execution:
             except ValueError:
                 self.budget = before
             else:
-                is_other = black_box.key_of(self.plan.way) != black_box.key_of(failed.way)
-                if is_other or black_box.needs_less(self.plan, failed, failure):
+                if black_box.key_of(self.plan.way) != taken:
                     return
-        self.tried.append(black_box.key_of(failed.way))
+        self._tried.append(taken)
         self._choose()
 
     # Attempts
@@ -534,7 +480,7 @@ class Execution:
             with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
                 self._carry_out(way)
         except NonFiniteError as error:
-            return Failure(NOT_FINITE, str(error), wider(self.job.dtype, self.fallback))
+            return Failure(NOT_FINITE, str(error))
         except DecodeCancelled:
             raise
         except (RuntimeError, MemoryError) as error:
@@ -555,26 +501,27 @@ class Execution:
         if black_box.runs_own_code(job, way):
             job = replace(job, family=converted_family(job.family, job.dtype))
         else:
-            backend = job.make_backend(self.make_weights(job.dtype, device), device)
+            make_weights = getattr(job.family, "make_weights", ModuleWeights)
+            backend = job.make_backend(make_weights(job.dtype, device), device)
         if isinstance(backend, NativeBackend):
             backend.cancel = native_flag(self.counter.cancel)
             backend.check = self.counter.check_cancel
-        self.counter.watch(device, self.options.synchronization, job.encode)
+        self.counter.watch(device, self.asked.options.synchronization, job.encode)
         synchronize(device)
         self.report.estimate_error = None  # that of an attempt that failed says nothing now
         self.placing.begin(making_of(self.job, way))
         self.counter.total = self._steps(way)
-        narrowing = Narrowing(job.dtype) if job.dtype == torch.float64 else None
-        if narrowing is not None and backend is not None:
-            with narrowing:
+        narrowing = Narrowing(job.dtype)
+        scope = narrowing if job.dtype == torch.float64 else nullcontext()
+        if scope is narrowing and backend is not None:
+            with scope:
                 record(job.family, job.encode)  # what a timestep becomes is in the layers
-        scope = narrowing or nullcontext()
         for sample in range(self.z.shape[0]):
             if black_box.is_tiled(way):
                 with scope:
                     self._in_tiles(job, way, sample, backend)
                 self.placing.put_whole(sample)
-                self._clean_up(self.options.cleanup_frequency or 1, device)
+                self._clean_up(self.asked.options.cleanup_frequency or 1, device)
                 continue
             made = self._frames(job, way, sample, backend)
             for number, (first, frames) in enumerate(_within(scope, made), 1):
@@ -582,7 +529,7 @@ class Execution:
                 del frames
                 self._clean_up(number, device)
         synchronize(device)
-        if narrowing is not None and narrowing.found:
+        if narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
             logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
         self.report.delegated = dict(getattr(backend, "delegated", {}))
@@ -590,7 +537,11 @@ class Execution:
     def _steps(self, way: Way) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
         frames, compiled, tiled = self.job.out_shape[2], self.plan.compiled, black_box.is_tiled(way)
-        count = grains(self.job, way) if compiled is None else compiled.program.candidate["steps"]
+        count = (
+            black_box.grains(self.job, way)
+            if compiled is None
+            else compiled.program.candidate["steps"]
+        )
         wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
         if any(0 < first < frames for first in wanted):
             return 0
@@ -603,17 +554,16 @@ class Execution:
         if wanted >= frames:
             return
         if backend is None:
-            yield 0, attempt(self._own_code, job, way, z, recover=self._recover)
+            yield 0, self._own_code(job, way, z)
             self.counter.tick(Step("whole", sample, 0, 0, (0, frames), (0, height), (0, width)))
             return
-        compiled, start = self._compiled, 0
+        compiled, start = self.plan.compiled, 0
         if wanted and "chunk" in way.parameters and not job.encode:
-            time = job.family.factor[0]
-            start = start_latent(compiled.graph, time, way.parameters["chunk"], wanted)
+            start = compiled.program.start(wanted)
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
-            making, ways = making_of(job, way), way_options(self.options)
-            found = compile_job(rest, self.budget, way.strategy, ways, making=making)
+            making, options = making_of(job, way), self.asked.options
+            found = compile_job(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, backend, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
@@ -625,23 +575,18 @@ class Execution:
 
     def _own_code(self, job: Job, way: Way, z: Tensor) -> Tensor:
         """All frames by the VAE's own code."""
-        with torch.no_grad(), LayerByLayer(self.counter.check):
+        with LayerByLayer(self.counter.check):
             return black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
 
-    @property
-    def _compiled(self) -> Compiled:
-        found: Compiled | None = self.plan.compiled
-        assert found is not None, "layers are carried out by a program"
-        return found
-
     def _interpreter(
-        self, kind: type[_Interpreter], compiled: Compiled, job: Job, backend: Backend, sample: int
-    ) -> _Interpreter:
+        self, kind: type[Run], compiled: Any, job: Job, backend: Backend, sample: int
+    ) -> Any:
         device = job.device_of(self.plan.way)
         stores = compiled.program.candidate["stored_bytes"] > 0
         return kind(
-            compiled.graph, backend, device, job.dtype, counter=self.counter,
-            recover=self._recover, mover=StreamMover(device) if stores else None, sample=sample,
+            compiled.graph, backend, device, job.dtype, counter=self.counter, sample=sample,
+            recover=retry_out_of_memory(partial(_relieve, device)),
+            mover=StreamMover(device) if stores else None,
         )  # fmt: skip
 
     def _in_tiles(self, job: Job, way: Way, sample: int, backend: Backend | None) -> None:
@@ -655,16 +600,17 @@ class Execution:
                 on_pressure=partial(_relieve, device), sample=sample,
             ).run(z, out)  # fmt: skip
             return
-        tiles = self._interpreter(TiledRun, self._compiled, job, backend, sample)
-        tiles.run(self._compiled.program, z, out)
-        if not self._compiled.cuts_norms:
+        compiled = self.plan.compiled
+        tiles = self._interpreter(TiledRun, compiled, job, backend, sample)
+        tiles.run(compiled.program, z, out)
+        if not compiled.cuts_norms:
             error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error
 
     def _clean_up(self, number: int, device: torch.device) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
         a GPU's allocator only if it was asked for, since filling it again takes time."""
-        frequency = self.options.cleanup_frequency
+        frequency = self.asked.options.cleanup_frequency
         if frequency is None:
             meter.trim_malloc()
         elif frequency and number % frequency == 0:
@@ -689,28 +635,6 @@ def _relieve(device: torch.device) -> None:
     meter.give_back(device)
 
 
-Reason = Literal["out of memory", "out of host memory", "no kernel", "not finite"]
-_REASONS: dict[tuple[str, bool], Reason] = {
-    (OUT_OF_MEMORY, False): "out of memory", (OUT_OF_MEMORY, True): "out of host memory",
-    (CONVOLUTION, False): "no kernel", (NOT_FINITE, False): "not finite",
-}  # fmt: skip
-
-
-def _what_follows(compiled: Compiled, attempts: int, failure: Failure) -> str:
-    """What the C core says. ValueError (a sentence) where it has no program left."""
-    program = compiled.schedule.program
-    if program is None:
-        raise ValueError(_NOTHING_LEFT)
-    on_host = failure.on_host and failure.what == OUT_OF_MEMORY
-    return program.fallback(attempts, _REASONS[failure.what, on_host], failure.wider is not None)
-
-
-def _any_way(counter: Counter, way: Way) -> bool:
-    """Unless it was cancelled."""
-    counter.check_cancel()
-    return True
-
-
 def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
@@ -732,16 +656,3 @@ _TILED_NORMS = (
     "Tiles are an approximation whose error can't be known: this VAE's norms see one tile at a "
     'time in place of a frame. strategy="streamed" gives its own frames.'
 )
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """ "bfloat16"."""
-    return str(dtype).removeprefix("torch.")
-
-
-def make_report(job: Job, z: Tensor, budget: Budget, **more: Any) -> DecodeReport:
-    """A report with what is known before anything is planned."""
-    return DecodeReport(
-        job.family.name, tuple(z.shape), job.out_shape, str(job.device), name_of(job.dtype),
-        budget.device_bytes, budget.rule, **more,
-    )  # fmt: skip

@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv.errors import Kind, classify
+from hy3d_rocm.conv.errors import Kind, classify, is_out_of_memory
 
 Result = TypeVar("Result")
 #: recover(step, attempts, error): whether a step that failed so often is to be made again
@@ -32,13 +32,19 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Failure:
-    """what: one of the words above. text: the error's. wider: the type to try the same way in.
-    on_host: whether it was the host's memory that was short."""
+    """what: one of the words above. text: the error's. on_host: whether it was the host's memory
+    that was short."""
 
     what: str
     text: str
-    wider: torch.dtype | None = None
     on_host: bool = False
+
+    @property
+    def reason(self) -> Literal["out of memory", "out of host memory", "no kernel"]:
+        """As the C core takes it (hy3d_reason)."""
+        if self.what == CONVOLUTION:
+            return "no kernel"
+        return "out of host memory" if self.on_host else "out of memory"
 
     def final(self, taken: str, why: Exception) -> Exception:
         """The error where nothing is left to try. taken: the way, in words."""
@@ -51,22 +57,14 @@ class Failure:
 
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
-    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if is_out_of_memory(error):
-        on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
-        return Failure(OUT_OF_MEMORY, text, on_host=on_host)
-    known = classify(error)
+    known, said = classify(error), str(error)
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
-    return Failure(CONVOLUTION, text)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """By type (torch's, Python's) or by the texts that drivers and allocators write."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    known = classify(error)
-    return known is not None and known.kind is Kind.OUT_OF_MEMORY
+    text = f"{type(error).__name__}: {said.splitlines()[0] if said else ''}"
+    if known.kind is not Kind.OUT_OF_MEMORY:
+        return Failure(CONVOLUTION, text)
+    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in said
+    return Failure(OUT_OF_MEMORY, text, on_host)
 
 
 def attempt(

@@ -11,19 +11,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.decode.geometry import kernel_size, own_size
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple, out_frames
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.geometry import kernel_size, out_frames, own_size
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple
 
 __all__ = [
     "ADD", "ATTENTION", "CONV", "INPUT", "MAP", "OPAQUE", "OUTPUT", "SPANS", "Graph", "Node",
-    "Value", "graph_of", "latents_before", "record", "start_latent",
+    "Value", "graph_of", "record",
 ]  # fmt: skip
 
 # hy3d_op
@@ -91,10 +88,10 @@ class Value:
     columns: int
 
 
-def record(family: StructuredFamily, encode: bool = False) -> Graph:
-    """The family's decode(), or its encode(), as a graph, in 1 to 5 ms: it is made anew for each
-    decode, since a timestep is in its layers. TypeError or ValueError (sentences) as the family's
-    function raises them."""
+def record(family: Any, encode: bool = False) -> Graph:
+    """The decode(), or the encode(), of a family (families/base.py) as a graph, in 1 to 5 ms: it is
+    made anew for each decode, since a timestep is in its layers. TypeError or ValueError
+    (sentences) as the family's function raises them."""
     time, space = family.factor
     if encode:
         frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
@@ -106,58 +103,17 @@ def record(family: StructuredFamily, encode: bool = False) -> Graph:
 
 
 def graph_of(
-    function: Callable[[Recorder, Value], Value], size: tuple[int, int, int, int]
+    function: Callable[[Any, Value], Value],
+    size: tuple[int, int, int, int],
+    recorder: Recorder | None = None,
 ) -> Graph:
     """A function over an engine as a graph, recorded with an input of `size` (C, T, H, W)."""
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     start = recorder.add_node(Node(INPUT, channels=size[0]), None, size)
     result = function(recorder, start)
     shape = (result.channels, result.frames, result.rows, result.columns)
     recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, shape)
     return Graph(tuple(recorder.nodes), tuple(recorder.layers))
-
-
-def latents_before(graph: Graph) -> int | None:
-    """How many latents before a frame's own one its decode depends on; None: on all there are,
-    where a norm or attention sees the whole video.
-
-    From the layers, not measured: an upper bound, a latent or so above what is the case.
-    """
-    # Of each value: frames for a latent frame, and how many latents back one of them depends.
-    rates, pasts = [Fraction(1)], [Fraction(0)]
-    for node in graph.nodes[1:]:
-        rate, past = rates[node.source], pasts[node.source]
-        if node.norm == _GROUP or (node.op == ATTENTION and SPANS[node.span] != "frame"):
-            return None
-        if node.op == CONV:
-            read, made = rate * node.up[0], rate * node.up[0] * node.shuffle[0] / node.stride[0]
-            past += (node.kernel[0] - 1) / read
-            if made != rate or node.skip_first:  # frames are not read one to one
-                past += 1 / min(rate, made)
-            rate = made
-        elif node.op == MAP:
-            rate *= max(node.frames_rest, 1)
-        if node.other >= 0:
-            rate, past = max(rate, rates[node.other]), max(past, pasts[node.other])
-        rates.append(rate)
-        pasts.append(past)
-    return math.ceil(pasts[-1])
-
-
-def start_latent(graph: Graph, time: int, chunk: int, wanted: int) -> int:
-    """The latent where a chunk begins from which a decode gives the frames from `wanted` on with
-    the same bits; time: frames of a latent frame.
-
-    What goes on from chunk to chunk, the last frames of every layer's input, is too large to write
-    to disk after each: so all that a wanted frame depends on is computed again. Chunks begin where
-    they would have begun, so each convolution gets the same frames in the same shapes.
-    """
-    past = latents_before(graph)
-    if past is None or wanted == 0:
-        return 0
-    own = (wanted - 1) // time + 1  # the first latent makes one frame
-    # One more, which is the first of its video then and so unlike what it was.
-    return max((own - past - 1) // chunk, 0) * chunk
 
 
 class Recorder:

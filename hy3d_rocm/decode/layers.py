@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Triple = tuple[int, int, int]
@@ -202,94 +201,3 @@ class Engine(Protocol):
 
     def add(self, x: Handle, y: Handle) -> Handle:
         """x + y."""
-
-
-class Family(Protocol):
-    """One kind of VAE. All but its methods are for reading only."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-
-    @property
-    def has_global_norms(self) -> bool:
-        """Whether the decoder takes moments over the whole video."""
-
-    @property
-    def latent_channels(self) -> int: ...
-
-    @property
-    def out_channels(self) -> int: ...
-
-    @property
-    def factor(self) -> tuple[int, int]:
-        """(time, space) of frames against latents: T latents make (T - 1) * time + 1 frames."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def decode(self, engine: Engine, z: Handle) -> Handle:
-        """z -> frames, as the VAE's own unsplit decode of z gives them."""
-
-    def encode(self, engine: Engine, pixels: Handle) -> Handle:
-        """pixels -> the parameters of the latent's distribution (mean and log variance)."""
-
-    def whole(self, z: Tensor) -> Tensor:
-        """Frames by the VAE's own code, unsplit: framewise, tiling and slicing off."""
-
-    def whole_encode(self, pixels: Tensor) -> Tensor:
-        """What encode() gives by the VAE's own code, unsplit."""
-
-    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-
-    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
-
-    def reach(self) -> int:
-        """Latent rows at a tile's border that a cut there can change, attention left aside."""
-
-
-def out_frames(layer: Conv, n: int, kernel_t: int) -> int:
-    """Frames of the layer's output for a video of n frames, shuffle included.
-
-    kernel_t: the kernel's size in time.
-    """
-    passing = min(n, layer.skip_first)
-    n -= layer.skip_first - layer.reread
-    if n <= 0:
-        return passing
-    up = 1 + (n - 1) * layer.up[0] if layer.keep_first else n * layer.up[0]
-    own = (up + layer.before[0] + layer.after[0] - kernel_t) // layer.stride[0] + 1
-    if own <= 0:
-        return passing
-    if layer.shuffle is not None:
-        own = shuffled_frames(layer.shuffle, (0, own)) - layer.shuffle.drop
-    return own + passing
-
-
-def shuffled_frames(shuffle: Shuffle, frames: Range) -> int:
-    """Frames that the convolution's outputs `frames` have after the shuffle, nothing dropped."""
-    count = (frames[1] - frames[0]) * shuffle.factor[0]
-    if shuffle.first is not None and frames[0] == 0 < frames[1]:
-        count += shuffle.first[0] - shuffle.factor[0]
-    return count
-
-
-def source_frame(layer: Conv, up_frame: int) -> int:
-    """The frame of x that frame `up_frame` of the up-sampled video repeats (before 0 and beyond the
-    end: the caller's affair)."""
-    if layer.keep_first:
-        return up_frame if up_frame <= 0 else 1 + (up_frame - 1) // layer.up[0]
-    return up_frame // layer.up[0]
-
-
-def read_frames(layer: Conv, frames: Range, kernel_t: int) -> Range:
-    """Frames of the up-sampled input that outputs `frames` read; may begin below 0 and end beyond
-    the video, which is padding."""
-    first = frames[0] * layer.stride[0] - layer.before[0]
-    last = (frames[1] - 1) * layer.stride[0] - layer.before[0] + kernel_t - 1
-    return first, last + 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.frames.output import scratch
 from hy3d_rocm.decode.precision import NonFiniteError
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Placing:
         if self.sink is not None:
             self.sink.put(sample, first, frames)
             return
-        if self.result is None and tuple(frames.shape) == self.shape and is_on_host(frames):
+        on_host = frames.device.type == "cpu"
+        if self.result is None and on_host and tuple(frames.shape) == self.shape:
             self.result = frames.to(self.dtype)
             return
         whole = self.whole()
@@ -58,11 +60,9 @@ class Placing:
     def whole(self) -> Tensor:
         """All frames as a tensor to be written in place; finished by put_whole()."""
         if self.result is None and self.sink is not None:
-            self.result = self.sink.buffer
-        if self.result is None and self.sink is not None and self.sink.folder is not None:
-            from hy3d_rocm.decode.frames.output import scratch
-
-            self.result = scratch(self.sink.folder, self.shape, self.dtype)
+            folder, self.result = self.sink.folder, self.sink.buffer
+            if self.result is None and folder is not None:
+                self.result = scratch(folder, self.shape, self.dtype)
         if self.result is None:
             self.result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         return self.result
@@ -86,10 +86,6 @@ class Placing:
                 " this is a defect of hy3d_rocm, please report it with the VAE's class"
             )
         return self.whole() if self.sink is None else self.sink.finish()
-
-
-def is_on_host(frames: Tensor) -> bool:
-    return frames.device.type == "cpu"
 
 
 def check_finite(frames: Tensor, first: int) -> None:

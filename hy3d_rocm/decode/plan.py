@@ -7,7 +7,7 @@ units and sentences. Arrays of three are (T, H, W); sizes in latent units unless
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, overload
@@ -20,14 +20,18 @@ __all__ = [
     "Grain",
     "GrainCost",
     "Grains",
-    "format_bytes",
-    "latent_frames_to_video_frames",
     "parse_budget",
     "plan_decode",
 ]
 
 Three = tuple[int, int, int]
 Budget = str | int | None
+
+# Fields of a DecodePlan that the core calls so too.
+_AS_SAID = (
+    "tile", "count", "extent", "level", "levels", "grain_bytes", "peak_bytes", "in_flight",
+    "decoded_voxels",
+)  # fmt: skip
 
 
 class BudgetTooSmallError(ValueError):
@@ -42,8 +46,8 @@ class BudgetTooSmallError(ValueError):
     ) -> None:
         which = "the smallest tiles need" if level is None else f"level {level} needs"
         super().__init__(
-            f"The budget is {format_bytes(budget)} ({budget} bytes), but {which} "
-            f"{format_bytes(smallest)}: give at least {smallest} bytes, or {remedy}."
+            f"The budget is {units.size_text(budget, 2)} ({budget} bytes), but {which} "
+            f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or {remedy}."
         )
         self.budget = budget
         self.smallest = smallest
@@ -145,9 +149,6 @@ class Grains(Sequence[Grain]):
             raise IndexError(f"there is no grain {index}; the plan has {len(self)}")
         return Grain(index=number, **_native.schedule_grain(self._plan, number))
 
-    def __iter__(self) -> Iterator[Grain]:
-        return (self[i] for i in range(len(self)))
-
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
@@ -178,13 +179,14 @@ class DecodePlan:
     def describe(self) -> str:
         """A table for logs."""
         frames, height, width = self.out_size
-        budget = "none" if self.budget is None else format_bytes(self.budget)
+        latents = " x ".join(map(str, self.latent_size))
+        budget = "none" if self.budget is None else units.size_text(self.budget, 2)
         lines = [
-            f"decode plan: {_times(self.latent_size)} latents -> {frames} "
+            f"decode plan: {latents} latents -> {frames} "
             f"frame{'s' if frames != 1 else ''} of {width} x {height}",
-            f"  budget {budget}, peak {format_bytes(self.peak_bytes)} = "
-            f"{format_bytes(self.resident)} resident + {self.in_flight} x "
-            f"{format_bytes(self.grain_bytes)}",
+            f"  budget {budget}, peak {units.size_text(self.peak_bytes, 2)} = "
+            f"{units.size_text(self.resident, 2)} resident + {self.in_flight} x "
+            f"{units.size_text(self.grain_bytes, 2)}",
             f"  level {self.level} of 0..{self.levels - 1}, {len(self.grains)} "
             f"grain{'s' if len(self.grains) != 1 else ''}, {self.in_flight} in flight",
             "  axis  latents  output  tiles  core  decoded",
@@ -195,18 +197,6 @@ class DecodePlan:
                 f"{self.count[axis]:5}  {self.tile[axis]:4}  {self.decoded_size(axis):7}"
             )
         return "\n".join(lines)
-
-
-def latent_frames_to_video_frames(latent_frames: int, factor: int = 4, causal: bool = True) -> int:
-    """Frames that a video VAE makes of latent frames: (L - 1) * factor + 1 where causal.
-
-    18 latent frames give 69. ValueError below one latent frame or a factor below 1.
-    """
-    if latent_frames < 1 or factor < 1:
-        raise ValueError(
-            f"latent_frames is {latent_frames} and factor {factor}; both must be 1 or more"
-        )
-    return (latent_frames - 1) * factor + 1 if causal else latent_frames * factor
 
 
 def parse_budget(budget: Budget) -> int | None:
@@ -239,11 +229,6 @@ def parse_budget(budget: Budget) -> int | None:
     return count
 
 
-def format_bytes(count: int) -> str:
-    """A number of bytes in the unit that fits, e.g. "6.00 GB" (see hy3d_rocm/units.py)."""
-    return units.size_text(count, 2)
-
-
 def plan_decode(
     latent_size: Sequence[int],
     *,
@@ -271,7 +256,7 @@ def plan_decode(
     size = _three(latent_size, "latent_size")
     limit = parse_budget(budget)
     price = GrainCost() if cost is None else cost
-    fields = {
+    fields: dict[str, Any] = {
         "latent": size,
         "factor": _three(factors, "factors"),
         "causal": int(bool(causal)),
@@ -288,38 +273,25 @@ def plan_decode(
     }
     if level is not None and level < 0:
         raise ValueError(f"level is {level}; give 0 or more, or None for the coarsest that fits")
-    plan = _plan_within(fields, limit, level)
+    try:
+        plan = _native.schedule_plan(**fields, budget_bytes=limit or 0)
+    except _native.Hy3dError as error:
+        if limit is None or error.name != "HY3D_ERR_BUDGET_TOO_SMALL":
+            raise
+        free = _native.schedule_plan(**{**fields, "budget_bytes": 0, "max_in_flight": 1})
+        smallest = free["smallest_budget_bytes"] if level is None else free["peak_bytes"]
+        raise BudgetTooSmallError(limit, smallest, level) from None
     return DecodePlan(
         grains=Grains(plan),
         latent_size=size,
         out_size=plan["out"],
-        factors=plan["desc"]["factor"],
+        factors=fields["factor"],
         causal=bool(causal),
-        tile=plan["tile"],
-        count=plan["count"],
-        extent=plan["extent"],
-        level=plan["level"],
-        levels=plan["levels"],
-        grain_bytes=plan["grain_bytes"],
-        peak_bytes=plan["peak_bytes"],
         smallest_budget=plan["smallest_budget_bytes"],
-        in_flight=plan["in_flight"],
         resident=resident,
         budget=limit,
-        decoded_voxels=plan["decoded_voxels"],
+        **{name: plan[name] for name in _AS_SAID},
     )
-
-
-def _plan_within(fields: dict[str, Any], limit: int | None, level: int | None) -> dict[str, Any]:
-    """The core's plan; its refusal becomes BudgetTooSmallError."""
-    try:
-        return _native.schedule_plan(**fields, budget_bytes=limit or 0)
-    except _native.Hy3dError as error:
-        if limit is None or error.name != "HY3D_ERR_BUDGET_TOO_SMALL":
-            raise
-    free = _native.schedule_plan(**{**fields, "budget_bytes": 0, "max_in_flight": 1})
-    smallest = free["smallest_budget_bytes"] if level is None else free["peak_bytes"]
-    raise BudgetTooSmallError(limit, smallest, level)
 
 
 def _three(values: Any, name: str = "") -> Three:
@@ -334,7 +306,3 @@ def _three(values: Any, name: str = "") -> Three:
 def _slices(start: Three, stop: Three) -> tuple[slice, slice, slice]:
     first, second, third = (slice(a, b) for a, b in zip(start, stop, strict=True))
     return first, second, third
-
-
-def _times(size: Three) -> str:
-    return " x ".join(str(n) for n in size)

@@ -1,5 +1,4 @@
-"""Which type a decode computes in, and which comes next where that gave NaN or infinities. Pure but
-for torch's names of types."""
+"""Which type a decode computes in, and which comes next where that gave NaN or infinities."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from typing import Any
 import torch
 
 __all__ = [
-    "PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "computed_in", "only_stores",
-    "wider",
+    "PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "computed_in", "name_of",
+    "only_stores", "wider",
 ]  # fmt: skip
 
 PRECISIONS: dict[str, torch.dtype | None] = {
@@ -22,6 +21,11 @@ PRECISIONS: dict[str, torch.dtype | None] = {
 # AMD's GPUs without bf16 instructions (RDNA1 and 2, GCN): each product is widened and multiplied as
 # float32, and some kernels spill (docs/triton.md).
 _NO_BF16 = ("gfx8", "gfx9000", "gfx900", "gfx902", "gfx906", "gfx909", "gfx90c", "gfx101", "gfx103")
+
+
+def name_of(dtype: object) -> str:
+    """ "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def only_stores(dtype: torch.dtype) -> bool:
@@ -56,14 +60,16 @@ class Precision:
 
 
 def choose_precision(
-    asked: str, own: torch.dtype, architecture: str = "", fallback: str = "auto"
+    asked: str, own: torch.dtype, device: torch.device, fallback: str
 ) -> Precision:
-    """`asked` and `fallback`: names of PRECISIONS; own: the VAE's type; architecture: "gfx1030".
+    """`asked` and `fallback`: names of PRECISIONS; own: the VAE's type.
 
     "auto" is the VAE's own type, but float32 for a bf16 VAE on a card without bf16 instructions.
     """
-    after = PRECISIONS[fallback]
-    dtype = PRECISIONS[asked]
+    dtype, after, architecture = PRECISIONS[asked], PRECISIONS[fallback], ""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        architecture = str(getattr(properties, "gcnArchName", ""))
     if dtype is not None:
         return Precision(dtype, "asked for", after)
     if own == torch.bfloat16 and architecture.startswith(_NO_BF16):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -94,6 +96,9 @@ class Step(NamedTuple):
     columns: tuple[int, int]
 
 
+Progress = Callable[[int, int, Step], object]  # done, total (0 where unknown), what was done
+
+
 @dataclass
 class DecodeReport:
     """How a decode went. Bytes and seconds; `as_dict()` is JSON-able."""
@@ -124,20 +129,14 @@ class DecodeReport:
     def recommendations(self) -> list[str]:
         """What to do differently next time: sentences, the most useful first; a function of the
         rest alone."""
-        return [*_after_faults(self), *_about_speed(self), *_about_exactness(self)]
+        return [*_about_work(self), *_about_exactness(self)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, with tuples as lists."""
-        plain: dict[str, Any] = _plain({**asdict(self), "recommendations": self.recommendations})
+        """Everything, as JSON has it: tuples are lists."""
+        plain: dict[str, Any] = json.loads(
+            json.dumps({**asdict(self), "recommendations": self.recommendations})
+        )
         return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
 
 
 # Of multiply-accumulates a second: one desktop CPU does 0.1 to 0.5 in float32, the smallest GPU
@@ -147,89 +146,82 @@ _LONG_SECONDS = 20.0
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def _after_faults(report: DecodeReport) -> list[str]:
-    said = []
+def _about_work(report: DecodeReport) -> Iterator[str]:
+    """Faults first, then speed."""
     kinds = {event.get("event") for event in report.events}
     if "out of memory" in kinds:
         smaller = max(int(report.budget_bytes * 0.8) // MB * MB, MB)
-        said.append(
+        yield (
             f"Memory ran out although {size_text(report.budget_bytes, 2)} were to be had: another "
             "program took it meanwhile, or it is fragmented. Close other programs, or give budget="
             f'"{smaller // MB}MB", so that the decode begins with what ends.'
         )
     if "not finite" in kinds:
         name = _SHORT.get(report.dtype, report.dtype)
-        said.append(
+        yield (
             "The type of the first attempt gave NaN or infinite values, and the decode began again "
             f'in {report.dtype}: give precision="{name}" at once.'
         )
     if "a convolution that failed" in kinds:
-        said.append(
+        yield (
             "A convolution failed: decode inside hy3d_rocm.protect(), which takes another back-end "
             "for that layer alone, and look at what `hy3d-rocm doctor` says."
         )
-    planned = report.predicted_peak_bytes
-    if planned and report.measured_peak_bytes > planned:
-        said.append(
-            f"The peak was {size_text(report.measured_peak_bytes, 2)}, planned were "
-            f"{size_text(planned, 2)}: please send a capture (HY3D_ROCM_CAPTURE=DIR) with an issue."
+    planned, measured = report.predicted_peak_bytes, report.measured_peak_bytes
+    if 0 < planned < measured:
+        yield (
+            f"The peak was {size_text(measured, 2)}, planned were {size_text(planned, 2)}: please "
+            "send a capture (HY3D_ROCM_CAPTURE=DIR) with an issue."
         )
-    return said
-
-
-def _about_speed(report: DecodeReport) -> list[str]:
-    said = []
-    if report.strategy == "cpu" and report.device != "cpu":
-        said.append(
+    on_host, is_long = report.strategy == "cpu", report.seconds > _LONG_SECONDS
+    if on_host and report.device != "cpu":
+        yield (
             "Nothing fitted the GPU, so the host decoded, which takes much longer: free GPU memory "
             "or decode fewer frames."
         )
-    gmacs = float(report.plan.get("gmacs") or 0.0)
-    is_long = report.seconds > _LONG_SECONDS
-    on_gpu = report.device.startswith("cuda") and report.strategy != "cpu"
-    if on_gpu and is_long and gmacs and gmacs / report.seconds < _SLOW_GPU_GMACS:
-        said.append(
-            f"{gmacs / report.seconds:.0f} billion multiply-accumulates a second are slow for a "
+    rate = float(report.plan.get("gmacs") or 0.0) / max(report.seconds, _LONG_SECONDS)
+    if is_long and report.device.startswith("cuda") and not on_host and 0 < rate < _SLOW_GPU_GMACS:
+        yield (
+            f"{rate:.0f} billion multiply-accumulates a second are slow for a "
             "GPU: on AMD cards MIOpen searches for kernels or has none. Run `hy3d-rocm tune`, or "
             "decode inside hy3d_rocm.protect(); the second decode of a size is faster, too."
         )
     resident = report.plan.get("resident_bytes")
     if resident is not None and is_long:
-        said.append(
+        yield (
             f"Activations went through host memory, {size_text(int(resident))} of them stayed on "
             "the GPU: a larger budget, or fewer frames, makes this faster."
         )
     if report.planning_seconds > max(report.seconds, 1.0):
-        said.append(
+        yield (
             f"Planning took {report.planning_seconds:.1f} s, the decode {report.seconds:.1f} s: "
             f'strategy="{report.strategy}" looks at that one alone.'
         )
-    return said
 
 
-def _about_exactness(report: DecodeReport) -> list[str]:
+def _about_exactness(report: DecodeReport) -> Iterator[str]:
     engine = (report.plan.get("parameters") or {}).get("engine", "")
     if engine == "own tiles":
-        return [
+        yield (
             "The frames are an approximation whose error can't be known, since the layers of this "
             'VAE are not: compare with strategy="whole" and a larger budget, or give '
             "DecodeOptions(halo_pixels=64, overlap_pixels=64)."
-        ]
+        )
+        return
     if (report.strategy != "tiled" and engine != "tiles") or report.estimate_error == 0:
-        return []
+        return
     if report.estimate_error is None:
-        said = ["The frames are an approximation: GroupNorm saw one tile in place of a frame."]
+        yield "The frames are an approximation: GroupNorm saw one tile in place of a frame."
     else:
-        said = [
+        yield (
             "The frames are an approximation: GroupNorm's statistics were estimated, off by "
             f"{report.estimate_error:.1%} at most. DecodeOptions(statistic_passes=2) corrects them "
             "for the time of one more decode."
-        ]
+        )
     exact = [
         int(c["device_bytes"])
         for c in report.plan.get("candidates", ())
         if c["strategy"] in ("whole", "streamed") and c["device_bytes"] is not None
     ]
     if exact:
-        said.append(f"An exact decode needs a budget of {size_text(min(exact), 2)} here.")
-    return said
+        yield f"An exact decode needs a budget of {size_text(min(exact), 2)} here."

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+from torch._C import _nn
 
+from hy3d_rocm import _native
 from hy3d_rocm.decode.backends.statistics import channel_moments, combine, group_affine, wide_type
 from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decode.counter import Counter
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
+    from hy3d_rocm.decode.stages import Counter
     from hy3d_rocm.decode.transfers import StreamMover, Ticket
 
-__all__ = ["OPS", "ProgramStep", "Run", "own_memory", "query_rows"]
+__all__ = ["OPS", "ProgramStep", "Run", "at_once", "own_memory", "query_rows"]
 
 Affine = tuple["Tensor", "Tensor"]
 Made = tuple["Tensor", Moments | None]
@@ -39,13 +40,10 @@ OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
-_ENTER, _EMIT, _STORE, _DROP = 0, 11, 12, 13
-# Methods of a Run by the same number, step -> Made, or None where no slice is made: it must not
+# The method of a Run by the same number, step -> Made, or None where no slice is made: it must not
 # hold them itself, or it would outlive its decode with all that it has.
-_WORKS = (
-    "_enter", "_conv", "_pass", "_keys", "_attend", "_map", "_add", "_trim", "_exchange",
-    "_moments", "_reduce", "_read", "_move", "_move", "_move", "_exchange", "_exchange",
-)  # fmt: skip
+_WORKS = tuple("_" + name for name in OPS)
+_ENTER, _EMIT = OPS.index("enter"), OPS.index("emit")
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
 #: of attention's scores where no fused kernel takes it
@@ -135,6 +133,7 @@ class Run:
         self.sample = sample
         self.affines: dict[int, Affine] = {}
         self._check = None if counter is None else counter.check
+        self._sections: tuple[Program | None, tuple[dict[str, Any], ...]] = None, ()
         self._source: Callable[[Range], Tensor] | None = None
         self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
@@ -151,8 +150,8 @@ class Run:
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
         for. Raises what a step raised at last."""
-        size = program.sections[number]["size"]
-        picture = (0, int(size[1])), (0, int(size[2]))
+        _, rows, columns = self.sections_of(program)[number]["size"]
+        picture = (0, rows), (0, columns)
         counter, sample = self.counter, self.sample
         self._begin(program.slices(number), fetch)
         try:
@@ -160,7 +159,7 @@ class Run:
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
                     if step.op == _EMIT:
-                        yield step.frames[0], self._attempt(at, self._read, step)
+                        yield step.frames[0], self._attempt(at, self._emit, step)
                     else:
                         self._make(step, at)
                     for freed in step.frees:
@@ -172,6 +171,12 @@ class Run:
             for number in list(self._slices):  # no copy is under way, nothing is held
                 self._free(number)
             self._source = None
+
+    def sections_of(self, program: Program) -> tuple[dict[str, Any], ...]:
+        """The program's sections, which are made of numbers each time it is asked for them."""
+        if self._sections[0] is not program:
+            self._sections = program, program.sections
+        return self._sections[1]
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
@@ -266,8 +271,10 @@ class Run:
     def _trim(self, step: ProgramStep) -> Made:
         return self._cut(step.sources, step.frames, copy=True), None
 
-    def _exchange(self, step: ProgramStep) -> None:
+    def _send(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")
+
+    _recv = _opaque = _send
 
     def _moments(self, step: ProgramStep) -> None:
         self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
@@ -359,9 +366,9 @@ class Run:
             rows = query_rows(q, k, v, tokens)
             for start in range(frame * tokens, (frame + 1) * tokens, rows):
                 part = slice(start, min(start + rows, (frame + 1) * tokens))
-                target[:, part].copy_(
-                    F.scaled_dot_product_attention(q[:, :, part], k, v, scale=layer.scale)[0]
-                )
+                # torch's own: one that somebody put in its place is a VAE of unknown layers.
+                made = _nn.scaled_dot_product_attention(q[:, :, part], k, v, scale=layer.scale)
+                target[:, part].copy_(made[0])
         return mixed
 
     # Slices
@@ -390,20 +397,23 @@ class Run:
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
         return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
 
-    def _read(self, step: ProgramStep) -> Tensor:
+    def _emit(self, step: ProgramStep) -> Tensor:
         return self._slices[step.slice].ready()
 
-    def _move(self, step: ProgramStep) -> None:
-        """STORE, DROP and LOAD."""
-        entry = self._slices[step.slice]
+    def _store(self, step: ProgramStep) -> None:
         assert self.mover is not None, "a program that stores slices needs a mover"
-        if step.op == _STORE:
-            entry.leaving = self.mover.send(entry.ready())
-        elif step.op == _DROP:
-            entry.settle()
-            self._forget(entry)
-        else:
-            entry.tensor, entry.coming = self.mover.bring(entry.host)
+        entry = self._slices[step.slice]
+        entry.leaving = self.mover.send(entry.ready())
+
+    def _drop(self, step: ProgramStep) -> None:
+        entry = self._slices[step.slice]
+        entry.settle()
+        self._forget(entry)
+
+    def _load(self, step: ProgramStep) -> None:
+        assert self.mover is not None
+        entry = self._slices[step.slice]
+        entry.tensor, entry.coming = self.mover.bring(entry.host)
 
     def _free(self, number: int) -> None:
         """Nobody reads the slice any more."""
@@ -424,6 +434,20 @@ class Run:
                 self._freed_bytes = 0
                 del tensor
                 meter.trim_malloc()
+
+
+def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
+    """What the graph makes of x (1, C, T, H, W), on x's device: all frames at a time."""
+    machine = (1 << 62, 0), (int(x.shape[2]), 0, 0), 1.0, 1.0, 1.0, 1.0
+    program = _native.compile_schedule(
+        graph.nodes, workspace=lambda *step: (0, 0, 0, 0), size=tuple(x.shape[2:]),
+        element_bytes=x.element_size(), is_host=1, strategies=1 << 1, device=machine, host=machine,
+        copy_bytes_per_second=1.0,
+    ).program  # fmt: skip
+    assert program is not None, "without a budget every program fits"
+    run = Run(graph, backend, x.device, x.dtype)
+    parts = [made.clone() for _, made in run.section(program, 0, lambda r: x[:, :, slice(*r)])]
+    return torch.cat(parts, 2)
 
 
 def own_memory(made: Tensor, source: Tensor) -> Tensor:

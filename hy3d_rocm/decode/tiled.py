@@ -17,10 +17,10 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.backends.statistics import (
-    Correction,
-    Gathering,
     Statistics,
+    channel_moments,
     combine,
+    corrected,
     grouped,
     reduced,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decode.layers import Norm, Range
+    from hy3d_rocm.decode.layers import Moments, Norm, Range
     from hy3d_rocm.decode.plan import DecodePlan, Grain
     from hy3d_rocm.decode.report import Step
 
@@ -42,8 +42,6 @@ logger = logging.getLogger("hy3d_rocm")
 
 # hy3d_section_kind
 _PREFIX, _STATISTICS, _TILE = 1, 2, 3
-# hy3d_norm
-_GROUP = 2
 
 
 class TiledRun(Run):
@@ -56,17 +54,14 @@ class TiledRun(Run):
         self.estimate_error = 0.0
         self._grid: list[tuple[int, Tensor]] = []
         self._section: dict[str, Any] = {}
-        self._corrections: dict[int, Correction] = {}
+        self._tile: Grain | None = None
+        self._owned: tuple[Range, Range] = ((0, 1), (0, 1))
+        # Of each norm behind the cut: what the part of the last estimate measured, and what is in
+        # force; of the values that they normalise, by node, what the tiles have shown so far.
         self._measured: dict[int, Statistics] = {}
         self._used: dict[int, Statistics] = {}
-        self._gathering: Gathering | None = None
-        self._owned: tuple[Range, Range] = ((0, 1), (0, 1))
-        self._tile: Grain | None = None
-        # Nodes with a GroupNorm by the node whose value they normalise.
-        self._normed: dict[int, list[int]] = {}
-        for index, node in enumerate(self.graph.nodes):
-            if node.norm == _GROUP:
-                self._normed.setdefault(node.source, []).append(index)
+        self._seen: dict[int, Moments] = {}
+        self._before: dict[int, tuple[Statistics, Statistics]] = {}  # measured, true
 
     def run(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
@@ -75,16 +70,16 @@ class TiledRun(Run):
         if len(spatial.grains) > 1:
             out.zero_()
         self._grid = [(0, z)]
-        for number, section in enumerate(program.sections):
+        for number, section in enumerate(self.sections_of(program)):
             self._section = section
             if section["kind"] == _PREFIX:
                 self._grid = self._prefix(program, number, z)
             elif section["kind"] == _STATISTICS:
-                self._estimate(program, number, section["size"])
+                self._estimate(program, number)
             else:
                 self._in_tile(program, number, spatial, out)
         self._grid = []
-        if self._gathering is not None:
+        if self._used:
             self.estimate_error = self._worst(self._truth())
             logger.info(
                 "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
@@ -103,8 +98,6 @@ class TiledRun(Run):
         rows, columns = slice(*section["rows"]), slice(*section["columns"])
         self._tile = tile = spatial.grains[section["tile"]]
         self._owned = _owned(tile, spatial.factors)
-        if self._gathering is None and self._used:
-            self._gathering = Gathering(len(self.graph.nodes))
         cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
         for first, frames in self.section(program, number, cut):
             if not section["pass"]:
@@ -126,16 +119,18 @@ class TiledRun(Run):
 
     # Statistics
 
-    def _estimate(self, program: Program, number: int, size: tuple[int, int, int]) -> None:
+    def _estimate(self, program: Program, number: int) -> None:
         """The statistics of all norms behind the cut, from a part; corrected by what a pass over
         all tiles has gathered."""
-        if self._gathering is not None:
+        self._before = {}
+        if self._used:
             truth = self._truth()
-            self._corrections = {n: Correction(self._measured[n], truth[n]) for n in truth}
+            self._before = {n: (self._measured[n], truth[n]) for n in truth}
             logger.debug(
                 "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
             )
-        self._gathering, self._measured, self._used = None, {}, {}
+        self._measured, self._used, self._seen = {}, {}, {}
+        size = self._section["size"]
         rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
         whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
         part = self._attempt(
@@ -151,8 +146,8 @@ class TiledRun(Run):
         norm, source = self._norm(step.node), self.graph.nodes[step.node].source
         found = grouped(combine([self._gathered[n] for n in self._of_node[source]]), norm.groups)
         self._measured[step.node] = found
-        if step.node in self._corrections:
-            found = self._corrections[step.node].of(found, norm.eps)
+        if step.node in self._before:
+            found = corrected(found, *self._before[step.node], norm.eps)
         self._used[step.node] = found
         channels = self.graph.nodes[source].channels
         self.affines[step.node] = found.affine(norm, self.backend.weights, channels, self.dtype)
@@ -165,19 +160,22 @@ class TiledRun(Run):
 
     def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
         """A slice was made: what belongs to this tile alone counts for the true statistics."""
-        if self._gathering is None or self._tile is None or OPS[step.op] == "trim":
+        nodes = self.graph.nodes
+        normed = any(nodes[norm].source == step.node for norm in self._used)
+        if self._tile is None or not normed or OPS[step.op] == "trim":
             return
-        for node in self._normed.get(step.node, ()):
-            if node not in self._used:
-                continue
-            scale = tensor.shape[-1] // self._section["size"][2]
-            (h0, h1), (w0, w1) = self._owned
-            part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
-            self._attempt(0, self._gathering.add, self._norm(node), node, part)
+        scale = tensor.shape[-1] // self._section["size"][2]
+        (h0, h1), (w0, w1) = self._owned
+        part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
+        if part.numel():
+            more, known = self._attempt(0, channel_moments, part), self._seen.get(step.node)
+            self._seen[step.node] = more if known is None else combine([known, more])
 
     def _truth(self) -> dict[int, Statistics]:
-        assert self._gathering is not None
-        return {node: self._gathering.statistics_of(node) for node in self._used}
+        return {
+            node: grouped(self._seen[self.graph.nodes[node].source], self._norm(node).groups)
+            for node in self._used
+        }
 
     def _worst(self, truth: dict[int, Statistics]) -> float:
         return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
-import os
 import sys
-import tempfile
 from pathlib import Path
+
+from hy3d_rocm.files import write_whole
 
 _EPILOG = """\
 Run it with the Python that runs ComfyUI, and with the variables that ComfyUI is started with.
@@ -63,20 +62,6 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
             return 3
         sys.stderr.write(f"the page is in {arguments.report}\n")
     return examination.exit_code
-
-
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing: written beside and renamed. OSError where that fails."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _tell(text: str) -> None:

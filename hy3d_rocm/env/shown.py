@@ -152,3 +152,11 @@ def _names(environ: Mapping[str, str]) -> tuple[str, str]:
         rf"(?<![\w.]/)(?<![\w.])(?:{home})" if home else "",
         rf"(?<![^\W_])(?:{told})(?![^\W_])" if told else "",
     )
+
+
+def first_line(error: BaseException) -> str:
+    """The error's class and first line; the second too where the first only introduces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # "backend='inductor' raised:" says nothing without the line after it.
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -55,7 +55,8 @@ RULES: tuple[Rule, ...] = (
         variables=("HY3D_CPU",),
         values=", ".join(CPU_LEVELS),
         verdict=Verdict.FINE,
-        effect="limits our CPU kernels and the BLAS; it can only lower the level",
+        effect="limits our CPU kernels; it can only lower the level. OpenBLAS has its own: "
+        "OPENBLAS_CORETYPE",
         source=TUNING,
         check=lambda case: case.value in CPU_LEVELS,
     ),

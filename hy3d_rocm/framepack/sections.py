@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from hy3d_rocm.conv.errors import Kind, classify, first_line
+from hy3d_rocm.conv.errors import first_line, is_out_of_memory
 from hy3d_rocm.framepack.card import Card
 from hy3d_rocm.framepack.preservation import Preservation, Section, after
 from hy3d_rocm.framepack.residency import Part, Placed, place
@@ -23,12 +23,6 @@ from hy3d_rocm.units import size_text
 logger = logging.getLogger("hy3d_rocm")
 
 Answer = TypeVar("Answer")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the card had no memory left: torch's error, HIP's, or the HSA runtime's."""
-    found = classify(error)
-    return found is not None and found.kind is Kind.OUT_OF_MEMORY
 
 
 class SectionRunner:

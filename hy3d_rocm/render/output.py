@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.output import OutputError, partial_of, publish, settle, told
+from hy3d_rocm.decode.frames.output import OutputError, told, written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,30 +45,16 @@ def write_png(path: Path, picture: npt.NDArray[Any]) -> Path:
     """picture: uint8 (H, W), (H, W, 3) or (H, W, 4), or uint16 (H, W)."""
     from PIL import Image
 
-    with _written(path) as file:
+    with written(path) as file:
         # Level 1 takes a fifth of the default's time and 10 to 20 % more room.
         Image.fromarray(picture).save(file, format="PNG", compress_level=1)
     return path
 
 
 def write_json(path: Path, data: Any) -> Path:
-    with _written(path) as file:
+    with written(path) as file:
         file.write((json.dumps(data, indent=1) + "\n").encode())
     return path
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
-    partial = partial_of(path)
-    with told(path):
-        try:
-            with open(partial, "wb") as file:
-                yield file
-                settle(file)
-            publish(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
 
 
 class Turntable:
@@ -81,7 +66,7 @@ class Turntable:
 
         self.path = path
         settings = VideoSettings(fps, crf=_VIDEO_CRF)
-        self._encoder: Encoder = Encoder(partial_of(path), "mp4", size, settings)
+        self._encoder: Encoder = Encoder(path, size, settings)
         self._complete = False
 
     def __enter__(self) -> Turntable:
@@ -97,8 +82,6 @@ class Turntable:
 
     def finish(self) -> Path:
         self._encoder.close()
-        with told(self.path):
-            publish(self._encoder.path, self.path)
         self._complete = True
         return self.path
 

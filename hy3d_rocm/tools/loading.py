@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.bench.models import BenchError, seeded_on
+from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.decode.families import family_for, family_or_unknown
 from hy3d_rocm.units import brief
 
@@ -59,7 +59,7 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}")
 
 
-class LoadingError(BenchError, ValueError):
+class LoadingError(ValueError):
     """What was named can't be loaded or decoded here; the text says what to do."""
 
 

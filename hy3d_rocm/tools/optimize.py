@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.tools import metrics
 from hy3d_rocm.tools.runs import (
@@ -22,7 +21,7 @@ from hy3d_rocm.tools.runs import (
     run_once,
     strategies_for,
 )
-from hy3d_rocm.units import MB, size_text
+from hy3d_rocm.units import MB, aligned, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +34,18 @@ _BATCH = 2
 _ALLOWED_LOSS_DB = 0.5  # against the VAE's own decode in its own type
 _SAME_SPEED = 1.05  # what is within that of the fastest counts as fast
 _SAME_MEMORY = 1.05  # and what is within that of the least as little
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is tried of. precisions: None for the VAE's own, and on a GPU bf16, fp16 and fp32, too.
+    chunks: None for CHUNKS. budget: None for as much as there is, and a quarter of what whole takes
+    for tiles."""
+
+    strategies: Sequence[str] = ("whole", "streamed", "tiled", "cpu")
+    precisions: Sequence[str] | None = None
+    chunks: Sequence[int] | None = None
+    budget: int | str | None = None
 
 
 @dataclass
@@ -87,24 +98,22 @@ class Sweep:
 
 def optimize(
     subject: Subject,
-    settings: Callable[[int], list[Setting]],
+    choices: Choices = Choices(),
     *,
     limit: float = 300.0,
     repeats: int = 2,
     listener: Listener = SILENT,
     keep: Callable[[Sweep], object] = lambda _: None,
-    clock: Callable[[], float] = time.perf_counter,
-    left: Sequence[str] = (),
 ) -> Sweep:
-    """settings: of whole's planned bytes, the list to try. limit: seconds after which nothing is
-    begun and what runs is cancelled at its next grain. repeats: rounds at most. keep: called after
-    each decode, so that nothing is lost. left: sentences of not_swept(). Ctrl-C ends it
+    """limit: seconds after which nothing is begun and what runs is cancelled at its next grain.
+    repeats: rounds at most. keep: called after each decode, so that nothing is lost. Ctrl-C ends it
     with the rows so far.
     """
-    started = clock()
+    started = time.perf_counter()
+    left_out = not_swept(subject.family, subject.device.type, choices)
 
     def late() -> bool:
-        return clock() - started > limit
+        return time.perf_counter() - started > limit
 
     listener.begin("exact")
     exact = exact_frames(subject, listener)
@@ -112,13 +121,14 @@ def optimize(
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
         str(subject.family.dtype).removeprefix("torch."), f"exact: {exact.told}",
-        not_swept=tuple(left), is_random=subject.is_random,
+        not_swept=left_out, is_random=subject.is_random,
     )  # fmt: skip
     listener.say(sweep.reference)
     rows: dict[str, Row] = {}
+    settings = settings_for(subject, choices, exact.planned_bytes // 4)
     try:
         for number in range(repeats):
-            for setting in settings(exact.planned_bytes):
+            for setting in settings:
                 row = rows.get(setting.name)
                 if late() or (row is not None and not row.ended):
                     if not number:
@@ -130,11 +140,11 @@ def optimize(
                     row = rows[setting.name] = Row(setting, outcome)
                     sweep.rows.append(row)
                 listener.say(row.take(outcome, exact.frames))
-                sweep.seconds = clock() - started
+                sweep.seconds = time.perf_counter() - started
                 keep(sweep)
     except KeyboardInterrupt:
         sweep.interrupted = True
-    sweep.seconds = clock() - started
+    sweep.seconds = time.perf_counter() - started
     keep(sweep)
     return sweep
 
@@ -274,32 +284,20 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def settings_for(
-    subject: Subject,
-    *,
-    strategies: Sequence[str] = ("whole", "streamed", "tiled", "cpu"),
-    precisions: Sequence[str] | None = None,
-    chunks: Sequence[int] = CHUNKS,
-    budget: int | str | None = None,
-    quarter: int | None = None,
-) -> list[Setting]:
+def settings_for(subject: Subject, choices: Choices, quarter: int | None = None) -> list[Setting]:
     """In the order in which they are tried: what is likely best first, on a GPU memory_settings()
-    last.
-
-    precisions: None for the VAE's own, and on a GPU bf16, fp16 and fp32, too. quarter: the budget
-    that tiles are cut for where none is given.
-    """
-    family, device = subject.family, subject.device
-    strategies = strategies_for(subject, strategies)
+    last. quarter: the budget that tiles are cut for where none is chosen."""
+    family, device, budget = subject.family, subject.device, choices.budget
+    choices = replace(choices, strategies=strategies_for(subject, choices.strategies))
     usual = ("auto", "bf16", "fp16", "fp32") if device.type == "cuda" else ("auto",)
-    names = precisions or usual
+    names = choices.precisions or usual
     own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     is_own = own.get(str(family.dtype).removeprefix("torch."), "")
     frames = int(subject.latents.shape[2])
-    sizes = [c for c in chunks if c <= frames] or [1]
+    sizes = [c for c in choices.chunks or CHUNKS if c <= frames] or [1]
     found: list[Setting] = []
     for precision in dict.fromkeys("auto" if p == is_own else p for p in names):
-        for strategy in strategies:
+        for strategy in choices.strategies:
             if strategy == "cpu" and (device.type == "cpu" or precision != "auto"):
                 continue  # on the CPU that is "streamed" by another convolution
             for options, note in _variants(strategy, family, device.type, sizes):
@@ -307,15 +305,13 @@ def settings_for(
                 name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
                                               note]))  # fmt: skip
                 found.append(Setting(name, strategy, precision, room, options))
-    return found + memory_settings(device.type, strategies, budget, quarter)
+    return found + memory_settings(device.type, choices, quarter)
 
 
-def memory_settings(
-    device: str, strategies: Sequence[str], budget: int | str | None = None,
-    quarter: int | None = None,
-) -> list[Setting]:  # fmt: skip
+def memory_settings(device: str, choices: Choices, quarter: int | None = None) -> list[Setting]:
     """What may be chosen about memory on a GPU, one thing at a time: cleanup_frequency, a batch,
     cpu_offload at a quarter of whole's memory, memory_threshold. None on a CPU: see not_swept()."""
+    strategies, budget = choices.strategies, choices.budget
     if device == "cpu" or not strategies:
         return []
     base = "streamed" if "streamed" in strategies else strategies[0]
@@ -338,19 +334,15 @@ def memory_settings(
     return found
 
 
-def not_swept(
-    family: Any, device: str, strategies: Sequence[str], budget: int | str | None = None,
-    chunks: Sequence[int] | None = None,
-) -> tuple[str, ...]:  # fmt: skip
-    """Sentences about what is not tried, and why. chunks: as asked for, None where they were
-    not."""
+def not_swept(family: Any, device: str, choices: Choices) -> tuple[str, ...]:
+    """Sentences about what is not tried, and why."""
     said = []
-    if chunks and "streamed" in strategies and family.has_global_norms:
+    if choices.chunks and "streamed" in choices.strategies and family.has_global_norms:
         said.append(
             f"chunk_size is ignored by streamed: the norms of {family.name} see the whole video, "
             "so slices are tried in place of chunks."
         )
-    elif chunks and getattr(family, "is_image", False):
+    elif choices.chunks and getattr(family, "is_image", False):
         said.append(f"chunk_size is ignored: {family.name} makes single images.")
     if device == "cpu":
         said.append(
@@ -359,9 +351,9 @@ def not_swept(
             "holds), and fp32 beside the VAE's own type (--precisions auto,fp32 tries it)."
         )
         return tuple(said)
-    if "streamed" not in strategies:
+    if "streamed" not in choices.strategies:
         said.append("cpu_offload is not tried: streamed alone moves activations to the host.")
-    if budget is not None:
+    if choices.budget is not None:
         said.append("memory_threshold is not tried: it is a share for the budget auto.")
     return tuple(said)
 

@@ -12,8 +12,9 @@ from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes
+from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
+from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Explained:
 
     job: Job
     budget: Budget
-    options: WayOptions
+    options: DecodeOptions
     candidates: list[Candidate]
     plan: Plan | None
     why: str = ""
@@ -112,14 +113,14 @@ class Explained:
 
 
 def explain(
-    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
+    job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None,
     look: Callable[[], object] = lambda: None, progress: Progress = lambda done, total: None,
 ) -> Explained:  # fmt: skip
     """All candidates of a VAE whose layers are known, though one before them fits; of a VAE's own
     code those that were looked at. look: called all along; raises after a cancel. progress: gets
     how many of how many compilations are done. ValueError (a sentence) for a strategy that is
     none."""
-    options = options or WayOptions()
+    options = options or DecodeOptions()
     plan, why = None, ""
     has_program = _native.available and not is_opaque(job.family)
     asked = list(dict.fromkeys(("auto", strategy, "whole"))) if has_program else []
@@ -149,7 +150,7 @@ def explain(
 
 
 def _all_of(
-    job: Job, budget: Budget, asked: list[str], options: WayOptions, look: Callable[[], object],
+    job: Job, budget: Budget, asked: list[str], options: DecodeOptions, look: Callable[[], object],
     progress: Progress, like: Compiled | None,
 ) -> list[Candidate]:  # fmt: skip
     """Of each strategy in `asked`: "auto", the one that is wanted, and the VAE's own code, which

@@ -14,15 +14,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.bench.models import first_line
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.capture import fingerprint, read_capture
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.families import family_or_unknown
-from hy3d_rocm.decode.faults import is_out_of_memory
 from hy3d_rocm.decode.memory.meter import PeakMeter, resident_bytes
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text
@@ -30,8 +30,7 @@ from hy3d_rocm.units import size_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.counter import Progress
-    from hy3d_rocm.decode.report import Step
+    from hy3d_rocm.decode.report import Progress, Step
 
 _TERMINAL_SECONDS = 0.2  # between two states of a line
 

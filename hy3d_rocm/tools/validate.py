@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decode.black_box import plan_own_tiles
 from hy3d_rocm.decode.report import DecodeOptions
@@ -25,7 +24,7 @@ from hy3d_rocm.tools.runs import (
     run_once,
     strategies_for,
 )
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor

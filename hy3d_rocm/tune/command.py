@@ -67,7 +67,7 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    from hy3d_rocm.doctor.command import write_whole
+    from hy3d_rocm.files import write_whole
     from hy3d_rocm.tune.report import tune_dict, tune_text
 
     sys.stdout.write(tune_text(report, default))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend
-from hy3d_rocm.decode.memory.predict import MetaWeights, predict
+from hy3d_rocm.decode.graph import record
+from hy3d_rocm.decode.memory.dry_run import MetaWeights, predict
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decode.plain import PlainEngine
-from hy3d_rocm.decode.run import ProgramStep, Run
+from hy3d_rocm.decode.run import ProgramStep, Run, at_once
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
 class _Ghost(Run):
     """On shapes nothing has to leave."""
 
-    def _move(self, step: ProgramStep) -> None:
-        """STORE, DROP and LOAD."""
+    def _store(self, step: ProgramStep) -> None:
+        """And so nothing is dropped or comes back."""
+
+    _drop = _load = _store
 
 
 def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
@@ -57,7 +59,7 @@ def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
     found: Counter[ConvSpec] = Counter()
 
     def run() -> None:
-        backend = TorchBackend(MetaWeights(job.dtype, device))
+        backend = TorchBackend(MetaWeights(job.dtype))
         ghost = _Ghost(compiled.graph, backend, meta, job.dtype)
         seen: dict[Any, Counter[ConvSpec]] = {}
         for number, section in enumerate(program.sections):
@@ -93,16 +95,12 @@ def _of_section(
 def _of_whole(job: Job) -> list[Shape]:
     def run() -> Counter[ConvSpec]:
         z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
+        backend = TorchBackend(MetaWeights(job.dtype))
         with torch.no_grad(), Notes(job.device) as notes:
-            _decoded(job.family, PlainEngine(MetaWeights(job.dtype, torch.device("meta"))), z)
+            at_once(record(job.family), backend, z)
         specs: Counter[ConvSpec] = notes.specs
         return specs
 
     # protect() and autocast of the caller belong to its thread: here the shapes meet neither.
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-tune-shapes") as worker:
         return sorted_shapes(worker.submit(run).result())
-
-
-def _decoded(family: Any, engine: PlainEngine, z: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = family.decode(engine, z)
-    return made

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.bench.report import aligned
 from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
 from hy3d_rocm.conv.policy import TIER_NAMES
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
 from hy3d_rocm.tune.words import shape_line
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 _HEAD = ("tier", "ms", "peak", "verdict", "")
 _CURRENT = "current"

@@ -72,9 +72,9 @@ typedef struct hy3d_conv3d_fusion {
     /* The input's frames in place of x, batch 1 only: in_size[0] of them, up-sampled ones repeated
      * (upsample[0] is 1). */
     const hy3d_conv3d_frame *frames;
-    const float *scale, *shift; /* in_channels each: x * scale + shift (GroupNorm applied); both or
+    const float *scale, *shift;  /* in_channels each: x * scale + shift (GroupNorm applied); both or
                                    none */
-    hy3d_activation activation; /* after them */
+    hy3d_activation activation;  /* after them */
     const hy3d_tensor *residual; /* y's sizes and dtype, any strides: added to the result before it
                                     is rounded to y's type; may be y itself */
 } hy3d_conv3d_fusion;
@@ -162,8 +162,7 @@ HY3D_API hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const h
                                            const hy3d_tensor *y);
 /* The same with a fusion (NULL: none), scale, shift and activation in double too. */
 HY3D_API hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                                 const hy3d_tensor *weight,
-                                                 const hy3d_tensor *bias,
+                                                 const hy3d_tensor *weight, const hy3d_tensor *bias,
                                                  const hy3d_conv3d_fusion *fusion,
                                                  const hy3d_tensor *y);
 

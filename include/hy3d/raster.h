@@ -178,11 +178,13 @@ HY3D_API hy3d_status hy3d_vertex_normals(hy3d_context *context, int64_t vertices
  * corners' order from the border of what is coloured: of 500,000 faces, holes take 0.06 to 1.4
  * s, all but a small spot 20 s. Takes 60 bytes a face and 4 * channels + 10 a vertex.
  * HY3D_ERR_CANCELLED leaves texture and mask as they were. */
-HY3D_API hy3d_status hy3d_vertex_inpaint(
-    hy3d_context *context, const hy3d_vertex_inpaint_desc *desc, const float *positions,
-    const float *uv, const int32_t *triangles, const int32_t *uv_triangles,
-    const hy3d_cancel *cancel, hy3d_raster_problem *problem_out, float *texture, uint8_t *mask,
-    int64_t *filled_out);
+HY3D_API hy3d_status hy3d_vertex_inpaint(hy3d_context *context,
+                                         const hy3d_vertex_inpaint_desc *desc,
+                                         const float *positions, const float *uv,
+                                         const int32_t *triangles, const int32_t *uv_triangles,
+                                         const hy3d_cancel *cancel,
+                                         hy3d_raster_problem *problem_out, float *texture,
+                                         uint8_t *mask, int64_t *filled_out);
 
 HY3D_END_DECLS
 

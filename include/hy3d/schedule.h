@@ -15,8 +15,9 @@
  * slices are numbered within the section.
  *
  * Memory. On the device are: `kept_bytes` of the request; what a node keeps, from its first step in
- * the program on; each slice from the step that makes it, or its LOAD, until it is freed or its
- * DROP; during a step its workspace. A result that is written over a slice (HY3D_STEP_OVERWRITE)
+ * the program on; what the first step of a shape leaves, from that step on, of all shapes together
+ * at most `most_shape_bytes`; each slice from the step that makes it, or its LOAD, until it is freed
+ * or its DROP; during a step its workspace. A result that is written over a slice (HY3D_STEP_OVERWRITE)
  * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output
  * from its first EMIT on; each slice's copy from its STORE until the slice is freed. What a step
  * frees, it frees when it is over. Slices of keys never leave. A slice is stored once at most: it
@@ -151,8 +152,8 @@ typedef struct hy3d_candidate {
     int64_t tiles, tile[2];  /* TILES: how many, and rows and columns of the output that the largest
                                 decodes */
     int32_t is_exact;
-    int64_t resident_bytes;  /* the device holds so many bytes at most; -1: nothing leaves */
-    int32_t is_early;        /* what the next step reads comes back before the one before it */
+    int64_t resident_bytes; /* the device holds so many bytes at most; -1: nothing leaves */
+    int32_t is_early;       /* what the next step reads comes back before the one before it */
     /* Results of compiling it. status: HY3D_OK, or why there is none. */
     int32_t status;
     int32_t fits;
@@ -191,22 +192,36 @@ typedef struct hy3d_tile_sizes {
 #define HY3D_SCHEDULE_MAX_STEPS (1 << 20)
 #define HY3D_OWN_BYTES_ASKED (-2)
 
-/* What a step takes beside what it reads and makes. `step` is complete but for workspace_bytes;
- * source: the size of its source in its section. kept_bytes_out: what the node's first step makes
- * that stays until the end (converted or packed weights), the same whichever of its steps that is.
- * Asked once in a schedule for steps that differ in their place only, of sources of one size. */
+/* What a step takes beside what it reads and makes; zeroed before the question. */
+#define HY3D_SCHEDULE_MAX_SHAPES (1 << 16)
+typedef struct hy3d_step_memory {
+    int64_t workspace_bytes; /* while it runs */
+    int64_t kept_bytes;      /* what the node's first step makes that stays until the end (converted
+                                or packed weights), the same whichever of its steps that is */
+    int64_t shape_bytes;     /* what a program's first step of `shape` leaves until the end (code
+                                generated for it), the same for all steps of the shape */
+    int32_t shape;           /* where shape_bytes > 0: 0 .. HY3D_SCHEDULE_MAX_SHAPES - 1, the same
+                                for all steps, of whichever nodes, that leave this only once */
+} hy3d_step_memory;
+
+/* `step` is complete but for workspace_bytes; source: the size of its source in its section. Asked
+ * once in a schedule for steps of nodes that are `alike`, of sources of one size, that differ in
+ * their place only: in which frames they make and read, but not in how many, nor in whether the
+ * source's first and last are among them (ATTEND: the value's, too). */
 typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step,
                                                const hy3d_size *source, int32_t on_host,
-                                               int64_t *workspace_bytes_out,
-                                               int64_t *kept_bytes_out);
+                                               hy3d_step_memory *taken_out);
 
 typedef struct hy3d_schedule_request {
     hy3d_graph graph;
-    int64_t size[3];         /* of the input, (T, H, W) */
-    int64_t element_bytes;   /* of every value on the device */
-    int64_t input_bytes;     /* of an element of the input on the device; 0: read where it lies */
-    int64_t result_bytes;    /* on the host throughout: the result, where it stays in memory */
-    int64_t kept_bytes;      /* on the device throughout */
+    const int32_t *alike;  /* of each node the first one of which `workspace` says the same; NULL:
+                                itself */
+    int64_t size[3];       /* of the input, (T, H, W) */
+    int64_t element_bytes; /* of every value on the device */
+    int64_t input_bytes;   /* of an element of the input on the device; 0: read where it lies */
+    int64_t result_bytes;  /* on the host throughout: the result, where it stays in memory */
+    int64_t kept_bytes;    /* on the device throughout */
+    int64_t most_shape_bytes;           /* what shapes leave is at most so much; 0: no limit */
     int64_t device_budget, host_budget; /* 0: no limit */
     int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and */
     int32_t margin_permille; /* a margin do: margin_bytes or so many thousandths, the larger one */
@@ -219,18 +234,18 @@ typedef struct hy3d_schedule_request {
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
-    double copy_bytes_per_second; /* > 0 */
+    double copy_bytes_per_second;                   /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
-    int32_t only_level;      /* of tiles: 0: any; else this one less 1, of the first halo */
+    int32_t only_level; /* of tiles: 0: any; else this one less 1, of the first halo */
     int32_t statistic_passes;
-    int64_t own_bytes;       /* WHOLE: at the peak on the device (is_host: of all memory, result
+    int64_t own_bytes;   /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
                                 fits; HY3D_OWN_BYTES_ASKED: `workspace` says it of the one step of
                                 WHOLE (OPAQUE, of node OUTPUT), once, and is only asked where that
                                 decides; HY3D_ERR_UNSUPPORTED of it: WHOLE is not offered. Less than
                                 a frame that a convolution reads and one that it makes, or than all
                                 of the output, counts as those. */
-    int32_t rank, ranks;     /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
+    int32_t rank, ranks; /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
     hy3d_workspace_function workspace;
     void *user;
@@ -241,7 +256,7 @@ typedef enum hy3d_reason {
     HY3D_REASON_OUT_OF_HOST_MEMORY = 1, /* of the host */
     HY3D_REASON_NO_KERNEL = 2,          /* a layer that no tier can compute */
     HY3D_REASON_NOT_FINITE = 3,
-    HY3D_REASON_REFUSED = 4,            /* a tier was refused: the next one takes the step */
+    HY3D_REASON_REFUSED = 4, /* a tier was refused: the next one takes the step */
     HY3D_REASON_CANCELLED = 5,
 } hy3d_reason;
 
@@ -293,6 +308,14 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
+/* The frame of the input where a chunk of the program that is carried out begins from which on the
+ * input gives the output's frames from `wanted` on with the same bits; 0: its beginning, as of every
+ * program where a norm or an attention sees the whole video, and where there is none. What goes on
+ * from chunk to chunk, the last frames of every layer's input, need not be kept for that: all that a
+ * wanted frame depends on is computed again. It follows from the layers, and so is an upper bound,
+ * by a frame or so. Chunks begin where they would have begun, so each convolution gets the same
+ * frames in the same shapes. */
+HY3D_API int64_t hy3d_schedule_start(const hy3d_schedule *schedule, int64_t wanted);
 /* How often a step is tried in all that runs out of memory; that of WHOLE, the whole decode, once:
  * what comes next takes less. */
 #define HY3D_STEP_ATTEMPTS 3

@@ -34,6 +34,11 @@ HY3D_BEGIN_DECLS
 HY3D_API size_t hy3d_dtype_bytes(hy3d_dtype dtype);
 /* "f32", "f64", "f16", "bf16"; "unknown" for an unknown value. */
 HY3D_API const char *hy3d_dtype_name(hy3d_dtype dtype);
+/* The bytes that the elements lie in, relative to data: from *low_out (0 or negative) to just
+ * before *high_out; both 0 where a size is 0. data is not looked at. HY3D_ERR_OVERFLOW: more than
+ * 2^63 of them. HY3D_ERR_INVALID_ARGUMENT (also: a negative size, an unknown dtype). */
+HY3D_API hy3d_status hy3d_tensor_range(const hy3d_tensor *tensor, int64_t *low_out,
+                                       int64_t *high_out);
 
 HY3D_END_DECLS
 

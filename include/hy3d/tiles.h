@@ -58,16 +58,16 @@ typedef struct hy3d_tiles_desc {
 
 typedef struct hy3d_tiles_plan {
     hy3d_tiles_desc desc;
-    int64_t out[3];        /* size of the whole output */
-    int64_t tile[3];       /* longest core: latents a grain owns, without overlap and halo */
-    int64_t count[3];      /* grains along each axis */
-    int64_t extent[3];     /* most latents that a grain decodes, overlap and halo included */
-    int64_t grains;        /* product of count */
-    int64_t grain_bytes;   /* cost of the largest grain */
-    int64_t peak_bytes;    /* resident + in_flight * grain_bytes */
+    int64_t out[3];      /* size of the whole output */
+    int64_t tile[3];     /* longest core: latents a grain owns, without overlap and halo */
+    int64_t count[3];    /* grains along each axis */
+    int64_t extent[3];   /* most latents that a grain decodes, overlap and halo included */
+    int64_t grains;      /* product of count */
+    int64_t grain_bytes; /* cost of the largest grain */
+    int64_t peak_bytes;  /* resident + in_flight * grain_bytes */
     int64_t smallest_budget_bytes; /* resident + one grain of the finest level */
-    int32_t level, levels; /* chosen level, and how many there are */
-    int32_t in_flight;     /* as many as fit, at most max_in_flight and grains */
+    int32_t level, levels;         /* chosen level, and how many there are */
+    int32_t in_flight;             /* as many as fit, at most max_in_flight and grains */
     /* Output voxels that all grains decode, what is done twice included: the work of a level. Exact
      * below 2^53. */
     double decoded_voxels;
@@ -90,20 +90,19 @@ HY3D_BEGIN_DECLS
  * decode or the cost of the level wanted does not fit in 63 bits.
  * HY3D_ERR_BUDGET_TOO_SMALL: *smallest_budget_out (if not NULL, written on this status only) names
  * the smallest budget that would do, for any level or for the one given: exactly this one does. */
-HY3D_API hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc,
-                                        int64_t *smallest_budget_out, hy3d_tiles_plan *plan_out);
+HY3D_API hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc, int64_t *smallest_budget_out,
+                                     hy3d_tiles_plan *plan_out);
 /* Grain `index`, 0 <= index < plan->grains, time outermost, then H, then W. The plan may have been
  * filled in by hand: what does not fit together is HY3D_ERR_INVALID_ARGUMENT. It reads desc, out,
  * count and grains. */
 HY3D_API hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index,
-                                            hy3d_tile *grain_out);
+                                   hy3d_tile *grain_out);
 /* The blend window of a grain along one axis: out_stop - out_start weights, multiples of 1/256
  * from 0 to 1. Windows of neighbours sum to exactly 1 in float at every position, and so do the
  * products of the three axes' windows over all grains. HY3D_ERR_INVALID_ARGUMENT for an axis
  * other than 0, 1, 2, an empty range, or ramps that do not fit into it. HY3D_ERR_OVERFLOW for more
  * than 2^53 - 1 output units. */
-HY3D_API hy3d_status hy3d_tile_window(const hy3d_tile *grain, int axis,
-                                          float *window_out);
+HY3D_API hy3d_status hy3d_tile_window(const hy3d_tile *grain, int axis, float *window_out);
 
 HY3D_END_DECLS
 

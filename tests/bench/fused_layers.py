@@ -158,7 +158,7 @@ class Bench:
 
     def calls(self) -> Iterator[tuple[Any, tuple[int, int]]]:
         """Pieces and frames of each slice of the result."""
-        from hy3d_rocm.decode import layers
+        from hy3d_rocm.decode import geometry, layers
 
         starts, n = [], 0
         for piece in self.source:
@@ -166,9 +166,9 @@ class Bench:
             n += piece.shape[2]
         total = self.shape.size[0]
         for a, b in self.slices(self.shape.outputs, self.shape.out):
-            low, top = layers.read_frames(self.layer, (a, b), self.shape.kernel)
-            first = layers.source_frame(self.layer, max(low, 0))
-            last = layers.source_frame(self.layer, max(top - 1, 0))
+            low, top = geometry.read_frames(self.layer, (a, b), self.shape.kernel)
+            first = geometry.source_frame(self.layer, max(low, 0))
+            last = geometry.source_frame(self.layer, max(top - 1, 0))
             held = [k for k, piece in enumerate(self.source)
                     if starts[k] <= last and starts[k] + piece.shape[2] > first]  # fmt: skip
             tensors = tuple(self.source[k] for k in held)

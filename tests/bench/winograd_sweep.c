@@ -6,7 +6,7 @@
  * chose these blocks, the model's terms over all grains, bytes of a block, nanoseconds, and
  * nanoseconds that 64 operations (a cycle of two AVX-512 multiply-adds) took at the peak of that
  * moment. */
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,13 +140,13 @@ static void time_kind(const layer *l, hy3d_conv3d_format format, bool is_prepare
                     HY3D_OK,
                 "no weights");
     }
-    plan->strategy = HY3D__CONV_WINOGRAD;
+    plan->strategy = &hy3d__conv_winograd_strategy;
     plan->prepared = weights;
     for (int i = 0; i <= count; i++) {
         hy3d__winograd_blocks blocks;
         hy3d__winograd_elems elems;
         if (i == 0) {
-            (void)hy3d__winograd_best_blocks(&sizes, &limits, &blocks);
+            (void)hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
         }
         int tries = 0;
         do {

@@ -47,7 +47,7 @@ static const char *const configs[][2] = {
 
 START_TEST(test_as_many_callers_are_let_in_as_the_build_has_buffers_for)
 {
-    hy3d_context *const context = context_of(TEST_TOLD, configs[_i][0]);
+    hy3d_context *const context = context_of(TEST_OWN, configs[_i][0]);
     if (context != NULL) {
         const char *text = NULL;
         ck_assert_ok(hy3d_context_blas_info(context, &text));
@@ -57,20 +57,71 @@ START_TEST(test_as_many_callers_are_let_in_as_the_build_has_buffers_for)
 }
 END_TEST
 
-START_TEST(test_another_blas_is_used_and_called_by_its_file)
+/* 2 x 2 by 2 x 2 through the context's library, which the caller has opened too: the threads that
+ * it was allowed. */
+static int multiply(hy3d_context *context, void *library)
 {
-    hy3d_context *const context = context_of(TEST_SILENT, "");
+    const float a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8}, wanted[] = {19, 22, 43, 50};
+    float c[4] = {0}; /* a library that MemorySanitizer does not see writes it */
+    const hy3d__gemm_args args = {
+        .m = 2, .n = 2, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 2, .c = c, .ldc = 2};
+    hy3d__sgemm(context, &args);
+    ck_assert_mem_eq(c, wanted, sizeof wanted);
+    return *(const int *)hy3d__library_symbol(library, "test_blas_allowed");
+}
+
+static const struct sharing {
+    const char *library, *says;
+    int allowed;
+} sharings[] = {
+    {TEST_OWN, "at most 7 callers", 1},
+    {TEST_TOLD, "at most 1 callers, from " TEST_TOLD "; its 4 threads are left as they are", 4},
+    {TEST_SILENT, "not an OpenBLAS: " TEST_SILENT "; one caller at a time, by its own threads", 4},
+    {TEST_LOCAL, "not an OpenBLAS: " TEST_LOCAL, 1},
+};
+
+/* The threads of a library that others may use are theirs to set: a caller's own number is set for
+ * the call and as before after it, one for everybody never. */
+START_TEST(test_the_threads_of_a_shared_library_stay_as_they_are)
+{
+    const struct sharing *const self = &sharings[_i];
+    hy3d_context *const context = context_of(self->library, "OpenBLAS 0.3 MAX_THREADS=8");
     if (context != NULL) {
+        char reason[320];
         const char *text = NULL;
+        void *const library = hy3d__library_open(self->library, reason, sizeof reason);
+        ck_assert_msg(library != NULL, "%s", reason);
         ck_assert_ok(hy3d_context_blas_info(context, &text));
-        ck_assert_str_eq(text, "not an OpenBLAS: " TEST_SILENT);
-        const float a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8}, wanted[] = {19, 22, 43, 50};
-        float c[4] = {0}; /* a library that MemorySanitizer does not see writes it */
-        const hy3d__gemm_args args = {
-            .m = 2, .n = 2, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 2, .c = c, .ldc = 2};
-        hy3d__sgemm(context, &args);
-        ck_assert_mem_eq(c, wanted, sizeof wanted);
+        ck_assert_msg(strstr(text, self->says) != NULL, "%s", text);
+        ck_assert_int_eq(multiply(context, library), self->allowed);
+        int (*set_local)(int) = NULL;
+        void *const address = hy3d__library_symbol(library, "MKL_Set_Num_Threads_Local");
+        memcpy(&set_local, &address, sizeof set_local);
+        ck_assert_int_eq(set_local != NULL ? set_local(0) : 0, 0);
         hy3d_context_destroy(context);
+        hy3d__library_close(library);
+    }
+}
+END_TEST
+
+/* One that has one thread already, as OPENBLAS_NUM_THREADS=1 makes it, is called by many. */
+START_TEST(test_a_shared_library_of_one_thread_takes_many_callers)
+{
+    hy3d_context *const context = context_of(TEST_TOLD, "OpenBLAS 0.3 MAX_THREADS=8");
+    if (context != NULL) {
+        char reason[320];
+        const char *text = NULL;
+        void *const library = hy3d__library_open(TEST_TOLD, reason, sizeof reason);
+        ck_assert_msg(library != NULL, "%s", reason);
+        void (*set_threads)(int) = NULL;
+        void *const address = hy3d__library_symbol(library, "openblas_set_num_threads");
+        memcpy(&set_threads, &address, sizeof set_threads);
+        set_threads(1);
+        ck_assert_ok(hy3d_context_blas_info(context, &text));
+        ck_assert_msg(strstr(text, "at most 7 callers") != NULL, "%s", text);
+        set_threads(4);
+        hy3d_context_destroy(context);
+        hy3d__library_close(library);
     }
 }
 END_TEST
@@ -81,6 +132,8 @@ TCase *hy3d_blas_libraries_case(void)
     tcase_add_test(tests, test_a_build_with_wide_integers_is_refused_by_name);
     tcase_add_loop_test(tests, test_as_many_callers_are_let_in_as_the_build_has_buffers_for, 0,
                         COUNT_OF(configs));
-    tcase_add_test(tests, test_another_blas_is_used_and_called_by_its_file);
+    tcase_add_loop_test(tests, test_the_threads_of_a_shared_library_stay_as_they_are, 0,
+                        COUNT_OF(sharings));
+    tcase_add_test(tests, test_a_shared_library_of_one_thread_takes_many_callers);
     return tests;
 }

@@ -293,23 +293,22 @@ static void add_block(builder *b)
 /* Bytes of what takes memory: some hundreds to some ten thousands in these graphs. For some salts a
  * smaller picture may take more. */
 static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size *source,
-                             int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
+                             int32_t on_host, hy3d_step_memory *taken)
 {
     graphs_case *const made = user;
     uint64_t state = made->salt ^ (uint64_t)step->node * 0x9e37U;
     const bool computes = step->op >= HY3D_STEP_CONV && step->op <= HY3D_STEP_OPAQUE &&
                           step->op != HY3D_STEP_TRIM;
-    *workspace_out = *kept_out = 0;
     if (step->op == HY3D_STEP_OPAQUE && step->node == made->request.graph.count - 1) { /* WHOLE */
         made->own_asked++;
-        *workspace_out = made->own_told;
+        taken->workspace_bytes = made->own_told;
         return made->own_told < 0 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
     }
     if (made->salt == 0 || step->op >= HY3D_STEP_EMIT) {
         return HY3D_OK;
     }
     const bool enters = step->op == HY3D_STEP_ENTER || step->node == 0;
-    *kept_out = enters ? 0 : (int64_t)(step_of(&state) % 300);
+    taken->kept_bytes = enters ? 0 : (int64_t)(step_of(&state) % 300);
     state ^= (uint64_t)step->op << 32;
     if (!computes) {
         return HY3D_OK;
@@ -321,7 +320,14 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
     if (made->salt % 3 == 0) {
         state += (uint64_t)source->rows * 1009 + (uint64_t)source->columns * 9176;
     }
-    *workspace_out = (int64_t)(step_of(&state) % 2000);
+    taken->workspace_bytes = (int64_t)(step_of(&state) % 2000);
+    if (made->salt % 4 != 0) { /* few or many shapes, of the node or of several */
+        state ^= made->salt % 5 == 0 ? (uint64_t)source->rows * 31 + (uint64_t)source->columns : 0;
+        taken->shape = (int32_t)(step_of(&state) % (made->salt % 7 == 0 ? 7 : 3000));
+        state = made->salt + (uint64_t)taken->shape;
+        taken->shape_bytes = (int64_t)(step_of(&state) % 500);
+        taken->shape += made->salt % 2 == 0 ? HY3D_SCHEDULE_MAX_SHAPES - 3000 : 0;
+    }
     return HY3D_OK;
 }
 
@@ -403,6 +409,7 @@ static void random_request(builder *b)
     request->own_bytes = once_in(b, 2) ? draw(b, 0, 40000) : -1;
     request->ranks = draw(b, 0, 1);
     b->out->salt = once_in(b, 4) ? 0 : (uint64_t)draw(b, 1, 1 << 30);
+    request->most_shape_bytes = b->out->salt % 3 == 1 ? (int64_t)(b->out->salt % 4001) : 0;
     /* Fields that come later are drawn here: the inputs that the fuzzer kept mean what they did. */
 }
 

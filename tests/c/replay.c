@@ -67,28 +67,39 @@ static void mix_step(uint64_t *hash, const hy3d_step *step)
     }
 }
 
-/* What the workspace function says of the step, and what its node keeps. */
+static int64_t within(int64_t bytes, int64_t limit)
+{
+    return limit == 0 || bytes < limit ? bytes : limit;
+}
+
+/* What the workspace function says of the step, what its node keeps and what its shape leaves. */
 static bool take_workspace(replay_walk *walk, const hy3d_step *step)
 {
     hy3d_step bare = *step;
     const int32_t source = replay_node_at(walk, step->node)->source;
-    int64_t workspace = 0, kept = 0;
+    hy3d_step_memory taken = {.workspace_bytes = 0};
     bare.workspace_bytes = 0;
     if (source >= walk->entry && source >= 0) {
         const hy3d_status status = walk->request->workspace(
             walk->request->user, &bare, &walk->values.of[source].size,
-            walk->program->candidate.on_host, &workspace, &kept);
+            walk->program->candidate.on_host, &taken);
         if (status != HY3D_OK) {
             return replay_object(walk, "workspace: %s", hy3d_status_name(status));
         }
     }
     if (!walk->kept[step->node]) {
         walk->kept[step->node] = true;
-        walk->device += kept;
+        walk->device += taken.kept_bytes;
     }
-    return step->workspace_bytes == workspace ||
+    if (taken.shape_bytes > 0 && !walk->shapes[taken.shape]) {
+        const int64_t counted = within(walk->left, walk->request->most_shape_bytes);
+        walk->shapes[taken.shape] = true;
+        walk->left += taken.shape_bytes;
+        walk->device += within(walk->left, walk->request->most_shape_bytes) - counted;
+    }
+    return step->workspace_bytes == taken.workspace_bytes ||
            replay_object(walk, "workspace of %lld bytes, not %lld", (ll)step->workspace_bytes,
-                         (ll)workspace);
+                         (ll)taken.workspace_bytes);
 }
 
 static void note_peak(replay_walk *walk, int64_t workspace)
@@ -447,15 +458,15 @@ int64_t replay_least_own_bytes(const hy3d_schedule_request *r)
 static int64_t own_bytes(const hy3d_schedule_request *r, const hy3d_step *step)
 {
     const hy3d_size input = {r->graph.nodes[0].channels, r->size[0], r->size[1], r->size[2]};
-    int64_t bytes = r->own_bytes, kept = 0;
-    if (bytes != HY3D_OWN_BYTES_ASKED) {
-        return bytes < 0 ? 0 : bytes;
+    hy3d_step_memory taken = {.workspace_bytes = 0};
+    if (r->own_bytes != HY3D_OWN_BYTES_ASKED) {
+        return r->own_bytes < 0 ? 0 : r->own_bytes;
     }
-    if (r->workspace(r->user, step, &input, 0, &bytes, &kept) != HY3D_OK) {
+    if (r->workspace(r->user, step, &input, 0, &taken) != HY3D_OK) {
         return -1;
     }
     const int64_t least = replay_least_own_bytes(r);
-    return bytes < least ? least : bytes;
+    return taken.workspace_bytes < least ? least : taken.workspace_bytes;
 }
 
 /* The VAE's own code: one step that makes the output, with the memory that the request says. */
@@ -500,6 +511,7 @@ replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_prog
                                 .shapes = 0xcbf29ce484222325U};
     walk.kept = replay_room(nodes, sizeof *walk.kept);
     walk.known = replay_room(nodes, sizeof *walk.known);
+    walk.shapes = replay_room(HY3D_SCHEDULE_MAX_SHAPES, sizeof *walk.shapes);
     return walk;
 }
 
@@ -507,6 +519,7 @@ void replay_walk_free(replay_walk *walk)
 {
     free(walk->kept);
     free(walk->known);
+    free(walk->shapes);
 }
 
 bool replay_program(const hy3d_schedule_request *request, const hy3d_program *program,

@@ -48,6 +48,8 @@ typedef struct replay_walk {
     int32_t at;    /* the step, within the section */
     /* Of the whole program. */
     bool *kept, *known; /* by node: its kept bytes are counted; statistics are there */
+    bool *shapes;       /* by number: what its first step leaves is counted */
+    int64_t left;       /* by all of them, were there no limit */
     int64_t device, host, slices_bytes;
     bool has_prefix;
     /* Of several ranks; else NULL and 0. */

@@ -1,5 +1,5 @@
 /* Where a graph may be cut, and how far a cut is felt: by pictures cut in two and looked at row by
- * row. */
+ * row. Where a decode goes on: by what each frame reads. */
 #include "schedule_support.h"
 
 #include <stdlib.h>
@@ -213,11 +213,76 @@ START_TEST(test_a_cut_is_behind_the_last_attention_and_felt_no_farther_than_said
 }
 END_TEST
 
+/* The first frame of the input that frame `frame` of a value, far from the video's end, depends on.
+ */
+static int64_t earliest(const hy3d_graph *graph, int32_t index, int64_t frame)
+{
+    const hy3d_node *const node = &graph->nodes[index];
+    int64_t read = frame;
+    if (index == 0) {
+        return frame;
+    }
+    if (node->op == HY3D_OP_CONV && frame >= node->skip_first) {
+        const int64_t first = node->shuffle_first != 0 ? node->shuffle_first : node->shuffle[0];
+        const int64_t made = frame - node->skip_first + node->drop;
+        const int64_t own = made < first ? 0 : 1 + (made - first) / node->shuffle[0];
+        const int64_t up = own * node->stride[0] - node->before[0];
+        const int64_t at = up <= 0               ? 0
+                           : node->keep_first != 0 ? 1 + (up - 1) / node->up[0]
+                                                 : up / node->up[0];
+        read = node->skip_first - node->reread + at;
+    } else if (node->op == HY3D_OP_MAP && node->frames_rest > 0) {
+        read = frame < node->frames_first
+                   ? 0
+                   : 1 + (frame - node->frames_first) / node->frames_rest;
+    }
+    const int64_t found = earliest(graph, node->source, read);
+    const int64_t other = node->other < 0 ? found : earliest(graph, node->other, frame);
+    return other < found ? other : found;
+}
+
+/* Some frames before it, and none that is the first of its video. */
+START_TEST(test_a_decode_that_goes_on_begins_before_all_that_a_frame_depends_on)
+{
+    static const graphs_known which[] = {GRAPHS_WAN, GRAPHS_LTX};
+    const int64_t slack = _i / 2 == 0 ? 4 : 16; /* how far LTX looks ahead counts as back, too */
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made;
+    hy3d_schedule *schedule = NULL;
+    graphs_make_known(which[_i / 2], 4, &made);
+    graphs_request(&made, 5, 8, 8);
+    made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
+    made.request.device.chunks[0] = 1 + 2 * (_i % 2);
+    ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+    const int64_t chunk = hy3d_schedule_program(schedule)->candidate.chunk;
+    ck_assert_int_eq(chunk, made.request.device.chunks[0]);
+    ck_assert_int_eq(hy3d_schedule_start(schedule, 0), 0);
+    for (int64_t wanted = 1; wanted < 400; wanted++) {
+        const int64_t start = hy3d_schedule_start(schedule, wanted);
+        const int64_t least = earliest(&made.request.graph, made.request.graph.count - 1, wanted);
+        ck_assert_int_eq(start % chunk, 0);
+        ck_assert_msg(start == 0 || start < least, "frame %d depends on %d, not %d", (int)wanted,
+                      (int)least, (int)start);
+        ck_assert_int_ge(start, least - slack - chunk);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    graphs_make_known(GRAPHS_HUNYUAN, 4, &made);
+    graphs_request(&made, 5, 8, 8);
+    made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
+    ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+    ck_assert_int_eq(hy3d_schedule_start(schedule, 400), 0);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_schedule_cut_cases(void)
 {
     TCase *const tests = tcase_create("cut");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(
         tests, test_a_cut_is_behind_the_last_attention_and_felt_no_farther_than_said, 1, 3);
+    tcase_add_loop_test(
+        tests, test_a_decode_that_goes_on_begins_before_all_that_a_frame_depends_on, 0, 4);
     return tests;
 }

@@ -268,6 +268,7 @@ typedef struct request_fault {
 static const request_fault request_faults[] = {
     REQUEST(element_bytes, 0), REQUEST(element_bytes, -1), REQUEST(input_bytes, -1),
     REQUEST(result_bytes, -1), REQUEST(kept_bytes, -1), REQUEST(device_budget, -1),
+    REQUEST(most_shape_bytes, -1),
     REQUEST(host_budget, -1), REQUEST(margin_bytes, -1), REQUEST(margin_permille, -1),
     REQUEST(strategies, 0),
     REQUEST(strategies, 16), REQUEST(statistic_passes, -1), REQUEST(own_bytes, -3),
@@ -323,6 +324,21 @@ static hy3d_status compile_status(hy3d_context *context, const graphs_case *made
     return status;
 }
 
+START_TEST(test_nodes_are_alike_the_first_of_their_kind)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    static const int32_t wrong[][8] = {{0, 2, 2}, {0, -1, 2}, {0, 1, 2, 3, 4, 5, 6, 8},
+                                       {0, 0, 1}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        graphs_case made;
+        small_graph(&made);
+        made.request.alike = wrong[i];
+        ck_assert_status(compile_status(context, &made), HY3D_ERR_INVALID_ARGUMENT);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_what_no_strategy_can_run_is_unsupported)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -353,12 +369,12 @@ START_TEST(test_errors_of_graph_and_workspace_come_through)
 END_TEST
 
 static hy3d_status no_workspace(void *user, const hy3d_step *step, const hy3d_size *source,
-                                int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
+                                int32_t on_host, hy3d_step_memory *taken)
 {
     (void)user;
     (void)source;
     (void)on_host;
-    *workspace_out = *kept_out = 0;
+    (void)taken;
     return step->op == HY3D_STEP_CONV ? HY3D_ERR_THREAD : HY3D_OK;
 }
 
@@ -384,6 +400,7 @@ TCase *hy3d_schedule_refusal_cases(void)
     tcase_add_test(tests, test_graphs_that_are_none_are_refused);
     tcase_add_test(tests, test_sizes_beyond_63_bits_are_refused);
     tcase_add_test(tests, test_a_wrong_field_of_a_request_is_refused);
+    tcase_add_test(tests, test_nodes_are_alike_the_first_of_their_kind);
     tcase_add_test(tests, test_what_no_strategy_can_run_is_unsupported);
     tcase_add_test(tests, test_errors_of_graph_and_workspace_come_through);
     tcase_add_test(tests, test_what_the_workspace_function_returns_is_returned);

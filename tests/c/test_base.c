@@ -48,6 +48,45 @@ START_TEST(test_dtypes_have_the_sizes_of_their_formats)
 }
 END_TEST
 
+START_TEST(test_the_range_of_a_tensor_is_from_its_lowest_byte_to_behind_its_highest)
+{
+    hy3d_tensor t = {.dtype = HY3D_F32, .size = {1, 3, 2, 1, 5}, .stride = {9, -20, 10, 7, 2}};
+    int64_t low = 77, high = 77;
+    ck_assert_ok(hy3d_tensor_range(&t, &low, &high));
+    ck_assert(low == -4 * 40 && high == 4 * (10 + 8 + 1));
+    t.size[2] = 0;
+    t.stride[4] = INT64_MAX;
+    ck_assert_ok(hy3d_tensor_range(&t, &low, &high));
+    ck_assert(low == 0 && high == 0);
+}
+END_TEST
+
+START_TEST(test_a_range_beyond_63_bits_or_of_no_tensor_is_refused)
+{
+    const int64_t most = INT64_MAX / 8;
+    int64_t low = 77, high = 77;
+    hy3d_tensor t = {.dtype = HY3D_F64, .size = {2, 1, 1, 1, 1}, .stride = {most, 1, 1, 1, 1}};
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_OVERFLOW); /* its last element */
+    t.stride[0]++;
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_OVERFLOW); /* in bytes */
+    t.stride[0] = INT64_MIN;
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_OVERFLOW);
+    t.size[1] = 2;
+    t.stride[0] = most / 2 + 2;
+    t.stride[1] = -most / 2 - 2;
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_OVERFLOW); /* from end to end */
+    t.size[2] = -1;
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_INVALID_ARGUMENT);
+    t = (hy3d_tensor){.dtype = (hy3d_dtype)77};
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, &high), HY3D_ERR_INVALID_ARGUMENT);
+    t.dtype = HY3D_F32;
+    ck_assert_int_eq(hy3d_tensor_range(NULL, &low, &high), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(hy3d_tensor_range(&t, NULL, &high), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(hy3d_tensor_range(&t, &low, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert(low == 77 && high == 77);
+}
+END_TEST
+
 START_TEST(test_checked_arithmetic_notices_every_overflow)
 {
     int64_t i = 7;
@@ -289,6 +328,9 @@ Suite *hy3d_base_suite(void)
     tcase_add_test(tests, test_every_status_has_its_own_name_and_text);
     tcase_add_test(tests, test_unknown_values_have_names_too);
     tcase_add_test(tests, test_dtypes_have_the_sizes_of_their_formats);
+    tcase_add_test(tests,
+                   test_the_range_of_a_tensor_is_from_its_lowest_byte_to_behind_its_highest);
+    tcase_add_test(tests, test_a_range_beyond_63_bits_or_of_no_tensor_is_refused);
     tcase_add_test(tests, test_checked_arithmetic_notices_every_overflow);
 #if defined(__x86_64__) || defined(__i386__)
     tcase_add_test(tests, test_detected_level_is_the_one_the_compiler_sees);

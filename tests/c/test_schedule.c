@@ -366,11 +366,11 @@ typedef struct counted {
 } counted;
 
 static hy3d_status count_question(void *user, const hy3d_step *step, const hy3d_size *source,
-                                  int32_t on_host, int64_t *workspace_out, int64_t *kept_out)
+                                  int32_t on_host, hy3d_step_memory *taken)
 {
     counted *const state = user;
     state->questions += !on_host;
-    return state->inside(state->made, step, source, on_host, workspace_out, kept_out);
+    return state->inside(state->made, step, source, on_host, taken);
 }
 
 /* Questions of the device that a compile under this budget asks, and what it takes. */
@@ -391,6 +391,50 @@ static int64_t questions_of(hy3d_context *context, int64_t budget, int32_t only_
     hy3d_schedule_destroy(context, schedule);
     return state.questions;
 }
+
+/* Says the same of nodes that are alike: `user` counts the questions. */
+static hy3d_status by_size(void *user, const hy3d_step *step, const hy3d_size *source,
+                           int32_t on_host, hy3d_step_memory *taken)
+{
+    ++*(int64_t *)user;
+    taken->workspace_bytes = (1 + step->op + on_host) * (step->reads[1] - step->reads[0]) *
+                             source->rows * (source->columns + (step->reads[0] == 0));
+    taken->kept_bytes = 64;
+    taken->shape_bytes = 16;
+    taken->shape = step->op;
+    return HY3D_OK;
+}
+
+START_TEST(test_nodes_that_are_alike_share_their_answers)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    const int32_t alike[64] = {0};
+    int64_t questions[2] = {0, 0};
+    hy3d_schedule *schedules[2];
+    for (int i = 0; i < 2; i++) {
+        graphs_case made = tiled_case();
+        made.request.graph.nodes = made.nodes;
+        made.request.workspace = by_size;
+        made.request.user = &questions[i];
+        made.request.compiles_all = 1;
+        made.request.alike = i == 0 ? NULL : alike;
+        ck_assert_int_le(made.request.graph.count, 64);
+        ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedules[i]));
+    }
+    const hy3d_candidate *found[2];
+    const int32_t count = hy3d_schedule_candidates(schedules[0], &found[0]);
+    ck_assert_int_eq(hy3d_schedule_candidates(schedules[1], &found[1]), count);
+    for (int32_t i = 0; i < count; i++) {
+        ck_assert_int_eq(found[0][i].device_bytes, found[1][i].device_bytes);
+        ck_assert_int_eq(found[0][i].host_bytes, found[1][i].host_bytes);
+        ck_assert_int_eq(found[0][i].steps, found[1][i].steps);
+    }
+    ck_assert_int_lt(questions[1], questions[0]);
+    hy3d_schedule_destroy(context, schedules[0]);
+    hy3d_schedule_destroy(context, schedules[1]);
+    hy3d_context_destroy(context);
+}
+END_TEST
 
 static int64_t smallest_of_tiles(hy3d_context *context)
 {
@@ -573,6 +617,7 @@ Suite *hy3d_schedule_suite(void)
         2);
     tcase_add_test(
         tests, test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host);
+    tcase_add_test(tests, test_nodes_that_are_alike_share_their_answers);
     tcase_add_test(tests, test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question);
     tcase_add_test(tests, test_the_bytes_of_own_code_are_asked_for_where_they_decide);
     tcase_add_test(tests, test_margins_are_thousandths_to_the_byte);

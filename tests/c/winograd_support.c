@@ -97,17 +97,6 @@ bool winograd_can(hy3d_conv3d_format format, const hy3d_conv3d_desc *desc)
     return hy3d__winograd_kind_of(format, &kind) && (kind.moments == 1 || desc->kernel[0] == 3);
 }
 
-static void set_sizes(hy3d_conv3d_plan *plan)
-{
-    const hy3d_conv3d_desc *const desc = &plan->desc;
-    plan->m = desc->out_channels;
-    plan->c = desc->in_channels;
-    plan->taps = desc->kernel[0] * desc->kernel[1] * desc->kernel[2];
-    plan->k = plan->c * plan->taps;
-    plan->compute_bytes = sizeof(float);
-    plan->strategy = HY3D__CONV_WINOGRAD;
-}
-
 hy3d_status winograd_plan(hy3d_context *context, hy3d_conv3d_format format,
                           const conv_problem *problem, const hy3d_conv3d_weights *prepared,
                           hy3d_conv3d_plan **plan_out)
@@ -125,14 +114,11 @@ hy3d_status winograd_plan(hy3d_context *context, hy3d_conv3d_format format,
         return status;
     }
     hy3d_conv3d_plan *const plan = memory;
-    *plan = (hy3d_conv3d_plan){.context = context,
-                               .kernels =
-                                   hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
-                               .prepared = prepared,
-                               .desc = *desc,
-                               .filter = problem->weight.tensor};
-    ck_assert_ok(hy3d__conv_check_desc(desc, plan->out));
-    set_sizes(plan);
+    ck_assert_ok(hy3d__conv_begin(desc, hy3d_context_cpu_level(context), plan));
+    plan->context = context;
+    plan->prepared = prepared;
+    plan->filter = problem->weight.tensor;
+    plan->strategy = &hy3d__conv_winograd_strategy;
     hy3d__winograd_plan(plan, kind, threads);
     const size_t limit = desc->workspace_limit_bytes;
     plan->slot_bytes = plan->input_bytes;

@@ -4,7 +4,7 @@
 
 #include "conv3d_fusion_support.h"
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 enum { WINOGRAD_FORMATS = 4 }; /* formats 1 to 4 */
 

@@ -34,11 +34,11 @@ from decode_doubles import (
     unsplit,
     unsplit_moments,
 )
+from plain_engine import PlainEngine
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode import decode_with_report, encode_with_report
 from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.plain import PlainEngine
 from hy3d_rocm.decode.report import DecodeOptions
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}

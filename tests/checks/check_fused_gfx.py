@@ -191,7 +191,7 @@ def subset() -> Iterator[tuple[str, FusedVariant]]:
     """For `make test`: the heaviest store of the first tile of some architectures."""
     for arch, dtype in (("gfx942", "f16"), ("gfx1030", "f16"), ("gfx1100", "bf16"),
                         ("gfx1151", "f32"), ("gfx1201", "bf16")):  # fmt: skip
-        tile = work.offered(arch, dtype)[0]
+        tile = configs.offered(arch, dtype)[0]
         job = _job(dtype, 128, 128, True, add=True, moments=True, bias=True, affine=True, silu=True)
         for item in _harvest(arch, dtype, tile, [(job, True)]):
             if arch == "gfx1100" or item.function == "conv_fused":
@@ -215,7 +215,7 @@ def main() -> int:
         for dtype in options.dtype
         for variant in every(
             arch, dtype,
-            [Config.parse(text) for text in options.tile] or list(work.offered(arch, dtype)),
+            [Config.parse(text) for text in options.tile] or list(configs.offered(arch, dtype)),
             select,
         )
         if not options.kernel or variant.function in options.kernel

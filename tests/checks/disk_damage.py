@@ -21,8 +21,8 @@ from disk_writers import (
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.conv.knowledge.store import Store
 from hy3d_rocm.decode.capture import CaptureError, read_capture
+from hy3d_rocm.decode.frames.claim import Claim
 from hy3d_rocm.decode.frames.output import OutputError
-from hy3d_rocm.decode.frames.resume import Parts
 from hy3d_rocm.decode.frames.sinks import MemmapSink
 from hy3d_rocm.doctor.miopen.archive import ArchiveError
 
@@ -61,7 +61,7 @@ def hurt(path: Path, rng: random.Random, zeros: bool) -> str:
 
 def begun(folder: Path) -> None:
     """A decode of which four of six frames are there."""
-    with Parts(folder / "frames.npy", {"job": 1}) as parts:
+    with Claim(folder / "frames.npy", {"job": 1}) as parts:
         sink = MemmapSink(folder / "frames.npy", parts)
         sink.begin(SHAPE, frames().dtype, {"strategy": "double"})
         sink.put(0, 0, frames()[:, :, :4])

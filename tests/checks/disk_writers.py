@@ -21,19 +21,15 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from knowledge_doubles import key, record, tables  # noqa: E402
 
-from hy3d_rocm.conv.knowledge.command import DatabaseError  # noqa: E402
-from hy3d_rocm.conv.knowledge.command import _write_whole as write_export  # noqa: E402
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
 from hy3d_rocm.decode.capture import write_capture  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.resume import Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
-from hy3d_rocm.doctor.command import write_whole  # noqa: E402
 from hy3d_rocm.doctor.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
 from hy3d_rocm.doctor.miopen.changes import clear, restore  # noqa: E402
 from hy3d_rocm.doctor.miopen.places import DATABASES, Place  # noqa: E402
-from hy3d_rocm.files import write_json  # noqa: E402
+from hy3d_rocm.files import write_json, write_whole  # noqa: E402
 from hy3d_rocm.render import output as render_output  # noqa: E402
 
 Contents = dict[str, Any]
@@ -93,13 +89,13 @@ def array(folder: Path) -> None:
 
 
 def resumable_array(folder: Path) -> None:
-    with Parts(folder / "frames.npy", {"job": 1}, overwrite=True) as parts:
+    with Claim(folder / "frames.npy", {"job": 1}, overwrite=True) as parts:
         put_frames(MemmapSink(folder / "frames.npy", parts))
 
 
 def segments(folder: Path) -> None:
     path = folder / "frames.mp4"
-    with Parts(path, {"job": 1}) as parts:
+    with Claim(path, {"job": 1}) as parts:
         put_video(sink_for(path, fps=Fraction(8), claim=parts))
 
 
@@ -117,6 +113,23 @@ def put_video(sink: Any) -> None:
 
 def pictures(folder: Path) -> None:
     put_frames(sink_for(folder / "pictures", fps=Fraction(8)))
+
+
+def old_pictures(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    for number in range(3):
+        (folder / "pictures" / f"frame_{number:06d}.png").write_bytes(b"old")
+
+
+def new_pictures(folder: Path) -> None:
+    put_frames(sink_for(folder / "pictures", fps=Fraction(8), overwrite=True))
+
+
+def pictures_in(folder: Path) -> Contents:
+    """All of them as one content; those that the next decode puts back count."""
+    kept = folder / "pictures.partial" / "old"
+    at = folder / "pictures" if (folder / "pictures").exists() else kept
+    return {"pictures": {path.name: path.read_bytes() for path in at.iterdir()}}
 
 
 def old_rows(folder: Path) -> None:
@@ -237,7 +250,8 @@ WRITERS = (
     Writer("knowledge", old_rows, knowledge, rows, (), any_of("k.db")),
     Writer("capture", nothing, capture, captures, (OSError,), any_of("Tiny_decode")),
     Writer("page of the doctor", old_text, text_with(write_whole), files_in, (OSError,)),
-    Writer("export", old_text, text_with(write_export), files_in, (DatabaseError,)),
+    Writer("pictures that are replaced", old_pictures, new_pictures, pictures_in, (OutputError,),
+           any_of("pictures.partial")),
     Writer("facts", old_text, text_with(write_json), files_in, (OSError,)),
     Writer("render's report", old_text, text_with(render_output.write_json), files_in,
            (OutputError,)),

@@ -167,7 +167,7 @@ def build(case: Case, seed: int, real: bool) -> dict[str, Any]:
     """x, module, layer and what goes with it; integers keep every sum exact in the dtype."""
     import torch
 
-    from hy3d_rocm.decode import layers
+    from hy3d_rocm.decode import geometry, layers
 
     rng = torch.Generator().manual_seed(seed * 1_000_003 + case.index)
     dtype = getattr(torch, case.dtype)
@@ -209,7 +209,7 @@ def build(case: Case, seed: int, real: bool) -> dict[str, Any]:
     x = values(1, case.channels, *case.size)
     first, last = frames_of(case)
     ft, fh, fw = (1, 1, 1) if shuffle is None else shuffle.factor
-    count = last - first if shuffle is None else layers.shuffled_frames(shuffle, (first, last))
+    count = last - first if shuffle is None else geometry.shuffled_frames(shuffle, (first, last))
     h, w = own_size(case)
     size = (1, case.outputs // (ft * fh * fw), count, h * fh, w * fw)
     add = None if case.add is None else laid_out(values(*size), case.add)
@@ -231,13 +231,13 @@ def laid_out(tensor: Any, layout: str) -> Any:
 
 def pieces_of(case: Case, x: Any, frames: tuple[int, int]) -> Any:
     """The frames that are read, as tensors cut where the case says."""
-    from hy3d_rocm.decode import layers
+    from hy3d_rocm.decode import geometry, layers
 
     layer = layers.Conv(None, case.before, case.after, stride=case.stride, up=case.up,
                         keep_first=case.keep_first)  # fmt: skip
-    low, top = layers.read_frames(layer, frames, case.kernel[0])
+    low, top = geometry.read_frames(layer, frames, case.kernel[0])
     n, top_frame = case.size[0], up_frames(case) - 1
-    read = [layers.source_frame(layer, min(max(u, 0), top_frame)) for u in range(low, top)]
+    read = [geometry.source_frame(layer, min(max(u, 0), top_frame)) for u in range(low, top)]
     first = max(0, min(read) - case.slack)
     last = min(n, max(read) + 1 + case.slack)
     if case.open_end and any(u > top_frame for u in range(low, top)):

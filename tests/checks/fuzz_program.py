@@ -21,8 +21,8 @@ MACHINE = ((4000, 2000), (1, 0, 0), 1e12, 1e11, 1e-5, 1.0)
 REASONS = ("out of memory", "no kernel", "not finite", "refused", "cancelled")
 
 
-def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
-    return 100, 10
+def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+    return 100, 10, 5, 7
 
 
 def good_request(rng: random.Random) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def good_request(rng: random.Random) -> dict[str, Any]:
         "strategies": rng.choice([2, 6]), "copy_bytes_per_second": 1e10, "device": MACHINE,
         "host": MACHINE, "device_budget": rng.choice([0, 1, 20000]), "may_spill": 1,
         "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
+        "most_shape_bytes": rng.choice([0, 7]),
     }  # fmt: skip
 
 
@@ -70,6 +71,7 @@ PROGRAM_CALLS: dict[str, Any] = {
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
     "Program.slices": member("Program", lambda rng: rng.randrange(2)),
+    "Program.start": member("Program", lambda rng: rng.randrange(-1, 9)),
     "Program.fallback": member(
         "Program", lambda rng: rng.randrange(20), lambda rng: rng.choice(REASONS)
     ),

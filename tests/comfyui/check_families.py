@@ -101,8 +101,7 @@ def made(make: Callable[[], Any]) -> Any:
 def errors(vae: Any, family: Any) -> Iterator[tuple[str, float]]:
     """("decode", "encode" or "own decode", error) for each length."""
     from decode_doubles import relative_error
-
-    from hy3d_rocm.decode.plain import PlainEngine
+    from plain_engine import PlainEngine
 
     image = family.name == "image"
     for frames in (1,) if image else LENGTHS:

@@ -108,7 +108,7 @@ static void spoil_request(fuzz_input *in, hy3d_schedule_request *request)
                              &request->device.slice_bytes[0], &request->device.slice_bytes[1],
                              &request->host.slice_bytes[0], &request->halos[0].halo,
                              &request->halos[0].overlap, &request->halos[0].smallest,
-                             &request->halos[1].smallest};
+                             &request->halos[1].smallest, &request->most_shape_bytes};
     int32_t *const narrow[] = {&request->is_unified, &request->is_host, &request->may_spill,
                                &request->pins_powers, &request->statistic_passes,
                                &request->device.chunks[0], &request->device.chunks[1],

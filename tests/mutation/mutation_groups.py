@@ -93,7 +93,6 @@ GROUPS = (
             "hy3d_rocm/decode/planning/jobs.py": _PLANNING,
             "hy3d_rocm/decode/planning/planner.py": _PLANNING,
             "hy3d_rocm/decode/black_box.py": _PLANNING,
-            "hy3d_rocm/decode/memory/black_box.py": _PLANNING,
             "hy3d_rocm/framepack/preservation.py": (
                 "test_framepack_preservation.py", "test_framepack_preservation_values.py",
                 "test_framepack_sections.py",

@@ -13,7 +13,6 @@ import torch
 
 from hy3d_rocm.decode.frames.claim import Claim
 from hy3d_rocm.decode.frames.output import OutputError
-from hy3d_rocm.decode.frames.resume import Parts
 from hy3d_rocm.decode.frames.sinks import sink_for
 
 COUNT = 6
@@ -23,7 +22,7 @@ def write(path: Path, grey: int, resume: bool, hold: bool, talk: Connection) -> 
     """Waits for a word, then says "began" or why it was refused; with `hold` it waits for another
     word in the middle of its frames."""
     frames = torch.full((1, 3, COUNT, 16, 16), grey / 127.5 - 1)
-    claim = Parts(path, {"grey": grey}) if resume else Claim(path)
+    claim = Claim(path, {"grey": grey} if resume else None)
     talk.recv()
     try:
         with claim:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hy3d_rocm.decode.frames.output import ALL, Shape
+from hy3d_rocm.decode.frames.output import Shape
 
 
 class TensorSink:
@@ -36,12 +36,10 @@ class TensorSink:
     def first_wanted(self, sample: int) -> int:
         return self._next[sample]
 
-    def put(
-        self, sample: int, first: int, frames: Tensor, rows: slice = ALL, columns: slice = ALL
-    ) -> None:
+    def put(self, sample: int, first: int, frames: Tensor) -> None:
         stop = first + frames.shape[2]
-        self._tensor()[sample : sample + 1, :, first:stop, rows, columns].copy_(frames)
-        if (rows, columns) == (ALL, ALL) and first <= self._next[sample]:
+        self._tensor()[sample : sample + 1, :, first:stop].copy_(frames)
+        if first <= self._next[sample]:
             self._next[sample] = max(stop, self._next[sample])
 
     def finish(self) -> Tensor:

@@ -14,10 +14,10 @@ from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, META, family, job  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.conv.errors import is_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.backends import native  # noqa: E402
 from hy3d_rocm.decode.backends.triton import backend as fused  # noqa: E402
 from hy3d_rocm.decode.black_box import OwnTiles, plan_own_tiles, runs_own_code  # noqa: E402
-from hy3d_rocm.decode.executor import way_options  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import (  # noqa: E402
     ATTEMPTS,
@@ -26,13 +26,12 @@ from hy3d_rocm.decode.faults import (  # noqa: E402
     OUT_OF_MEMORY,
     Failure,
     failure_of,
-    is_out_of_memory,
     retried,
 )
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning import backends  # noqa: E402
 from hy3d_rocm.decode.planning.compiled import plan_job  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
 from hy3d_rocm.decode.report import SIZES, DecodeOptions  # noqa: E402
 
@@ -168,13 +167,14 @@ def test_the_last_error_says_what_ended_where_and_what_helps(
 
 @pytest.mark.parametrize("name", ["chunk_size", "slice_bytes"])
 def test_options_are_whole_numbers_from_one_or_none(name: str) -> None:
-    assert getattr(WayOptions(**{name: None}), name) is None
-    assert getattr(WayOptions(**{name: 1}), name) == 1
+    assert getattr(DecodeOptions(**{name: None}), name) is None
+    assert getattr(DecodeOptions(**{name: 1}), name) == 1
+    said = f"^DecodeOptions.{name} is"
     for wrong in (0, -1, 1.0, True, "1"):
-        with pytest.raises(ValueError, match=rf"^{name} is {wrong!r}; give a whole number of 1 or"):
-            WayOptions(**{name: wrong})
-    with pytest.raises(ValueError, match=rf"^{name} is \d+; give a whole number from 1 to \d+, or"):
-        WayOptions(**{name: 1 << 63})
+        with pytest.raises(ValueError, match=rf"{said} {wrong!r}; give a whole number of 1 or"):
+            DecodeOptions(**{name: wrong})
+    with pytest.raises(ValueError, match=rf"{said} \d+; give a whole number from 1 to \d+"):
+        DecodeOptions(**{name: 1 << 63})
 
 
 @pytest.mark.skipif(not _native.available, reason="programs are the C core's")
@@ -184,7 +184,7 @@ def test_the_largest_option_is_planned_with_and_one_more_gets_a_sentence(name: s
     wan = family_for(tiny_vae("wan"))
     shape = (1, wan.latent_channels, 1, 2, 2)
     made = Job(wan, shape, CPU, torch.float32, torch.float32, backends.torch_backend)
-    options = way_options(DecodeOptions(**{name: most}))
+    options = DecodeOptions(**{name: most})
     assert plan_job(made, Budget(1 << 40, 1 << 40, True, ""), "tiled", options).strategy == "tiled"
     with pytest.raises(ValueError, match=rf"{name} is {most + 1}; give a whole .* to {most}\b"):
         DecodeOptions(**{name: most + 1})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.gpu_decode import (
     BARE,
     EXACT,
@@ -23,7 +24,6 @@ from hy3d_rocm.bench.gpu_decode import (
     run_decode,
 )
 from hy3d_rocm.bench.gpu_decode_text import decode_checks, decode_dict, decode_text
-from hy3d_rocm.bench.models import seeded_on
 from hy3d_rocm.bench.timing import Measured
 from hy3d_rocm.units import GB
 

@@ -28,20 +28,42 @@ REQUEST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def nothing(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
-    return 0, 0
+def nothing(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+    return 0, 0, 0, 0
 
 
 def compiled(workspace: Callable[..., Any] = nothing, nodes: Any = NODES, **more: Any) -> Any:
     return _core.compile_schedule(nodes, workspace=workspace, **(REQUEST | more))
 
 
+@pytest.mark.parametrize("alike", [(0, 1, 1, 2), (0, 1, 2), (0, 2, 2, 3), (-1, 1, 2, 3), 3])
+def test_alike_names_the_first_node_of_each_kind(alike: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="alike"):
+        compiled(alike=alike)
+
+
+def test_nodes_that_are_alike_are_asked_of_once() -> None:
+    asked: list[int] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        asked.append(step[1])
+        return 100, 10, 5, 7
+
+    nodes = (INPUT, CONV, (1, 1, *CONV[2:]), (1, 2, *CONV[2:]), (6, 3, *OUTPUT[2:]))
+    plain = compiled(workspace, nodes).candidates
+    assert {2, 3} <= set(asked)
+    asked.clear()
+    assert compiled(workspace, nodes, alike=(0, 1, 2, 2, 4)).candidates == plain
+    assert 2 in asked
+    assert 3 not in asked
+
+
 def test_a_program_tells_its_steps_and_slices() -> None:
     asked: list[Any] = []
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
         asked.append((step, source, on_host))
-        return 100, 10
+        return 100, 10, 5, 7
 
     schedule = compiled(workspace)
     program = schedule.program
@@ -92,7 +114,7 @@ def test_what_the_workspace_function_raises_is_raised() -> None:
     class OwnError(Exception):
         pass
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
         raise OwnError("the test's")
 
     with pytest.raises(OwnError, match="the test's"):
@@ -102,10 +124,11 @@ def test_what_the_workspace_function_raises_is_raised() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (None, TypeError, "the workspace's answer must be a tuple of 2"),
+        (None, TypeError, "the workspace's answer must be a tuple of 4"),
         ((1,), ValueError, "the workspace's answer has 1 values"),
-        ((1, 2.0), TypeError, "the workspace's answer must be an integer"),
-        ((1, -2), ValueError, r"workspace's answer is \(1, -2\): both must be at least 0"),
+        ((1, 2.0, 0, 0), TypeError, "the workspace's answer must be an integer"),
+        ((1, -2, 0, 0), ValueError, r"workspace's answer is \(1, -2, 0, 0\): all must be at least"),
+        ((1, 2, 3, 1 << 16), ValueError, "the shape's number below 65536"),
     ],
 )
 def test_an_answer_of_the_workspace_function_that_is_none(
@@ -231,12 +254,12 @@ def test_a_schedule_cannot_be_asked_while_its_workspace_function_runs() -> None:
     found: list[Any] = []
     refusals: list[str] = []
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int]:
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
         for schedule in found:
             with pytest.raises(ValueError, match="being compiled") as caught:
                 _ = schedule.program
             refusals.append(str(caught.value))
-        return 0, 0
+        return 0, 0, 0, 0
 
     schedule = compiled(workspace, device=((4000, 2000), *MACHINE[1:]))
     program = schedule.program
@@ -248,8 +271,8 @@ def test_a_schedule_cannot_be_asked_while_its_workspace_function_runs() -> None:
 
 def test_a_circle_through_the_workspace_function_is_collected() -> None:
     class Asked:
-        def __call__(self, step: Any, source: Any, on_host: bool) -> tuple[int, int]:
-            return 0, 0
+        def __call__(self, step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+            return 0, 0, 0, 0
 
     gc.collect()
     live = _core.live_allocations()

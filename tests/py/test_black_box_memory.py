@@ -17,16 +17,16 @@ pytest.importorskip("diffusers")
 from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, GB, MB, family, job  # noqa: E402
 
+from hy3d_rocm.decode import black_box  # noqa: E402
 from hy3d_rocm.decode.black_box import ENGINE, own_ways  # noqa: E402
-from hy3d_rocm.decode.families import family_for  # noqa: E402
+from hy3d_rocm.decode.families import family_for, wan  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
-from hy3d_rocm.decode.memory import black_box  # noqa: E402
-from hy3d_rocm.decode.memory.live import Live, NoScores  # noqa: E402
-from hy3d_rocm.decode.memory.predict import Prediction  # noqa: E402
+from hy3d_rocm.decode.memory.dry_run import Live, NoScores, Prediction  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
+from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 
 WHOLE, TILED = Way("whole"), Way("tiled", parameters={"engine": ENGINE})
 
@@ -109,7 +109,7 @@ def test_predictions_of_several_shapes_leave_nothing_behind() -> None:
 
 def test_several_tiles_take_no_result_where_frames_go_to_a_file() -> None:
     made = own_job("image", (1, 12, 12))
-    way = next(w for w in own_ways(made, WayOptions()) if w.strategy == "tiled")
+    way = next(w for w in own_ways(made, DecodeOptions()) if w.strategy == "tiled")
     kept = black_box.predicted(made, way)
     to_file = black_box.predicted(replace(made, keeps_result=False), way)
     assert kept.both_bytes - to_file.both_bytes == 4 * math.prod(made.out_shape)
@@ -171,9 +171,9 @@ def test_of_an_opaque_vae_the_least_is_its_frames(monkeypatch: pytest.MonkeyPatc
 
 
 def test_of_opaque_tiles_the_least_is_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Thing(factors=(4, 8, 8), decoded_size=lambda axis: (2, 3, 5)[axis], grains=[1] * 6)
+    plan = Thing(extent=(2, 3, 5), grains=[1] * 6)
     made = opaque(CARD)
-    made.family.facts = Thing(frames=lambda latents: 4 * latents + 1)
+    made.family.facts = Thing(frames=lambda latents: 4 * latents + 1, space=8)
     asked: list[Any] = []
     monkeypatch.setattr(black_box, "plan_own_tiles", lambda *more: asked.append(more) or plan)
     given(monkeypatch, ValueError("why"))
@@ -189,10 +189,47 @@ def test_of_opaque_tiles_the_least_is_one_tile(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_host_that_casts_or_parks_weights_is_said() -> None:
-    check = black_box._check_host
-    check(Thing(), F32)
-    check(Thing(host=Thing(dtype=F32, runs_own_code=True)), F32)
-    with pytest.raises(ValueError, match="computes in the type that its host casts weights to"):
-        check(Thing(host=Thing(dtype=F32, runs_own_code=True)), torch.float16)
-    with pytest.raises(ValueError, match=r"^the VAE's weights are not on cuda:0$"):
-        check(Thing(host=Thing(dtype=F32, runs_own_code=False, device=CARD)), F32)
+    def refused(asked: Any, **host: Any) -> str:
+        with pytest.raises(ValueError, match=r".") as caught:
+            black_box.predicted(job(family=family(host=Thing(**host)), dtype=asked), WHOLE)
+        return str(caught.value)
+
+    casts = "the VAE's own code computes in the type that its host casts weights to"
+    assert refused(torch.float16, dtype=F32, runs_own_code=True) == casts
+    parks = refused(F32, dtype=F32, runs_own_code=False, device=CARD)
+    assert parks == "the VAE's weights are not on cuda:0"
+
+
+def test_a_prediction_is_made_once_for_all_that_it_depends_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[Any] = []
+
+    def counted(*given: Any) -> Prediction:
+        calls.append(given)
+        return GUESS
+
+    monkeypatch.setattr(black_box, "_on_shapes", counted)
+    made = job_of("image", (1, 4, 3))
+    for again in (made, made, replace(made, device=CARD), replace(made, keeps_result=False)):
+        assert black_box.predicted(again, WHOLE) == GUESS
+    black_box.predicted(job_of("image", (1, 4, 3)), WHOLE)
+    assert len(calls) == 4
+    black_box.predicted(replace(made, encode=True), WHOLE)
+    black_box.predicted(replace(made, shape=(1, 4, 1, 5, 3)), WHOLE)
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_wans_own_code_is_run_on_three_chunks_and_counts_as_all(
+    encode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same peaks and products as a run on every chunk."""
+    found = []
+    for turns in (wan.in_turn, lambda count, run: [run(i) for i in range(count)]):
+        monkeypatch.setattr(wan, "in_turn", turns)
+        made = job_of("wan", (6, 4, 3))
+        if encode:
+            made = replace(made, shape=(1, 3, 25, 32, 32), encode=True)
+        found.append([black_box.predicted(replace(made, device=d), WHOLE) for d in (CPU, CARD)])
+    assert found[0] == found[1]

@@ -13,10 +13,10 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
-from hy3d_rocm.decode.counter import native_flag  # noqa: E402
 from hy3d_rocm.decode.executor import decode  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.decode.stages import native_flag  # noqa: E402
 
 
 class Holder:

@@ -25,17 +25,16 @@ import claim_child  # noqa: E402
 from claim_child import COUNT  # noqa: E402
 
 from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
+from hy3d_rocm.decode.frames import lock as locks  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.decode.frames.fingerprints import FileFingerprints  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.resume import FileFingerprints, Parts  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 NAMES = ["clip.mp4", "clip.mkv", "clip.npy", "pictures", "12:30.mp4"]
 # Its children have imported torch before they are forked: seconds, if each did it.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["av", "numpy", "torch", "hy3d_rocm.decode.frames.resume", "hy3d_rocm.decode.frames.sinks"]
-)
+PROCESSES.set_forkserver_preload(["av", "numpy", "torch", "hy3d_rocm.decode.frames.sinks"])
 
 
 class Child:
@@ -206,6 +205,13 @@ def test_a_folder_with_an_older_longer_clip_is_refused_or_replaced_whole(tmp_pat
         with pytest.raises(OutputError, match=r"holds other files \('notes.txt'\)"):
             write(path, overwrite=overwrite)
     assert len(list(path.iterdir())) == COUNT + 1
+    (path / "notes.txt").unlink()
+    kept = tmp_path / "pictures.partial" / "old" / "notes.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    with pytest.raises(OutputError, match=r"old is in the way of .*pictures: remove it"):
+        write(path, overwrite=True)
+    assert kept.read_text() == "mine"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert greys(write(empty)) == {120}
@@ -214,7 +220,7 @@ def test_a_folder_with_an_older_longer_clip_is_refused_or_replaced_whole(tmp_pat
 @pytest.mark.parametrize("stop", range(COUNT + 1))
 def test_a_folder_of_pictures_goes_on_behind_the_last_whole_one(tmp_path: Path, stop: int) -> None:
     path, made = tmp_path / "pictures", frames()
-    with Parts(path, {"a": 1}) as parts:
+    with Claim(path, {"a": 1}) as parts:
         sink = sink_for(path, fps=Fraction(24), claim=parts)
         sink.begin(tuple(made.shape), made.dtype, {})
         sink.put(0, 0, made[:, :, :stop])
@@ -223,7 +229,7 @@ def test_a_folder_of_pictures_goes_on_behind_the_last_whole_one(tmp_path: Path, 
             last.write_bytes(last.read_bytes()[:-5])
         sink.abort()
     assert not path.exists()
-    with Parts(path, {"a": 1}) as parts:
+    with Claim(path, {"a": 1}) as parts:
         sink = sink_for(path, fps=Fraction(24), claim=parts)
         sink.begin(tuple(made.shape), made.dtype, {})
         assert sink.first_wanted(0) == (stop - 1 if stop > 2 else stop)
@@ -238,14 +244,14 @@ def test_a_kill_between_publishing_and_the_end_is_known_as_ours(
 ) -> None:
     for name in ("clip.mp4", "clip.npy", "pictures"):
         path, made = tmp_path / name, frames()
-        with Parts(path, {"a": 1}) as parts:
+        with Claim(path, {"a": 1}) as parts:
             sink = sink_for(path, fps=Fraction(24), claim=parts)
             sink.begin(tuple(made.shape), made.dtype, {})
             sink.put(0, 0, made)
-            monkeypatch.setattr(parts, "remove", lambda: None)
+            monkeypatch.setattr(parts, "clear", lambda: None)
             sink.finish()
         inode = path.stat().st_ino
-        with Parts(path, {"a": 1}) as parts:
+        with Claim(path, {"a": 1}) as parts:
             assert parts.is_complete
             sink = sink_for(path, fps=Fraction(24), claim=parts)
             sink.begin(tuple(made.shape), made.dtype, {})
@@ -255,10 +261,37 @@ def test_a_kill_between_publishing_and_the_end_is_known_as_ours(
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_pictures_that_could_not_be_replaced_are_put_back_and_the_decode_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = tmp_path / "pictures", frames(180)
+    write(path, 60)
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for number in range(2):
+        with Claim(path, {"a": 1}, overwrite=True) as claim, monkeypatch.context() as patched:
+            sink = sink_for(path, fps=Fraction(24), claim=claim)
+            sink.begin(tuple(made.shape), made.dtype, {})
+            assert sink.first_wanted(0) == number * COUNT
+            sink.put(0, 0, made)
+            if number:
+                assert sink.finish() == path
+            else:
+                patched.setattr(claims, "_has_got_name", fail)
+                with pytest.raises(OutputError, match="Input/output error"):
+                    sink.finish()
+                sink.abort()
+                assert greys(path) == {60}
+    assert greys(path) == {180}
+    assert [file.name for file in tmp_path.iterdir()] == ["pictures"]
+
+
 def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_asked", lambda handle: None)
+    monkeypatch.setattr(locks, "_asked", lambda handle: None)
     path = tmp_path / "clip.npy"
     words = r"or remove .*clip.npy.partial/owner if that is over"
     with Claim(path), pytest.raises(OutputError, match=words):
@@ -268,7 +301,7 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     ended.wait()
     (tmp_path / "clip.npy.partial").mkdir()
     owner = tmp_path / "clip.npy.partial" / "owner"
-    owner.write_bytes(claims._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
+    owner.write_bytes(locks._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
     assert write(path) == path
     (tmp_path / "clip.npy.partial").mkdir()
     owner.write_text("1 another-machine\n")
@@ -279,8 +312,8 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
 def test_a_drive_that_never_answers_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(claims, "_asked", lambda handle: time.sleep(1))
+    monkeypatch.setattr(locks, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "_asked", lambda handle: time.sleep(1))
     with pytest.raises(OutputError, match="does not answer when asked for a lock"):
         Claim(tmp_path / "clip.mp4").take()
 
@@ -332,7 +365,7 @@ def test_a_name_that_cannot_be_had_is_told_before_anything_is_made(
 def test_a_changed_byte_anywhere_in_a_vae_is_seen_and_nothing_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.decode.frames import resume as fingerprints
+    from hy3d_rocm.decode.frames import fingerprints
 
     file = tmp_path / "vae.safetensors"
     content = bytearray(np.random.default_rng(0).bytes(300_001))

@@ -13,15 +13,14 @@ pytest.importorskip("diffusers")
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.counter import Counter  # noqa: E402
-from hy3d_rocm.decode.executor import Execution, decode_with_report, make_report  # noqa: E402
+from hy3d_rocm.decode.executor import DecodeRequest, Execution, decode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import CONVOLUTION, OUT_OF_MEMORY, Failure  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.placing import Placing  # noqa: E402
 from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need  # noqa: E402
+from hy3d_rocm.decode.precision import Precision  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decode.tiled import TiledRun  # noqa: E402
 
@@ -38,11 +37,8 @@ def made(strategy: str = "auto", device: int = ROOM, slice_bytes: int = 2 * MB) 
     family = family_for(tiny_vae("hunyuan"))
     job = Job(family, tuple(z.shape), torch.device("cuda", 0), z.dtype, z.dtype, torch_backend)
     budget = Budget(device, 4096 * MB, False, "given")
-    return Execution(
-        job, z, budget, strategy, DecodeOptions(slice_bytes=slice_bytes),
-        make_report(job, z, budget), Counter(None, None),
-        Placing(job.out_shape, z.dtype, None, None),
-    )  # fmt: skip
+    asked = DecodeRequest(strategy=strategy, options=DecodeOptions(slice_bytes=slice_bytes))
+    return Execution(job, z, budget, asked, Precision(z.dtype, "the VAE's own"))
 
 
 def steps(run: Execution, failure: Failure) -> list[tuple[str, Need]]:
@@ -121,19 +117,3 @@ def test_the_error_of_statistics_is_that_of_the_attempt_that_ended(
     assert made.plan["way"] != wanted.plan["way"]
     assert made.estimate_error is not None
     assert made.estimate_error < 1.0
-
-
-def test_a_step_is_tried_three_times_before_another_way_begins() -> None:
-    """Also where a step of the same number failed in a part before, or in another sample."""
-    run = made()
-    run._choose()
-    first = run.plan
-    error = torch.OutOfMemoryError("no memory")
-    for _ in range(2):
-        assert run._recover(5, 1, error)
-        assert run._recover(5, 2, error)
-    assert run.plan is first
-    assert not run._recover(5, 3, error)
-    run._step_down(Failure(OUT_OF_MEMORY, "no memory"))
-    assert run.plan.need.device_bytes < first.need.device_bytes
-    assert not run._recover(5, 1, RuntimeError("another"))

@@ -19,12 +19,12 @@ pytest.importorskip("diffusers")
 import check_resume  # noqa: E402
 
 from hy3d_rocm.decode.frames import sinks  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.resume import (  # noqa: E402
-    Parts,
+from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.decode.frames.fingerprints import (  # noqa: E402
     file_fingerprint,
     tensor_fingerprint,
 )
+from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 JOB = {"latents": "abc", "budget": "6GB"}
@@ -57,7 +57,7 @@ def put(sink: Any, frames: Any, first: int, stop: int, step: int = 3, sample: in
 
 def whole(path: Path, frames: Any) -> bytes:
     """The bytes of a file that nobody disturbed."""
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         for sample in range(frames.shape[0]):
             put(sink, frames, 0, COUNT, sample=sample)
@@ -78,13 +78,13 @@ def test_a_decode_stopped_at_any_frame_goes_on_to_the_same_bytes(
 ) -> None:
     frames, path = make_frames(), tmp_path / f"clip{suffix}"
     expected = whole(path, frames)
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         put(sink, frames, 0, stop)
         sink.abort()
     assert not path.exists()
-    with Parts(path, JOB) as parts:
-        assert parts.plan == PLAN
+    with Claim(path, JOB) as parts:
+        assert parts.manifest["plan"] == PLAN
         sink = begin(path, parts, frames)
         wanted = sink.first_wanted(0)
         # An array that is stopped records all it has, a video its complete segments.
@@ -98,7 +98,7 @@ def test_a_decode_stopped_at_any_frame_goes_on_to_the_same_bytes(
 
 def test_segments_start_with_a_key_frame_and_play_alone(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         put(begin(path, parts, frames), frames, 0, COUNT)
         found = sorted(parts.folder.glob("segment_*.mp4"))
         counts = []
@@ -112,11 +112,11 @@ def test_segments_start_with_a_key_frame_and_play_alone(tmp_path: Path) -> None:
 
 def test_a_batch_goes_on_in_its_second_sample(tmp_path: Path) -> None:
     frames, path = make_frames(2), tmp_path / "clip.npy"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         put(sink, frames, 0, COUNT)
         put(sink, frames, 0, 6, sample=1)
-    with Parts(path, JOB) as parts:  # killed: nobody called abort()
+    with Claim(path, JOB) as parts:  # killed: nobody called abort()
         sink = begin(path, parts, frames)
         # Recorded were 6, 12 and 16 frames: at least 4 more each time.
         assert (sink.first_wanted(0), sink.first_wanted(1)) == (COUNT, 3)
@@ -127,38 +127,38 @@ def test_a_batch_goes_on_in_its_second_sample(tmp_path: Path) -> None:
 
 def test_another_jobs_parts_are_refused_and_thrown_away_only_when_told(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         put(begin(path, parts, frames), frames, 0, 8)
     other = JOB | {"latents": "xyz"}
     with (
         pytest.raises(OutputError, match=r"differs in latents .*abc.*xyz.*--restart"),
-        Parts(path, other),
+        Claim(path, other),
     ):
         pass
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         assert begin(path, parts, frames).first_wanted(0) == 8
-    with Parts(path, other, restart=True) as parts:
-        assert parts.plan is None
+    with Claim(path, other, restart=True) as parts:
+        assert parts.manifest == {}
         assert begin(path, parts, frames).first_wanted(0) == 0
 
 
 def test_frames_made_in_another_way_are_refused(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         put(begin(path, parts, frames), frames, 0, 8)
-    with Parts(path, JOB) as parts, pytest.raises(OutputError, match=r"plan .*tiled.*--restart"):
+    with Claim(path, JOB) as parts, pytest.raises(OutputError, match=r"plan .*tiled.*--restart"):
         begin(path, parts, frames, {"strategy": "tiled"})
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     with (
-        Parts(path, JOB),
+        Claim(path, JOB),
         pytest.raises(OutputError, match="by another process"),
-        Parts(path, JOB),
+        Claim(path, JOB),
     ):
         pass
-    with Parts(path, JOB):
+    with Claim(path, JOB):
         pass
 
 
@@ -167,10 +167,10 @@ def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> No
     path = tmp_path / "clip.mp4"
     (tmp_path / "clip.mp4.partial").mkdir()
     (tmp_path / "clip.mp4.partial" / "manifest.json").write_text(text)
-    with pytest.raises(OutputError, match="--restart starts from scratch"), Parts(path, JOB):
+    with pytest.raises(OutputError, match="--restart starts from scratch"), Claim(path, JOB):
         pass
-    with Parts(path, JOB, restart=True) as parts:
-        assert parts.plan is None
+    with Claim(path, JOB, restart=True) as parts:
+        assert parts.manifest == {}
 
 
 def test_a_segment_that_a_disk_has_broken_is_made_again(
@@ -180,10 +180,10 @@ def test_a_segment_that_a_disk_has_broken_is_made_again(
     expected = whole(path, frames)
     for damage in (b"", b"no video"):
         path.unlink(missing_ok=True)
-        with Parts(path, JOB) as parts:
+        with Claim(path, JOB) as parts:
             put(begin(path, parts, frames), frames, 0, 12)
             (parts.folder / "segment_000001.mp4").write_bytes(damage)
-        with Parts(path, JOB) as parts:
+        with Claim(path, JOB) as parts:
             sink = begin(path, parts, frames)
             assert sink.first_wanted(0) == 4
             assert "is made again" in caplog.text
@@ -195,10 +195,10 @@ def test_a_segment_that_a_disk_has_broken_is_made_again(
 def test_segments_without_a_manifest_are_never_used(tmp_path: Path) -> None:
     """They may be of any job."""
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         put(begin(path, parts, frames), frames, 0, 12)
         (parts.folder / "manifest.json").unlink()
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         assert begin(path, parts, frames).first_wanted(0) == 0
 
 
@@ -206,12 +206,12 @@ def test_a_kill_between_the_arrays_renaming_and_the_end_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames, path = make_frames(), tmp_path / "clip.npy"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         put(sink, frames, 0, COUNT)
-        monkeypatch.setattr(parts, "remove", lambda: None)
+        monkeypatch.setattr(parts, "clear", lambda: None)
         sink.finish()
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         assert parts.is_complete
         sink = begin(path, parts, frames)
         assert sink.first_wanted(0) == COUNT
@@ -232,7 +232,7 @@ def test_a_kill_while_the_file_has_both_names_loses_nothing_and_makes_no_second_
     def kill(*_: Any, **__: Any) -> None:
         raise Killed
 
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         put(sink, frames, 0, COUNT)
         with monkeypatch.context() as patched:
@@ -240,7 +240,7 @@ def test_a_kill_while_the_file_has_both_names_loses_nothing_and_makes_no_second_
             with pytest.raises(Killed):
                 sink.finish()
     content = path.read_bytes()
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         assert begin(path, parts, frames).finish() == path
     assert path.read_bytes() == content
     assert [f.name for f in tmp_path.iterdir()] == [name]
@@ -248,19 +248,19 @@ def test_a_kill_while_the_file_has_both_names_loses_nothing_and_makes_no_second_
 
 def test_an_array_whose_data_are_gone_is_never_taken_for_complete_again(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.npy"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         sink = begin(path, parts, frames)
         put(sink, frames, 0, COUNT)
         sink.abort()
         (parts.folder / "frames.npy").unlink()
     for _ in range(2):  # killed as soon as there is a new file, and then once more
-        with Parts(path, JOB) as parts:
+        with Claim(path, JOB) as parts:
             assert begin(path, parts, frames).first_wanted(0) == 0
 
 
 def test_what_is_the_users_in_the_folder_stays(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB, restart=True) as parts:
+    with Claim(path, JOB, restart=True) as parts:
         note = parts.folder / "notes.txt"
         note.write_text("mine")
         sink = begin(path, parts, frames)
@@ -274,7 +274,7 @@ def test_a_leftover_of_a_run_without_resume_is_in_nobodys_way(tmp_path: Path) ->
     path = tmp_path / "clip.mp4"
     (tmp_path / "clip.mp4.partial").write_bytes(b"half a video")
     frames = make_frames()
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         assert parts.folder.is_dir()
         begin(path, parts, frames)
     with pytest.raises(OutputError, match="give --resume, or remove that folder"):
@@ -308,7 +308,7 @@ def test_fingerprints_see_what_matters(tmp_path: Path) -> None:
 
 def test_the_manifest_is_on_the_disk_before_the_first_segment(tmp_path: Path) -> None:
     frames, path = make_frames(), tmp_path / "clip.mp4"
-    with Parts(path, JOB) as parts:
+    with Claim(path, JOB) as parts:
         begin(path, parts, frames)
         written = json.loads((parts.folder / "manifest.json").read_text())
     assert written["job"] == JOB

@@ -21,6 +21,7 @@ from decode_doubles import (  # noqa: E402
     unsplit_moments,
 )
 from live_storages import LiveStorages  # noqa: E402
+from plain_engine import PlainEngine  # noqa: E402
 from program_doubles import (  # noqa: E402
     ALL,
     CPU,
@@ -42,15 +43,15 @@ from program_doubles import (  # noqa: E402
 )
 
 from hy3d_rocm import _core, _native  # noqa: E402
+from hy3d_rocm.decode.backends import torch_ops  # noqa: E402
 from hy3d_rocm.decode.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.backends.triton.backend import TritonBackend  # noqa: E402
 from hy3d_rocm.decode.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
-from hy3d_rocm.decode.memory.predict import MetaWeights, predict  # noqa: E402
+from hy3d_rocm.decode.memory.dry_run import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decode.run import OPS, Run  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
@@ -156,13 +157,13 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
             for _first, _frames in here.section(program, 0, lambda r: shapes[:, :, slice(*r)]):
                 del _first, _frames
 
-        measured = predict(run, workspace=gpu.anew()).device_bytes - x.nbytes
+        measured = predict(run, workspace=gpu).device_bytes - x.nbytes
         slack = statistics_bytes(graph, program) + parameter_bytes(graph) * len(graph.nodes)
         assert measured <= program.candidate["device_bytes"] + slack, job
 
 
 def fused_on_meta() -> TritonBackend:
-    weights = MetaWeights(torch.bfloat16, torch.device("cuda"))
+    weights = MetaWeights(torch.bfloat16)
     return TritonBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
 
 
@@ -198,7 +199,7 @@ def test_what_leaves_for_the_host_changes_no_bit(kind: str) -> None:
 @pytest.mark.parametrize("order", ["layers", "chunks"])
 @pytest.mark.parametrize("kind", ["hunyuan15", "ltx095"])
 def test_a_step_that_ran_out_of_memory_is_made_again_with_the_same_bits(
-    kind: str, order: str
+    kind: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each step that computes an operator fails once; replay by the seed."""
     family = family_of(kind, tiny_vae(kind))
@@ -220,10 +221,20 @@ def test_a_step_that_ran_out_of_memory_is_made_again_with_the_same_bits(
     assert wanted_reliefs > 20
     reliefs: list[int] = []
     recover = retry_out_of_memory(lambda: reliefs.append(1))
+    # Moments that memory runs out for, after the residual was written over, are the caller's.
+    left: list[int] = []
+    moments_after = torch_ops.moments_after
+
+    def counted(result: Any, add: Any) -> Any:
+        made = moments_after(result, add)
+        left.extend([1] * (made is None))
+        return made
+
+    monkeypatch.setattr(torch_ops, "moments_after", counted)
     with FaultsInSteps(faults) as failing:
         got = carried_out(graph, x, program, recover=recover, counter=failing)
     assert torch.equal(got, wanted)
-    assert len(reliefs) == wanted_reliefs
+    assert len(reliefs) + len(left) == wanted_reliefs
 
 
 class FaultsInSteps(FailingOperators):

@@ -12,9 +12,9 @@ pytest.importorskip("diffusers")
 from decode_doubles import TIMESTEP, tiny_latents, tiny_vae, unsplit  # noqa: E402
 
 from hy3d_rocm.decode import decode_with_report  # noqa: E402
+from hy3d_rocm.decode.black_box import meta_family  # noqa: E402
 from hy3d_rocm.decode.copies import converted_family  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.memory.black_box import meta_family  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", TIMESTEP)
@@ -29,5 +29,5 @@ def test_a_whole_decode_with_a_timestep_has_the_vaes_own_bits(kind: str) -> None
 @pytest.mark.parametrize("kind", TIMESTEP)
 def test_a_copy_of_the_family_takes_its_timestep(kind: str) -> None:
     family: Any = family_for(tiny_vae(kind), timestep=0.125)
-    assert meta_family(family).timestep == 0.125
+    assert meta_family(family, torch.float32).timestep == 0.125
     assert converted_family(family, torch.float64).timestep == 0.125

@@ -23,6 +23,7 @@ from hy3d_rocm.decode.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.tools import optimize, runs, validate  # noqa: E402
+from hy3d_rocm.tools.optimize import Choices  # noqa: E402
 from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
 
@@ -124,7 +125,7 @@ def named(found: list[Setting]) -> dict[str, Setting]:
 
 def test_a_gpu_is_swept_for_precision_and_all_that_is_chosen_about_memory() -> None:
     subject = machine(has_global_norms=True)
-    found = named(optimize.settings_for(subject, quarter=700))
+    found = named(optimize.settings_for(subject, Choices(), quarter=700))
     assert {s.precision for s in found.values()} == {"auto", "fp16", "fp32"}  # bf16 is its own
     assert found["streamed cleanup 1"].options == DecodeOptions(cleanup_frequency=1)
     assert found["streamed cleanup 0"].options == DecodeOptions(cleanup_frequency=0)
@@ -135,41 +136,44 @@ def test_a_gpu_is_swept_for_precision_and_all_that_is_chosen_about_memory() -> N
     assert found["streamed without offload"].budget == 700
     assert found["auto threshold 0.5"].options == DecodeOptions(memory_threshold=0.5)
     assert found["auto threshold 0.95"].strategy == "auto"
-    last = optimize.memory_settings("cuda", ("streamed",), quarter=700)
+    last = optimize.memory_settings("cuda", Choices(("streamed",)), quarter=700)
     assert list(found.values())[-len(last) :] == last, "what is likely best comes first"
-    assert optimize.not_swept(subject.family, "cuda", ("streamed",)) == ()
+    assert optimize.not_swept(subject.family, "cuda", Choices(("streamed",))) == ()
 
 
 def test_what_means_nothing_on_a_gpu_is_left_out_with_a_reason() -> None:
     subject = machine()  # norms per position
-    found = named(optimize.settings_for(subject, budget="6GB"))
+    found = named(optimize.settings_for(subject, Choices(budget="6GB")))
     assert not [name for name in found if "threshold" in name]
     assert "streamed offloading" in found, "chunks leave for the host, too"
     assert all(s.budget == "6GB" for s in found.values())
-    said = " ".join(optimize.not_swept(subject.family, "cuda", ("streamed", "tiled"), "6GB"))
+    said = " ".join(
+        optimize.not_swept(subject.family, "cuda", Choices(("streamed", "tiled"), budget="6GB"))
+    )
     assert "cpu_offload" not in said
     assert "memory_threshold is not tried" in said
     only = machine(has_global_norms=True)
-    found = named(optimize.settings_for(only, strategies=("whole",)))
+    found = named(optimize.settings_for(only, Choices(("whole",))))
     assert "whole cleanup 1" in found
     assert not [name for name in found if "offload" in name]
-    assert "streamed alone" in optimize.not_swept(only.family, "cuda", ("whole",))[0]
+    assert "streamed alone" in optimize.not_swept(only.family, "cuda", Choices(("whole",)))[0]
 
 
 def test_a_cpu_is_not_swept_for_what_a_gpus_allocator_holds_and_says_so() -> None:
     subject = machine("cpu", has_global_norms=True)
-    found = named(optimize.settings_for(subject))
+    found = named(optimize.settings_for(subject, Choices()))
     assert {s.precision for s in found.values()} == {"auto"}
-    assert optimize.memory_settings("cpu", ("streamed",)) == []
+    assert optimize.memory_settings("cpu", Choices(("streamed",))) == []
     assert not [
         s for s in found.values() if s.batch > 1 or set(s.changed) - {"slice_bytes", "chunk_size"}
     ]
-    said = optimize.not_swept(subject.family, "cpu", ("streamed",), chunks=(2, 4))
+    said = optimize.not_swept(subject.family, "cpu", Choices(("streamed",), chunks=(2, 4)))
     assert said[0].startswith("chunk_size is ignored by streamed: the norms of V")
     for word in ("cpu_offload", "cleanup_frequency", "memory_threshold", "batch", "fp32"):
         assert word in said[1]
     image = machine("cpu", is_image=True)
-    assert "single images" in optimize.not_swept(image.family, "cpu", ("tiled",), chunks=(2,))[0]
+    tiled = Choices(("tiled",), chunks=(2,))
+    assert "single images" in optimize.not_swept(image.family, "cpu", tiled)[0]
 
 
 def test_of_equal_figures_the_setting_that_changes_least_is_recommended() -> None:
@@ -205,9 +209,7 @@ def test_a_sweep_measures_all_and_keeps_each_row(subject: runs.Subject) -> None:
     kept: list[int] = []
     found = optimize.optimize(
         subject,
-        lambda planned: optimize.settings_for(
-            subject, strategies=("whole", "streamed"), chunks=(1, 2)
-        ),
+        Choices(("whole", "streamed"), chunks=(1, 2)),
         repeats=2,
         keep=lambda s: kept.append(len(s.rows)),
     )
@@ -221,10 +223,15 @@ def test_a_sweep_measures_all_and_keeps_each_row(subject: runs.Subject) -> None:
     assert "chunks of 2" in optimize.sweep_text(found)
 
 
-def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(subject: runs.Subject) -> None:
+def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(
+    subject: runs.Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = [Setting("a", "whole"), Setting("b", "streamed")]
+    monkeypatch.setattr(optimize, "settings_for", lambda *_: settings)
     times = iter([0.0, 1.0, *[99.0] * 50])
-    late = optimize.optimize(subject, lambda _: settings, limit=10, clock=lambda: next(times))
+    with monkeypatch.context() as patched:
+        patched.setattr(optimize, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+        late = optimize.optimize(subject, limit=10)
     assert [r.setting.name for r in late.rows] == ["a"]
     assert late.left_out == ["b"]
 
@@ -233,7 +240,7 @@ def test_the_limit_ends_a_sweep_and_ctrl_c_keeps_what_is_there(subject: runs.Sub
             if text.startswith("a:"):
                 raise KeyboardInterrupt
 
-    cut = optimize.optimize(subject, lambda _: settings, listener=Stop())
+    cut = optimize.optimize(subject, listener=Stop())
     assert cut.interrupted
     assert [r.setting.name for r in cut.rows] == ["a"]
 

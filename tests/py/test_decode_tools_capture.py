@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hy3d_rocm.decode.capture import (  # noqa: E402
     read_capture,
 )
 from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
-from hy3d_rocm.files import plain, stamped  # noqa: E402
+from hy3d_rocm.files import plain, stamped, write_whole  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -294,3 +295,13 @@ def test_a_capture_that_fails_gives_its_name_back(tmp_path: Path) -> None:
     with pytest.raises(RecursionError):
         capture.write_capture(tmp_path, torch.zeros(1), facts)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_whole_text_replaces_the_old_one_with_the_mode_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    for text, given in (("old\n", {}), ("new\n", {"mode": 0o600})):
+        write_whole(path, text, **given)
+        assert path.read_bytes() == text.encode()
+        if os.name == "posix":
+            assert path.stat().st_mode & 0o777 == given.get("mode", 0o644)
+    assert list(tmp_path.iterdir()) == [path]

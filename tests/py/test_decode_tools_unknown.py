@@ -47,12 +47,12 @@ def test_a_tile_that_sees_too_little_is_told_in_a_verdict(subject: runs.Subject)
 
 
 def test_optimize_tries_what_there_is(subject: runs.Subject) -> None:
-    settings = optimize.settings_for(subject, quarter=64 * MB)
+    settings = optimize.settings_for(subject, optimize.Choices(), quarter=64 * MB)
     assert {s.strategy for s in settings} == {"whole", "tiled"}
-    sweep = optimize.optimize(subject, lambda planned: settings[:1], repeats=1)
+    sweep = optimize.optimize(subject, optimize.Choices(("whole",)), repeats=1)
     assert sweep.rows[0].ended
     with pytest.raises(ValueError, match="whole and tiled only"):
-        optimize.settings_for(subject, strategies=("streamed",))
+        optimize.settings_for(subject, optimize.Choices(("streamed",)))
 
 
 def test_latents_of_a_size_are_found_by_asking_the_vae() -> None:

@@ -4,6 +4,7 @@ does, and what that has found."""
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ pytest.importorskip("resource")
 
 import check_disk_faults as check  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402
-from disk_writers import WRITERS, array, capture  # noqa: E402
+from disk_faults import Fault  # noqa: E402
+from disk_writers import WRITERS, array, capture, old_pictures  # noqa: E402
 
 from hy3d_rocm.decode.capture import CaptureError, read_capture  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
 
 QUICK = ("array that goes on", "knowledge", "capture", "facts", "MIOpen clear", "render's report")
 
@@ -33,6 +36,32 @@ def test_a_fault_of_the_disk_leaves_the_old_or_the_new(writer: Any) -> None:
             check.fault_trial(known, random.Random(seed))
         except check.DiskError as error:
             raise AssertionError(f"{seed}: {error}") from error
+
+
+def test_pictures_that_are_replaced_are_the_old_or_the_new_after_a_kill_at_any_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two renamings no folder had the name, and the next decode threw both away."""
+    writer = next(w for w in WRITERS if w.name == "pictures that are replaced")
+    known = check.Known(writer)
+    for number in range(known.calls // 2, known.calls + 1):  # before, pictures are made
+        fault = Fault("kill", number)
+        monkeypatch.setattr(check, "chosen_fault", lambda *_, fault=fault: fault)
+        check.fault_trial(known, random.Random(0))
+
+
+def test_pictures_between_two_names_are_put_back_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old_pictures(tmp_path)
+    pictures, partial = tmp_path / "pictures", tmp_path / "pictures.partial"
+    (partial / "pictures").mkdir(parents=True)
+    pictures.rename(partial / "old")
+    with pytest.raises(OutputError, match="holds 3 pictures already: give --overwrite"):
+        sink_for(pictures, fps=Fraction(8)).begin((1, 3, 2, 4, 4), torch.float32)
+    assert "pictures was put back as it was" in caplog.text
+    assert len(list(pictures.iterdir())) == 3
+    assert not partial.exists()
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)

@@ -251,7 +251,7 @@ BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
     "docs/decode_tools.md: from hy3d_rocm.decode.capture import cap": (
         vae_and_latents, lambda n: len(n["written"]) > 0
     ),
-    "docs/offload.md: decision = hy3d_rocm.offload.apply(pipel": (
+    "docs/offload.md: import hy3d_rocm.offload": (
         a_pipeline, lambda n: bool(n["decision"].reason)
     ),
     "docs/knowledge.md: from hy3d_rocm.conv.knowledge import Rec": (

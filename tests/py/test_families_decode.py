@@ -21,10 +21,10 @@ from decode_doubles import (  # noqa: E402
     unsplit,
     unsplit_moments,
 )
+from plain_engine import PlainEngine  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.layers import Attention, Conv  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 LENGTHS = range(1, 13)
 #: (H, W) of latents, taken in turn

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 diffusers = pytest.importorskip("diffusers")
 
 from decode_doubles import EVERY_KIND, tiny_pixels, tiny_vae  # noqa: E402
+from plain_engine import PlainEngine  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import proven  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

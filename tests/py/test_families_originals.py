@@ -23,9 +23,9 @@ from decode_originals import (  # noqa: E402
     ltx_original,
     wan_original,
 )
+from plain_engine import PlainEngine  # noqa: E402
 
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 
 WANS = ("wan", "wan22", "qwen")
 

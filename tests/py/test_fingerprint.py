@@ -19,7 +19,7 @@ RNG = np.random.default_rng(20261122)
 
 
 def keys() -> list[int]:
-    """The keys as csrc/base/fingerprint.c makes them."""
+    """The keys as csrc/fingerprint/fingerprint.c makes them."""
     made = []
     for i in range((BLOCK_WORDS + 4) // 2):
         a, b, c, d = _core.philox4x32((i, 0, 0, 0), (0x68793364, 0x66707274))

@@ -10,10 +10,11 @@ from framepack_doubles import CARD, CPU, FakeCard, Transformer, bytes_of, sectio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.framepack import residency, sections
 from hy3d_rocm.framepack.preservation import Preservation, begin
 from hy3d_rocm.framepack.residency import choose, is_on, parts_of
-from hy3d_rocm.framepack.sections import SectionRunner, is_out_of_memory
+from hy3d_rocm.framepack.sections import SectionRunner
 from hy3d_rocm.units import GB, MB
 
 

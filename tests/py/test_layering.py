@@ -83,12 +83,39 @@ def test_public_headers_include_only_the_c_standard_and_each_other(header: Path)
 
 def test_kernels_include_only_their_header_and_intrinsics() -> None:
     allowed = {'"kernels.h"', '"kernels.inc"', "<immintrin.h>", "<stddef.h>", "<stdint.h>"}
-    allowed |= {"<string.h>", '"kernels/kernels.h"', "<math.h>"}
-    # One text for every ISA: headers of this folder alone, under the same law.
-    allowed |= {'"kernels/winograd_lanes.h"', '"kernels/silu.h"'}
-    allowed |= {'"kernels/raster.h"', '"kernels/raster_lanes.h"'}
-    for source in (ROOT / "csrc" / "kernels").glob("*.[ch]"):
+    allowed |= {"<string.h>", "<math.h>"}
+    kernels = ROOT / "csrc" / "kernels"
+    allowed |= {f'"kernels/{header.name}"' for header in kernels.glob("*.h")}
+    for source in kernels.glob("*.[ch]"):
         assert set(includes_of(source)) <= allowed, relative(source)
+
+
+# What a folder of csrc includes of the others; a folder that is not named here: `SHARED`.
+SHARED = frozenset({"base", "kernels", "elements"})
+BELOW = {"base": set(), "kernels": set(), "elements": {"kernels"}, "python": set()}
+BASE_HEADERS = {f"hy3d/{name}.h" for name in ("context", "export", "status", "tensor")}
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent.name for path in CORE_SOURCES}), ids=lambda name: f"csrc/{name}"
+)
+def test_a_folder_includes_its_own_headers_public_ones_and_those_below(folder: str) -> None:
+    allowed = BELOW.get(folder, SHARED) | {folder, "hy3d"}
+    for path in (ROOT / "csrc" / folder).glob("*.[ch]"):
+        ours = [name.strip('"') for name in includes_of(path) if name[0] == '"']
+        strangers = {name for name in ours if "/" in name and name.split("/")[0] not in allowed}
+        if folder == "base":
+            strangers |= {name for name in ours if name.startswith("hy3d/")} - BASE_HEADERS
+        assert not strangers, f"{relative(path)} includes {strangers}"
+
+
+def test_no_two_files_of_csrc_have_one_name() -> None:
+    """But for a .c and its .h, which are in one folder."""
+    places: dict[str, set[str]] = {}
+    for path in CORE_SOURCES:
+        places.setdefault(path.stem, set()).add(path.parent.name)
+    twice = {name: folders for name, folders in places.items() if len(folders) > 1}
+    assert not twice
 
 
 @pytest.mark.parametrize(("pattern", "owner"), SINGLE_OWNERS, ids=lambda value: str(value)[-20:])
@@ -225,6 +252,13 @@ def test_only_what_a_user_runs_imports_the_tools() -> None:
     assert "hy3d_rocm.cli.tools" in users
     allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
     assert not [name for name in users if not allowed.match(name)]
+
+
+def test_the_tools_know_nothing_of_the_benches_that_use_them() -> None:
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    tools = {name: found for name, found in graph.items() if TOOLS.match(name)}
+    assert len(tools) > 5
+    assert not [name for name, found in tools.items() if any(".bench" in m for m in found)]
 
 
 def test_a_circle_is_found_wherever_its_imports_stand() -> None:

@@ -27,7 +27,7 @@ from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning.backends import native_backend  # noqa: E402
 from hy3d_rocm.decode.planning.compiled import compile_job  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_smaller_budgets_take_smaller_parts_of_it(kind: str, parts: int) -> None
     needs = [candidate.need.device_bytes for candidate in listed]
     assert len(needs) == parts
     assert needs == sorted(needs, reverse=True)
-    given = WayOptions(chunk_size=2, slice_bytes=1 << 20)
+    given = DecodeOptions(chunk_size=2, slice_bytes=1 << 20)
     alone = compile_job(job, everything, "streamed", given, compiles_all=True).candidates()
     assert len(alone) == 1, "what is asked for is the only one"
 

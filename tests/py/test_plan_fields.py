@@ -11,11 +11,10 @@ from hy3d_rocm.decode.plan import (
     BudgetTooSmallError,
     Grain,
     GrainCost,
-    format_bytes,
-    latent_frames_to_video_frames,
     parse_budget,
     plan_decode,
 )
+from hy3d_rocm.units import size_text
 
 GRAIN = Grain(
     index=3,
@@ -107,7 +106,7 @@ def test_the_decoded_size_is_that_of_the_largest_grain() -> None:
 
 def test_the_description_is_this_table() -> None:
     plan = plan_decode((9, 40, 44), budget="2GB", level=2, max_in_flight=3, resident=2**20)
-    peak, grain = format_bytes(plan.peak_bytes), format_bytes(plan.grain_bytes)
+    peak, grain = size_text(plan.peak_bytes, 2), size_text(plan.grain_bytes, 2)
     lines = plan.describe().splitlines()
     assert lines[0] == "decode plan: 9 x 40 x 44 latents -> 33 frames of 352 x 320"
     assert lines[1] == (
@@ -143,7 +142,7 @@ def test_a_refusal_is_this_sentence(level: int | None, which: str) -> None:
         plan_decode((9, 40, 40), budget=2**20, level=level, max_in_flight=5)
     error = caught.value
     assert str(error) == (
-        f"The budget is 1.00 MB (1048576 bytes), but {which} {format_bytes(error.smallest)}: give "
+        f"The budget is 1.00 MB (1048576 bytes), but {which} {size_text(error.smallest, 2)}: give "
         f"at least {error.smallest} bytes, or lower min_tile, halo or the number of things kept "
         "resident."
     )
@@ -168,15 +167,6 @@ def test_costs_are_from_0_to_what_63_bits_hold(name: str) -> None:
     for wrong in (-1, 2**63):
         with pytest.raises(ValueError, match=rf"^GrainCost\.{name} is {wrong}; give bytes, 0 or"):
             GrainCost(**{name: wrong})
-
-
-def test_frames_are_counted_from_one() -> None:
-    assert latent_frames_to_video_frames(1) == 1
-    assert latent_frames_to_video_frames(1, 1, causal=False) == 1
-    assert latent_frames_to_video_frames(3, 8) == 17
-    for wrong in ((0, 4), (1, 0)):
-        with pytest.raises(ValueError, match="both must be 1 or more"):
-            latent_frames_to_video_frames(*wrong)
 
 
 def test_budgets_are_from_1_to_what_63_bits_hold() -> None:

@@ -19,12 +19,12 @@ from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from program_doubles import carried_out  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode.black_box import predicted  # noqa: E402
 from hy3d_rocm.decode.executor import _plan_going_on, making_of  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
-from hy3d_rocm.decode.memory.black_box import predicted  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.memory.predict import CPU_ALLOWANCE_BYTES  # noqa: E402
+from hy3d_rocm.decode.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.planning import compiled as compiled_module  # noqa: E402
 from hy3d_rocm.decode.planning.backends import (  # noqa: E402
     best_backend,
@@ -33,8 +33,9 @@ from hy3d_rocm.decode.planning.backends import (  # noqa: E402
     torch_backend,
 )
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job, slice_sizes  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions, unused_sizes  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, unused_sizes  # noqa: E402
 from hy3d_rocm.decode.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
+from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -128,7 +129,7 @@ def test_what_is_planned_is_the_cores_peak_with_the_cores_margin(
 def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
     job = job_of("wan", (2, 8, 8))
     for halo, overlap in ((0, 0), (8, 20), (None, 16)):
-        options = WayOptions(halo_pixels=halo, overlap_pixels=overlap, min_tile_pixels=8)
+        options = DecodeOptions(halo_pixels=halo, overlap_pixels=overlap, min_tile_pixels=8)
         first, *others = compile_job(job, budget_of(NO_LIMIT), "tiled", options).halos
         assert first == (-1 if halo is None else halo, overlap, 8)
         most = [24, 16] if halo is None else [min(halo, 24), min(halo, 16)]
@@ -137,7 +138,7 @@ def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
 
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
     def slices(made: Job, device: Any, **options: Any) -> list[int]:
-        return [n for n in slice_sizes(made, WayOptions(**options), device) if n]
+        return [n for n in slice_sizes(made, DecodeOptions(**options), device) if n]
 
     cpu, card = torch.device("cpu"), torch.device("cuda")
     plain = job_of("wan", (2, 4, 4), make_backend=torch_backend)
@@ -212,7 +213,7 @@ def test_measured_peaks_stay_below_the_planned_ones() -> None:
     assert "2 within their plan" in done.stdout
 
 
-def least_of(made: Job, options: WayOptions, order: str) -> int:
+def least_of(made: Job, options: DecodeOptions, order: str) -> int:
     """The least device budget under which a program of that order is offered and fits."""
     found = compile_job(
         made, budget_of(1, unified=False), "streamed", options, compiles_all=True
@@ -226,7 +227,7 @@ def least_of(made: Job, options: WayOptions, order: str) -> int:
 def test_what_goes_in_chunks_goes_by_layers_where_none_fits(kind: str, device: str) -> None:
     """With slices on the host, or of a short video; exact, and so before tiles."""
     made = job_of(kind, (2, 8, 8), device, make_backend=torch_backend, is_fused=True)
-    options = WayOptions(slice_bytes=1, chunk_size=1)
+    options = DecodeOptions(slice_bytes=1, chunk_size=1)
     chunks, layers = (least_of(made, options, order) for order in ("chunks", "layers"))
     assert layers < chunks
     for budget, engine in ((chunks, "chunks"), (chunks - 1, "layers"), (layers, "layers")):
@@ -247,7 +248,7 @@ def test_by_layers_the_frames_are_those_of_the_unsplit_decode(kind: str) -> None
     vae = tiny_vae(kind)
     z = tiny_latents(vae, 2, 8, 8)
     made = job_of(kind, (2, 8, 8), family=family_for(vae), make_backend=torch_backend)
-    options = WayOptions(slice_bytes=1)
+    options = DecodeOptions(slice_bytes=1)
     budget = budget_of(least_of(made, options, "layers"), unified=False)
     compiled = compile_job(made, budget, "auto", options)
     assert compiled.program.candidate["order"] == "layers"
@@ -262,7 +263,7 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     order: str,
 ) -> None:
     made = job_of("wan", (2, 8, 8), make_backend=torch_backend)
-    options = WayOptions(slice_bytes=1)
+    options = DecodeOptions(slice_bytes=1)
     least = {which: least_of(made, options, which) for which in ("chunks", "layers")}
     begun = plan_job(made, budget_of(least[order], unified=False), "auto", options)
     making = making_of(made, begun.way)

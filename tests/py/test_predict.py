@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hy3d_rocm.conv.tiers import make_tier  # noqa: E402
-from hy3d_rocm.decode.memory import predict as p  # noqa: E402
-from hy3d_rocm.decode.memory.live import Live, NoScores, _is_plain, on_host  # noqa: E402
+from hy3d_rocm.decode.memory import dry_run as p  # noqa: E402
+from hy3d_rocm.decode.memory.dry_run import Live, NoScores, _is_plain  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
 
 CPU = OperatorWorkspace(torch.device("cpu"))
@@ -73,6 +74,10 @@ def test_operators_that_are_called_again_make_what_they_made_without_a_predictio
         *(lambda x=x, d=d: x.sum(d) for x in (halves, last) for d in (1, (1, 2), None)),
         *(lambda x=x, k=k: x.mean(1, keepdim=k) for x in (halves, last) for k in (True, False)),
         lambda: halves.mT.clone(), lambda: last.contiguous(), lambda: halves[:, :, ::2] + 1,
+        *(lambda x=x: F.group_norm(x, 2) for x in (halves, last)),
+        *(lambda x=x: F.normalize(x, dim=1) for x in (halves, last)),
+        lambda: halves * meta(1, 1, 6, dtype=torch.float16), lambda: halves + last,
+        lambda: halves - meta(1, 4, 5, 6), lambda: halves / weight[0, 0, 0, 0],
         lambda: F.silu(last), lambda: torch.cat([halves, last]), lambda: torch.cat([last, halves]),
         lambda: halves.double(), lambda: halves.max(1)[0], lambda: halves.expand(3, 4, 5, 6) * 2,
         lambda: halves[:, :, :, 1:], lambda: halves.unsqueeze(0), lambda: halves.chunk(2, 1)[1],
@@ -85,7 +90,8 @@ def test_operators_that_are_called_again_make_what_they_made_without_a_predictio
         return out.shape, out.stride(), out.dtype, out.storage_offset(), held, of_one
 
     plain = [made(call) for call in calls]
-    with torch.no_grad(), Live([whole, halves, last, weight], CPU.anew()) as live:
+    rules = OperatorWorkspace(CPU.device)
+    with torch.no_grad(), Live([whole, halves, last, weight], rules) as live:
         assert [made(call) for _ in range(2) for call in calls] == plain * 2
         assert len(live._made) > len(calls) // 2
     plain_ones = [_is_plain(t) for t in (last, halves[:, 1:], halves[:, :1], halves[0, :, 0, 0])]
@@ -95,26 +101,25 @@ def test_operators_that_are_called_again_make_what_they_made_without_a_predictio
 def test_what_was_there_before_does_not_count() -> None:
     x = meta(1000)
     assert p.predict(lambda: x.view(10, 100)[3:], known=[x], workspace=CPU).device_bytes == 0
-    assert p.predict(lambda: p.given(meta(1000)), workspace=CPU).device_bytes == 4000
-    assert p.predict(lambda: p.given(x).add_(1), known=[x], workspace=CPU).device_bytes == 0
+    assert p.predict(lambda: x.add_(1), known=[x], workspace=CPU).device_bytes == 0
 
 
 def test_what_lies_on_the_host_counts_there() -> None:
-    """A large tensor made on the CPU, pinned or not, one that is moved, and one that is marked."""
+    """A large tensor made on the CPU, pinned or not, and one that is moved there."""
 
     def run() -> object:
         x = meta(MB)
         slab = torch.empty(2 * MB, pin_memory=True, device="cpu")
         slab[:MB].copy_(x)
         moved = x.to("cpu")
-        marked = on_host(torch.empty_like(x))
+        alike = torch.empty_like(x, device="cpu")
         small = torch.zeros(4, device="cpu")
         small.copy_(x[:4])
-        return slab, moved, marked, small
+        return slab, moved, alike, small
 
     found = p.predict(run, workspace=CARD)
     assert found.host_bytes == (2 + 1 + 1) * 4 * MB + 16
-    assert found.device_bytes == 2 * 4 * MB  # until the mark both were on the device
+    assert found.device_bytes == 4 * MB
     assert found.both_bytes == 5 * 4 * MB + 16
     on_cpu = p.predict(run, workspace=CPU)
     assert (on_cpu.device_bytes, on_cpu.host_bytes) == (5 * 4 * MB + 16, 0)
@@ -122,21 +127,43 @@ def test_what_lies_on_the_host_counts_there() -> None:
 
 def test_what_comes_back_from_the_host_counts_on_the_device() -> None:
     def run() -> object:
-        there = on_host(meta(1000))
+        there = torch.empty(MB, device="cpu")
         back = there[:100].to("meta", torch.float64)
         return there, back, back.to("meta")
 
     found = p.predict(run, workspace=CARD)
-    assert (found.device_bytes, found.host_bytes) == (4000, 4000)
-    assert found.both_bytes == 4000 + 800
+    assert (found.device_bytes, found.host_bytes) == (800, 4 * MB)
+    assert found.both_bytes == 4 * MB + 800
 
 
-def test_marks_mean_nothing_outside_a_prediction() -> None:
-    x = torch.ones(2)
-    assert on_host(x) is x
-    assert p.given(x) is x
-    assert not p.predicting()
-    assert p.predict(lambda: None if p.predicting() else 1 / 0, workspace=CPU).macs == 0
+def test_a_device_is_stood_for_within_a_dry_run_alone() -> None:
+    ghost = torch.device("meta")
+    assert p.modelled(ghost) == ghost
+    with p.standing_for(CARD):
+        assert (p.modelled(ghost), p.modelled(CPU.device)) == (CARD.device, CPU.device)
+    assert p.workspace_rules() is None
+
+
+def test_what_is_done_in_turn_is_run_three_times_and_counts_as_all() -> None:
+    """Each part keeps its result and the state that the next one reads."""
+    weight, calls = meta(8, 8, 3), SimpleNamespace(count=0)
+
+    def run(count: int, split: bool) -> torch.Tensor:
+        state = [meta(1, 8, 1)]
+
+        def part(i: int) -> torch.Tensor:
+            calls.count += 1
+            state[0] = torch.cat([state[0], meta(1, 8, 50 if i else 20)], 2)[:, :, -40:].clone()
+            return F.conv1d(state[0], weight, padding=1).repeat(1, 1, 100 if i else 30)[:, :, :900]
+
+        made = p.in_turn(count, part) if split else [part(i) for i in range(count)]
+        return torch.cat(made, 2)
+
+    for count in (1, 2, 3, 4, 9):
+        wanted = p.predict(lambda n=count: run(n, False), known=[weight], workspace=CARD)
+        calls.count = 0
+        assert p.predict(lambda n=count: run(n, True), known=[weight], workspace=CARD) == wanted
+        assert calls.count == min(count, 3)
 
 
 def test_checks_of_values_come_out_well() -> None:
@@ -205,43 +232,18 @@ def test_blas_takes_its_workspace_once_on_a_card() -> None:
     assert copied.device_bytes == 2 * a.nbytes
 
 
-def test_weights_count_where_they_are_converted_and_once() -> None:
+def test_weights_are_made_once_in_the_type_of_the_computation() -> None:
     module = nn.Linear(100, 10)
-
-    def run(dtype: torch.dtype) -> int:
-        weights = p.MetaWeights(dtype, torch.device("cpu"))
-
-        def twice() -> object:
-            assert weights.of(module, "weight") is weights.of(module, "weight")
-            assert weights.of(module, "missing") is None
-            return weights
-
-        return p.predict(twice, workspace=CPU).device_bytes
-
-    assert run(torch.float32) == 0
-    assert run(torch.bfloat16) == 2000
-
-
-def test_a_prediction_is_made_once_for_all_that_it_depends_on() -> None:
-    owner, calls = nn.Identity(), SimpleNamespace(count=0)
-
-    def run() -> torch.Tensor:
-        calls.count += 1
-        return meta(5)
-
-    first = p.Predictor(owner, CPU)
-    assert first.of(("whole", 5), run).device_bytes == 20
-    assert p.Predictor(owner, CPU).of(("whole", 5), run).device_bytes == 20
-    assert calls.count == 1
-    p.Predictor(owner, CARD).of(("whole", 5), run)
-    p.Predictor(nn.Identity(), CPU).of(("whole", 5), run)
-    first.of(("whole", 6), run)
-    assert calls.count == 4
+    weights = p.MetaWeights(torch.bfloat16)
+    found = weights.of(module, "weight")
+    assert found is weights.of(module, "weight")
+    assert found is not None
+    assert (found.shape, found.dtype, found.is_meta) == ((10, 100), torch.bfloat16, True)
+    assert weights.of(module, "missing") is None
 
 
 def test_planned_is_five_percent_more_and_on_the_cpu_at_least_32_mb() -> None:
-    found = p.Prediction(1000 * MB, 10 * MB, 1005 * MB)
-    assert found.planned(False) == p.Prediction(1050 * MB, 10 * MB, 1060 * MB)
-    assert found.planned(True).device_bytes == p.planned_bytes(1005 * MB, True)
+    assert p.planned_bytes(1000 * MB, False) == 1050 * MB
+    assert p.planned_bytes(10 * MB, False) == math.ceil(10.5 * MB)
     assert p.planned_bytes(1000 * MB, True) == 1050 * MB
     assert p.planned_bytes(10 * MB, True) == 42 * MB

@@ -11,6 +11,7 @@ pytest.importorskip("diffusers")
 
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
+from plain_engine import PlainEngine  # noqa: E402
 from program_doubles import (  # noqa: E402
     CPU,
     carried_out,
@@ -24,8 +25,7 @@ from program_doubles import (  # noqa: E402
 from small_decoders import decoders, latent  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode.graph import latents_before, record, start_latent  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
+from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.run import Run  # noqa: E402
 
 pytestmark = [
@@ -92,29 +92,39 @@ def decoded_from(family: Any, z: Any, chunk: int, start: int) -> Any:
     return carried_out(graph, z, compiled(graph, z, chunk=chunk).program)
 
 
+def start_of(family: Any, chunk: int, wanted: int) -> int:
+    """The latent where a decode in chunks goes on."""
+    graph = record(family)
+    z = torch.empty(1, family.latent_channels, 1, 2, 2)
+    return int(compiled(graph, z, chunk=chunk).program.start(wanted))
+
+
+def latents_before(family: Any) -> int:
+    """How many latents before a frame's own one its decode depends on."""
+    return 999 - start_of(family, 1, 999 * family.factor[0] + 1)
+
+
 @pytest.mark.parametrize(("kind", "chunk"), [("wan", 2), ("wan22", 3), ("ltx_causal", 1)])
 def test_frames_from_the_middle_are_those_of_a_decode_from_the_start(kind: str, chunk: int) -> None:
     family = family_of(kind, tiny_vae(kind))
-    past = latents_before(record(family))
-    assert past is not None
+    past = latents_before(family)
     z = tiny_latents(family.vae, past + 7, 1, 2)
     whole = decoded_from(family, z, chunk, 0)
     time = family.factor[0]
     last = whole.shape[2] - 1
     for wanted in (last, (past + 3) * time, (past + 2) * time + 1):
-        start = start_latent(record(family), time, chunk, wanted)
+        start = start_of(family, chunk, wanted)
         assert start % chunk == 0
         rest = decoded_from(family, z, chunk, start)
         assert torch.equal(rest[:, :, wanted - start * time :], whole[:, :, wanted:])
-    assert start_latent(record(family), time, chunk, last) > 0, "nothing was saved"
+    assert start_of(family, chunk, last) > 0, "nothing was saved"
 
 
 @pytest.mark.parametrize("kind", ["wan", "wan22", "ltx_causal"])
 def test_no_frame_depends_on_more_than_is_said(kind: str) -> None:
     """A NaN in one latent reaches every frame that depends on it, whatever the weights are."""
     family = family_of(kind, tiny_vae(kind))
-    past = latents_before(record(family))
-    assert past is not None
+    past = latents_before(family)
     z = tiny_latents(family.vae, past + 6, 1, 1)
     z[:, :, 2] = float("nan")
     frames = family.decode(PlainEngine(), z)
@@ -127,5 +137,4 @@ def test_no_frame_depends_on_more_than_is_said(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["hunyuan", "hunyuan15"])
 def test_norms_and_attention_over_the_video_start_from_its_beginning(kind: str) -> None:
     family = family_of(kind, tiny_vae(kind))
-    assert latents_before(record(family)) is None
-    assert start_latent(record(family), family.factor[0], 1, 1000) == 0
+    assert start_of(family, 1, 1000) == 0

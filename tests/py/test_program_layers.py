@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from decode_doubles import relative_error  # noqa: E402
+from plain_engine import PlainEngine  # noqa: E402
 from program_doubles import (  # noqa: E402
     ALL,
     CPU,
@@ -29,7 +31,6 @@ from test_torch_backend import Holder, random_layer, whole_numbers  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import run as run_module  # noqa: E402
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noqa: E402
-from hy3d_rocm.decode.plain import PlainEngine  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = [
@@ -203,7 +204,8 @@ def test_without_a_fused_kernel_scores_stay_below_their_limit(
         largest = max(largest, q.shape[1] * q.shape[2] * k.shape[2] * 4)
         return attend(q, k, v, **rest)
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    counting = SimpleNamespace(scaled_dot_product_attention=counted)
+    monkeypatch.setattr(run_module, "_nn", counting)
     monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, **__: 0)
     monkeypatch.setattr(run_module, "SCORE_BYTES", 4096)
     norm = Norm("l2", torch.nn.Linear(1, 8), 1e-12, weight=None)
@@ -269,6 +271,6 @@ def test_a_residual_block_holds_its_video_and_what_is_made_and_three_frames(fram
     norm = Norm("group", torch.nn.GroupNorm(2, 4), 1e-6, 2, bias="bias")
     function, x = resnet(4, 4, 1, True, norm), latent(frames)
     graph = graph_of(function, x)
-    nothing = {"workspace": lambda *question: (0, 0), "slice_bytes": 1, "input_bytes": 4}
+    nothing = {"workspace": lambda *question: (0, 0, 0, 0), "slice_bytes": 1, "input_bytes": 4}
     stated = compiled(graph, x, **nothing).program.candidate["device_bytes"]
     assert stated <= (2 * frames + 3) * x[:, :, :1].nbytes

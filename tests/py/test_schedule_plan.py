@@ -12,7 +12,6 @@ import pytest
 from hy3d_rocm.decode.plan import (
     BudgetTooSmallError,
     GrainCost,
-    latent_frames_to_video_frames,
     parse_budget,
     plan_decode,
 )
@@ -49,13 +48,9 @@ def test_other_budgets_are_refused_with_what_was_given(text: object) -> None:
 
 
 def test_frame_counts_follow_the_causal_rule() -> None:
-    assert latent_frames_to_video_frames(18) == 69
-    assert latent_frames_to_video_frames(18, causal=False) == 72
+    assert plan_decode((18, 8, 8), causal=False).out_size == (72, 64, 64)
     for frames in range(1, 65):
-        plan = plan_decode((frames, 8, 8))
-        assert plan.out_size == (latent_frames_to_video_frames(frames), 64, 64)
-    with pytest.raises(ValueError, match="latent_frames is 0"):
-        latent_frames_to_video_frames(0)
+        assert plan_decode((frames, 8, 8)).out_size == ((frames - 1) * 4 + 1, 64, 64)
 
 
 def test_without_a_budget_the_decode_is_one_grain() -> None:

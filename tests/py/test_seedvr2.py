@@ -346,8 +346,9 @@ def test_the_structure_that_is_planned_for_is_ours_in_small() -> None:
     ours = tiny_vae("seedvr2")
     assert shapes(bare) == shapes(ours)
     bare.load_state_dict(ours.state_dict())
+    from plain_engine import PlainEngine
+
     from hy3d_rocm.decode.families.seedvr2 import SeedVr2Family
-    from hy3d_rocm.decode.plain import PlainEngine
 
     assert SeedVr2Family.recognises(bare)
     z, x = randn(1, 4, 3, 3, 4, dtype=torch.float32), tiny_pixels(9, 24, 17)

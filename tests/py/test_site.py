@@ -48,7 +48,7 @@ def test_site_api_pages_hold_every_public_name_and_header(site: Path) -> None:
     page = (site / "api_python.html").read_text(encoding="utf-8")
     names = set(hy3d_rocm.__all__) - {"__version__"}
     assert {name for name in names if f".{name}" not in page} == set()
-    headers = (site / "api_c.html").read_text(encoding="utf-8")
+    headers = (site / "c_api.html").read_text(encoding="utf-8")
     files = [path.name for path in (ROOT / "include" / "hy3d").glob("*.h")]
     assert len(files) > 5
     assert [name for name in files if f"hy3d/{name}" not in headers] == []

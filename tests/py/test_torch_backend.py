@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from layer_frames import own_frames, source_range  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 
 from hy3d_rocm.decode.backends.statistics import (  # noqa: E402
@@ -19,15 +20,8 @@ from hy3d_rocm.decode.backends.statistics import (  # noqa: E402
     group_affine,
 )
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, own_norm, position_norm  # noqa: E402
-from hy3d_rocm.decode.geometry import kernel_size, own_frames, source_range  # noqa: E402
-from hy3d_rocm.decode.layers import (  # noqa: E402
-    Conv,
-    Norm,
-    Pieces,
-    Shuffle,
-    out_frames,
-    shuffled_frames,
-)
+from hy3d_rocm.decode.geometry import kernel_size, out_frames, shuffled_frames  # noqa: E402
+from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Shuffle  # noqa: E402
 from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")

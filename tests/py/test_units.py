@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hy3d_rocm.decode.plan import format_bytes, parse_budget
+from hy3d_rocm.decode.plan import parse_budget
 from hy3d_rocm.memory_lines import stage_line
 from hy3d_rocm.units import GB, KB, MB, TB, parse_size, short_text, size_text, whole_number
 
@@ -60,7 +60,7 @@ def test_a_budget_copied_from_a_memory_line_is_what_was_free() -> None:
     free = re.search(r"Free: ([0-9.]+ GB)", stage_line("Now", 6 * GB, 0, None))
     assert free is not None
     assert parse_budget(free[1]) == 6 * GB
-    assert format_bytes(6 * GB) == "6.00 GB"
+    assert size_text(6 * GB, 2) == "6.00 GB"
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1 GB", "6,5GB", "1e9", "6 XB", "six", "6 GB GB"])

@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/fingerprint.h"
 #include "conv3d_support.h"
 #include "graphs.h"
+#include "hy3d/fingerprint.h"
 #include "rasterize_support.h"
 #include "registry.h"
 
@@ -182,11 +182,11 @@ static hy3d_status inpaint(hy3d_context *context, const scenario *self)
 
 static hy3d_status fingerprint(hy3d_context *context, const scenario *self)
 {
-    static hy3d__fingerprint_keys keys;
+    static hy3d_fingerprint_keys keys;
     const meshes *const m = self->argument;
-    hy3d__fingerprint_keys_make(&keys);
-    return hy3d__fingerprint(context, &keys, m, sizeof *m, NULL, 0, 2, NULL,
-                             (uint64_t *)(void *)self->result);
+    hy3d_fingerprint_keys_make(&keys);
+    return hy3d_fingerprint(context, &keys, m, sizeof *m, NULL, 0, 2, NULL,
+                            (uint64_t *)(void *)self->result);
 }
 
 /* A decode's program, then what follows until nothing is left. The result: steps of each. */
@@ -210,8 +210,13 @@ static hy3d_status compile_all(hy3d_context *context, graphs_case *made, const s
 static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
 {
     static graphs_case made;
+    static int32_t alike[sizeof made.nodes / sizeof made.nodes[0]];
     graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
     graphs_request(&made, 2, 4, 4);
+    for (int32_t i = 0; i < made.request.graph.count; i++) {
+        alike[i] = i; /* each of its own kind */
+    }
+    made.request.alike = alike;
     made.request.halos[1].smallest = 0;
     made.request.device.slice_bytes[0] = 20000;
     made.request.device_budget = 60000;
@@ -268,17 +273,6 @@ static char *put_library_beside(void)
     snprintf(path, sizeof path, "%s/_vendor/libhy3d_openblas.so", folder);
     unlink(path);
     return symlink(library, path) == 0 ? library : NULL;
-}
-
-/* A lowered level and variables that are set: both values have to be kept while loading. */
-static hy3d_status describe_blas_with_variables(hy3d_context *context, const scenario *self)
-{
-    setenv("OPENBLAS_NUM_THREADS", "7", 1);
-    setenv("OPENBLAS_CORETYPE", "Nehalem", 1);
-    const hy3d_status status = describe_blas(context, self);
-    unsetenv("OPENBLAS_NUM_THREADS");
-    unsetenv("OPENBLAS_CORETYPE");
-    return status;
 }
 
 static hy3d_status large_memory(hy3d_context *context, const scenario *self)
@@ -402,7 +396,7 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
         {"cancel flag", flag, m, NULL, 1, all, false},
         {"large memory", large_memory, m, NULL, LARGE, two, false},
         {"BLAS", describe_blas, m, NULL, 1, two, true},
-        {"BLAS by name", describe_blas_with_variables, m, NULL, 1, named, true},
+        {"BLAS by name", describe_blas, m, NULL, 1, named, true},
         {"BLAS beside", search_blas, put_library_beside(), NULL, 1, two, true},
         {"after a fork", after_fork, m, NULL, 3 * POINTS * sizeof(float), two, false},
         {"BLAS after a fork", blas_after_fork, m, NULL, 1, two, true},

@@ -1,28 +1,103 @@
-"""The page of the C API: the public headers, whose comments are the contract."""
+"""The page of the C API, from the public headers: python tools/site/c_api.py > docs/c_api.md"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 HEADERS = Path(__file__).resolve().parents[2] / "include" / "hy3d"
 HEAD = """# The C API
 
-The public headers, as they are: C11, no Python. A comment above a declaration is its contract:
-what, sizes and units, who owns, which threads, which errors. Every function that can fail returns
-`hy3d_status` and touches its outputs only when it returns `HY3D_OK`, unless its comment says
-otherwise; nothing ever ends the process.
+C11 on Linux, nothing of Python. Made from the headers, whose comments are the contract, by
+`python tools/site/c_api.py > docs/c_api.md`.
 
-`make core` builds `build/c/libhy3d_core.a` and `libhy3d_core.so`; `tests/c/` is full of uses.
+- **Install**: `make install PREFIX=$HOME/.local`; no root is needed. `DESTDIR=` stands before it,
+  for packages. `make uninstall`, with the same, takes it back.
+- **Compile**: `cc -std=c11 program.c $(pkg-config --cflags --libs hy3d_core)`, with
+  `PKG_CONFIG_PATH=PREFIX/lib/pkgconfig` where pkg-config does not look there by itself.
+- **Link**: the loader needs `LD_LIBRARY_PATH=PREFIX/lib`, or the program `-Wl,-rpath,PREFIX/lib`.
+  Static: `PREFIX/lib/libhy3d_core.a -pthread -ldl -lm` instead. Structs may grow with a minor
+  version, which is in the shared library's name: compile again then. BLAS is no dependency; the few
+  convolutions that need one load it at their first use.
+- **What owns what**: what a function makes, its `_destroy` frees (`hy3d_alloc`: `hy3d_free`), the
+  context last. Tensors are views of your memory: keep weights and bias as long as a plan of them.
+- **Threads**: one context serves all threads, a plan any number at once, a workspace one call at a
+  time. How many threads a call uses never changes its result.
+- **Errors**: what can fail returns `hy3d_status`, whose sentence is `hy3d_status_text`. Outputs are
+  written on `HY3D_OK` only, unless a comment says otherwise. Nothing ends the process.
+- **Cancel**: `hy3d_cancel_request` from any thread; a long call looks before each grain and ends
+  with `HY3D_ERR_CANCELLED`.
+
+Two programs show it: `examples/c/plan_decode.c` plans a decode under a memory budget,
+`examples/c/time_conv3d.c` times a convolution and looks at its values.
 """
-ORDER = ["status", "context", "tensor", "conv3d", "moments", "schedule", "blend", "seed", "raster"]
+ORDER = ["status", "context", "tensor", "conv3d", "moments", "graph", "schedule", "tiles", "blend"]
+# What is no declaration: guards, siblings, C++.
+SKIPPED = re.compile(r"#include|#(ifndef|define) HY3D_\w+_H$|#endif$|HY3D_(BEGIN|END)_DECLS$")
+ESCAPE = "\\"
+WORD = re.compile(r"(?:\\\*)?\b[A-Za-z_]\w*(?:(?:->|\.)\w+|\[[^\]\s]+\])*")
+
+
+def marked(found: re.Match[str]) -> str:
+    """A word of code in backticks, others as they are."""
+    word = found[0]
+    return f"`{word.removeprefix(ESCAPE)}`" if re.search(r"_|->|\[", word) else word
+
+
+def prose(comment: str) -> str:
+    """A comment as Markdown: one line a paragraph or item, names of code marked."""
+    lines = [re.sub(r"^(/\*| \*) ?", "", line) for line in comment[:-2].splitlines()]
+    text = re.sub(r"\n {2,}- ", "\n\n- ", "\n".join(lines))
+    text = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [WORD.sub(marked, re.sub(r"([*<])", r"\\\1", part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def listing(code: str) -> str:
+    """Declarations without HY3D_API, whose width is taken off the lines that continue one."""
+    parts = re.split(r"^HY3D_API ([^;]*;)", code, flags=re.M)
+    parts[1::2] = [re.sub(r"^ {9}(?= {4})", "", part, flags=re.M) for part in parts[1::2]]
+    return "".join(parts)
+
+
+def title(code: str) -> str:
+    outside = re.sub(r"\{.*?^\}", "", code, flags=re.S | re.M)
+    names = re.findall(
+        r"^#define (\w+)|^HY3D_API [^(]*?(\w+)\(|^typedef [^(;]*?(\w+);|\(\*(\w+)\)", outside, re.M
+    )
+    return ", ".join(dict.fromkeys("".join(found) for found in names))
+
+
+def items(text: str) -> Iterator[tuple[str, str]]:
+    """(comment or "", declarations that it stands above), in order; the header's own: no code."""
+    comment, code, is_open = "", "", False
+    for part in re.findall(r"^/\*(?s:.*?)\*/$|^.*$", text, re.M):
+        if is_open or (part and not part.startswith("/*") and not SKIPPED.match(part)):
+            code += part + "\n"
+            is_open = code.count("{") + code.count("#if") > code.count("}") + code.count("#endif")
+            continue
+        if code or (comment and part):
+            yield comment, code
+            comment = code = ""
+        if part.startswith("/*"):
+            comment = part
+    if code:
+        yield comment, code
 
 
 def page() -> str:
     there = {path.stem: path for path in sorted(HEADERS.glob("*.h"))}
-    names = [name for name in ORDER if name in there]
-    names += [name for name in there if name not in names]
-    parts = [HEAD]
-    for name in names:
+    parts = [HEAD.rstrip()]
+    for name in [*ORDER, *(name for name in there if name not in ORDER)]:
         parts.append(f"## hy3d/{name}.h")
-        parts.append("```c\n" + there[name].read_text(encoding="utf-8").rstrip() + "\n```")
+        for comment, code in items(there[name].read_text(encoding="utf-8")):
+            parts += [f"### {title(code)}"] if code else []
+            parts += [prose(comment)] if comment else []
+            parts += [f"```c\n{listing(code)}```"] if code else []
     return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,7 +1,7 @@
 """Pages of the documentation site that are made from the code when it is built.
 
 MkDocs calls `on_files` and `on_page_markdown`. What is made here cannot grow stale: the causes come
-from the rules of `hy3d-rocm diagnose`, the commands from their parsers, the C API from the headers.
+from the rules of `hy3d-rocm diagnose`, the commands from their parsers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-import c_api  # noqa: E402
 import causes  # noqa: E402
 import commands  # noqa: E402
 
@@ -30,7 +29,6 @@ def releases() -> str:
 
 
 GENERATED = {
-    "api_c.md": c_api.page,
     "causes.md": causes.page,
     "commands.md": commands.page,
     "releases.md": releases,

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hy3d_rocm.conv.knowledge.filters import Filters
 from hy3d_rocm.conv.knowledge.machine import machines_here
 from hy3d_rocm.conv.knowledge.records import VERDICTS, Row
 from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.files import write_whole
 from hy3d_rocm.units import brief
 
 _PATIENCE_S = 60.0
@@ -157,23 +157,11 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.out is None:
         sys.stdout.write(text)
         return
-    _write_whole(arguments.out, text)
-    sys.stderr.write(f"{len(facts['rows'])} rows in {arguments.out}\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """All of it or nothing: written beside and renamed."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
+        write_whole(arguments.out, text, mode=0o600)
     except OSError as error:
-        raise DatabaseError(f"{path} can't be written: {error.strerror}") from error
+        raise DatabaseError(f"{arguments.out} can't be written: {error.strerror}") from error
+    sys.stderr.write(f"{len(facts['rows'])} rows in {arguments.out}\n")
 
 
 @contextlib.contextmanager

@@ -13,28 +13,24 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.decode.backends.statistics import block_elements, channel_moments
+from hy3d_rocm.decode.backends.statistics import block_elements
 from hy3d_rocm.decode.backends.torch_ops import (
     TorchBackend,
-    add_parts,
+    finished,
+    moments_after,
     not_fused,
     overlaps,
     own_norm,
-    put_together,
-    shuffled_parts,
 )
-from hy3d_rocm.decode.faults import is_out_of_memory
-from hy3d_rocm.decode.geometry import kernel_size, own_size, padded_size, up_frames
-from hy3d_rocm.decode.layers import (
-    Conv,
-    Moments,
-    Norm,
-    Pieces,
-    Range,
-    Triple,
+from hy3d_rocm.decode.geometry import (
+    frame_numbers,
+    frames_of,
+    kernel_size,
+    own_size,
+    padded_size,
     read_frames,
-    source_frame,
 )
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Triple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,15 +92,11 @@ class NativeBackend(TorchBackend):
             return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
         if layer.norm is not None and layer.norm.kind == "group" and affine is None:
             raise ValueError("a group norm was asked for without the moments of its video (affine)")
-        shuffle = layer.shuffle
-        if shuffle is None:
-            result = self._convolved(layer, source, frames, affine, add)
-            return result, _moments(result, add) if moments else None
-        parts = shuffled_parts(
-            self._convolved(layer, source, frames, affine, None), shuffle, frames
-        )
-        result = put_together(parts) if add is None else add_parts(parts, add)
-        return result, _moments(result, add) if moments else None
+        if layer.shuffle is not None:
+            made = self._convolved(layer, source, frames, affine, None)
+            return finished(made, layer.shuffle, frames, add, moments)
+        made = self._convolved(layer, source, frames, affine, add)
+        return made, moments_after(made, add) if moments else None
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
@@ -115,7 +107,8 @@ class NativeBackend(TorchBackend):
         size = (int(x.shape[3]), int(x.shape[4]))
         made = math.prod((weight.shape[0], *own_size(layer, size, kernel_size(weight))))
         result = made * (frames[1] - frames[0])
-        read = needed(layer, source, frames, weight) * int(x.shape[1]) * math.prod(size)
+        numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
+        read = len({n for n in numbers if n >= 0}) * int(x.shape[1]) * math.prod(size)
         by_frame = layer.norm is not None and layer.norm.kind != "group"
         normed = read * x.element_size() if by_frame else 0
         block = 4 * 2 * min(block_elements(x.device), max(read, result))
@@ -171,14 +164,16 @@ class NativeBackend(TorchBackend):
         size = (1, int(kernel.shape[0]), frames[1] - frames[0], rows, columns)
         if add is not None and tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
-        over = add is not None and _may_be_written(add, x.dtype)
+        over = add is not None and add.dtype is x.dtype and not add.is_neg() and not overlaps(add)
         target = add if over else x.new_empty(size)
+        (_, top, left), (_, bottom, right) = layer.before, layer.after  # time's is among the frames
+        pads = (0, 0), (top, bottom), (left, right)
         residual = None if add is None else add.to(x.dtype).resolve_neg()
         compute: Any = self._compute or vars(functional)["fused_conv3d"]
         start = time.perf_counter()
         with torch.no_grad():
             made: Tensor = compute(
-                read, kernel, bias, padding=_pads(layer), padding_mode=("zeros", *layer.modes[1:]),
+                read, kernel, bias, padding=pads, padding_mode=("zeros", *layer.modes[1:]),
                 stride=layer.stride, upsample=layer.up[1:], scale=scale, shift=shift,
                 activation=layer.act, residual=residual, out=target, cancel=self.cancel,
             )  # fmt: skip
@@ -197,17 +192,6 @@ class NativeBackend(TorchBackend):
         return [None if frame is None else made[id(frame)] for frame in read]
 
 
-def _moments(result: Tensor, add: Tensor | None) -> Moments | None:
-    """Of the result. Where memory is short and the residual has been written over, None: the caller
-    can't make the call again, but it can take the moments itself."""
-    try:
-        return channel_moments(result)
-    except (RuntimeError, MemoryError) as error:
-        if result is not add or not is_out_of_memory(error):
-            raise
-    return None
-
-
 def _is_same(own: Tensor, weight: Tensor) -> bool:
     """Whether `weight` is the parameter itself, which outlives the decode, and so does what is
     prepared of it."""
@@ -220,68 +204,8 @@ def _is_same(own: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _pads(layer: Conv) -> tuple[tuple[int, int], ...]:
-    """Padding in time is among the frames."""
-    (_, top, left), (_, bottom, right) = layer.before, layer.after
-    return (0, 0), (top, bottom), (left, right)
-
-
 def _floats(values: Tensor) -> Tensor:
     return values.detach().reshape(-1).to("cpu", torch.float32).contiguous()
-
-
-def _may_be_written(add: Tensor, dtype: torch.dtype) -> bool:
-    return add.dtype is dtype and not add.is_neg() and not overlaps(add)
-
-
-# The frames that a convolution reads, one by one, as the C core takes them
-
-
-def frame_numbers(layer: Conv, source: Pieces, frames: Range, kernel_t: int) -> list[int]:
-    """Of each frame of the up-sampled and padded video that outputs `frames` read, the number of
-    the frame of x that it is, or -1 for zeros.
-
-    ValueError (a sentence) where the source does not hold one of them, or where the padding is of
-    no known kind.
-    """
-    mode = layer.modes[0]
-    if mode not in ("zeros", "replicate"):
-        raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
-    first, last = read_frames(layer, frames, kernel_t)
-    end = None if source.total is None else up_frames(layer, source.total)
-    numbers = [_number(layer, u, end, mode == "replicate") for u in range(first, last)]
-    held = source.frames
-    if any(n >= 0 and not held[0] <= n < held[1] for n in numbers):
-        raise ValueError(
-            f"up-sampled frames {max(first, 0)} to {last if end is None else min(last, end)} are "
-            f"read, but the source holds frames {held[0]} to {held[1]} only"
-        )
-    return numbers
-
-
-def _number(layer: Conv, up_frame: int, end: int | None, replicate: bool) -> int:
-    inside = max(up_frame, 0) if end is None else min(max(up_frame, 0), end - 1)
-    if inside != up_frame and not replicate:
-        return -1
-    return source_frame(layer, inside)
-
-
-def frames_of(source: Pieces, numbers: list[int]) -> list[Tensor | None]:
-    """Those frames, (C, H, W) views; None for zeros."""
-    wanted = {n for n in numbers if n >= 0}
-    found: dict[int, Tensor] = {}
-    at = source.first
-    for tensor in source.tensors:
-        count = tensor.shape[2]
-        found |= {n: tensor[0, :, n - at] for n in range(at, at + count) if n in wanted}
-        at += count
-    return [found[n] if n >= 0 else None for n in numbers]
-
-
-def needed(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> int:
-    """How many frames of x are read."""
-    numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
-    return len({n for n in numbers if n >= 0})
 
 
 # What the C convolution takes beside its operands, before anything runs

@@ -23,7 +23,7 @@ from torch.utils import dlpack
 
 from hy3d_rocm import _native
 from hy3d_rocm.decode.layers import Moments, Norm
-from hy3d_rocm.decode.memory.live import modelled
+from hy3d_rocm.decode.memory.dry_run import modelled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,43 +219,11 @@ def grouped(moments: Moments, groups: int) -> Statistics:
     return Statistics(centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1))
 
 
-@dataclass(frozen=True, eq=False)
-class Correction:
-    """What the part measured at a norm, and what the whole video did, with the same statistics in
-    force. `of` moves what the part measures now by that difference."""
-
-    part: Statistics
-    whole: Statistics
-
-    def of(self, now: Statistics, eps: float) -> Statistics:
-        gain = (now.variance + eps) / (self.part.variance + eps)
-        return Statistics(
-            now.mean + (self.whole.mean - self.part.mean) * gain.sqrt(),
-            self.whole.variance * gain,
-        )
-
-
-class Gathering:
-    """True moments of each group norm, frame by frame as tiles come by."""
-
-    def __init__(self, count: int) -> None:
-        self._moments: list[Moments | None] = [None] * count
-        self._groups = [1] * count
-
-    def add(self, norm: Norm, index: int, frames: Tensor) -> None:
-        """`frames` (1, C, t, h, w) belong to nobody else."""
-        if frames.numel() == 0:
-            return
-        more, known = channel_moments(frames), self._moments[index]
-        self._moments[index] = more if known is None else combine([known, more])
-        self._groups[index] = norm.groups
-
-    def statistics_of(self, index: int) -> Statistics:
-        """Of one norm, which has seen frames."""
-        moments = self._moments[index]
-        if moments is None:
-            raise RuntimeError("a norm saw no frames")
-        return grouped(moments, self._groups[index])
+def corrected(now: Statistics, part: Statistics, whole: Statistics, eps: float) -> Statistics:
+    """What a part measures at a norm now, moved by the difference between what it measured and what
+    the whole video did, with the same statistics in force."""
+    gain = (now.variance + eps) / (part.variance + eps)
+    return Statistics(now.mean + (whole.mean - part.mean) * gain.sqrt(), whole.variance * gain)
 
 
 def spread(length: int, keep: int, block: int, from_start: bool = False) -> list[int]:

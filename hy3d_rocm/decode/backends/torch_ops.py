@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode.backends.statistics import (
     block_elements,
     blocks,
@@ -23,24 +24,14 @@ from hy3d_rocm.decode.backends.statistics import (
     wide_type,
 )
 from hy3d_rocm.decode.geometry import (
-    first_up_frame,
+    frame_numbers,
     kernel_size,
     own_size,
     padded_size,
-    source_range,
-    up_frames,
-)
-from hy3d_rocm.decode.layers import (
-    Conv,
-    Moments,
-    Norm,
-    Pieces,
-    Range,
-    Shuffle,
-    Triple,
     read_frames,
 )
-from hy3d_rocm.decode.memory.live import workspace_rules
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple
+from hy3d_rocm.decode.memory.dry_run import workspace_rules
 from hy3d_rocm.decode.memory.workspace import (
     OperatorWorkspace,
     conv_backend,
@@ -77,10 +68,7 @@ class TorchBackend:
         result = _multiply(own, weight, bias, layer.stride)
         del own
         if layer.shuffle is not None:
-            parts = shuffled_parts(result, layer.shuffle, frames)
-            if add is not None and not moments:
-                return add_parts(parts, add), None
-            result = put_together(parts)
+            return finished(result, layer.shuffle, frames, add, moments)
         if add is not None:
             result.add_(add)
         return result, channel_moments(result) if moments else None
@@ -125,97 +113,62 @@ class TorchBackend:
         if layer.norm is not None and layer.norm.kind == "group" and affine is None:
             raise ValueError("a group norm was asked for without the moments of its video (affine)")
         x = source.tensors[0]
-        first, last = read_frames(layer, frames, kernel_size(weight)[0])
-        rows, columns = padded_size(layer, (x.shape[3], x.shape[4]))
-        # Where all of them are padding, the video's first frame, which they repeat, is made, too.
-        count = max(last, 1) - first
+        numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
+        count, (rows, columns) = len(numbers), padded_size(layer, (x.shape[3], x.shape[4]))
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
             buffer = x.new_empty((count, x.shape[1], rows, columns)).transpose(0, 1)
         else:
             buffer = x.new_empty((x.shape[1], count, rows, columns))
-        _Filling(self.weights, layer, affine, buffer, first).run(source)
-        return buffer[:, : last - first]
+        self._fill(layer, source, numbers, affine, buffer)
+        return buffer
 
-
-class _Filling:
-    """Writes a convolution's input: norm, activation, up-sampling, borders."""
-
-    def __init__(
-        self, weights: Weights, layer: Conv, affine: tuple[Tensor, Tensor] | None,
-        buffer: Tensor, first: int,
+    def _fill(
+        self, layer: Conv, source: Pieces, numbers: list[int],
+        affine: tuple[Tensor, Tensor] | None, buffer: Tensor,
     ) -> None:  # fmt: skip
-        self.weights = weights
-        self.layer = layer
-        self.affine = affine
-        self.buffer = buffer
-        self.first = first  # the up-sampled frame that buffer[:, 0] is
-
-    def run(self, source: Pieces) -> None:
-        layer, buffer = self.layer, self.buffer
-        total = None if source.total is None else up_frames(layer, source.total)
-        start = max(self.first, 0)
-        stop = self.first + buffer.shape[1]
-        stop = stop if total is None else min(stop, total)
-        after_w, after_h = layer.after[2], layer.after[1]
-        rows = slice(layer.before[1], buffer.shape[2] - after_h)
-        columns = slice(layer.before[2], buffer.shape[3] - after_w)
-        at, done = source.first, start
+        """Writes each frame once, with its borders, and copies it where it comes again."""
+        (_, top, left), (_, bottom, right) = layer.before, layer.after
+        body = buffer[:, :, top : buffer.shape[2] - bottom, left : buffer.shape[3] - right]
+        # Of each frame the place where it is written: of the first, which padding may repeat, the
+        # last one, so that it stands right before the second.
+        places = {n: at for at, n in reversed(list(enumerate(numbers)))}
+        places[numbers[0]] = numbers.count(numbers[0]) - 1
+        at = source.first
         for tensor in source.tensors:
-            for piece, lo, hi in self._runs(tensor[0], at, start, stop):
-                self._write(piece, buffer[:, :, rows, columns], lo, hi)
-                done = max(done, hi)
+            here = sorted(n for n in places if at <= n < at + tensor.shape[2])
+            for run in [here] if layer.up[0] == 1 and here else [[n] for n in here]:
+                x, place = tensor[0, :, run[0] - at : run[-1] + 1 - at], places[run[0]]
+                self._write(layer, x, affine, body[:, place : place + len(run)])
             at += tensor.shape[2]
-        if stop > start and (done < stop or first_up_frame(layer, source.first) > start):
-            raise ValueError(
-                f"up-sampled frames {start} to {stop} are read, but the source holds frames "
-                f"{source.frames[0]} to {source.frames[1]} only"
-            )
-        inside = buffer[:, start - self.first : max(stop, start) - self.first]
-        _border(inside, 3, layer.before[2], after_w, layer.modes[2])
-        _border(inside, 2, layer.before[1], after_h, layer.modes[1])
-        front, back = start - self.first, self.first + buffer.shape[1] - max(stop, start)
-        _border(buffer, 1, min(front, buffer.shape[1]), back, layer.modes[0])
+        _border(buffer, 3, left, right, layer.modes[2])
+        _border(buffer, 2, top, bottom, layer.modes[1])
+        for at, n in enumerate(numbers):
+            if n < 0:
+                buffer[:, at].zero_()
+            elif places[n] != at:
+                buffer[:, at].copy_(buffer[:, places[n]])
 
-    def _runs(self, piece: Tensor, at: int, start: int, stop: int) -> list[tuple[Tensor, int, int]]:
-        """Frames of a piece that begins at frame `at`, each run with the up-sampled frames within
-        start .. stop that repeat it."""
-        if self.layer.up[0] == 1:
-            lo, hi = max(at, start), min(at + piece.shape[1], stop)
-            return [(piece[:, lo - at : hi - at], lo, hi)] if lo < hi else []
-        found = []
-        for i in range(piece.shape[1]):
-            lo = max(first_up_frame(self.layer, at + i), start)
-            hi = min(first_up_frame(self.layer, at + i + 1), stop)
-            if lo < hi:
-                found.append((piece[:, i : i + 1], lo, hi))
-        return found
-
-    def _write(self, x: Tensor, body: Tensor, lo: int, hi: int) -> None:
-        """x (C, t, H, W) into up-sampled frames lo .. hi of `body`, which begins at `first`."""
-        _, fh, fw = self.layer.up
-        lo, hi = lo - self.first, hi - self.first
-        once = body[:, lo : lo + x.shape[1], ::fh, ::fw]
-        self._normalise(x, once)
-        if self.layer.act == "silu":
+    def _write(
+        self, layer: Conv, x: Tensor, affine: tuple[Tensor, Tensor] | None, out: Tensor
+    ) -> None:
+        """out = x normalised, activated and up-sampled to rows and columns, all (C, t, H, W)."""
+        (_, fh, fw), norm = layer.up, layer.norm
+        once = out[:, :, ::fh, ::fw]
+        if norm is None:
+            once.copy_(x)
+        elif norm.kind == "group":
+            assert affine is not None
+            apply_affine(x, affine, once)
+        else:
+            own_norm(x, norm, self.weights, once)
+        if layer.act == "silu":
             F.silu(once, inplace=True)
-        elif self.layer.act is not None:
-            raise ValueError(f"the activation {self.layer.act!r} is not known; known is 'silu'")
+        elif layer.act is not None:
+            raise ValueError(f"the activation {layer.act!r} is not known; known is 'silu'")
         for dh in range(fh):
             for dw in range(fw):
                 if dh or dw:
-                    body[:, lo : lo + x.shape[1], dh::fh, dw::fw].copy_(once)
-        for t in range(lo + x.shape[1], hi):
-            body[:, t].copy_(body[:, lo])
-
-    def _normalise(self, x: Tensor, out: Tensor) -> None:
-        norm = self.layer.norm
-        if norm is None:
-            out.copy_(x)
-        elif norm.kind == "group":
-            assert self.affine is not None
-            apply_affine(x, self.affine, out)
-        else:
-            own_norm(x, norm, self.weights, out)
+                    out[:, :, dh::fh, dw::fw].copy_(once)
 
 
 def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
@@ -334,7 +287,7 @@ def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tenso
     )
     if not plain:
         return None
-    first, last = source_range(layer, frames, kernel_size(weight)[0], source.total)
+    first, last = read_frames(layer, frames, kernel_size(weight)[0])
     at = source.first
     for tensor in source.tensors:
         if at <= first and last <= at + tensor.shape[2]:
@@ -412,13 +365,39 @@ def shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
     return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
 
 
+def shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
+    """Channels of all frames to space and time; nothing dropped."""
+    return put_together(shuffled_parts(x, shuffle, (0, x.shape[2])))
+
+
+def finished(
+    made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None, moments: bool
+) -> tuple[Tensor, Moments | None]:
+    """Outputs `frames` of a convolution, shuffled, over the residual where there is one, as
+    Backend.convolve gives them."""
+    parts = shuffled_parts(made, shuffle, frames)
+    result = put_together(parts) if add is None else add_parts(parts, add)
+    return result, moments_after(result, add) if moments else None
+
+
+def moments_after(result: Tensor, add: Tensor | None) -> Moments | None:
+    """Of the result. Where memory is short and the residual has been written over, None: the caller
+    can't make the call again, but it can take the moments itself."""
+    try:
+        return channel_moments(result)
+    except (RuntimeError, MemoryError) as error:
+        if result is not add or not is_out_of_memory(error):
+            raise
+    return None
+
+
 def put_together(parts: list[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
-    frames = sum(_size(p)[0] for p in parts)
-    out = parts[0].new_empty((1, parts[0].shape[0], frames, *_size(parts[0])[1:]))
-    for target, part in _targets(parts, out):
-        target.copy_(part)
+    frames = [_size(part)[0] for part in parts]
+    out = parts[0].new_empty((1, parts[0].shape[0], sum(frames), *_size(parts[0])[1:]))
+    for target, part in zip(torch.split(out[0], frames, 1), parts, strict=True):
+        target.view(part.shape).copy_(part)
     return out
 
 
@@ -428,16 +407,6 @@ def add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
         return add.add_(put_together(parts))
     add[0].view(parts[0].shape).add_(parts[0])
     return add
-
-
-def _targets(parts: list[Tensor], out: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Each part with the frames of `out` that it is, split like it."""
-    found, at = [], 0
-    for part in parts:
-        frames = _size(part)[0]
-        found.append((out[0, :, at : at + frames].view(part.shape), part))
-        at += frames
-    return found
 
 
 def _size(parts: Tensor) -> tuple[int, int, int]:

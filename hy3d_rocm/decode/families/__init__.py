@@ -15,7 +15,7 @@ from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decode.families import proof
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.blocks import HunyuanFamily, ImageFamily
-from hy3d_rocm.decode.families.changes import examined, is_as_built, record
+from hy3d_rocm.decode.families.changes import examined, is_as_built, remembered
 from hy3d_rocm.decode.families.hosted import hosted
 from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
 from hy3d_rocm.decode.families.ltx import LtxFamily
@@ -104,7 +104,9 @@ def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> Stru
     whoever reads the weights applies ComfyUI's patches to them."""
     modules = proof.inner_vae(vae)
     kind = _kind(vae) if modules is vae else None
-    if kind is None:
+    if kind is not None:
+        family = kind(vae)
+    else:
         name = type(modules).__name__
         try:
             view = view_of(modules)
@@ -121,8 +123,7 @@ def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> Stru
                 f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call "
                 "the VAE's own decode under hy3d_rocm.protect()"
             )
-        kind = hosted(kind)
-    family = kind(vae)
+        family = hosted(kind)(vae, view=view)
     _look_at(family, encode, casts)
     return family
 
@@ -145,8 +146,8 @@ def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
             f"the {name} was changed, {found.change}: call the VAE's own code under "
             "hy3d_rocm.protect()"
         )
-    family.seen = record(vae, found.state, encode)
-    if family.seen.facts is None:
+    family.seen = known = remembered(vae, found, encode)
+    if known.facts is None:
         try:
             family.check()
         except StrangeModuleError as error:
@@ -159,12 +160,11 @@ def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
                 f"the {name} looks like a {family.name} VAE, but a part is missing ({error}): "
                 "pass the complete VAE with its weights loaded"
             ) from error
-        family.seen.facts = family._facts
-    family.__dict__["_facts"] = family.seen.facts
+        known.facts = family._facts
+    family.__dict__["_facts"] = known.facts
     # What diffusers' own code does is known, where the VAE is as diffusers builds it.
-    own = name in _CLASSES and type(vae).__module__.startswith("diffusers.")
-    if family.seen.proven is None and found.is_pure and own and is_as_built(vae, encode):
-        family.seen.proven = True
+    if known.proven is None and name in _CLASSES and is_as_built(vae, known, encode):
+        known.proven = True
 
 
 def _prove(family: StructuredFamily, encode: bool) -> None:

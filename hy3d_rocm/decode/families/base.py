@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.decode.families.fixed import FixedWeight, paired
+from hy3d_rocm.decode.families.fixed import (
+    FixedWeight,
+    packed_in_space,
+    packed_with_first_twice,
+    paired,
+)
 from hy3d_rocm.decode.families.parts import StrangeModuleError, absent, conv_of
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Norm, out_frames
-from hy3d_rocm.decode.plain import OwnWeights, kernel_of
+from hy3d_rocm.decode.graph import ATTENTION, Node, Recorder, Value, graph_of
+from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local
 from hy3d_rocm.decode.precision import computed_in
+from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.families.changes import Seen
+    from hy3d_rocm.decode.families.changes import Examined
     from hy3d_rocm.decode.layers import Weights
 
 _ROWS = 8  # a survey's latent is so high and wide
+_Size = tuple[int, int, int, int]
+
+
+class _Facts(NamedTuple):
+    """See the properties of the same names; reach in latent rows."""
+
+    channels: int
+    has_global_norms: bool
+    factor: tuple[int, int]
+    reach: float
 
 
 class StructuredFamily(ABC):
@@ -37,7 +54,7 @@ class StructuredFamily(ABC):
     #: hosted.Surroundings of a VAE under its authors' names
     around: Any = None
     #: What was found of the VAE as it is (changes.py), where somebody looked
-    seen: Seen | None = None
+    seen: Examined | None = None
     #: The timestep that a decoder which is conditioned on one takes
     timestep: float | None = None
     #: Latent frames of two surveys; an image VAE has one only
@@ -134,52 +151,56 @@ class StructuredFamily(ABC):
     @property
     def out_channels(self) -> int:
         """Channels of the frames."""
-        return self._facts[0].channels
+        return self._facts.channels
 
     @property
     def has_global_norms(self) -> bool:
         """Whether the decoder takes moments over the whole video."""
-        return self._facts[1]
+        return self._facts.has_global_norms
 
     @property
     def factor(self) -> tuple[int, int]:
         """(time, space) of frames against latents: T latents make (T - 1) * time + 1 frames."""
-        return self._facts[2]
+        return self._facts.factor
 
     def reach(self) -> int:
         """Latent rows at a tile's border that a cut there can change, attention left aside."""
-        return math.ceil(self._facts[0].reach)
+        return math.ceil(self._facts.reach)
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
         batch, *size = latent
         key = tuple(size)
         if key not in self._out_sizes:
-            self._out_sizes[key] = self.decode(Survey(key[2]), Size(*key)).shape[1:]
+            self._out_sizes[key] = _surveyed(self.decode, key).sizes[-1]
         return batch, *self._out_sizes[key]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
-        return pixels[0], *self.encode(Survey(pixels[3]), Size(*pixels[1:])).shape[1:]
+        return pixels[0], *_surveyed(self.encode, pixels[1:]).sizes[-1]
 
     @cached_property
-    def _facts(self) -> tuple[Size, bool, tuple[int, int]]:
-        survey = Survey(_ROWS)
-        sizes = [self._surveyed(survey, frames) for frames in self.lengths]
-        time = sizes[-1].frames - sizes[0].frames if len(sizes) > 1 else 1
-        return sizes[-1], survey.global_norms, (time, sizes[0].height // _ROWS)
+    def _facts(self) -> _Facts:
+        surveys = [self._survey(frames) for frames in self.lengths]
+        first, last = surveys[0].sizes[-1], surveys[-1].sizes[-1]
+        time = last[1] - first[1] if len(surveys) > 1 else 1
+        norms = [getattr(layer, "norm", None) for layer in surveys[-1].layers]
+        has_global_norms = any(norm is not None and norm.kind == "group" for norm in norms)
+        return _Facts(last[0], has_global_norms, (time, first[2] // _ROWS), surveys[-1].reaches[-1])
 
-    def _surveyed(self, survey: Survey, frames: int) -> Size:
-        size: Size = self.decode(survey, Size(self.latent_channels, frames, _ROWS, _ROWS))
-        return size
+    def _survey(self, frames: int) -> Survey:
+        return _surveyed(self.decode, (self.latent_channels, frames, _ROWS, _ROWS))
 
     def check(self) -> None:
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it
         for: a part is missing, does not fit the one before, or has parameters nothing reads."""
-        survey = Survey(_ROWS)
-        self._surveyed(survey, 2)
-        read = {id(p) for m in survey.modules.values() for p in m.parameters(recurse=False)}
-        read |= {id(p) for p in self.beside_layers()}
+        read = {id(p) for p in self.beside_layers()}
+        for layer in self._survey(2).layers:
+            norm = getattr(layer, "norm", None)
+            modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
+            for module in (*modules, None if norm is None else norm.module):
+                if module is not None:
+                    read |= {id(p) for p in module.parameters(recurse=False)}
         for name, parameter in self.view.decoder.named_parameters():
             if id(parameter) not in read:
                 raise StrangeModuleError(f"decoder.{name} has no place in it")
@@ -205,7 +226,7 @@ class StructuredFamily(ABC):
 
     def weights(self) -> Weights:
         """The weights as the VAE itself computes with them."""
-        return OwnWeights()
+        return ModuleWeights(self.dtype, self.device)
 
     def quantised(self, engine: Engine, x: Handle, module: Any) -> Handle:
         """x through quant_conv or post_quant_conv, where the VAE has it."""
@@ -220,6 +241,35 @@ class StructuredFamily(ABC):
             self._pairs[key] = paired(*key)
         return Conv(self._pairs[key], stride=(2, 1, 1))
 
+    def packed_down(
+        self, engine: Engine, x: Handle, conv: Conv, group: int, time: int, *, side: int = 2,
+        order: str = "channel first", with_first: Local | None = None,
+    ) -> Handle:  # fmt: skip
+        """x through a convolution and packed by (time, side, side), plus x packed in means over
+        `group` channels (HunyuanVideo 1.5, LTX since 0.9.5).
+
+        with_first: x packed in space with a pair for the video's first frame, where the means are
+        not of that frame twice.
+        """
+        if time == 1:
+            means = engine.local(x, packed_in_space(side, group, order))
+            x = engine.local(engine.conv(x, conv), packed_in_space(side, order=order))
+            return engine.add(x, means)
+        squares = side * side
+        outputs, inputs = (int(n) * squares for n in conv.module.weight.shape[:2])
+        means = engine.local(x, with_first or packed_with_first_twice(side, order))
+        pairs = self.pairs(inputs, mean_of=group, order=order, squares=squares)
+        means = engine.conv(means, pairs)
+        # The VAE repeats the first frame before it convolves; where nothing later is read, that is
+        # to repeat what becomes of it.
+        if conv.after[0] == 0:
+            x = engine.local(engine.conv(x, conv), packed_with_first_twice(side, order))
+        else:
+            front, *sides = conv.before
+            x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
+            x = engine.local(x, packed_in_space(side, order=order))
+        return engine.conv(x, self.pairs(outputs, order=order, squares=squares), add=means)
+
     def needed_encoder(self) -> Any:
         """The encoder; TypeError where the VAE has none."""
         if self.encoder is None:
@@ -230,79 +280,48 @@ class StructuredFamily(ABC):
         return self.view.encoder
 
 
-@dataclass(frozen=True)
-class Size:
-    """An activation (1, channels, frames, height, width) and how far in, in rows of the video the
-    survey began with, a cut at its border has changed it."""
+class Survey(Recorder):
+    """A recorder that refuses what does not fit, and needs no timestep: that changes no size.
 
-    channels: int
-    frames: int
-    height: int
-    width: int
-    reach: float = 0.0
-
-    @property
-    def shape(self) -> tuple[int, int, int, int, int]:
-        return 1, self.channels, self.frames, self.height, self.width
-
-
-class Survey:
-    """Engine over sizes; computes nothing.
-
-    modules: every module whose parameters a layer reads, by id. global_norms: whether one of them
-    takes moments over the whole video.
+    sizes: (C, T, H, W) of each value. reaches: how far in, in rows of the input, a cut at the
+    border has changed it.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.modules: dict[int, Any] = {}
-        self.global_norms = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[_Size] = []
+        self.reaches: list[float] = []
 
-    def _read(self, norm: Norm | None, *modules: Any) -> None:
-        if norm is not None:
-            modules += (norm.module,)
-            self.global_norms |= norm.kind == "group"
-        self.modules.update((id(m), m) for m in modules if m is not None)
+    def add_node(self, node: Node, layer: Conv | Attention | Local | None, size: _Size) -> Value:
+        """The value of a new node; StrangeModuleError where a convolution's channels or the sides
+        of a sum are not those of what comes."""
+        reach = self.reaches[node.source] if node.source >= 0 else 0.0
+        if isinstance(layer, Conv):
+            channels, _, rows, _ = self.sizes[node.source]
+            taken = int(layer.module.weight.shape[1])
+            if taken != channels:
+                raise StrangeModuleError(
+                    f"a convolution takes {taken} channels where {channels} come"
+                )
+            top, scale = node.before[1], rows * node.up[1] / self.sizes[0][2]
+            reach += max(top, node.kernel[1] - 1 - top) / scale
+        if node.other >= 0:
+            other = self.sizes[node.other]
+            if other != size:
+                raise StrangeModuleError(f"a sum has sides of {(1, *size)} and {(1, *other)}")
+            reach = max(reach, self.reaches[node.other])
+        self.sizes.append(size)
+        self.reaches.append(reach)
+        return super().add_node(node, layer, size)
 
-    def conv(self, x: Size, layer: Conv, *, add: Size | None = None) -> Size:
-        """Size of the output; StrangeModuleError where channels or a residual do not fit."""
-        self._read(layer.norm, layer.module)
-        weight = layer.module.weight
-        kernel = kernel_of(weight)
-        if int(weight.shape[1]) != x.channels:
-            raise StrangeModuleError(
-                f"a convolution takes {int(weight.shape[1])} channels where {x.channels} come"
-            )
-        factor = (1, 1, 1) if layer.shuffle is None else layer.shuffle.factor
-        sides = []
-        for axis, side in ((1, x.height), (2, x.width)):
-            padded = side * layer.up[axis] + layer.before[axis] + layer.after[axis]
-            sides.append((padded - kernel[axis]) // layer.stride[axis] + 1)
-        scale = x.height * layer.up[1] / self.rows
-        size = Size(
-            int(weight.shape[0]) // math.prod(factor),
-            out_frames(layer, x.frames, kernel[0]),
-            sides[0] * factor[1],
-            sides[1] * factor[2],
-            x.reach + max(layer.before[1], kernel[1] - 1 - layer.before[1]) / scale,
-        )
-        return size if add is None else self.add(size, add)
+    def attention(self, x: Value, layer: Attention) -> Value:
+        """Attention reaches everywhere and is left aside; its projections are not looked at."""
+        node = Node(ATTENTION, x.node, channels=x.channels)
+        return self.add_node(node, layer, self.sizes[x.node])
 
-    def attention(self, x: Size, layer: Attention) -> Size:
-        """x; attention reaches everywhere and is left aside."""
-        self._read(layer.norm, layer.q, layer.k, layer.v, layer.out)
-        return x
 
-    def local(self, x: Size, layer: Local) -> Size:
-        """The size of what the function makes of frames on "meta"."""
-        made = layer.run(torch.empty(x.shape, device="meta"), 0)
-        if made.shape[2] != layer.frames_of(x.frames):
-            raise AssertionError("a Local makes another number of frames than it says")
-        _, channels, frames, height, width = (int(n) for n in made.shape)
-        return Size(channels, frames, height, width, x.reach)
-
-    def add(self, x: Size, y: Size) -> Size:
-        """The size of both."""
-        if x.shape != y.shape:
-            raise StrangeModuleError(f"a sum has sides of {x.shape} and {y.shape}")
-        return replace(x, reach=max(x.reach, y.reach))
+def _surveyed(function: Callable[[Survey, Value], Value], size: Any) -> Survey:
+    """A function over an engine, of an input (C, T, H, W); what it makes stands last."""
+    survey = Survey()
+    graph_of(function, size, survey)
+    return survey

@@ -1,6 +1,6 @@
 """VAEs made of a middle block and residual blocks up or down: HunyuanVideo's and images', and in
-files of their own HunyuanVideo 1.5's and SeedVR2's. They differ in their convolutions and in what
-norms and attention see."""
+files of their own HunyuanVideo 1.5's, Wan's and SeedVR2's. They differ in their convolutions and in
+what norms and attention see."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ class BlockFamily(StructuredFamily):
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """x through a down-sampling."""
 
+    def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        """x through residual blocks and what up-samplings follow."""
+        for layer in block.resnets:
+            x = resnet(engine, layer, x, norm=self.norm)
+        for up in block.upsamplers or ():
+            x = self.up(engine, up, x)
+        return x
+
+    def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        """x through residual blocks and what down-samplings follow."""
+        for layer in block.resnets:
+            x = resnet(engine, layer, x, norm=self.norm)
+        for down in block.downsamplers or ():
+            x = self.down(engine, down, x)
+        return x
+
     def norm(self, module: Any) -> Norm:
         """A norm."""
         return norm_of(module)
@@ -54,10 +70,7 @@ class BlockFamily(StructuredFamily):
         x = engine.conv(z, conv_of(d.conv_in), add=self.around_first(engine, z))
         x = mid_block(engine, d.mid_block, x, self.attention, self.norm)
         for block in d.up_blocks:
-            for layer in block.resnets:
-                x = resnet(engine, layer, x, norm=self.norm)
-            for up in block.upsamplers or ():
-                x = self.up(engine, up, x)
+            x = self.up_block(engine, block, x)
         return engine.conv(x, last_of(d, self.norm))
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
@@ -65,10 +78,7 @@ class BlockFamily(StructuredFamily):
         e = self.needed_encoder()
         x = engine.conv(pixels, conv_of(e.conv_in))
         for block in e.down_blocks:
-            for layer in block.resnets:
-                x = resnet(engine, layer, x, norm=self.norm)
-            for down in block.downsamplers or ():
-                x = self.down(engine, down, x)
+            x = self.down_block(engine, block, x)
         x = mid_block(engine, e.mid_block, x, self.attention, self.norm)
         x = engine.conv(x, last_of(e, self.norm), add=self.around_last(engine, x))
         return self.quantised(engine, x, self.quant_conv)

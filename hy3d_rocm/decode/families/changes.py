@@ -62,14 +62,21 @@ _SIMPLE = frozenset((str, int, float, bool, type(None), complex, bytes, torch.dt
 _MOST = 32  # entries of a list that are looked at
 
 
-@dataclass(frozen=True)
+@dataclass
 class Examined:
-    """change: what was changed, a part of a sentence, or "". state: see the module's text; equal
-    states compare equal. is_pure: no function of torch's own has been replaced."""
+    """A VAE's decode, or its encode, as it is.
+
+    change: what was changed, a part of a sentence, or "". state: see the module's text; equal
+    states compare equal. is_pure: no function of torch's own has been replaced.
+    Found afterwards, and kept, since it takes 0.1 s: facts: of the family, whose layers fit.
+    proven: whether the VAE does what they say; None: nobody asked.
+    """
 
     change: str
-    state: Any
-    is_pure: bool
+    state: Any = None
+    is_pure: bool = False
+    facts: Any = None
+    proven: bool | None = None
 
 
 def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
@@ -77,24 +84,24 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
     ComfyUI's patches to them."""
     hooks = (torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks)
     if any(hooks):
-        return Examined("torch calls a hook around every module's forward()", None, False)
-    tops = _tops(vae)
-    homes = _PACKAGES | {home_of(type(m)) for m in (*tops, getattr(tops[-1], "decoder", None))}
+        return Examined("torch calls a hook around every module's forward()")
+    inner = inner_vae(vae)
+    tops = [vae] if inner is vae else [vae, inner]
+    homes = _PACKAGES | {home_of(type(m)) for m in (*tops, getattr(inner, "decoder", None))}
     state: list[Any] = []
     kinds: dict[tuple[type, tuple[str, ...]], str] = {}
     verb: tuple[str, ...] = ("encode" if encode else "decode",)
-    for name, module in _walk(vae, tops, encode):
-        is_top = any(module is top for top in tops)
+    for name, module, is_top in _walk(vae, tops, encode):
         found = _changed(name, module, casts)
         if found:
-            return Examined(found, None, False)
+            return Examined(found)
         noted = _attributes(module, is_top)
         for _, value in noted:  # objects that are called, as an attention's processor
             if isinstance(value, type) and "__call__" in vars(value):
                 kinds.setdefault((value, CALLS), name)
-        roots = verb if is_top else CALLS
-        kinds.setdefault((type(module), roots), name)
-        state.append((name, type(module), noted, _tensors(module)))
+        kinds.setdefault((type(module), verb if is_top else CALLS), name)
+        shapes = [(key, None if held is None else held.shape) for key, held in _tensors(module)]
+        state.append((name, type(module), noted, shapes))
     codes: list[ClassCode] = []
     for (kind, roots), name in kinds.items():
         code = code_of(kind, roots)
@@ -102,77 +109,62 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
         if not found and not code.homes <= homes:
             found = f"{name or 'it'} is a {code.name} with code of its own"
         if found:
-            return Examined(found, None, False)
+            return Examined(found)
         codes.append(code)
     training = any(getattr(module, "training", False) for module in tops)
     return Examined("", (state, codes, training), all(code.is_pure for code in codes))
 
 
-@dataclass
-class Seen:
-    """What was found of a VAE in one state, about its decode or its encode: a second decode need
-    not wait for that (0.1 s). facts: of the family, whose layers fit. proven: whether the VAE does
-    what they say; None: nobody asked."""
-
-    state: Any
-    facts: Any = None
-    proven: bool | None = None
+_seen: weakref.WeakKeyDictionary[Any, dict[bool, Examined]] = weakref.WeakKeyDictionary()
 
 
-_seen: weakref.WeakKeyDictionary[Any, dict[bool, Seen]] = weakref.WeakKeyDictionary()
-
-
-def record(vae: Any, state: Any, encode: bool) -> Seen:
-    """What is known of the VAE in this state, to be written in; of another state nothing is."""
-    made = Seen(state)
+def remembered(vae: Any, found: Examined, encode: bool) -> Examined:
+    """What is known of the VAE in the state of `found`, to be written in: `found` where it was in
+    another the last time."""
     with contextlib.suppress(TypeError):  # no weak references
         known = _seen.setdefault(vae, {})
-        if encode not in known or known[encode].state != state:
-            known[encode] = made
+        if encode not in known or known[encode].state != found.state:
+            known[encode] = found
         return known[encode]
-    return made
-
-
-_built: dict[tuple[Any, str], Any] = {}  # VAEs on "meta"
-_MOST_BUILT = 8
-
-
-def is_as_built(vae: Any, encode: bool = False) -> bool:
-    """Whether `vae` is diffusers' own and every module in it what its configuration makes: of what
-    is set otherwise the layers may know nothing."""
-    try:
-        kind, config = type(vae), dict(vae.config)
-        key = (kind, repr(sorted(config.items())))
-        if key not in _built:
-            if len(_built) == _MOST_BUILT:
-                _built.pop(next(iter(_built)))
-            with torch.device("meta"):
-                _built[key] = kind.from_config(config)
-    except Exception:  # noqa: BLE001  another diffusers, a configuration that was tampered with
-        return False
-    return _layout(vae, encode) == _layout(_built[key], encode)
-
-
-def _layout(vae: Any, encode: bool) -> list[Any]:
-    """Names, classes and settings of what is in a VAE; not its own, which are about tiles."""
-    found = []
-    for name, module in _walk(vae, [vae], encode):
-        settings = () if module is vae else _attributes(module, False)
-        settings = tuple(
-            (key, _PROCESSORS if _path(value) in _PROCESSORS else value) for key, value in settings
-        )
-        found.append((name, type(module), settings))
     return found
 
 
-def _tops(vae: Any) -> list[Any]:
-    """The VAE, and the module with encoder and decoder where that is another."""
-    inner = inner_vae(vae)
-    return [vae] if inner is vae else [vae, inner]
+# What configurations make: a few in a process.
+_built: dict[tuple[Any, str, bool], list[Any]] = {}
 
 
-def _walk(vae: Any, tops: list[Any], encode: bool) -> Iterator[tuple[str, Any]]:
-    """Modules by name, less the half that does not run. A compiled module is the one inside."""
+def is_as_built(vae: Any, found: Examined, encode: bool = False) -> bool:
+    """Whether `vae` is diffusers' own, every module in it, as it was examined, what its
+    configuration makes, and torch's functions torch's: of what is set otherwise the layers may know
+    nothing."""
+    if not found.is_pure or not type(vae).__module__.startswith("diffusers."):
+        return False
+    try:
+        kind, config = type(vae), dict(vae.config)
+        key = (kind, repr(sorted(config.items())), encode)
+        if key not in _built:
+            with torch.device("meta"):
+                _built[key] = _layout(examined(kind.from_config(config).eval(), encode).state)
+    except Exception:  # noqa: BLE001  another diffusers, a configuration that was tampered with
+        return False
+    return _layout(found.state) == _built[key]
+
+
+def _layout(state: Any) -> list[Any]:
+    """Names, classes and settings of what is in a VAE; not its own, which are about tiles."""
+    return [
+        (
+            name,
+            kind,
+            name and [(k, _PROCESSORS if _path(v) in _PROCESSORS else v) for k, v in noted],
+        )
+        for name, kind, noted, _ in state[0]
+    ]
+
+
+def _walk(vae: Any, tops: list[Any], encode: bool) -> Iterator[tuple[str, Any, bool]]:
+    """Modules by name, less the half that does not run, and whether each is one of `tops`. A
+    compiled module is the one inside."""
     left_out = "decoder" if encode else "encoder"
     halves = ("encoder", "quant_conv") if encode else ("decoder", "post_quant_conv")
     waiting: list[tuple[str, Any]] = [("", vae)]
@@ -180,17 +172,17 @@ def _walk(vae: Any, tops: list[Any], encode: bool) -> Iterator[tuple[str, Any]]:
     while waiting:
         name, module = waiting.pop()
         module = inside(module)
+        is_top = any(module is top for top in tops)
         if id(module) in seen:
-            yield f"{name} again", module
+            yield f"{name} again", module, is_top
             continue
         seen.add(id(module))
         if isinstance(module, torch.nn.Module):
-            yield name, module
+            yield name, module, is_top
             parts: Any = module._modules
         else:  # an object that is built like one
             parts = {half: getattr(module, half, None) for half in halves}
         start = f"{name}." if name else ""
-        is_top = any(module is top for top in tops)
         waiting += [
             (start + part, held)
             for part, held in parts.items()
@@ -217,10 +209,9 @@ def _changed(name: str, module: Any, casts: bool) -> str:
         return f"{where} has parametrised weights"
     if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.training and module.p:
         return f"{where} drops values at random in training mode (eval() ends that)"
-    for held in (own["_parameters"], own["_buffers"]):
-        for key, value in held.items():
-            if type(value) not in _TENSORS and not (casts and hasattr(kind, "comfy_cast_weights")):
-                return f"{where}.{key} is a {type(value).__name__}, which only its own code reads"
+    for key, value in _tensors(module):
+        if type(value) not in _TENSORS and not (casts and hasattr(kind, "comfy_cast_weights")):
+            return f"{where}.{key} is a {type(value).__name__}, which only its own code reads"
     for key, value in own.items():
         if type(value) not in _SIMPLE and key not in _TORCHS:
             found = _set_on(module, key, value, casts)
@@ -311,9 +302,4 @@ def _comparable(value: Any) -> Any:
 
 
 def _tensors(module: Any) -> list[tuple[str, Any]]:
-    own = vars(module)
-    return [
-        (key, None if value is None else value.shape)
-        for held in (own["_parameters"], own["_buffers"])
-        for key, value in held.items()
-    ]
+    return [*vars(module)["_parameters"].items(), *vars(module)["_buffers"].items()]

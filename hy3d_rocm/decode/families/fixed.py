@@ -60,19 +60,19 @@ def packed_with_first_twice(factor: int, order: str = "channel first") -> Local:
 
 
 class FixedWeight(torch.nn.Module):
-    """A weight (O, C, 2, 1, 1) for pairs of frames, without a bias."""
+    """A weight, and a bias or none, that are no parameters of the VAE's."""
 
-    bias = None
-
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("bias", bias, persistent=False)
 
 
 def paired(
     channels: int, mean_of: int, order: str, squares: int, dtype: torch.dtype, device: torch.device
 ) -> FixedWeight:
-    """Two frames of `channels` channels packed into one, then means over `mean_of` neighbours.
+    """Two frames of `channels` channels packed into one, then means over `mean_of` neighbours: a
+    weight (O, C, 2, 1, 1).
 
     order: "channel first", the frames go between the channels and the `squares` positions that
     packed() has put behind each; "factor first", they go before all.

@@ -10,7 +10,7 @@ and with which weights the VAE computes, wherever its parameters are now.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.backends.torch_ops import shuffled
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.original import view_of
+from hy3d_rocm.decode.families.original import View, view_of
 from hy3d_rocm.decode.families.parts import same_frames
 from hy3d_rocm.decode.families.proof import inner_vae
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Shuffle
-from hy3d_rocm.decode.plain import shuffled
 from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def hosted(kind: type[StructuredFamily]) -> type[HostedFamily]:
 
 class HostedFamily(StructuredFamily):
     """See the module's text; made by hosted(kind)(vae). host: None where the weights are as the
-    modules hold them."""
+    modules hold them. view: view_of() the VAE's modules, where it is known."""
 
-    def __init__(self, vae: Any, host: Host | None = None) -> None:
+    def __init__(self, vae: Any, host: Host | None = None, view: View | None = None) -> None:
         modules = inner_vae(vae)
-        super().__init__(view_of(modules))
+        super().__init__(view or view_of(modules))
         self.vae, self.host = vae, host
         self.decoder, self.encoder = modules.decoder, getattr(modules, "encoder", None)
         self.around: Surroundings = surroundings_of(vae, modules)
@@ -194,52 +194,38 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.to(device=like.device, dtype=like.dtype).view(1, -1, 1, 1, 1)
 
 
-def _normalised(moments: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
-    means, variances = moments.chunk(2, 1)
-    return torch.cat([(means - mean) * inverse, variances + 2 * inverse.log()], 1)
+def _scaled(read: Callable[[], Sequence[Tensor]], divides: bool, **more: Any) -> Surroundings:
+    """read: the mean and a scale of each channel. Latents are divided by it, or multiplied with it,
+    and the mean is added."""
+
+    def enter(latents: Tensor, first: int) -> Tensor:
+        mean, scale = (_column(t, latents) for t in read())
+        return (latents / scale if divides else latents * scale) + mean
+
+    def encoded(moments: Tensor, first: int) -> Tensor:
+        mean, scale = (_column(t, moments) for t in read())
+        inverse = scale if divides else 1 / scale
+        means, variances = moments.chunk(2, 1)
+        return torch.cat([(means - mean) * inverse, variances + 2 * inverse.log()], 1)
+
+    enters, gives = Local(enter, same_frames), Local(encoded, same_frames)
+    return Surroundings(enter=enters, encoded=gives, **more)
 
 
 def _wan_wrapper(vae: Any) -> Surroundings:
     """The WanVideoWrapper: `scale` holds mean and 1 / spread, and frames are clamped (2025-03); or
     `mean` and `inv_std` do, and they are not (2026)."""
-    clamps = hasattr(vae, "scale")
-
-    def scales(like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, inverse = vae.scale if clamps else (vae.mean, vae.inv_std)
-        return _column(mean, like), _column(inverse, like)
-
-    def enter(latents: Tensor, first: int) -> Tensor:
-        mean, inverse = scales(latents)
-        return latents / inverse + mean
-
-    return Surroundings(
-        enter=Local(enter, same_frames),
-        leave=Local(lambda frames, first: frames.clamp(-1.0, 1.0), same_frames) if clamps else None,
-        encoded=Local(lambda made, first: _normalised(made, *scales(made)), same_frames),
-    )
+    if not hasattr(vae, "scale"):
+        return _scaled(lambda: (vae.mean, vae.inv_std), True)
+    clamped = Local(lambda frames, first: frames.clamp(-1.0, 1.0), same_frames)
+    return _scaled(lambda: vae.scale, True, leave=clamped)
 
 
 def _ltx(vae: Any) -> Surroundings:
     """LTX: mean and spread of each channel; noise where the decoder takes a timestep."""
-    statistics = vae.per_channel_statistics
-
-    def scales(like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, spread = (statistics.get_buffer(n) for n in ("mean-of-means", "std-of-means"))
-        return _column(mean, like), _column(spread, like)
-
-    def enter(latents: Tensor, first: int) -> Tensor:
-        mean, spread = scales(latents)
-        return latents * spread + mean
-
-    def encoded(moments: Tensor, first: int) -> Tensor:
-        mean, spread = scales(moments)
-        return _normalised(moments, mean, 1 / spread)
-
-    return Surroundings(
-        enter=Local(enter, same_frames),
-        encoded=Local(encoded, same_frames),
-        noise=_noise(vae) if getattr(vae, "timestep_conditioning", False) else None,
-    )
+    names, read = ("mean-of-means", "std-of-means"), vae.per_channel_statistics.get_buffer
+    noise = _noise(vae) if getattr(vae, "timestep_conditioning", False) else None
+    return _scaled(lambda: [read(name) for name in names], False, noise=noise)
 
 
 def _noise(vae: Any) -> float:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.decode.backends.torch_ops import shuffled
 from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.fixed import packed, packed_in_space, packed_with_first_twice
+from hy3d_rocm.decode.families.fixed import packed, packed_in_space
 from hy3d_rocm.decode.families.parts import conv_of, same_frames
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Shuffle
-from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,17 +75,11 @@ class Hunyuan15Family(BlockFamily):
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution packed, plus means of x packed."""
-        conv, group = conv_of(module.conv), int(module.group_size)
-        width = int(conv.module.weight.shape[0]) * 4
-        if not module.add_temporal_downsample:
-            means = engine.local(x, packed_in_space(2, mean_of=group, order=_ORDER))
-            x = engine.local(engine.conv(x, conv), packed_in_space(2, order=_ORDER))
-            return engine.add(x, means)
-        channels = width * 2 * group // 2  # of x, packed in space
-        means = engine.local(x, Local(_packed_with_first_spread, lambda n: n + 1))
-        means = engine.conv(means, self.pairs(channels, mean_of=group, order=_ORDER))
-        x = engine.local(engine.conv(x, conv), packed_with_first_twice(2, _ORDER))
-        return engine.conv(x, self.pairs(width, order=_ORDER), add=means)
+        return self.packed_down(
+            engine, x, conv_of(module.conv), int(module.group_size),
+            2 if module.add_temporal_downsample else 1, order=_ORDER,
+            with_first=Local(_packed_with_first_spread, lambda n: n + 1),
+        )  # fmt: skip
 
 
 def _packed_with_first_spread(frames: Tensor, first: int) -> Tensor:

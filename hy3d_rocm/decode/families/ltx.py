@@ -14,13 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.decode.backends.statistics import wide_type
+from hy3d_rocm.decode.backends.torch_ops import shuffled
 from hy3d_rocm.decode.families.base import StructuredFamily, Survey
-from hy3d_rocm.decode.families.fixed import (
-    Reflecting,
-    packed_in_space,
-    packed_with_first_twice,
-    unpacked,
-)
+from hy3d_rocm.decode.families.fixed import FixedWeight, Reflecting, packed_in_space, unpacked
 from hy3d_rocm.decode.families.parts import (
     StrangeModuleError,
     act_of,
@@ -31,7 +27,6 @@ from hy3d_rocm.decode.families.parts import (
     same_frames,
 )
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Norm, Shuffle
-from hy3d_rocm.decode.plain import shuffled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +88,8 @@ class LtxFamily(StructuredFamily):
                 "this LTX VAE is conditioned on a timestep: give timestep=0.05, or the decode "
                 "timestep that its pipeline uses"
             )
-        scale = _wide(self.view.decoder.timestep_scale_multiplier)
+        scale = self.view.decoder.timestep_scale_multiplier.detach()
+        scale = scale.to(wide_type(scale.dtype))
         temb: Tensor = (
             torch.full((1,), self.timestep, dtype=scale.dtype, device=scale.device) * scale
         )
@@ -146,26 +142,11 @@ class LtxFamily(StructuredFamily):
         """A convolution with a stride; or, since 0.9.5, one packed, plus means of x packed."""
         if not hasattr(down, "group_size"):
             return engine.conv(x, conv_of(down))
-        conv, group = conv_of(down.conv), int(down.group_size)
         time, side, width = (int(n) for n in down.stride)
         if side != width or time > 2:
             raise StrangeModuleError(f"a down-sampling is by {time}, {side} and {width}")
-        if time == 1:
-            means = engine.local(x, packed_in_space(side, mean_of=group))
-            return engine.add(engine.local(engine.conv(x, conv), packed_in_space(side)), means)
-        squares = side * side
-        inputs, outputs = (int(conv.module.weight.shape[i]) * squares for i in (1, 0))
-        means = engine.local(x, packed_with_first_twice(side))
-        means = engine.conv(means, self.pairs(inputs, mean_of=group, squares=squares))
-        # The VAE repeats the first frame before it convolves; where nothing later is read, that is
-        # to repeat what becomes of it.
-        if conv.after[0] == 0:
-            x = engine.local(engine.conv(x, conv), packed_with_first_twice(side))
-        else:
-            front, *sides = conv.before
-            x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
-            x = engine.local(x, packed_in_space(side))
-        return engine.conv(x, self.pairs(outputs, squares=squares), add=means)
+        conv, group = conv_of(down.conv), int(down.group_size)
+        return self.packed_down(engine, x, conv, group, time, side=side)
 
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit; its authors' takes the timestep as a number."""
@@ -196,11 +177,6 @@ def _embedded(block: Any, temb: Tensor | None) -> Tensor | None:
     return F.linear(x, *_beside(layers.linear_2, x)).flatten()
 
 
-def _wide(parameter: Tensor) -> Tensor:
-    """In float32, a float64 one as it is."""
-    return parameter.detach().to(wide_type(parameter.dtype))
-
-
 def _beside(linear: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and bias beside x: a host may have put modules on several devices."""
     weight, bias = (t.detach().to(x.device, x.dtype) for t in (linear.weight, linear.bias))
@@ -214,30 +190,20 @@ def _table(owner: Any, embedded: Tensor) -> Tensor:
     return result
 
 
-class Modulation(torch.nn.Module):
-    """A timestep's scales and shifts as a norm's weight and bias."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight, persistent=False)
-        self.register_buffer("bias", bias, persistent=False)
-
-
 def _modulated(norm: Norm, shift: Tensor, scale: Tensor) -> Norm:
     """The norm times 1 + scale, plus shift. One without parameters of its own takes these as its
     weight and bias, so that whoever reads weights brings them to where it computes."""
     if norm.weight is not None or norm.bias is not None:
         return replace(norm, scale=scale, shift=shift)
-    return replace(norm, module=Modulation(1 + scale, shift), weight="weight", bias="bias")
+    return replace(norm, module=FixedWeight(1 + scale, shift), weight="weight", bias="bias")
 
 
 def _resnet(engine: Engine, block: Any, x: Handle, embedded: Tensor | None) -> Handle:
     if embedded is None:
         return resnet(engine, block, x)
     table = _table(block, embedded)
-    norms: list[Norm] = []
-    for module, (shift, scale) in ((block.norm1, table[:2]), (block.norm2, table[2:])):
-        norms.append(_modulated(norm_of(module), shift, scale))
+    parts = ((block.norm1, table[:2]), (block.norm2, table[2:]))
+    norms = [_modulated(norm_of(module), shift, scale) for module, (shift, scale) in parts]
     return resnet(engine, block, x, add_norms=norms)
 
 

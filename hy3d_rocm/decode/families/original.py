@@ -164,13 +164,13 @@ def _ltx(vae: Any) -> View:
     return View(
         vae,
         decoder=_ltx_coder(
-            decoder, causal, up_blocks=[_ltx_up(block, causal) for block in decoder.up_blocks],
+            decoder, causal, up_blocks=[_ltx_block(block, causal) for block in decoder.up_blocks],
             timestep_scale_multiplier=decoder.timestep_scale_multiplier if conditioned else None,
             time_embedder=decoder.last_time_embedder if conditioned else None,
             scale_shift_table=getattr(decoder, "last_scale_shift_table", None),
         ),
         encoder=None if encoder is None else _ltx_coder(
-            encoder, True, down_blocks=[_ltx_down(block) for block in encoder.down_blocks]
+            encoder, True, down_blocks=[_ltx_block(block, True) for block in encoder.down_blocks]
         ),
         decode_timestep=_ltx_timestep(vae) if conditioned else None,
     )  # fmt: skip
@@ -214,30 +214,24 @@ def _ltx_resnet(block: Any, causal: bool) -> View:
     )  # fmt: skip
 
 
-def _ltx_up(block: Any, causal: bool) -> View:
-    parts: dict[str, Any] = {}
+def _ltx_block(block: Any, causal: bool) -> View:
+    """Residual blocks, a single one, or what changes sizes: a block of diffusers' has all three."""
+    resnets: list[View] = []
+    single, resizers = None, []
     if hasattr(block, "res_blocks"):
-        parts["resnets"] = [_ltx_resnet(layer, causal) for layer in block.res_blocks]
-        parts["time_embedder"] = getattr(block, "time_embedder", None)
+        resnets = [_ltx_resnet(layer, causal) for layer in block.res_blocks]
     elif hasattr(block, "norm1"):
-        parts["conv_in"] = _ltx_resnet(block, causal)
+        single = _ltx_resnet(block, causal)
+    elif hasattr(block.conv, "conv"):
+        packs = hasattr(block, "group_size")
+        more = {} if packs else {"upscale_factor": block.out_channels_reduction_factor}
+        resizers = [View(block, conv=_ltx_conv(block.conv, causal), **more)]
     else:
-        conv, factor = _ltx_conv(block.conv, causal), block.out_channels_reduction_factor
-        parts["upsamplers"] = [View(block, conv=conv, upscale_factor=factor)]
-    return View(**{"conv_in": None, "upsamplers": (), "resnets": (), "time_embedder": None} | parts)
-
-
-def _ltx_down(block: Any) -> View:
-    parts: dict[str, Any] = {}
-    if hasattr(block, "res_blocks"):
-        parts["resnets"] = [_ltx_resnet(layer, True) for layer in block.res_blocks]
-    elif hasattr(block, "norm1"):
-        parts["conv_out"] = _ltx_resnet(block, True)
-    elif hasattr(block, "group_size"):
-        parts["downsamplers"] = [View(block, conv=_ltx_conv(block.conv, True))]
-    else:
-        parts["downsamplers"] = [_ltx_conv(block, True)]
-    return View(**{"resnets": (), "downsamplers": (), "conv_out": None} | parts)
+        resizers = [_ltx_conv(block, causal)]
+    return View(
+        resnets=resnets, conv_in=single, conv_out=single, upsamplers=resizers,
+        downsamplers=resizers, time_embedder=getattr(block, "time_embedder", None),
+    )  # fmt: skip
 
 
 # Latent diffusion
@@ -249,7 +243,7 @@ def _latent_diffusion(vae: Any) -> View:
     if getattr(decoder, "tanh_out", False):
         raise StrangeModuleError("it ends in a tanh")
     packs = any(hasattr(getattr(stage, "upsample", None), "tus") for stage in decoder.up)
-    conv = _causal if hasattr(decoder.conv_in, "conv") else _itself
+    conv = _causal if hasattr(decoder.conv_in, "conv") else lambda module: module
     ups, downs = _packing if packs else _video if conv is _causal else _image
     blocks = [_stage(stage, "upsample", ups, conv) for stage in decoder.up]
     parts: dict[str, Any] = {
@@ -317,10 +311,6 @@ def _resnet(block: Any, conv: Callable[[Any], Any]) -> View:
         conv_shortcut=None if shortcut is None else conv(shortcut),
         nonlinearity=getattr(block, "swish", None) or torch.nn.SiLU(),
     )  # fmt: skip
-
-
-def _itself(module: Any) -> Any:
-    return module
 
 
 def _causal(module: Any) -> Any:

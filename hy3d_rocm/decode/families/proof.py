@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decode.backends.statistics import wide_type
-from hy3d_rocm.decode.plain import PlainEngine
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
+from hy3d_rocm.decode.graph import graph_of
+from hy3d_rocm.decode.run import at_once
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,35 +103,36 @@ def proven(family: Any) -> bool:
     """Whether a small latent comes out of the family's layers as out of the VAE's own decode().
 
     Runs on a shallow copy, so that no attribute of the VAE changes. True, too, where the weights
-    are not there ("meta"): whoever decodes will say that.
+    are not there ("meta"), or the C core is not: whoever decodes will say that.
     """
     if family.conditioned and family.timestep is None:
         family = copy.copy(family)
         family.timestep = _TIMESTEP
-    z = (1, family.latent_channels, max(family.lengths), _SIDE, _SIDE)
-    return family.device.type == "meta" or _agree(family, z, encode=False)
+    return _agree(family, (1, family.latent_channels, max(family.lengths), _SIDE, _SIDE), False)
 
 
 def encodes_as_told(family: Any) -> bool:
-    """Whether one small image comes out of the encoder's layers as out of the VAE's own encode().
-
-    True where the weights are not there ("meta"). False where the encoder is not known.
-    """
+    """The same of the encoder, with one small image. False where the encoder is not known."""
     if family.encoder is None or (family.around is not None and family.around.no_encode):
         return False
     side = 2 * max(family.factor[1], family.pixel_steps[1])
-    return family.device.type == "meta" or _agree(family, (1, 3, 1, side, side), encode=True)
+    return _agree(family, (1, 3, 1, side, side), True)
 
 
 def _agree(family: Any, shape: tuple[int, ...], encode: bool) -> bool:
     """Whether the VAE's own result and that of its layers differ by no more than rounding."""
+    if family.device.type == "meta" or not _native.available:
+        return True
     make = torch.rand if encode else torch.randn
     x = make(shape, generator=torch.Generator().manual_seed(0), device="cpu")
     x = (x * 2 - 1 if encode else x).to(family.device, family.dtype)
-    engine = PlainEngine(family.weights())
     with torch.no_grad():
         try:
-            got = family.encode(engine, x).chunk(2, 1)[0] if encode else family.decode(engine, x)
+            channels, frames, rows, columns = x.shape[1:]
+            size = channels, frames, rows, columns
+            graph = graph_of(family.encode if encode else family.decode, size)
+            got = at_once(graph, TorchBackend(family.weights()), x)
+            got = got.chunk(2, 1)[0] if encode else got
             wanted = _own_result(family, x, encode)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
             if _is_passing(error):

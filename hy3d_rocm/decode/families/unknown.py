@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,7 +72,7 @@ class Facts:
 
 
 class UnknownFamily:
-    """Family of layers.py without layers: whole() and whole_encode() only.
+    """A family (base.py) without layers: whole() and whole_encode() only.
 
     vae: anything with decode(latents), or for an encode with encode(pixels); its result is a
     tensor, a tuple that begins with one, or an object that has it as `.sample`. source: the latents
@@ -148,34 +148,30 @@ class UnknownFamily:
     @cached_property
     def facts(self) -> Facts:
         """What small latents tell."""
-        shape, device, dtype = tuple(self._source.shape), self.device, self.dtype
         if self.encoding:
             # Nothing but the number of axes has to be known: an encode has no tiles.
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
-            has_time = 5 in kernels or not kernels
-            return Facts(len(shape) == 4 or not has_time, note="")
+            return Facts(self._source.ndim == 4 or (bool(kernels) and 5 not in kernels))
+
+        def run(z: Tensor, planar: bool) -> Tensor:
+            return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
+
         with aside():
-            return _asked(self._frames, shape, device, dtype)
+            return _asked(run, tuple(self._source.shape), self.device, self.dtype)
 
     def whole(self, z: Tensor) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
-        return self._called(self._frames, z)
+        return self._called("decode", frames_of, z)
 
     def whole_encode(self, pixels: Tensor) -> Tensor:
         """Mean and log variance by its own encode(); of an encoder that gives no variance the log
         variance is -30, the least that diffusers has."""
-        return self._called(self._moments, pixels)
+        return self._called("encode", moments_of, pixels)
 
-    def _frames(self, z: Tensor, planar: bool) -> Tensor:
-        return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
-
-    def _moments(self, pixels: Tensor, planar: bool) -> Tensor:
-        return _framewise(unsplit(self.vae).encode, moments_of, pixels, planar)
-
-    def _called(self, run: Callable[[Tensor, bool], Tensor], x: Tensor) -> Tensor:
+    def _called(self, verb: str, read: Callable[[Any], Tensor], x: Tensor) -> Tensor:
         """On "meta", where a run is only to be priced, an error is a ValueError (a sentence)."""
         try:
-            return run(x, self.facts.planar)
+            return _framewise(getattr(unsplit(self.vae), verb), read, x, self.facts.planar)
         except CALL_ERRORS as error:
             if not x.is_meta:
                 raise
@@ -186,9 +182,8 @@ class UnknownFamily:
         batch, _, frames, height, width = latent
         facts = self.facts
         if facts.is_regular:
-            assert facts.space is not None
-            made = facts.frames(frames)
-            return batch, facts.channels, made, height * facts.space, width * facts.space
+            _, space = self.factor
+            return batch, facts.channels, facts.frames(frames), height * space, width * space
         return batch, *self._made_of(latent, "whole")[1:]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
@@ -326,24 +321,23 @@ def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
     if one.ndim != 5 or one.shape[0] != 1:
         raise TypeError(f"it gives frames of shape {tuple(one.shape)}")
     _, channels, first, height, width = one.shape
+    facts = partial(Facts, planar, channels, one.dtype)
     space = height // side
     if space < 1 or (height, width) != (side * space, 2 * side * space):
-        note = f"it makes {width}x{height} pixels of {2 * side}x{side} latents"
-        return Facts(planar, channels, one.dtype, note=note)
+        return facts(note=f"it makes {width}x{height} pixels of {2 * side}x{side} latents")
     if planar:
-        return Facts(True, channels, one.dtype, 1, 1, space, 0, True)
+        return facts(1, 1, space, 0, True)
     try:
         made = [one, *(run(z[:, :, :n], False) for n in (2, 3))]
     except CALL_ERRORS as error:
-        return Facts(False, channels, one.dtype, note=f"two latents fail ({one_line(error)})")
+        return facts(note=f"two latents fail ({one_line(error)})")
     counts = [m.shape[2] for m in made]
     time = counts[1] - counts[0]
     if time < 1 or counts[2] - counts[1] != time or first not in (1, time):
-        note = f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
-        return Facts(False, channels, one.dtype, note=note)
-    return Facts(
-        False, channels, one.dtype, first, time, space, *_warm_up(run, z, made, time)
-    )  # fmt: skip
+        return facts(
+            note=f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
+        )
+    return facts(first, time, space, *_warm_up(run, z, made, time))
 
 
 def _warm_up(run: _Run, z: Tensor, made: list[Tensor], time: int) -> tuple[int | None, bool]:

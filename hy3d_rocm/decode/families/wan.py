@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.backends.torch_ops import shuffled
+from hy3d_rocm.decode.families.blocks import BlockFamily
 from hy3d_rocm.decode.families.fixed import packed, packed_in_space, unpacked
 from hy3d_rocm.decode.families.parts import (
     StrangeModuleError,
     absent,
     conv_of,
-    last_of,
-    mid_block,
     norm_of,
     resnet,
     same_frames,
 )
 from hy3d_rocm.decode.layers import Attention, Engine, Handle, Local, Shuffle
-from hy3d_rocm.decode.plain import shuffled
+from hy3d_rocm.decode.memory.dry_run import in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _CHUNK = 4  # frames of the video that the VAE encodes at a time
 
 
-class WanFamily(StructuredFamily):
+class WanFamily(BlockFamily):
     """See the module's text."""
 
     name = "Wan"
@@ -64,13 +63,7 @@ class WanFamily(StructuredFamily):
 
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """As vae.decode with tiling and slicing off, clamped to -1..1."""
-        d = self.view.decoder
-        x = self.quantised(engine, z, self.post_quant_conv)
-        x = engine.conv(x, conv_of(d.conv_in))
-        x = mid_block(engine, d.mid_block, x, _attention)
-        for block in d.up_blocks:
-            x = _up_block(engine, block, x)
-        return engine.local(engine.conv(x, last_of(d)), Local(self._finished, same_frames))
+        return engine.local(super().decode(engine, z), Local(self._finished, same_frames))
 
     def _finished(self, frames: Tensor, first: int) -> Tensor:
         """Channels to pixels, clamped where the VAE's own decode does so."""
@@ -80,30 +73,61 @@ class WanFamily(StructuredFamily):
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """As vae.encode with tiling and slicing off. Frames behind the last 1 + 4 k are not read,
         as there."""
-        e = self.needed_encoder()
-        x = pixels
         if self.patch > 1:
-            x = engine.local(x, packed_in_space(self.patch, order="width first"))
-        x = engine.conv(x, conv_of(e.conv_in))
-        for block in e.down_blocks:
-            x = self._down_block(engine, block, x)
-        x = mid_block(engine, e.mid_block, x, _attention)
-        return self.quantised(engine, engine.conv(x, last_of(e)), self.quant_conv)
+            pixels = engine.local(pixels, packed_in_space(self.patch, order="width first"))
+        return super().encode(engine, pixels)
 
-    def _down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+    def attention(self, module: Any) -> Attention:
+        return Attention(norm_of(module.norm), module.to_qkv, None, None, module.proj, "frame")
+
+    def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around all."""
+        shortcut = getattr(block, "avg_shortcut", None)
+        start = x
+        for layer in block.resnets:
+            x = resnet(engine, layer, x)
+        ups = list(getattr(block, "upsamplers", None) or ())
+        if not absent(getattr(block, "upsampler", None)):
+            ups.append(block.upsampler)
+        for i, up in enumerate(ups):
+            last = i == len(ups) - 1 and shortcut is not None
+            x = self.up(engine, up, x, engine.local(start, _repeated(shortcut)) if last else None)
+        if shortcut is not None and not ups:
+            x = engine.add(x, engine.local(start, _repeated(shortcut)))
+        return x
+
+    def up(self, engine: Engine, module: Any, x: Handle, add: Handle | None = None) -> Handle:
+        if module.mode not in ("upsample2d", "upsample3d"):
+            raise StrangeModuleError(f"an up-sampling is of mode {module.mode!r}")
+        if module.mode == "upsample3d":
+            twice = Shuffle((2, 1, 1), "time first")
+            x = engine.conv(x, conv_of(module.time_conv, skip_first=1, shuffle=twice))
+        return engine.conv(x, conv_of(module.resample[1], up=(1, 2, 2)), add=add)
+
+    def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
         if hasattr(block, "to_qkv"):
-            return engine.attention(x, _attention(block))
+            return engine.attention(x, self.attention(block))
         if hasattr(block, "mode"):
-            return _down(engine, block, x)
+            return self.down(engine, block, x)
         if not hasattr(block, "resnets"):
             return resnet(engine, block, x)
         start = x
         for layer in block.resnets:
             x = resnet(engine, layer, x)
         if not absent(block.downsampler):
-            x = _down(engine, block.downsampler, x)
+            x = self.down(engine, block.downsampler, x)
         return self._averaged(engine, block.avg_shortcut, start, x)
+
+    def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
+        if module.mode not in ("downsample2d", "downsample3d"):
+            raise StrangeModuleError(f"a down-sampling is of mode {module.mode!r}")
+        left, right, top, bottom = (int(n) for n in module.resample[0].padding)
+        spatial = conv_of(module.resample[1], before=(0, top, left), after=(0, bottom, right))
+        x = engine.conv(x, spatial)
+        if module.mode == "downsample3d":
+            x = engine.conv(x, conv_of(module.time_conv, skip_first=1, reread=1))
+        return x
 
     def _averaged(self, engine: Engine, shortcut: Any, start: Handle, x: Handle) -> Handle:
         """x + AvgDown3D(start): means over groups of the channels that space and time are packed
@@ -123,58 +147,33 @@ class WanFamily(StructuredFamily):
         x = self.post_quant_conv(z)
         cache: list[Any] = [None] * _convolutions(self.decoder)
         tells = "first_chunk" in inspect.signature(self.decoder.forward).parameters
-        out = []
-        for i in range(z.shape[2]):
+
+        def chunk(i: int) -> Tensor:
             more = {"first_chunk": i == 0} if tells else {}
-            out.append(self.decoder(x[:, :, i : i + 1], feat_cache=cache, feat_idx=[0], **more))
-        return self._finished(torch.cat(out, 2), 0)
+            made: Tensor = self.decoder(x[:, :, i : i + 1], feat_cache=cache, feat_idx=[0], **more)
+            return made
+
+        return self._finished(torch.cat(in_turn(z.shape[2], chunk), 2), 0)
 
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
         x = packed(pixels, self.patch, order="width first")
         encoder = self.needed_encoder()
         cache: list[Any] = [None] * _convolutions(encoder)
-        out = []
-        for i in range(1 + (x.shape[2] - 1) // _CHUNK):
+
+        def chunk(i: int) -> Tensor:
             start, stop = (1 + _CHUNK * (i - 1), 1 + _CHUNK * i) if i else (0, 1)
-            out.append(encoder(x[:, :, start:stop], feat_cache=cache, feat_idx=[0]))
-        result: Tensor = self.quant_conv(torch.cat(out, 2))
+            made: Tensor = encoder(x[:, :, start:stop], feat_cache=cache, feat_idx=[0])
+            return made
+
+        made = in_turn(1 + (x.shape[2] - 1) // _CHUNK, chunk)
+        result: Tensor = self.quant_conv(torch.cat(made, 2))
         return result
 
 
 def _convolutions(coder: Any) -> int:
     """Upper bound of the cache's length."""
     return sum(isinstance(m, torch.nn.Conv3d) for m in coder.modules())
-
-
-def _attention(attn: Any) -> Attention:
-    return Attention(norm_of(attn.norm), attn.to_qkv, None, None, attn.proj, "frame")
-
-
-def _up_block(engine: Engine, block: Any, x: Handle) -> Handle:
-    """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around the block."""
-    shortcut = getattr(block, "avg_shortcut", None)
-    start = x
-    for layer in block.resnets:
-        x = resnet(engine, layer, x)
-    ups = list(getattr(block, "upsamplers", None) or ())
-    if not absent(getattr(block, "upsampler", None)):
-        ups.append(block.upsampler)
-    for i, up in enumerate(ups):
-        last = i == len(ups) - 1 and shortcut is not None
-        x = _up(engine, up, x, engine.local(start, _repeated(shortcut)) if last else None)
-    if shortcut is not None and not ups:
-        x = engine.add(x, engine.local(start, _repeated(shortcut)))
-    return x
-
-
-def _up(engine: Engine, up: Any, x: Handle, add: Handle | None) -> Handle:
-    if up.mode not in ("upsample2d", "upsample3d"):
-        raise StrangeModuleError(f"an up-sampling is of mode {up.mode!r}")
-    if up.mode == "upsample3d":
-        twice = Shuffle((2, 1, 1), "time first")
-        x = engine.conv(x, conv_of(up.time_conv, skip_first=1, shuffle=twice))
-    return engine.conv(x, conv_of(up.resample[1], up=(1, 2, 2)), add=add)
 
 
 def _repeated(shortcut: Any) -> Local:
@@ -187,14 +186,3 @@ def _repeated(shortcut: Any) -> Local:
         return x[:, :, shuffle.drop :] if first == 0 else x
 
     return Local(run, lambda n: n * rt - shuffle.drop)
-
-
-def _down(engine: Engine, down: Any, x: Handle) -> Handle:
-    if down.mode not in ("downsample2d", "downsample3d"):
-        raise StrangeModuleError(f"a down-sampling is of mode {down.mode!r}")
-    left, right, top, bottom = (int(n) for n in down.resample[0].padding)
-    spatial = conv_of(down.resample[1], before=(0, top, left), after=(0, bottom, right))
-    x = engine.conv(x, spatial)
-    if down.mode == "downsample3d":
-        x = engine.conv(x, conv_of(down.time_conv, skip_first=1, reread=1))
-    return x

@@ -15,14 +15,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from hy3d_rocm.files import partial_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
-ALL = slice(None)
 
 
 class OutputError(OSError):
@@ -30,11 +31,8 @@ class OutputError(OSError):
 
 
 class Sink(Protocol):
-    """Takes the frames of one decode, values in -1..1.
-
-    Frames of a sample come in order of time; those that the sink has already are dropped. Spatial
-    parts go to tensors and arrays only: for a video, tiles are put together first.
-    """
+    """Takes the frames of one decode, values in -1..1: whole ones, those of a sample in order of
+    time. Frames that the sink has already are dropped."""
 
     def begin(
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
@@ -51,10 +49,8 @@ class Sink(Protocol):
     def first_wanted(self, sample: int) -> int:
         """The first frame that is still wanted; all before it need not be decoded."""
 
-    def put(
-        self, sample: int, first: int, frames: Tensor, rows: slice = ALL, columns: slice = ALL
-    ) -> None:
-        """frames (1, C, t, h, w), on any device, are the frames from `first` on of `sample`."""
+    def put(self, sample: int, first: int, frames: Tensor) -> None:
+        """frames (1, C, t, H, W), on any device, are the frames from `first` on of `sample`."""
 
     def finish(self) -> Any:
         """The tensor, or the path that is now complete."""
@@ -70,11 +66,6 @@ class Sink(Protocol):
     @property
     def folder(self) -> Path | None:
         """Where there is room for the like of it (scratch); None for what is in memory."""
-
-
-def partial_of(path: Path) -> Path:
-    """Where `path` is written until it is complete."""
-    return path.with_name(path.name + ".partial")
 
 
 @contextmanager
@@ -110,6 +101,28 @@ def _reason(path: Path, error: OSError) -> str:
     return f"{error.strerror or error}"
 
 
+@contextmanager
+def written(path: Path, output: Path | None = None) -> Iterator[IO[bytes]]:
+    """An open file that gets its name when it is complete and on the disk. OutputError, and nothing
+    is left, where that fails.
+
+    output: what the file is one of many of: errors name it, and its folder is settled by whoever
+    has written them all.
+    """
+    partial = partial_of(path)
+    with told(output or path):
+        try:
+            with open(partial, "wb") as file:
+                yield file
+                settle(file)
+            os.replace(partial, path)
+            if output is None:
+                settle_folder(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def settle(file: Any) -> None:
     """What was written to the open `file` is on the disk afterwards."""
     file.flush()
@@ -138,12 +151,16 @@ def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:
     video that is written when all are added up. It goes with its last tensor, also in a kill."""
     import torch
 
-    size = math.prod(shape) * dtype.itemsize
-    with told(folder / "scratch"):
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  mapped beyond its end
-        with file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
-            return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)
+    with told(folder / "scratch"), tempfile.TemporaryFile(dir=folder) as file:
+        mapped = reserved(file, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(mapped, dtype=dtype).view(shape)
+
+
+def reserved(file: IO[bytes], size: int) -> mmap.mmap:
+    """The open file, mapped, with all its blocks: on a disk that fills up, writing to mapped memory
+    kills the process instead of failing."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+    return mmap.mmap(file.fileno(), size)

@@ -8,13 +8,14 @@ The encoder's thread count is fixed, because x264's output depends on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.output import OutputError, Shape, settle, told
+from hy3d_rocm.decode.frames.output import OutputError, Shape, publish, settle, told
+from hy3d_rocm.files import partial_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,15 +79,14 @@ def require_av(path: Path) -> Any:
     return av
 
 
-def pictures(frames: Tensor) -> Iterator[Any]:
-    """uint8 arrays (H, W, 3) of frames (1, C, t, H, W) in -1..1, one at a time, worked out where
-    the frames are, so that a fourth of the bytes or less is copied."""
+def picture(frame: Tensor) -> Any:
+    """The uint8 array (H, W, 3) of one frame (1, C, 1, H, W) in -1..1, worked out where the frame
+    is, so that a fourth of the bytes or less is copied."""
     import torch  # here: an Encoder, which takes arrays, needs none
 
-    for i in range(frames.shape[2]):
-        frame = frames[0, :, i].detach().float().add(1.0).mul_(127.5).round_().clamp_(0.0, 255.0)
-        picture = frame.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0)
-        yield picture.contiguous().cpu().numpy()
+    frame = frame[0, :, 0].detach().float().add(1.0).mul_(127.5).round_().clamp_(0.0, 255.0)
+    made = frame.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0)
+    return made.contiguous().cpu().numpy()
 
 
 def encoder_bytes(shape: Shape) -> int:
@@ -96,18 +96,18 @@ def encoder_bytes(shape: Shape) -> int:
 
 
 class Encoder:
-    """One video file being written. height, width: of the pictures given."""
+    """One video file being written, which has its name when it is complete."""
 
-    def __init__(self, path: Path, container: str, size: tuple[int, int],
-                 settings: VideoSettings) -> None:  # fmt: skip
+    def __init__(self, path: Path, size: tuple[int, int], settings: VideoSettings) -> None:
+        """size: (height, width) of the pictures given."""
         self.path = path
         self.settings = settings
         self.frames = 0
         self._av = require_av(path)
         with told(path):
-            self._file = open(path, "wb+")  # noqa: SIM115  closed in close() or drop()
+            self._file = open(partial_of(path), "wb+")  # noqa: SIM115  closed in close() or drop()
         try:
-            self._container = self._av.open(self._file, "w", format=container, options=_MUXER)
+            self._container = _opened(self._av, path, self._file)
             self._stream = self._open_stream(*settings.stored_size(*size))
         except BaseException:
             self._file.close()
@@ -147,21 +147,26 @@ class Encoder:
         self.frames += 1
 
     def close(self) -> None:
-        """The file is complete and on the disk afterwards."""
+        """The file is complete, on the disk, and has its name afterwards."""
         with told(self.path):
             self._container.mux(self._stream.encode(None))
             self._container.close()
             settle(self._file)
             self._file.close()
+            publish(partial_of(self.path), self.path)
 
     def drop(self) -> None:
         """Gives the file up and removes it."""
         # An open container writes its end when it is collected: into nothing, then.
-        drop_container(self._container, self._file)
-        self.path.unlink(missing_ok=True)
+        _drop(self._container, self._file)
+        partial_of(self.path).unlink(missing_ok=True)
 
 
-def drop_container(container: Any, file: Any) -> None:
+def _opened(av: Any, path: Path, file: IO[bytes]) -> Any:
+    return av.open(file, "w", format=SUFFIXES[path.suffix.lower()], options=_MUXER)
+
+
+def _drop(container: Any, file: Any) -> None:
     """Closes a container whose file is of no use; what it still writes may fail."""
     for part in (container, file):
         try:
@@ -170,19 +175,19 @@ def drop_container(container: Any, file: Any) -> None:
             logger.debug("a video that was given up: %s", error)
 
 
-def join(parts: Sequence[Path], path: Path, container: str, fps: Fraction) -> None:
+def join(parts: Sequence[Path], path: Path, fps: Fraction) -> None:
     """One file of the packets of all parts in order, nothing encoded again, complete on the disk.
 
     The parts are Encoder's, with the same settings. Raises OutputError where they differ.
     """
     av = require_av(path)
     with told(path), open(path, "wb+") as file:
-        joined = av.open(file, "w", format=container, options=_MUXER)
+        joined = _opened(av, path, file)
         try:
             _copy(av, parts, joined, fps)
             joined.close()
         except BaseException:
-            drop_container(joined, file)
+            _drop(joined, file)
             raise
         settle(file)
 

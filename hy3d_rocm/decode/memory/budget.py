@@ -160,8 +160,8 @@ def make_budget(
     wanted = parse_budget(request)
     host, host_rule = _host_room(machine, threshold)
     free, where = _pool(machine)
-    room = max(free - _headroom(machine), 0)
-    device, rule = _requested(wanted, machine, room, threshold, where)
+    headroom = HOST_HEADROOM_BYTES if machine.on_cpu else DEVICE_HEADROOM_BYTES
+    device, rule = _requested(wanted, free, machine.device_total, headroom, threshold, where)
     if memory_fraction is not None:
         cap_share = check_share("memory_fraction", memory_fraction)
         cap = max(int(machine.device_total * cap_share) - machine.device_held, 0)
@@ -177,10 +177,6 @@ def make_budget(
         host = min(host, device)
         return Budget(device, host, True, f"{rule}; the host's needs come out of it too")
     return Budget(device, host, False, f"{rule}; host: {host_rule}")
-
-
-def _headroom(machine: Machine) -> int:
-    return HOST_HEADROOM_BYTES if machine.on_cpu else DEVICE_HEADROOM_BYTES
 
 
 def _pool(machine: Machine) -> tuple[int, str]:
@@ -203,23 +199,23 @@ def _host_room(machine: Machine, threshold: float) -> tuple[int, str]:
 
 
 def _requested(
-    wanted: Request, machine: Machine, room: int, threshold: float, where: str
+    wanted: Request, free: int, total: int, headroom: int, threshold: float, where: str
 ) -> tuple[int, str]:
     """Bytes and the start of the rule."""
-    free, headroom = _pool(machine)[0], size_text(_headroom(machine))
+    room = max(free - headroom, 0)
     if wanted is None:
         count = int(room * threshold)
         return count, (
             f"{size_text(count, 2)} = {threshold:g} of the {size_text(free, 2)} free on {where} "
-            f"less {headroom} headroom"
+            f"less {size_text(headroom)} headroom"
         )
     if isinstance(wanted, float):
-        count = int(machine.device_total * wanted)
-        rule = f"{wanted:.4g} of the {size_text(machine.device_total, 2)} of {where}"
+        count = int(total * wanted)
+        rule = f"{wanted:.4g} of the {size_text(total, 2)} of {where}"
         if count > room:
             return room, (
                 f"{size_text(room, 2)}: {rule} were asked for, {size_text(free, 2)} are free less "
-                f"{headroom} headroom"
+                f"{size_text(headroom)} headroom"
             )
         return count, f"{size_text(count, 2)} = {rule}"
     rule = f"{size_text(wanted, 2)} as given"

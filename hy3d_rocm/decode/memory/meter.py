@@ -72,14 +72,8 @@ def _free_carve_out(properties: Any, devices: Path = Path("/sys/bus/pci/devices"
         return 0
     domain, bus, slot = (int(n) for n in numbers if n is not None)
     folder = devices / f"{domain:04x}:{bus:02x}:{slot:02x}.0"
-    total, used = _number(folder / "mem_info_vram_total"), _number(folder / "mem_info_vram_used")
+    total, used = (memory.number_in(folder / f"mem_info_vram_{n}") for n in ("total", "used"))
     return 0 if total is None or used is None else max(total - used, 0)
-
-
-def _number(path: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        return int(path.read_text())
-    return None
 
 
 def resident_bytes() -> int:

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import DisableTorchFunction
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hy3d_rocm.decode.backends.statistics import block_elements, wide_type
 from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED
-from hy3d_rocm.decode.geometry import kernel_size, own_size
+from hy3d_rocm.decode.geometry import kernel_size, own_size, shuffled_frames
 from hy3d_rocm.decode.graph import ATTENTION, CONV
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range, shuffled_frames
-from hy3d_rocm.decode.memory.live import standing_for
-from hy3d_rocm.decode.memory.predict import predict
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range
+from hy3d_rocm.decode.memory.dry_run import Live, standing_for
 from hy3d_rocm.decode.run import OPS, ProgramStep, own_memory, query_rows
 
 if TYPE_CHECKING:
@@ -34,69 +35,45 @@ Size = tuple[int, int, int, int]
 
 class StepWorkspace:
     """The workspace function of a request: of a step, the size (channels, frames, rows, columns) of
-    its source and whether it runs on the host, it tells bytes beside slices, and bytes that stay
-    until the end.
+    its source and whether it runs on the host, it tells bytes beside slices, bytes that stay until
+    the end for its node, and those for its shape (generated code), with the shape's number.
 
     backend: what computes on the device; it is asked, never run. rules: what operators take inside
     there. dtype: of all values. host: backend and rules of the host, where candidates of it are
-    allowed.
+    allowed. alike: of each node the first of which the same is told: they differ in their weights
+    only.
     """
 
     def __init__(
         self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
         host: tuple[Backend, OperatorWorkspace] | None = None,
     ) -> None:  # fmt: skip
-        self._graph = graph
-        self._dtype = dtype
-        self._places = ((backend, rules), host)
-        self._kinds = [_kind(graph, number) for number in range(len(graph.nodes))]
-        self._known: dict[tuple[Any, ...], int] = {}
-        self._kept: dict[tuple[int, bool], int] = {}
+        given = [(backend, rules), *([host] if host else [])]
         products = (n for n, layer in enumerate(graph.layers) if _is_product(graph.nodes[n], layer))
-        self._first_product = next(products, -1)
+        first = next(products, -1)
+        self._places = [_Place(graph, *one, dtype, first) for one in given]
+        kinds: dict[Any, int] = {}
+        found = []
+        for n in range(len(graph.nodes)):
+            kind = _kind(graph, n), n == first, *(place.converted(n) for place in self._places)
+            found.append(kinds.setdefault(kind, n))
+        self.alike = tuple(found)
+        self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
+        self._shapes: dict[frozenset[tuple[Any, ...]], int] = {}  # their numbers
 
-    def __call__(self, fields: tuple[Any, ...], source: Size, on_host: bool) -> tuple[int, int]:
-        """(workspace_bytes, kept_bytes), as hy3d_workspace_function. Steps that differ in their
-        place only, of layers that differ in their weights only, are looked at once."""
-        step = ProgramStep._make(fields)
-        own, frames, reads = step.own, step.frames, step.reads
-        key = (
-            self._kinds[step.node], step.op, source, on_host, own[1] - own[0], own[0] == 0,
-            frames[1] - frames[0], reads[1] - reads[0], reads[0] == 0, reads[1] == source[1],
-            step.drop, step.flags, len(step.sources) > 1, len(step.others), step.slice < 0,
-            frames[1] if OPS[step.op] == "attend" else 0,
-        )  # fmt: skip
+    def __call__(
+        self, fields: tuple[Any, ...], source: Size, on_host: bool
+    ) -> tuple[int, int, int, int]:
+        """(workspace_bytes, kept_bytes, shape_bytes, shape), as hy3d_workspace_function. What was
+        told is told again when another schedule of the graph asks."""
+        key = fields, source, on_host
         found = self._known.get(key)
         if found is None:
-            question = self._question(step, source, on_host)
-            with standing_for(question.rules):
-                found = self._known[key] = question.workspace_bytes()
-        where = step.node, on_host
-        if where not in self._kept:
-            self._kept[where] = self._kept_bytes(step, source, on_host)
-        return found, self._kept[where]
-
-    def _place(self, on_host: bool) -> tuple[Backend, OperatorWorkspace]:
-        place = self._places[1 if on_host else 0]
-        assert place is not None, "a candidate of the host was offered without its backend"
-        return place
-
-    def _question(self, step: ProgramStep, source: Size, on_host: bool) -> _Question:
-        backend, rules = self._place(on_host)
-        return _Question(self._graph, backend, rules.anew(), self._dtype, step, source)
-
-    def _kept_bytes(self, step: ProgramStep, source: Size, on_host: bool) -> int:
-        """Of a node, whichever of its steps is the first: converted weights; a GroupNorm's factor
-        and summand; what its layer keeps, of which any step tells."""
-        layer, (backend, rules) = self._graph.layers[step.node], self._place(on_host)
-        question = self._question(step, source, on_host)
-        with standing_for(question.rules):
-            found = question.layer_bytes()
-        found += _converted_bytes(layer, self._dtype, rules.device)
-        if self._graph.nodes[step.node].norm == _GROUP:
-            found += 2 * source[0] * wide_type(self._dtype).itemsize
-        if step.node == self._first_product and not hasattr(backend, "step_bytes"):
-            found += rules.once(torch.ops.aten.mm.default)
+            step = ProgramStep._make(fields)
+            place = self._places[1 if on_host else 0]
+            inside, kept, code, shapes = place.answer(step, source, self.alike[step.node])
+            number = self._shapes.setdefault(shapes, min(len(self._shapes), _MOST_SHAPES - 1))
+            found = self._known[key] = inside, kept, code, number
         return found
 
 
@@ -134,40 +111,61 @@ def _kind(graph: Graph, number: int) -> tuple[Any, ...]:
     return fields, None if layer is None else id(layer)
 
 
-def _converted_bytes(layer: Any, dtype: torch.dtype, device: torch.device) -> int:
-    """Of a layer's parameters that are not as the device computes with them."""
-    modules: list[Any] = []
-    if isinstance(layer, Conv):
-        modules = [layer.module]
-    elif isinstance(layer, Attention):
-        modules = [m for m in (layer.q, layer.k, layer.v, layer.out) if m is not None]
-    norm = getattr(layer, "norm", None)
-    if norm is not None:
-        modules.append(norm.module)
-    found = 0
-    for module in modules:
-        for name in ("weight", "bias", "gamma"):
-            own = getattr(module, name, None)
-            if not isinstance(own, torch.Tensor):
-                continue
-            if own.dtype != dtype or own.device.type not in (device.type, "meta"):
-                found += own.numel() * dtype.itemsize
-    return found
-
-
-class _Question:
-    """One of them. count: frames that the step makes or fills."""
+class _Place:
+    """What steps take where one backend computes: one question at a time, about `step`, whose node,
+    layer and source's size are kept beside it. count: frames that it makes or fills."""
 
     def __init__(
         self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
-        step: ProgramStep, source: Size,
+        first_product: int,
     ) -> None:  # fmt: skip
+        self.graph, self.backend, self.rules, self.dtype = graph, backend, rules, dtype
+        self._first_product = first_product
+        self._kept: dict[int, int] = {}
+        # Of functions of frames: rows times columns and bytes inside; whether these grow alike.
+        self._mapped: dict[tuple[int, bool, int], tuple[int, int]] = {}
+        self._grows: dict[int, bool] = {}
+
+    def answer(
+        self, step: ProgramStep, source: Size, kind: int
+    ) -> tuple[int, int, int, frozenset[tuple[Any, ...]]]:
+        """Bytes inside; that are kept; of generated code, and the shapes that it is for."""
+        graph = self.graph
         self.node, self.layer = graph.nodes[step.node], graph.layers[step.node]
-        self.backend, self.rules, self.dtype = backend, rules, dtype
         self.step, self.source = step, source
         self.count = step.frames[1] - step.frames[0]
         self.is_computed = _is_computed(graph, self.node.source)
         self.adds_computed = _is_computed(graph, self.node.other)
+        rules = self.rules
+        with standing_for(rules):
+            rules.forget()
+            found = self.workspace_bytes()
+            code, shapes = rules.code_bytes, frozenset(rules.shapes)
+            if kind not in self._kept:
+                self._kept[kind] = self._kept_bytes()
+        return found, self._kept[kind], code, shapes
+
+    def _kept_bytes(self) -> int:
+        """Of a node, whichever of its steps is the first: converted weights; a GroupNorm's factor
+        and summand; what its layer keeps, of which any step tells."""
+        found = self.layer_bytes() + self.converted(self.step.node)
+        if self.node.norm == _GROUP:
+            found += 2 * self.source[0] * wide_type(self.dtype).itemsize
+        if self.step.node == self._first_product and not hasattr(self.backend, "step_bytes"):
+            found += self.rules.once(torch.ops.aten.mm.default)
+        return found
+
+    def converted(self, number: int) -> int:
+        """Of a node's parameters that are not as the device computes with them."""
+        layer = self.graph.layers[number]
+        modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
+        modules.append(getattr(getattr(layer, "norm", None), "module", None))
+        own = (getattr(m, name, None) for m in modules for name in ("weight", "bias", "gamma"))
+        places = (self.rules.device.type, "meta")
+        return sum(
+            p.numel() * self.dtype.itemsize for p in own if isinstance(p, torch.Tensor)
+            and (p.dtype != self.dtype or p.device.type not in places)
+        )  # fmt: skip
 
     def workspace_bytes(self) -> int:
         rules = {
@@ -210,18 +208,31 @@ class _Question:
         return 2 * wide_type(self.dtype).itemsize * min(block_elements(_META), numbers)
 
     def _map(self) -> int:
-        """The function is run on shapes."""
-        layer = self.layer
+        """What a function of frames takes grows with their rows and columns, where it did from one
+        size to another; else it is run on the shape."""
+        layer, step = self.layer, self.step
         assert isinstance(layer, Local)
-        first = self.step.reads[0]
-        x = self._frames(self.step.reads[1] - first)
-        made: list[Tensor] = []
+        first, number = step.reads[0], step.node
+        x = self._frames(step.reads[1] - first)
+        area = self.source[2] * self.source[3]
+        before = self._mapped.get((number, first == 0, x.shape[2]))
+        if before is not None and self._grows.get(number):
+            inside = before[1] * area // before[0]
+        else:
+            inside = self._run_on_shapes(layer, x, first)
+            self._mapped[number, first == 0, x.shape[2]] = area, inside
+            if before is not None and before[0] != area:
+                grows = inside * before[0] == before[1] * area
+                self._grows[number] = grows and self._grows.get(number, True)
+        return inside + self._joined(step.sources, x)
 
-        def run() -> None:
-            made.append(own_memory(layer.run(x, first), x))
-
-        peak = predict(run, known=[x], workspace=self.rules).device_bytes
-        return peak - int(made[0].nbytes) + self._joined(self.step.sources, x)
+    def _run_on_shapes(self, layer: Local, x: Tensor, first: int) -> int:
+        live = Live([x], self.rules)
+        # What the caller watches operators with is not to see these.
+        with torch.no_grad(), DisableTorchFunction(), _disable_current_modes(), live:
+            made = own_memory(layer.run(x, first), x)
+        known = int(made.nbytes) + self.rules.code_bytes  # the code stays, for its shape
+        return max(int(live.device_peak) - known, 0)
 
     def _keys(self) -> int:
         layer = self.layer
@@ -303,8 +314,7 @@ class _Question:
         return int(x.nbytes) if len(slices) > 1 else 0
 
     def layer_bytes(self) -> int:
-        """Packed weights; code that oneDNN generates, for the steps at the video's beginning, in
-        the middle and at its end."""
+        """Packed weights."""
         layer = self.layer
         layers: list[Conv] = [layer] if isinstance(layer, Conv) else []
         if isinstance(layer, Attention):
@@ -316,8 +326,9 @@ class _Question:
             weight = self._weight(one.module)
             frames = self._frames(kernel_size(weight)[0] + one.stride[0], int(weight.shape[1]))
             found += self._backend_bytes(one, Pieces((frames,), 0, None), (0, 2))[2]
-        return found + 3 * self.rules.code_bytes
+        return found
 
 
 _GROUP = 2  # HY3D_NORM_GROUP
+_MOST_SHAPES = 1 << 16  # HY3D_SCHEDULE_MAX_SHAPES
 _META = torch.device("meta")

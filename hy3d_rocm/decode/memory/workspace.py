@@ -13,12 +13,11 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 * matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
   the BLAS library takes its workspace once.
 * what reads its input as contiguous copies one that is not.
-* oneDNN generates code for each new shape of a convolution and keeps it for 1024 of them.
+* oneDNN generates code for each new shape of a convolution and keeps it (CODE_BYTES).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -36,16 +35,19 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.tiers.base import Tier
 
 __all__ = [
-    "BLAS_BYTES", "OperatorWorkspace", "conv_backend", "instead_of_im2col", "is_watched",
+    "BLAS_BYTES", "CODE_LIMIT", "OperatorWorkspace", "conv_backend", "instead_of_im2col",
+    "is_watched",
 ]  # fmt: skip
 
 BLOCKED_CHANNELS = 16
 # torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
 # elsewhere, 8 MiB more for the second library (bf16 with a bias: 42.2 MB were seen on an H200).
 BLAS_BYTES = 43 * MB
-# Code and data of one convolution in oneDNN's cache, and how many it keeps. 172 shapes (30 tiles
-# of a Wan VAE in bf16) left 47 MB after the first run and 0.5 MB after the second; any leaves 8.
-CODE_BYTES, CODE_SHAPES = 224 << 10, 1024
+# What oneDNN keeps of one shape of a convolution, in types of 4 bytes and more and in narrower
+# ones: its code and that of the reorders around it. By tests/bench/measure_generated_code.py 70 to
+# 101 KB and 171 to 296 KB a shape. Its cache holds 1024 of these, so about 340 shapes. Those given
+# up leave holes in the heap, ever fewer: 1500 shapes left 192 MB.
+CODE_BYTES, CODE_LIMIT = (104 << 10, 300 << 10), 200 * MB
 # The C conv3d's own limit a thread, where it is given none (conv/functional.py).
 C_WORKSPACE_BYTES = 64 * MB
 # The blocks that torch's CPU attention works in: queries, keys.
@@ -92,14 +94,12 @@ class OperatorWorkspace:
         self.tier = tier
         self.is_watched = is_watched()
         self.code_scale = 1.0  # shapes that each one seen stands for
-        self.code_bytes = 0  # of code generated so far
-        self._shapes: set[tuple[Any, ...]] = set()
+        self.forget()
 
-    def anew(self) -> OperatorWorkspace:
-        """The same rules before anything was computed."""
-        made = copy.copy(self)
-        made.code_bytes, made._shapes = 0, set()
-        return made
+    def forget(self) -> None:
+        """As before anything was computed."""
+        self.code_bytes = 0  # of code generated so far
+        self.shapes: set[tuple[Any, ...]] = set()  # that code was generated for
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -156,17 +156,17 @@ class OperatorWorkspace:
             return copied + int(taps * x.shape[1] * positions) * size
         if self.device.type != "cpu":
             return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
-        self._generated((x.shape, weight.shape, x.dtype, tuple(args[3]), tuple(args[4])))
+        self._generated((x.shape, weight.shape, x.dtype, tuple(args[3]), tuple(args[4])), x.dtype)
         weights = _blocked_weights(weight) * size
         # input and output blocked, then the plain output in the place of the blocked input
         return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
 
-    def _generated(self, shape: tuple[Any, ...]) -> None:
+    def _generated(self, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
         """A convolution by oneDNN."""
-        if shape not in self._shapes:
-            self._shapes.add(shape)
-            most = CODE_BYTES * CODE_SHAPES
-            self.code_bytes = min(self.code_bytes + round(CODE_BYTES * self.code_scale), most)
+        if shape not in self.shapes:
+            self.shapes.add(shape)
+            code = CODE_BYTES[dtype.itemsize < 4] * self.code_scale
+            self.code_bytes = min(self.code_bytes + round(code), CODE_LIMIT)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""

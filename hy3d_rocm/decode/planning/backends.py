@@ -1,7 +1,7 @@
 """Which backend computes the layers of a decode, where.
 
 A maker is called with the weights and a device: the job's own, the host's where a way computes
-there, or "meta", which stands for either (live.modelled): that backend is asked, never run.
+there, or "meta", which stands for either (dry_run.modelled): that backend is asked, never run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hy3d_rocm.decode.black_box import runs_own_code
-from hy3d_rocm.decode.memory.live import modelled
+from hy3d_rocm.decode.memory.dry_run import modelled
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Backend, Weights

@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways
+from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways, planned, predicted
 from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.graph import Graph, record
 from hy3d_rocm.decode.layers import Conv
-from hy3d_rocm.decode.memory.black_box import planned, predicted
-from hy3d_rocm.decode.memory.live import standing_for
-from hy3d_rocm.decode.memory.predict import (
+from hy3d_rocm.decode.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     PLANNED_SHARE,
     MetaWeights,
+    standing_for,
 )
 from hy3d_rocm.decode.memory.steps import StepWorkspace
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decode.memory.workspace import CODE_LIMIT, OperatorWorkspace
 from hy3d_rocm.decode.planning.backends import computes_natively, is_native
-from hy3d_rocm.decode.planning.jobs import Job, WayOptions
+from hy3d_rocm.decode.planning.jobs import Job
 from hy3d_rocm.decode.planning.planner import (
     STRATEGIES,
     Candidate,
@@ -40,6 +39,7 @@ from hy3d_rocm.decode.planning.planner import (
     nothing_fits,
     plan_of,
 )
+from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
@@ -77,7 +77,7 @@ _BUSY_POSITIONS = 16384
 
 
 def plan_job(
-    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None,
+    job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None,
     wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """The best way to do the job within the budget, or of the strategy that was asked for.
@@ -91,27 +91,26 @@ def plan_job(
     if not is_opaque(job.family):
         check = partial(wanted, Way("whole"))
         return compile_job(job, budget, strategy, options, making=making, check=check).plan()
-    options = options or WayOptions()
+    options = options or DecodeOptions()
     offered = filter(wanted, own_ways(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
 
 
+@dataclass
 class Compiled:
     """A job's schedule. graph: what its programs are of. workspace: what told what their steps
     take. result_bytes: of the result in host memory."""
 
-    def __init__(
-        self, job: Job, budget: Budget, strategy: str, options: WayOptions, graph: Graph,
-        schedule: Schedule, halos: tuple[tuple[int, int, int], ...], own: OwnBytes,
-        workspace: StepWorkspace, result_bytes: int,
-    ) -> None:  # fmt: skip
-        self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
-        self.graph = graph
-        self.schedule = schedule
-        self.halos = halos
-        self.own = own
-        self.workspace = workspace
-        self.result_bytes = result_bytes
+    job: Job
+    budget: Budget
+    strategy: str
+    options: DecodeOptions
+    graph: Graph
+    schedule: Schedule
+    halos: tuple[tuple[int, int, int], ...]
+    own: OwnBytes
+    workspace: StepWorkspace
+    result_bytes: int
 
     @property
     def program(self) -> Program:
@@ -137,12 +136,9 @@ class Compiled:
         if program is None:
             raise nothing_fits(looked, self.budget, self.strategy, ())
         taken = self._candidate(program.candidate)
-        taken = replace(taken, need=replace(self._need(taken), prepared_bytes=self._prepared()))
+        assert taken.need is not None
+        taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared()))
         return replace(plan_of(looked, taken, self.budget, self.strategy), compiled=self)
-
-    def _need(self, candidate: Candidate) -> Need:
-        assert candidate.need is not None
-        return candidate.need
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
         way = self._way(found)
@@ -252,7 +248,7 @@ class Compiled:
 
 
 def compile_job(
-    job: Job, budget: Budget, strategy: str = "auto", options: WayOptions | None = None, *,
+    job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None, *,
     making: Mapping[str, Any] | None = None, compiles_all: bool = False,
     check: Callable[[], object] = lambda: None, like: Compiled | None = None,
 ) -> Compiled:  # fmt: skip
@@ -271,7 +267,7 @@ def compile_job(
         raise ValueError(
             'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or "auto"'
         )
-    options = options or WayOptions()
+    options = options or DecodeOptions()
     if making is not None:
         options = _sizes_of(making, options)
         strategy = making["strategy"]
@@ -286,20 +282,20 @@ def compile_job(
         if like is None else like.workspace
     )  # fmt: skip
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int] | None:
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, ...] | None:
         check()
         return own() if step[1] == last else takes(step, source, on_host)
 
     last = len(graph.nodes) - 1
     result = _result_bytes(job)
     schedule = _native.compile_schedule(
-        graph.nodes, workspace=workspace, size=job.shape[2:], element_bytes=job.dtype.itemsize,
-        input_bytes=job.dtype.itemsize, result_bytes=result,
+        graph.nodes, workspace=workspace, alike=takes.alike, size=job.shape[2:],
+        element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize, result_bytes=result,
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
         margin_permille=round(1000 * PLANNED_SHARE),
         is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
-        may_spill=int(options.cpu_offload and not on_cpu),
+        may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
         pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
         device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
         copy_bytes_per_second=_COPY_RATE, halos=halos,
@@ -326,14 +322,15 @@ class OwnBytes:
         self._job = job
         self._why = ""
 
-    def __call__(self) -> tuple[int, int] | None:
+    def __call__(self) -> tuple[int, int, int, int] | None:
         """As a workspace function answers; None where nobody can tell."""
         try:
             found = predicted(self._job, Way("whole"))
         except ValueError as error:
             self._why = str(error)
             return None
-        return (found.both_bytes if self._job.device.type == "cpu" else found.device_bytes), 0
+        on_cpu = self._job.device.type == "cpu"
+        return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
 
     def refused(self) -> list[Candidate]:
         """The candidate with the reason, where nobody could."""
@@ -349,27 +346,27 @@ def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
         tier = make_tier("cpu")
     rules = OperatorWorkspace(device, tier)
     with standing_for(rules):
-        backend = job.make_backend(MetaWeights(job.dtype, device), torch.device("meta"))
+        backend = job.make_backend(MetaWeights(job.dtype), torch.device("meta"))
     return backend, rules
 
 
-def _machine(job: Job, options: WayOptions, device: torch.device) -> tuple[Any, ...]:
+def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
     rates = _CPU_RATES if device.type == "cpu" else _GPU_RATES
     return slice_sizes(job, options, device), _chunks(job, options, device), *rates
 
 
-def slice_sizes(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int]:
+def slice_sizes(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int]:
     """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
     usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
     native = device.type == "cpu" and computes_natively(job.make_backend)
     return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
 
 
-def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, int, int]:
+def _chunks(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int, int]:
     """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
     of one latent frame (0: no others). By shape alone."""
     if options.chunk_size:
-        return options.chunk_size, 0, 0
+        return int(options.chunk_size), 0, 0
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
     on_cpu = device.type == "cpu"
@@ -382,7 +379,7 @@ def _chunks(job: Job, options: WayOptions, device: torch.device) -> tuple[int, i
 
 
 def _halos(
-    options: WayOptions, making: Mapping[str, Any] | None
+    options: DecodeOptions, making: Mapping[str, Any] | None
 ) -> tuple[tuple[int, int, int], ...]:
     """Halo (-1: all that is felt), overlap and smallest tile in pixels, tried in this order."""
     halo = -1 if options.halo_pixels is None else options.halo_pixels
@@ -396,12 +393,12 @@ def _halos(
     return tuple(rows)
 
 
-def _sizes_of(making: Mapping[str, Any], options: WayOptions) -> WayOptions:
+def _sizes_of(making: Mapping[str, Any], options: DecodeOptions) -> DecodeOptions:
     """The options with the sizes of a decode that goes on."""
     made = making["parameters"]
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
     chosen = {names.get(name, name): value for name, value in made.items()}
-    known = set(WayOptions.__dataclass_fields__)
+    known = set(DecodeOptions.__dataclass_fields__)
     sizes: dict[str, Any] = {
         name: None if v == "None" else v for name, v in chosen.items() if name in known
     }  # fmt: skip

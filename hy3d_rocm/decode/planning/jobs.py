@@ -1,4 +1,4 @@
-"""What is to be decoded, and what may be chosen about it."""
+"""What is to be decoded."""
 
 from __future__ import annotations
 
@@ -8,41 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.checks import check_count
-
 if TYPE_CHECKING:
     from hy3d_rocm.conv.tiers.base import Tier
     from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.planning.planner import Way
+    from hy3d_rocm.decode.report import DecodeOptions
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 MakeBackend = Callable[["Weights", torch.device], "Backend"]
-
-
-@dataclass(frozen=True)
-class WayOptions:
-    """What may be chosen about ways. Sizes in bytes or latent frames.
-
-    chunk_size: latent frames that go through all layers at a time, where norms are per position;
-    None: one, of small pictures more on a GPU. slice_bytes: of a step's result or padded
-    input, layer by layer. cpu_offload: whether
-    activations may be spilled to the host. halo_pixels, overlap_pixels, min_tile_pixels,
-    statistic_passes: see DecodeOptions.
-    """
-
-    chunk_size: int | None = None
-    slice_bytes: int | None = None
-    cpu_offload: bool = True
-    halo_pixels: int | None = 32
-    overlap_pixels: int = 16
-    min_tile_pixels: int = 32
-    statistic_passes: int = 1
-
-    def __post_init__(self) -> None:
-        for name, most in (("chunk_size", 2**31 - 1), ("slice_bytes", 2**63 - 1)):
-            value = getattr(self, name)
-            if value is not None:
-                check_count(name, value, 1, most, ', or "auto"')
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +57,7 @@ class Job:
         return torch.device("cpu") if way.strategy == "cpu" else self.device
 
 
-def unused_sizes(job: Job, way: Way, options: WayOptions) -> list[str]:
+def unused_sizes(job: Job, way: Way, options: DecodeOptions) -> list[str]:
     """Sentences about the sizes that were given and that this way does not look at."""
     said = []
     if options.chunk_size is not None and (why := _why_no_chunks(job, way)):

@@ -1,12 +1,31 @@
 /* A BLAS of two functions, a loop each: what the tests load where a tool cannot follow OpenBLAS
  * (it is not built with MemorySanitizer). With TEST_CONFIG, an expression, it says of itself
- * what a build of OpenBLAS might say. */
+ * what a build of OpenBLAS might say, and counts threads as that does: for everybody. With TEST_LOCAL
+ * it counts them for each caller, as MKL does. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 
 #define EXPORT __attribute__((visibility("default")))
 enum { TRANSPOSED = 112 };
+
+/* The threads that the last product was allowed. */
+EXPORT int test_blas_allowed = -1;
+static int of_everybody = 4;
+#ifdef TEST_LOCAL
+static _Thread_local int of_caller;
+
+EXPORT int MKL_Set_Num_Threads_Local(int count);
+EXPORT int MKL_Set_Num_Threads_Local(int count)
+{
+    const int before = of_caller;
+    of_caller = count;
+    return before;
+}
+#define ALLOWED() (of_caller != 0 ? of_caller : of_everybody)
+#else
+#define ALLOWED() of_everybody
+#endif
 
 /* Element (i, j) of op(X), row-major. */
 #define AT(x, ld, transposed, i, j) \
@@ -22,6 +41,7 @@ enum { TRANSPOSED = 112 };
     {                                                                                              \
         const bool keeps = beta > 0;                                                               \
         (void)order;                                                                               \
+        test_blas_allowed = ALLOWED();                                                             \
         for (int i = 0; i < m; i++) {                                                              \
             type *const row = c + (size_t)i * (size_t)ldc;                                         \
             for (int j = 0; j < n; j++) {                                                          \
@@ -50,5 +70,17 @@ EXPORT const char *openblas_get_corename(void);
 EXPORT const char *openblas_get_corename(void)
 {
     return "Prescott";
+}
+
+EXPORT void openblas_set_num_threads(int count);
+EXPORT void openblas_set_num_threads(int count)
+{
+    of_everybody = count;
+}
+
+EXPORT int openblas_get_num_threads(void);
+EXPORT int openblas_get_num_threads(void)
+{
+    return of_everybody;
 }
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 void bits_add(bits_shared *shared, bits_count which, int64_t n)
 {
@@ -48,25 +48,19 @@ void bits_count_plan(bits_shared *shared, const bits_config *config, const hy3d_
 {
     static const bits_count kinds[] = {COUNT_W4, COUNT_W24, COUNT_W5, COUNT_W25};
 
-    switch (plan->strategy) {
-    case HY3D__CONV_THIN:
+    if (plan->strategy == &hy3d__conv_thin_strategy) {
         bits_add(shared, COUNT_THIN, 1);
         add_if(shared, COUNT_STRAIGHT, plan->thin.writes_straight);
         add_if(shared, COUNT_THIN_CUT,
                plan->thin.c_block < plan->c || plan->thin.blocks > 1 || plan->thin.m_blocks > 1);
-        break;
-    case HY3D__CONV_PANEL:
+    } else if (plan->strategy == &hy3d__conv_panel_strategy) {
         bits_add(shared, plan->compute_bytes == sizeof(double) ? COUNT_DGEMM : COUNT_SGEMM, 1);
-        break;
-    case HY3D__CONV_WINOGRAD:
+    } else if (plan->strategy == &hy3d__conv_winograd_strategy) {
         bits_add(shared, kinds[hy3d__winograd_format(&plan->winograd.filters.kind) - 1], 1);
         add_if(shared, COUNT_PREPARED, plan->prepared != NULL);
         add_if(shared, COUNT_CHOSEN_WINOGRAD, config->forced == HY3D_FORMAT_NONE);
-        break;
-    case HY3D__CONV_DIRECT:
-    default:
+    } else {
         count_direct(shared, plan);
-        break;
     }
     add_if(shared, COUNT_TWO_SLOTS, plan->slots == 2);
     add_if(shared, COUNT_THREE_SLOTS, plan->slots == 3);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 static void count_config(bits_shared *shared, const bits_config *c)
 {
@@ -105,7 +105,7 @@ void bits_exact(hy3d_context *context, uint64_t seed, uint64_t index, bits_share
         note_status(&config, level, "run", status, shared);
     } else {
         bits_count_plan(shared, &config, &plan);
-        compare(p, wanted, plan.strategy == HY3D__CONV_WINOGRAD, level,
+        compare(p, wanted, plan.strategy == &hy3d__conv_winograd_strategy, level,
                 hy3d_conv3d_plan_strategy(&plan), shared);
     }
     if (index % 8 == 0) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 static int32_t *integers(size_t n)
 {
@@ -159,18 +159,15 @@ static hy3d_status force(hy3d_context *context, const bits_problem *p,
         return HY3D_ERR_OUT_OF_MEMORY;
     }
     hy3d_conv3d_plan *const plan = memory;
-    *plan = (hy3d_conv3d_plan){.context = context,
-                               .kernels = hy3d__kernels_for((int)hy3d_context_cpu_level(context)),
-                               .prepared = prepared,
-                               .desc = *d,
-                               .out = {p->config->out[0], p->config->out[1], p->config->out[2]},
-                               .m = d->out_channels,
-                               .c = d->in_channels,
-                               .taps = d->kernel[0] * 9,
-                               .k = d->in_channels * d->kernel[0] * 9,
-                               .compute_bytes = sizeof(float),
-                               .strategy = HY3D__CONV_WINOGRAD,
-                               .filter = p->weight_view.tensor};
+    status = hy3d__conv_begin(d, hy3d_context_cpu_level(context), plan);
+    if (status != HY3D_OK) {
+        hy3d_free(context, memory);
+        return status;
+    }
+    plan->context = context;
+    plan->prepared = prepared;
+    plan->filter = p->weight_view.tensor;
+    plan->strategy = &hy3d__conv_winograd_strategy;
     hy3d__winograd_plan(plan, kind, threads);
     const size_t limit = d->workspace_limit_bytes;
     plan->slot_bytes = plan->input_bytes;

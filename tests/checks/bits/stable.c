@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/internal.h"
+#include "conv3d/plan.h"
 
 enum { LIMITS = 5, ALIGNMENTS = 16 };
 static const uint32_t thread_counts[] = {1, 2, 3, 8};
@@ -61,7 +61,7 @@ static void across_levels(const bits_stable_scope *scope, bits_problem *p, bits_
 {
     hy3d_conv3d_plan other;
 
-    if (scope->lower == NULL || plan->strategy == HY3D__CONV_PANEL) {
+    if (scope->lower == NULL || plan->strategy == &hy3d__conv_panel_strategy) {
         return;
     }
     const hy3d_status status = run(scope->lower, p, c, 0, 2, 0, &other);

@@ -26,21 +26,18 @@ from hy3d_rocm.decode.backends.statistics import (
 )
 from hy3d_rocm.decode.backends.torch_ops import (
     TorchBackend,
-    add_parts,
+    finished,
     not_fused,
     overlaps,
     own_norm,
-    put_together,
-    shuffled_parts,
 )
 from hy3d_rocm.decode.backends.triton import packing, work
 from hy3d_rocm.decode.backends.triton.work import ITEMSIZE, ONES, Job, Machine, Piece, last_strides
-from hy3d_rocm.decode.geometry import kernel_size, source_range
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights, source_frame
+from hy3d_rocm.decode.geometry import frame_numbers, kernel_size, read_frames, source_frame
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 Affine = tuple[Tensor, Tensor]
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
 # Operands by number, as in the list of addresses; pieces of the source come behind them.
@@ -83,7 +80,7 @@ class _Part:
 
 class _Layer(NamedTuple):
     """One layer on sources of one form. reason: why the kernels can't; else parts. alone: the
-    residual is added afterwards. in_place: the residual becomes the result; clones: a copy of it.
+    residual is added afterwards. in_place: the residual becomes the result, else a copy of it.
     """
 
     layer: Conv  # its modules' ids are in the key, so that they stay taken
@@ -94,7 +91,6 @@ class _Layer(NamedTuple):
     by_copy: bool = False
     alone: bool = False
     in_place: bool = False
-    clones: bool = False
 
 
 class TritonBackend(TorchBackend):
@@ -159,11 +155,13 @@ class TritonBackend(TorchBackend):
             return made, channel_moments(made) if moments else None
         if known.by_copy:
             return self._shuffled(known, tensors, frames, affine, add, moments)
+        dtype = tensors[0].dtype
         if add is None:
-            dtype = tensors[0].dtype
             out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=known.form)
         else:
-            out = self._over(known, add.clone() if known.clones else add)
+            out = add
+            if not known.in_place:
+                out = add.to(dtype, memory_format=torch.channels_last_3d, copy=True)
         if len(known.parts) == 1:
             return out, self._run(known.parts[0], tensors, affine, out)
         found, at = [], 0
@@ -203,23 +201,11 @@ class TritonBackend(TorchBackend):
             size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
             total += 2 * whole(size * ITEMSIZE[job.dtype])
         in_place = by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
-        packed = self._packed_bytes(layer, parts)
+        every = int(self._weight(layer).shape[0])
+        packed = sum(_packed_bytes(part, every) for part in parts)
         if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
             total += packed
         return total, in_place, packed
-
-    def _packed_bytes(self, layer: Conv, parts: list[Job]) -> int:
-        weight, total = packing.kernel_of(self._weight(layer)), 0
-        for part in parts:
-            taps, outputs = weight[0, 0].numel(), int(weight.shape[0])
-            if part.folds[1]:
-                taps = 4 * (2 if part.folds[0] else int(weight.shape[2]))
-                outputs *= 8 if part.folds[0] else 4
-            elif part.shuffle != ONES:
-                outputs = part.outputs * math.prod(part.shuffle)
-            item = ITEMSIZE[part.dtype]
-            total += whole(outputs * taps * part.row_channels * item) + whole(outputs * item)
-        return total
 
     def _target(self) -> Machine:
         if self._machine is None:
@@ -264,16 +250,13 @@ class TritonBackend(TorchBackend):
             return _Layer(layer, None, alone=True)
         jobs = _parts(layer, job)
         size = (1, job.outputs, sum(part.out_frames for part in jobs), *job.out_size)
-        # The second part may run out of memory when the first has been added: then the step is
-        # made again, and the residual must be what it was.
-        clones = job.add and len(jobs) > 1
         in_place = False
-        if job.add:
-            assert add is not None
+        if add is not None and job.add:
             if tuple(add.shape) != size:
                 raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
-            add = add.clone() if clones else add
-            in_place = _is_target(add, _DTYPES[job.dtype])
+            # The second part may run out of memory when the first has been added: then the step is
+            # made again, and the residual must be what it was.
+            in_place = len(jobs) == 1 and _is_target(add, source.tensors[0].dtype)
         last = job.outputs >= _FEWEST_LAST
         form = torch.channels_last_3d if last else torch.contiguous_format
         if in_place and add is not None:
@@ -291,7 +274,7 @@ class TritonBackend(TorchBackend):
             if affine is None and layer.norm is not None:
                 factors = self._affine(layer.norm, one.channels)
             parts.append(_Part(one, made, *self._packed_for(layer, one), factors))
-        return _Layer(layer, None, tuple(parts), size, form, by_copy, False, in_place, clones)
+        return _Layer(layer, None, tuple(parts), size, form, by_copy, False, in_place)
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
@@ -333,7 +316,9 @@ class TritonBackend(TorchBackend):
         a kernel's factors are those of all its frames. asks: shapes are enough."""
         norm = layer.norm
         assert norm is not None
-        first, stop = source_range(layer, frames, self._kernel_t(layer), source.total)
+        numbers = frame_numbers(layer, source, frames, self._kernel_t(layer))
+        first = min((n for n in numbers if n >= 0), default=source.first)
+        stop = max(first, *numbers) + 1
         made, at = [], source.first
         for tensor in source.tensors:
             part = tensor[:, :, max(first - at, 0) : max(stop - at, 0)]
@@ -342,9 +327,7 @@ class TritonBackend(TorchBackend):
                 made.append(torch.empty_like(part))
                 if not asks:
                     own_norm(part[0], norm, self.weights, made[-1][0])
-        return replace(layer, norm=None), Pieces(
-            tuple(made), max(first, source.first), source.total
-        )
+        return replace(layer, norm=None), Pieces(tuple(made), first, source.total)
 
     def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
         shuffle = None
@@ -403,27 +386,17 @@ class TritonBackend(TorchBackend):
         with torch.cuda.device(index) if elsewhere else contextlib.nullcontext():
             run_launches(part, tensors, index)
 
-    def _over(self, known: _Layer, add: Tensor) -> Tensor:
-        """Where the result goes: over the residual where its layout allows."""
-        if known.in_place:
-            return add
-        dtype = _DTYPES[known.parts[0].job.dtype]
-        return add.to(dtype, memory_format=torch.channels_last_3d, copy=True)
-
     def _shuffled(
         self, known: _Layer, tensors: Sequence[Tensor], frames: Range, affine: Affine | None,
         add: Tensor | None, moments: bool,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """Few channels a phase: shuffled by a copy after the convolution."""
-        shuffle = known.layer.shuffle
-        assert shuffle is not None
+        assert known.layer.shuffle is not None
         plain = torch.empty(
             known.size, dtype=tensors[0].dtype, device=self.device, memory_format=known.form
         )
         self._run(known.parts[0], tensors, affine, plain)
-        parts = shuffled_parts(plain, shuffle, frames)
-        result = put_together(parts) if add is None else add_parts(parts, add)
-        return result, channel_moments(result) if moments else None
+        return finished(plain, known.layer.shuffle, frames, add, moments)
 
 
 def _at_start(
@@ -435,9 +408,8 @@ def _at_start(
     away = first - (1 if layer.keep_first else 0)
     if away <= 0 or layer.stride[0] != 1:
         return first, total, frames
-    low = frames[0] - layer.before[0]
-    high = frames[1] - 1 - layer.before[0] + kernel_t - 1
-    held = source_frame(layer, low) >= first and source_frame(layer, high) < source.frames[1]
+    low, end = read_frames(layer, frames, kernel_t)
+    held = source_frame(layer, low) >= first and source_frame(layer, end - 1) < source.frames[1]
     step = away * layer.up[0]
     leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
     if low < 0 or not held or (leads and frames[0] <= step):
@@ -495,6 +467,14 @@ def _framed_bytes(normed: Pieces) -> int:
     frame = normed.tensors[0][0, :, 0]
     block = 8 * min(block_elements(frame.device), frame.numel())
     return sum(whole(t.nbytes) for t in normed.tensors) + whole(block)
+
+
+def _packed_bytes(job: Job, every: int) -> int:
+    """Of the packed weight and bias; every: outputs of the weight as it came."""
+    view, item = work.view_of(job), ITEMSIZE[job.dtype]
+    outputs = every if view.phases == ONES else job.outputs * math.prod(view.phases)
+    length = view.taps * job.row_channels * view.kernel[2]
+    return whole(outputs * length * item) + whole(outputs * item)
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:

@@ -269,11 +269,6 @@ class Work:
     calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
 
-# The tiles that may be taken on an architecture: those of the convolution tier that hold a residual
-# and moments beside their sums without spilling (tests/checks/check_fused_gfx.py).
-offered = configs.offered
-
-
 @functools.lru_cache(maxsize=4096)
 def room_of(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
     """rows_elems and parts_elems of make_work, without the launches."""
@@ -303,7 +298,8 @@ def _tile_of(
     """The tile for so many positions, the phases' together."""
     if machine.tile is not None:
         return machine.tile
-    every = offered(machine.arch, dtype)
+    # All hold a residual and moments beside their sums without spilling (check_fused_gfx.py).
+    every = configs.offered(machine.arch, dtype)
     return configs.guess(every, positions, outputs, length, machine.units, taps)
 
 

@@ -1,0 +1,353 @@
+/* PreparedWeights, and the two functions that lead to one. */
+#include "python/py_prepared.h"
+
+#include <string.h>
+
+#include "python/conv_args.h"
+
+typedef struct prepared_object {
+    PyObject_HEAD
+    hy3d_conv3d_weights *weights;
+    int64_t size[HY3D_TENSOR_DIMS]; /* of the weights they were made from */
+    PyObject *module;               /* keeps the context alive that the memory belongs to */
+} prepared_object;
+
+static prepared_object *cast(PyObject *self)
+{
+    void *const memory = self;
+    return memory;
+}
+
+static int prepared_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(cast(self)->module);
+    return 0;
+}
+
+/* No tp_clear, as for CancelFlag: the module is needed until the memory has gone back. */
+static void prepared_dealloc(PyObject *self)
+{
+    PyTypeObject *const type = Py_TYPE(self);
+    prepared_object *const object = cast(self);
+    PyObject_GC_UnTrack(self);
+    hy3d_conv3d_weights_destroy(object->weights);
+    Py_XDECREF(object->module);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *prepared_format(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLong(hy3d_conv3d_weights_format(cast(self)->weights));
+}
+
+static PyObject *prepared_name(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return PyUnicode_FromString(
+        hy3d_conv3d_format_name(hy3d_conv3d_weights_format(cast(self)->weights)));
+}
+
+static PyObject *prepared_nbytes(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return PyLong_FromSize_t(hy3d_conv3d_weights_bytes(cast(self)->weights));
+}
+
+static PyObject *size_tuple(const int64_t size[HY3D_TENSOR_DIMS])
+{
+    return Py_BuildValue("(LLLLL)", (long long)size[0], (long long)size[1], (long long)size[2],
+                         (long long)size[3], (long long)size[4]);
+}
+
+static PyObject *prepared_shape(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return size_tuple(cast(self)->size);
+}
+
+static PyGetSetDef prepared_getset[] = {
+    {"format", prepared_format, NULL, "The layout's number, as conv3d_format gives it.", NULL},
+    {"name", prepared_name, NULL, "The layout's name.", NULL},
+    {"nbytes", prepared_nbytes, NULL, "Bytes that are held.", NULL},
+    {"shape", prepared_shape, NULL, "Sizes of the weights they were made from.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot prepared_slots[] = {
+    {Py_tp_doc, "Weights transformed once, for any number of conv3d calls, at once too."},
+    {Py_tp_dealloc, prepared_dealloc},
+    {Py_tp_traverse, prepared_traverse},
+    {Py_tp_getset, prepared_getset},
+    {0, NULL},
+};
+
+static PyType_Spec prepared_spec = {
+    .name = "hy3d_rocm._core.PreparedWeights",
+    .basicsize = (int)sizeof(prepared_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = prepared_slots,
+};
+
+int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state)
+{
+    state->prepared_type = PyType_FromModuleAndSpec(module, &prepared_spec, NULL);
+    if (state->prepared_type == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "PreparedWeights", state->prepared_type);
+}
+
+bool hy3d_py_prepared_from(const hy3d_py_state *state, PyObject *value,
+                           const hy3d_conv3d_weights **out)
+{
+    *out = NULL;
+    if (value == Py_None) {
+        return true;
+    }
+    /* Those of another copy of the module have another type, and another context. */
+    if ((PyObject *)Py_TYPE(value) != state->prepared_type) {
+        return hy3d_py_type_error("prepared must be a PreparedWeights or None, not %R.",
+                                  (PyObject *)Py_TYPE(value));
+    }
+    *out = cast(value)->weights;
+    return true;
+}
+
+static bool refuse_sizes(const int64_t had[HY3D_TENSOR_DIMS],
+                         const int64_t wanted[HY3D_TENSOR_DIMS])
+{
+    PyObject *const a = size_tuple(had);
+    PyObject *const b = size_tuple(wanted);
+    if (a != NULL && b != NULL) {
+        hy3d_py_value_error("prepared was made from weights %R, but weight is %R: prepare these.",
+                            a, b);
+    }
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return false;
+}
+
+bool hy3d_py_prepared_check(const hy3d_py_state *state, PyObject *value,
+                            const hy3d_conv3d_desc *desc)
+{
+    if (value == Py_None) {
+        return true;
+    }
+    const int64_t wanted[HY3D_TENSOR_DIMS] = {desc->out_channels, desc->in_channels / desc->groups,
+                                              desc->kernel[0], desc->kernel[1], desc->kernel[2]};
+    const hy3d_conv3d_format had = hy3d_conv3d_weights_format(cast(value)->weights);
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    if (memcmp(wanted, cast(value)->size, sizeof wanted) != 0) {
+        return refuse_sizes(cast(value)->size, wanted);
+    }
+    const hy3d_status status = hy3d_conv3d_choose_format(state->context, desc, &format);
+    if (status != HY3D_OK) {
+        hy3d_py_conv_raise(state, status, desc);
+        return false;
+    }
+    if (format != had) {
+        return hy3d_py_value_error("prepared has the layout '%s', but this convolution takes '%s': "
+                                   "ask conv3d_format for its shape and accuracy.",
+                                   hy3d_conv3d_format_name(had), hy3d_conv3d_format_name(format));
+    }
+    return true;
+}
+
+/* What happens without the GIL. */
+typedef struct job {
+    hy3d_context *context;
+    const hy3d_tensor *weight;
+    hy3d_conv3d_format format;
+    uint32_t threads;
+    const hy3d_cancel *cancel;
+    hy3d_conv3d_weights *weights;
+} job;
+
+static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const job *task)
+{
+    const int64_t *const size = task->weight->size;
+    if (status == HY3D_ERR_OUT_OF_MEMORY) {
+        return hy3d_py_raise(state, status,
+                             "No memory for prepared weights (%zu bytes): call without them.",
+                             hy3d_conv3d_format_bytes(task->format, size[0], size[1], &size[2]));
+    }
+    if (status == HY3D_ERR_CANCELLED) {
+        return hy3d_py_raise(state, status, "The preparation of weights was cancelled.");
+    }
+    PyObject *const sizes = size_tuple(size);
+    if (sizes != NULL) {
+        hy3d_py_raise(state, status,
+                      "Weights %R of %s cannot be prepared in the layout %u ('%s'), %s: take the "
+                      "layout that conv3d_format gives.",
+                      sizes, hy3d_dtype_name(task->weight->dtype), (unsigned int)task->format,
+                      hy3d_conv3d_format_name(task->format), hy3d_status_text(status));
+        Py_DECREF(sizes);
+    }
+    return NULL;
+}
+
+/* The weights first: the collector shows the object to other threads as soon as it is there. */
+static PyObject *prepare(PyObject *module, const hy3d_py_state *state, job *task)
+{
+    hy3d_py_compute compute;
+    const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, task->cancel);
+    hy3d_status status = hy3d_conv3d_weights_create(task->context, task->weight, task->format,
+                                                    task->threads, cancel, &task->weights);
+    status = hy3d_py_compute_end(&compute, status);
+    if (status != HY3D_OK) {
+        hy3d_conv3d_weights_destroy(task->weights); /* interrupted after the last of the work */
+        return raise_job(state, status, task);
+    }
+    void *const type = state->prepared_type;
+    /* NULL once the garbage collector has cleared the module. */
+    PyObject *const self = type == NULL ? PyErr_NoMemory() : PyType_GenericAlloc(type, 0);
+    if (self == NULL) {
+        hy3d_conv3d_weights_destroy(task->weights);
+        return NULL;
+    }
+    prepared_object *const object = cast(self);
+    object->weights = task->weights;
+    Py_INCREF(module);
+    object->module = module;
+    memcpy(object->size, task->weight->size, sizeof object->size);
+    return self;
+}
+
+PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {"weight", "format", "threads", "cancel", NULL};
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    PyObject *weight = NULL;
+    PyObject *format = NULL;
+    PyObject *threads = NULL;
+    PyObject *cancel = Py_None;
+    uint64_t number = 0;
+    uint64_t count = 0;
+    hy3d_py_view view;
+    job task = {.context = state->context};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO:conv3d_prepare", keywords, &weight,
+                                     &format, &threads, &cancel) ||
+        !hy3d_py_uint64(format, "format", &number) ||
+        (threads != NULL && !hy3d_py_uint64(threads, "threads", &count)) ||
+        !hy3d_py_cancel_from(state, cancel, &task.cancel)) {
+        return NULL;
+    }
+    if (number > UINT32_MAX || count > UINT32_MAX) {
+        hy3d_py_value_error("%s is %llu: there are not so many.",
+                            number > UINT32_MAX ? "format" : "threads",
+                            (unsigned long long)(number > UINT32_MAX ? number : count));
+        return NULL;
+    }
+    if (!hy3d_py_view_acquire(weight, "weight", false, &view)) {
+        return NULL;
+    }
+    task.weight = &view.tensor;
+    task.format = (hy3d_conv3d_format)number;
+    task.threads = (uint32_t)count;
+    PyObject *result = NULL;
+    Py_INCREF(cancel);
+    if (view.ndim == HY3D_TENSOR_DIMS) {
+        result = prepare(module, state, &task);
+    } else {
+        hy3d_py_value_error("weight has %d dimensions: it needs %d.", view.ndim, HY3D_TENSOR_DIMS);
+    }
+    Py_DECREF(cancel);
+    hy3d_py_view_release(&view);
+    return result;
+}
+
+static bool read_dtype(PyObject *value, hy3d_dtype *out)
+{
+    static const hy3d_dtype all[] = {HY3D_F32, HY3D_F64, HY3D_F16, HY3D_BF16};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (PyUnicode_Check(value) &&
+            PyUnicode_CompareWithASCIIString(value, hy3d_dtype_name(all[i])) == 0) {
+            *out = all[i];
+            return true;
+        }
+    }
+    return hy3d_py_value_error("dtype is %R: it must be 'f32', 'f64', 'f16' or 'bf16'.", value);
+}
+
+static bool check_upsample(const hy3d_conv3d_desc *desc)
+{
+    for (int i = 0; i < 3; i++) {
+        if (desc->in_size[i] % desc->upsample[i] != 0) {
+            return hy3d_py_value_error(
+                "in_size has %lld positions, which are no whole number of %lld "
+                "repeats: it counts up-sampled ones.",
+                (long long)desc->in_size[i], (long long)desc->upsample[i]);
+        }
+    }
+    return true;
+}
+
+/* What conv3d_format and conv3d_memory have in common. */
+static bool read_desc(const char *format, char **keywords, PyObject *args, PyObject *kwargs,
+                      hy3d_conv3d_desc *desc)
+{
+    hy3d_py_conv_objects o = {0};
+    PyObject *in_size, *in_channels, *out_channels, *kernel, *dtype;
+    PyObject *batch = NULL;
+    desc->batch = 1;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &in_size, &in_channels,
+                                       &out_channels, &kernel, &o.stride, &o.dilation,
+                                       &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups, &dtype,
+                                       &o.accuracy, &o.upsample, &batch, &o.threads) &&
+           hy3d_py_conv_numbers(&o, desc) &&
+           hy3d_py_int64_array(in_size, "in_size", 3, desc->in_size) &&
+           hy3d_py_at_least("in_size", desc->in_size, 1) &&
+           hy3d_py_int64_array(kernel, "kernel", 3, desc->kernel) &&
+           hy3d_py_at_least("kernel", desc->kernel, 1) &&
+           hy3d_py_int64(in_channels, "in_channels", &desc->in_channels) &&
+           hy3d_py_int64(out_channels, "out_channels", &desc->out_channels) &&
+           (batch == NULL || hy3d_py_int64(batch, "batch", &desc->batch)) &&
+           read_dtype(dtype, &desc->dtype) && hy3d_py_conv_groups(desc) && check_upsample(desc);
+}
+
+PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {"in_size",  "in_channels", "out_channels", "kernel",    "stride",
+                        "dilation", "pad_before",  "pad_after",    "pad_modes", "groups",
+                        "dtype",    "accuracy",    "upsample",     "batch",     NULL};
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    hy3d_conv3d_desc desc = {0};
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    if (!read_desc("OOOOOOOOOOOO|OO:conv3d_format", keywords, args, kwargs, &desc)) {
+        return NULL;
+    }
+    const hy3d_status status = hy3d_conv3d_choose_format(state->context, &desc, &format);
+    if (status != HY3D_OK) {
+        return hy3d_py_conv_raise(state, status, &desc);
+    }
+    const size_t bytes =
+        hy3d_conv3d_format_bytes(format, desc.out_channels, desc.in_channels, desc.kernel);
+    return Py_BuildValue("(Isn)", (unsigned int)format, hy3d_conv3d_format_name(format),
+                         (Py_ssize_t)bytes);
+}
+
+PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    char *keywords[] = {"in_size",    "in_channels", "out_channels", "kernel", "stride", "dilation",
+                        "pad_before", "pad_after",   "pad_modes",    "groups", "dtype",  "accuracy",
+                        "upsample",   "batch",       "threads",      NULL};
+    const hy3d_py_state *const state = hy3d_py_get_state(module);
+    hy3d_conv3d_desc desc = {0};
+    size_t workspace[2], own[2];
+    if (!read_desc("OOOOOOOOOOOO|OOO:conv3d_memory", keywords, args, kwargs, &desc)) {
+        return NULL;
+    }
+    for (int prepared = 0; prepared < 2; prepared++) {
+        const hy3d_status status = hy3d_conv3d_memory(state->context, &desc, prepared == 1,
+                                                      &workspace[prepared], &own[prepared]);
+        if (status != HY3D_OK) {
+            return hy3d_py_conv_raise(state, status, &desc);
+        }
+    }
+    return Py_BuildValue("(nn)", (Py_ssize_t)(workspace[1] + own[1]),
+                         (Py_ssize_t)(workspace[0] + own[0]));
+}

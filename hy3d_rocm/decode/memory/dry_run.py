@@ -1,0 +1,401 @@
+"""The peak memory of a piece of work, known before anything runs: a dry run.
+
+The very function that will run is run on "meta" tensors, which have shapes and no data, in a
+thread of its own; a dispatch mode follows every storage from its birth to its death. So the peak
+of live tensors is exact for any VAE, with no constants per model; what operators take inside
+themselves comes from workspace.py.
+
+"meta" stands for the device. Where that is a GPU, a tensor that is made on the "cpu" counts on the
+host, and is a meta tensor itself where it is large.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hy3d_rocm.units import MB
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+
+__all__ = [
+    "CPU_ALLOWANCE_BYTES", "PLANNED_SHARE", "MetaWeights", "Prediction", "in_turn", "modelled",
+    "planned_bytes", "predict", "standing_for", "workspace_rules",
+]  # fmt: skip
+
+# Planned = predicted + this share, on the CPU at least the allowance: generated code, thread
+# stacks and heap fragments, 20 to 30 MB by tests/bench/measure_decode.py.
+PLANNED_SHARE = 0.05
+CPU_ALLOWANCE_BYTES = 32 * MB
+# Below it a tensor made on the CPU stays one: what layers compute from their parameters.
+_REAL_BYTES = 1 * MB
+
+_aten = torch.ops.aten
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+# Factories with a tensor as their first argument.
+_LIKE_ANOTHER = frozenset(
+    getattr(_aten, name).default
+    for name in (
+        "empty_like zeros_like ones_like full_like new_empty new_zeros new_full new_ones "
+        "new_empty_strided"
+    ).split()
+)
+
+# Their result is like the first operand where that is contiguous, of a float type and the largest.
+_POINTWISE = frozenset(
+    {
+        _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.silu.default,
+        _aten.clamp_min.default, _aten.clamp.default,
+    }
+)  # fmt: skip
+
+_here = threading.local()  # rules: of the device that "meta" stands for; live: of a dry run
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Peak bytes above what was there before: on the device, on the host, and of both together
+    (which may be less than their sum); multiply-accumulates of the convolutions."""
+
+    device_bytes: int
+    host_bytes: int = 0
+    both_bytes: int = 0
+    macs: int = 0
+
+
+def planned_bytes(predicted: int, on_cpu: bool) -> int:
+    """predicted + 5 %, on the CPU at least 32 MiB more."""
+    allowance = math.ceil(predicted * PLANNED_SHARE)
+    return predicted + (max(allowance, CPU_ALLOWANCE_BYTES) if on_cpu else allowance)
+
+
+def predict(
+    run: Callable[[], object], *, known: Iterable[Tensor] = (), workspace: OperatorWorkspace
+) -> Prediction:
+    """Peaks of `run()`, its result included, on the device of `workspace`.
+
+    known: tensors that are there before and after. run is called once, in another thread: the
+    caller's function modes (protect()), grad and inference mode do not reach it. What it raises is
+    raised here.
+    """
+
+    def task() -> Prediction:
+        live = _here.live = Live(known, workspace)
+        with standing_for(workspace), torch.no_grad(), NoScores(live), live:
+            kept = run()  # the result lives until the peak is read
+            del kept
+        return Prediction(live.device_peak, live.host_peak, live.both_peak, live.macs)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:
+        return worker.submit(task).result()
+
+
+@contextmanager
+def standing_for(workspace: OperatorWorkspace) -> Iterator[None]:
+    """Within it "meta" stands for the device of these rules, in this thread."""
+    before = workspace_rules()
+    _here.rules = workspace
+    try:
+        yield
+    finally:
+        _here.rules = before
+
+
+def workspace_rules() -> OperatorWorkspace | None:
+    """The rules of the device that "meta" stands for; None where it stands for none."""
+    rules: OperatorWorkspace | None = getattr(_here, "rules", None)
+    return rules
+
+
+def modelled(device: torch.device) -> torch.device:
+    """`device`, or the one that "meta" stands for. For rules that differ by device."""
+    rules = workspace_rules()
+    return device if rules is None or device.type != "meta" else rules.device
+
+
+def in_turn(count: int, run: Callable[[int], Tensor]) -> list[Tensor]:
+    """[run(0), ..., run(count - 1)], of which from the second on all make the same and from the
+    third on all take the same. In a dry run the last stands for those after the second."""
+    live: Live | None = getattr(_here, "live", None)
+    if live is None or count < 4:
+        return [run(i) for i in range(count)]
+    made = [run(0), run(1)]
+    like = made[1]
+    layout = like.shape, like.stride(), like.storage_offset()
+    held = like.untyped_storage().nbytes() // like.itemsize
+    made += [like.new_empty(held).as_strided(*layout) for _ in range(count - 3)]
+    before = live.macs
+    made.append(run(count - 1))
+    live.macs += (count - 3) * (live.macs - before)
+    return made
+
+
+class MetaWeights:
+    """Weights of the right shape and type on "meta"."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._made: dict[tuple[int, str], Tensor | None] = {}
+
+    def of(self, module: Any, name: str) -> Tensor | None:
+        """See layers.Weights."""
+        key = id(module), name
+        if key not in self._made:
+            own = getattr(module, name, None)
+            made = None if own is None else torch.empty(own.shape, dtype=self._dtype, device="meta")
+            self._made[key] = made
+        return self._made[key]
+
+
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows storages that operators make; those of `known` were there before."""
+
+    def __init__(self, known: Iterable[Tensor], workspace: OperatorWorkspace) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.workspace = workspace
+        self.on_cpu = workspace.device.type == "cpu"
+        self._known = [t.untyped_storage() for t in known]  # kept, so that addresses stay taken
+        # Where a storage lies, and the bytes that count, by its address.
+        self._places = {s._cdata: ("device", 0) for s in self._known}
+        self._once: set[int] = set()
+        self._true: set[int] = set()  # storages of what `all` said
+        self._made: dict[Hashable, Any] = {}  # by operators, on shapes
+        self.live = {"device": 0, "host": 0}
+        self.device_peak = self.host_peak = self.both_peak = 0
+        self.macs = 0
+
+    def note(self, inside: int = 0) -> None:
+        """Peaks with `inside` bytes on the device beside what lives."""
+        device, host = self.live["device"] + inside, self.live["host"]
+        device += self.workspace.code_bytes
+        self.device_peak = max(self.device_peak, device)
+        self.host_peak = max(self.host_peak, host)
+        self.both_peak = max(self.both_peak, device + host)
+
+    def stays(self, once: int) -> None:
+        """Counts what a library takes at its first call and keeps."""
+        if once and once not in self._once:
+            self._once.add(once)
+            self.live["device"] += once
+            self.note()
+
+    def is_on_host(self, tensor: Tensor) -> bool:
+        """Whether a meta tensor stands for one on the host."""
+        key = tensor.untyped_storage()._cdata
+        return tensor.is_meta and self._places.get(key, ("device", 0))[0] == "host"
+
+    def freed(self, key: int) -> None:
+        """The storage of this address is no more."""
+        self._true.discard(key)
+        place, size = self._places.pop(key, ("device", 0))
+        self.live[place] -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten._local_scalar_dense.default and args[0].is_meta:
+            return self._scalar(args[0])
+        if func is _aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # a small one on the host; it has no contents to get
+        place = ""
+        if "device" in kwargs or "pin_memory" in kwargs:
+            place, kwargs = self._placed(func, args, kwargs)
+        out = self._out(func, args, kwargs)
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self._born(leaf, place)
+        self.stays(self.workspace.once(func))
+        inside = self.workspace.of(func, args, out)
+        if inside:
+            self.note(inside)
+        if func is _aten.convolution.default:
+            self.macs += out.numel() * math.prod(args[1].shape[1:])
+        elif func is _aten.all.default:
+            self._true.add(out.untyped_storage()._cdata)
+        return out
+
+    def _born(self, tensor: Tensor, place: str) -> None:
+        """Counts the tensor's storage unless it is known. place: "" where its device says it."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._places:
+            return
+        place = place or self._place_of(tensor.device)
+        size = storage.nbytes()
+        self._places[key] = place, size
+        # By a weak reference: what finalize() holds, it holds until the storage dies, and the VAE
+        # may keep some.
+        weakref.finalize(storage, _freed, weakref.ref(self), key)
+        self.live[place] += size
+        self.note()
+
+    def _place_of(self, device: torch.device) -> str:
+        return "host" if device.type == "cpu" and not self.on_cpu else "device"
+
+    def _out(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What the operator makes; where it was called on such operands before, and made tensors
+        with storages of their own, those once more: torch's rules take most of a run."""
+        key = _key_of(func, args, kwargs)
+        known = None if key is None else self._made.get(key) or _by_rule(func, args, kwargs)
+        if known is not None:
+            again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in known[1]]
+            return tuple(again) if known[0] else again[0]
+        out = func(*args, **kwargs)
+        several = type(out) is tuple
+        made = out if several else (out,)
+        if key is not None and all(type(t) is torch.Tensor and _is_plain(t) for t in made):
+            self._made[key] = several, [(t.shape, t.stride(), t.dtype) for t in made]
+        return out
+
+    def _placed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Where a tensor made with `device=` counts; large ones are made on "meta"."""
+        kwargs = dict(kwargs)
+        pinned = kwargs.pop("pin_memory", None)
+        device = torch.device(kwargs.get("device") or "meta")
+        if device.type == "meta":
+            return ("host" if pinned and not self.on_cpu else ""), kwargs
+        source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if source is None or func in _LIKE_ANOTHER:
+            to_meta = _made_bytes(args, kwargs) >= _REAL_BYTES
+        else:
+            to_meta = source.is_meta
+        if to_meta:
+            kwargs["device"] = "meta"
+        return self._place_of(device), kwargs
+
+    def _scalar(self, tensor: Tensor) -> Any:
+        """A value that nobody knows: that everything is finite, that a count is one."""
+        if tensor.dtype == torch.bool:
+            return tensor.untyped_storage()._cdata in self._true
+        return 1.0 if tensor.is_floating_point() else 1
+
+
+def _freed(live: weakref.ref[Live], key: int) -> None:
+    """A storage that `live` followed has died."""
+    follower = live()
+    if follower is not None:
+        follower.freed(key)
+
+
+@lru_cache(maxsize=1024)
+def _makes_anew(func: Any) -> bool:
+    """Whether an operator writes to none of its operands and returns none, nor a view of one."""
+    schema = func._schema
+    return all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
+
+
+def _key_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
+    """What the shape of an operator's result depends on; None where that can't be told."""
+    if not _makes_anew(func):
+        return None
+    try:
+        key = func, tuple(map(_part, args)), tuple((k, _part(kwargs[k])) for k in sorted(kwargs))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _part(value: Any) -> Any:
+    """Of an argument. TypeError for tensors that are no ordinary ones on "meta", and for those
+    without axes, whose types count for less."""
+    if isinstance(value, torch.Tensor):
+        if type(value) not in _ORDINARY or not value.is_meta or not value.dim():
+            raise TypeError
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_part, value))
+    return type(value), value  # 1, 1.0 and True are equal
+
+
+def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None:
+    """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
+    for some whose rule in torch takes long, else None."""
+    x = args[0] if args else None
+    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or not x.is_floating_point():
+        return None
+    if kwargs:
+        return None
+    like = x.shape, x.stride(), x.dtype
+    if func is _aten.native_group_norm.default:
+        each = (x.shape[0], args[6]), (args[6], 1), x.dtype
+        return True, [like, each, each]
+    if func is _aten.linalg_vector_norm.default and args[1:] == (2.0, [1], True):
+        inner = math.prod(x.shape[2:])
+        return False, [((x.shape[0], 1, *x.shape[2:]), (inner, inner, *x.stride()[2:]), x.dtype)]
+    if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
+        return False, [like]
+    return None
+
+
+def _goes_along(other: Any, x: Tensor) -> bool:
+    """Whether an operand leaves a pointwise result as x is."""
+    if not isinstance(other, torch.Tensor):
+        return not isinstance(other, complex)
+    if other.dtype != x.dtype or other.dim() > x.dim():
+        return False
+    if not other.is_contiguous() and 0 not in other.stride():
+        return False
+    sizes = zip(other.shape[::-1], x.shape[::-1], strict=False)
+    return all(n in (1, m) for n, m in sizes)
+
+
+def _is_plain(out: Tensor) -> bool:
+    """Whether empty_strided() makes such a tensor, storage and all."""
+    if not out.is_meta or out.storage_offset():
+        return False
+    reach = sum((n - 1) * s for n, s in zip(out.shape, out.stride(), strict=True)) + 1
+    return out.untyped_storage().nbytes() == (reach * out.itemsize if out.numel() else 0)
+
+
+def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
+    """Bytes of what a factory makes; 0 where its arguments do not tell."""
+    dtype: torch.dtype | None = kwargs.get("dtype")
+    sizes: Any = ()
+    if args and isinstance(args[0], torch.Tensor):
+        source, *args = args
+        dtype, sizes = dtype or source.dtype, source.shape
+    if args and isinstance(args[0], (list, tuple)):
+        sizes = args[0]
+    dtype = dtype or torch.get_default_dtype()
+    return int(math.prod(sizes)) * int(dtype.itemsize) if sizes else 0
+
+
+class NoScores(TorchFunctionMode):
+    """What operators do not show: attention counts by rule, since on "meta" torch would compose one
+    with its scores; a copy from the host to the device is none for torch, as both are "meta"."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__()
+        self._live = live
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.to and self._live.is_on_host(args[0]):
+            device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
+            if device is not None and device.type == "meta":  # for torch it is there already
+                return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
+        q, k, v = names["query"], names["key"], names["value"]
+        out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
+        inside = self._live.workspace.attention(q, k, v, names.get("attn_mask"))
+        if inside:
+            self._live.stays(self._live.workspace.once(_aten.bmm.default))
+        self._live.note(inside)
+        return out
