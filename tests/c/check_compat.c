@@ -41,6 +41,7 @@ struct SRunner {
     unsigned share, shares, met; /* this program runs each shares-th test, from number `share` on */
     int run, failures, errors;
     FILE *messages; /* shared with the children by being open before the fork */
+    FILE *failed;   /* a line a failed test */
     const char *test_name;
     bool can_jump;
     jmp_buf back;
@@ -174,8 +175,8 @@ static void report(SRunner *runner, const TCase *tcase, const entry *what, int i
     rewind(runner->messages);
     const size_t length = fread(message, 1, sizeof message - 1, runner->messages);
     message[length] = '\0';
-    printf("%c:%s:%s:%d: %s%s", kind, tcase->name, what->test->name, index,
-           length != 0 ? message : without_message, length != 0 ? "" : "\n");
+    fprintf(runner->failed, "%c:%s:%s:%d: %s%s", kind, tcase->name, what->test->name, index,
+            length != 0 ? message : without_message, length != 0 ? "" : "\n");
     if (kind == 'F') {
         runner->failures++;
     } else {
@@ -285,6 +286,11 @@ void srunner_run_all(SRunner *runner, enum print_output how)
 {
     (void)how;
     current = runner;
+    runner->failed = test_shared_file("failed");
+    if (runner->failed == NULL) {
+        perror("tmpfile");
+        exit(EXIT_FAILURE);
+    }
     if (test_child_of_runner() == 0) {
         printf("Running suite(s):");
         for (const Suite *suite = runner->suites; suite != NULL; suite = suite->next) {
@@ -302,12 +308,22 @@ void srunner_run_all(SRunner *runner, enum print_output how)
             }
         }
     }
+    current = NULL;
+}
+
+void srunner_print(SRunner *runner, enum print_output how)
+{
+    (void)how;
+    char line[4096];
     const int failed = runner->failures + runner->errors;
+    rewind(runner->failed);
+    while (fgets(line, sizeof line, runner->failed) != NULL) {
+        fputs(line, stdout);
+    }
     printf("%d%%: Checks: %d, Failures: %d, Errors: %d\n",
            runner->run == 0 ? 100 : 100 * (runner->run - failed) / runner->run, runner->run,
            runner->failures, runner->errors);
     fflush(stdout);
-    current = NULL;
 }
 
 int srunner_ntests_failed(SRunner *runner)

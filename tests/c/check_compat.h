@@ -30,6 +30,7 @@ void compat_add(TCase *tcase, const compat_test *test, int start, int end);
 SRunner *srunner_create(Suite *suite);
 void srunner_add_suite(SRunner *runner, Suite *suite);
 void srunner_run_all(SRunner *runner, enum print_output how);
+void srunner_print(SRunner *runner, enum print_output how);
 /* The test at work, "" before the first. */
 const char *compat_test_name(void);
 /* Ends the test at work, as passed. */

@@ -191,9 +191,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "no suite of that name\n");
         return EXIT_FAILURE;
     }
-    srunner_run_all(runner, CK_NORMAL);
+    srunner_run_all(runner, CK_SILENT);
     const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
     test_notes_report(failed != 0);
+    srunner_print(runner, CK_NORMAL); /* last, so that the end of a log says what failed */
+    srunner_free(runner);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -4,9 +4,11 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/blas.h"
 #include "base/openblas.h"
@@ -157,14 +159,33 @@ static int count_threads(void)
 }
 #endif
 
+/* A thread that was joined may stand in the system's list a moment longer. */
+static int count_threads_down_to(int wanted)
+{
+    const struct timespec moment = {0, 10000000};
+    int count = count_threads();
+    for (int tries = 0; count > wanted && tries < 500; tries++) {
+        nanosleep(&moment, NULL);
+        count = count_threads();
+    }
+    return count;
+}
+
 /* Whatever the environment asks for, and without changing it for a moment. */
 START_TEST(test_loading_our_own_library_starts_no_thread)
 {
+#if defined(__linux__)
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0 ||
+        sched_setaffinity(0, sizeof mask, &mask) != 0) {
+        test_skip_here("this system lets no thread choose its processors");
+    }
+#endif
     hy3d_context *const context = test_context("ref", 1);
     setenv("OPENBLAS_NUM_THREADS", "7", 1);
     const int before = count_threads();
     if (test_has_blas(context)) {
-        ck_assert_int_eq(count_threads(), before);
+        ck_assert_int_eq(count_threads_down_to(before), before);
         ck_assert_str_eq(getenv("OPENBLAS_NUM_THREADS"), "7");
     }
     unsetenv("OPENBLAS_NUM_THREADS");
