@@ -21,7 +21,7 @@ typedef struct hy3d__allocator {
 
 /* As hy3d_context_fail_allocation. */
 void hy3d__allocator_fail(hy3d__allocator *allocator, uint64_t k, bool forever);
-/* Memory is not cleared. 0 bytes give a valid pointer. HY3D_ERR_OVERFLOW, HY3D_ERR_OUT_OF_MEMORY. */
+/* Memory is not cleared; 0 bytes give a pointer. HY3D_ERR_OVERFLOW, HY3D_ERR_OUT_OF_MEMORY. */
 hy3d_status hy3d__allocator_get(hy3d__allocator *allocator, size_t bytes, void **memory_out);
 /* memory may be NULL. */
 void hy3d__allocator_put(hy3d__allocator *allocator, void *memory);

@@ -20,7 +20,7 @@ typedef enum kind {
     ARRAY,
 } kind;
 
-typedef struct argument {
+typedef struct entry {
     char *name;
     kind kind;
     size_t target;    /* where in hy3d_py_conv it goes; frames and arrays know */
@@ -28,7 +28,7 @@ typedef struct argument {
     bool none;        /* None is as good as not given */
     const char *rule; /* of WORD and WORDS: what it must be */
     const char *words[5];
-} argument;
+} entry;
 
 /* Where a word is written. */
 _Static_assert(sizeof(hy3d_pad_mode) == sizeof(int) && sizeof(hy3d_dtype) == sizeof(int) &&
@@ -39,7 +39,7 @@ _Static_assert(sizeof(hy3d_pad_mode) == sizeof(int) && sizeof(hy3d_dtype) == siz
 #define ANY INT_MIN
 enum { MOST = 21 }; /* arguments of one function */
 
-static const argument table[HY3D_PY_CONV_ARGS] = {
+static const entry table[HY3D_PY_CONV_ARGS] = {
     [HY3D_PY_CANCEL] = {"cancel", CANCEL, AT(cancel), .none = true},
     [HY3D_PY_PREPARED] = {"prepared", PREPARED, AT(prepared), .none = true},
     [HY3D_PY_STRIDE] = {"stride", TRIPLE, AT(desc.stride), 1},
@@ -87,14 +87,14 @@ const char *hy3d_py_conv_name(int argument)
     return table[argument].name;
 }
 
-static bool read_count(const argument *row, PyObject *object, uint64_t most, uint64_t *out)
+static bool read_count(const entry *row, PyObject *object, uint64_t most, uint64_t *out)
 {
     return hy3d_py_uint64(object, row->name, out) &&
            (*out <= most || hy3d_py_value_error("%s is %llu: there are not so many.", row->name,
                                                 (unsigned long long)*out));
 }
 
-static bool read_integer(const argument *row, PyObject *object, int64_t *out)
+static bool read_integer(const entry *row, PyObject *object, int64_t *out)
 {
     if (!hy3d_py_int64(object, row->name, out)) {
         return false;
@@ -103,7 +103,7 @@ static bool read_integer(const argument *row, PyObject *object, int64_t *out)
                                                      row->name, (long long)*out, row->least);
 }
 
-static bool read_word(const argument *row, PyObject *object, int *out)
+static bool read_word(const entry *row, PyObject *object, int *out)
 {
     for (int i = 0; PyUnicode_Check(object) && row->words[i] != NULL; i++) {
         if (row->words[i][0] != '\0' &&
@@ -116,7 +116,7 @@ static bool read_word(const argument *row, PyObject *object, int *out)
                                object, row->rule);
 }
 
-static bool read_words(const argument *row, PyObject *object, int out[3])
+static bool read_words(const entry *row, PyObject *object, int out[3])
 {
     if (PyUnicode_Check(object)) {
         const bool good = read_word(row, object, &out[0]);
@@ -136,7 +136,7 @@ static bool read_words(const argument *row, PyObject *object, int out[3])
     return good;
 }
 
-static bool read_array(const argument *row, PyObject *object, hy3d_py_conv *conv)
+static bool read_array(const entry *row, PyObject *object, hy3d_py_conv *conv)
 {
     hy3d_py_view *const view = &conv->views[row - &table[HY3D_PY_X]];
     if (!hy3d_py_view_acquire(object, row->name, row == &table[HY3D_PY_OUT], view)) {
@@ -147,7 +147,7 @@ static bool read_array(const argument *row, PyObject *object, hy3d_py_conv *conv
                                row->least);
 }
 
-static bool read_argument(const hy3d_py_state *state, const argument *row, PyObject *object,
+static bool read_argument(const hy3d_py_state *state, const entry *row, PyObject *object,
                           hy3d_py_conv *conv)
 {
     void *const target = (char *)conv + row->target;

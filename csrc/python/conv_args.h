@@ -38,15 +38,15 @@ enum {
     HY3D_PY_SCALE,
     HY3D_PY_SHIFT,
     HY3D_PY_RESIDUAL,
-    HY3D_PY_CONV_ARGS,
-    HY3D_PY_CONV_VIEWS = HY3D_PY_CONV_ARGS - HY3D_PY_X
+    HY3D_PY_CONV_ARGS
 };
+enum { HY3D_PY_CONV_VIEWS = HY3D_PY_CONV_ARGS - HY3D_PY_X };
 
 /* What a function was called with. What is no argument of it has its default. */
 typedef struct hy3d_py_conv {
     hy3d_context *context;
-    uint32_t given;                         /* a bit for each argument */
-    PyObject *objects[HY3D_PY_CONV_ARGS];   /* held, since callers may drop them; NULL: not given */
+    uint32_t given;                       /* a bit for each argument */
+    PyObject *objects[HY3D_PY_CONV_ARGS]; /* held, since callers may drop them; NULL: not given */
     hy3d_conv3d_desc desc;
     hy3d_conv3d_format format;
     const hy3d_conv3d_weights *prepared;

@@ -22,7 +22,7 @@ static bool fill_sizes(hy3d_py_conv *conv)
 {
     hy3d_conv3d_desc *const desc = &conv->desc;
     const hy3d_tensor *const x = hy3d_py_conv_tensor(conv, HY3D_PY_X);
-    const hy3d_tensor *const weight = hy3d_py_conv_tensor(conv, HY3D_PY_WEIGHT);
+    const hy3d_tensor *const weight = &hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor;
     if (x != NULL) {
         desc->dtype = x->dtype;
         desc->batch = x->size[0];
@@ -60,7 +60,7 @@ static bool check_channels(const hy3d_py_conv *conv)
 {
     const hy3d_conv3d_desc *const desc = &conv->desc;
     const hy3d_tensor *const bias = hy3d_py_conv_tensor(conv, HY3D_PY_BIAS);
-    const int64_t taken = hy3d_py_conv_tensor(conv, HY3D_PY_WEIGHT)->size[1];
+    const int64_t taken = hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor.size[1];
     if (!hy3d_py_conv_groups(desc)) {
         return false;
     }
@@ -90,7 +90,7 @@ static bool refuse_sizes(const char *format, const int64_t *had, const int64_t *
 
 static bool check_out(const hy3d_py_state *state, const hy3d_py_conv *conv)
 {
-    const int64_t *const size = hy3d_py_conv_tensor(conv, HY3D_PY_OUT)->size;
+    const int64_t *const size = hy3d_py_conv_view(conv, HY3D_PY_OUT)->tensor.size;
     int64_t wanted[HY3D_TENSOR_DIMS] = {conv->desc.batch, conv->desc.out_channels, 0, 0, 0};
     const hy3d_status status = hy3d_conv3d_out_size(&conv->desc, &wanted[2]);
     if (status != HY3D_OK) {

@@ -126,8 +126,11 @@ PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *k
                                              hy3d_py_conv_tensor(&conv, HY3D_PY_BIAS), &conv.fusion,
                                              hy3d_py_conv_tensor(&conv, HY3D_PY_OUT));
         Py_END_ALLOW_THREADS
-        result =
-            status == HY3D_OK ? Py_NewRef(Py_None) : hy3d_py_conv_raise(state, status, &conv.desc);
+        if (status == HY3D_OK) {
+            result = Py_NewRef(Py_None);
+        } else {
+            hy3d_py_conv_raise(state, status, &conv.desc);
+        }
     }
     hy3d_py_conv_release(&conv);
     return result;

@@ -19,7 +19,7 @@ static bool take_frame(PyObject *object, int64_t index, hy3d_py_conv *conv, bool
     }
     if (view->ndim != FRAME_DIMS) {
         return hy3d_py_value_error("%s has %d dimensions: it needs %d (channels, rows, columns).",
-                                   name, view->ndim, (int)FRAME_DIMS);
+                                   name, view->ndim, FRAME_DIMS);
     }
     const int64_t *const size = view->tensor.size;
     if (*first) {

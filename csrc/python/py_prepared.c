@@ -152,7 +152,7 @@ bool hy3d_py_prepared_check(const hy3d_py_state *state, PyObject *value,
 
 static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const hy3d_py_conv *conv)
 {
-    const hy3d_tensor *const weight = hy3d_py_conv_tensor(conv, HY3D_PY_WEIGHT);
+    const hy3d_tensor *const weight = &hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor;
     const int64_t *const size = weight->size;
     if (status == HY3D_ERR_OUT_OF_MEMORY) {
         return hy3d_py_raise(state, status,
@@ -177,7 +177,7 @@ static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const
 /* The weights first: the collector shows the object to other threads as soon as it is there. */
 static PyObject *prepare(PyObject *module, const hy3d_py_state *state, const hy3d_py_conv *conv)
 {
-    const hy3d_tensor *const weight = hy3d_py_conv_tensor(conv, HY3D_PY_WEIGHT);
+    const hy3d_tensor *const weight = &hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor;
     hy3d_conv3d_weights *weights = NULL;
     hy3d_py_compute compute;
     const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, conv->cancel);
