@@ -30,6 +30,7 @@ typedef struct entry {
     const char *words[5];
 } entry;
 
+_Static_assert(HY3D_PY_CONV_ARGS <= 32, "hy3d_py_conv.given has a bit for each");
 /* Where a word is written. */
 _Static_assert(sizeof(hy3d_pad_mode) == sizeof(int) && sizeof(hy3d_dtype) == sizeof(int) &&
                    sizeof(hy3d_accuracy) == sizeof(int) && sizeof(hy3d_activation) == sizeof(int),
