@@ -132,42 +132,6 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    char *keywords[] = {"x",          "weight",     "bias",      "out",      "stride", "dilation",
-                        "pad_before", "pad_after",  "pad_modes", "groups",   "frames", "scale",
-                        "shift",      "activation", "upsample",  "residual", NULL};
-    const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_py_conv_objects o = {0};
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOOOOOOOOO|OOOOOO:conv3d_reference", keywords, &o.x, &o.weight, &o.bias,
-            &o.out, &o.stride, &o.dilation, &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups,
-            &o.frames, &o.scale, &o.shift, &o.activation, &o.upsample, &o.residual)) {
-        return NULL;
-    }
-    hy3d_py_conv conv;
-    if (!hy3d_py_conv_acquire(state, &o, &conv)) {
-        return NULL;
-    }
-    hy3d_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status =
-        hy3d_conv3d_reference_fused(&conv.desc, tensor_or_null(&conv.views[HY3D_PY_X], conv.has_x),
-                                    &conv.views[HY3D_PY_WEIGHT].tensor,
-                                    tensor_or_null(&conv.views[HY3D_PY_BIAS], conv.has_bias),
-                                    &conv.fusion.core, &conv.views[HY3D_PY_OUT].tensor);
-    Py_END_ALLOW_THREADS
-    PyObject *result = NULL;
-    if (status == HY3D_OK) {
-        Py_INCREF(Py_None);
-        result = Py_None;
-    } else {
-        hy3d_py_conv_raise(state, status, &conv.desc);
-    }
-    hy3d_py_conv_release(&conv);
-    return result;
-}
-
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", NULL};
