@@ -81,6 +81,7 @@ typedef struct hy3d_tile {
     int64_t trim_start[3];             /* output units to drop at the front of the decoded tile */
     int64_t out_start[3], out_stop[3]; /* where the kept part goes */
     int64_t ramp_before[3], ramp_after[3]; /* output units shared with the neighbours; 0 at edges */
+    int64_t own_start[3], own_stop[3];     /* the core: each latent is in one grain's */
 } hy3d_tile;
 
 HY3D_BEGIN_DECLS
