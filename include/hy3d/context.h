@@ -24,15 +24,15 @@ typedef enum hy3d_cpu_level {
 typedef struct hy3d_context hy3d_context;
 typedef struct hy3d_cancel hy3d_cancel;
 
-/* Where a context takes its memory from: its own, that of all that is made with it, and workspaces; not
- * that of the BLAS library and of the system's threads. Both functions may be called from any
+/* Where a context takes its memory from: its own, that of all that is made with it, and workspaces;
+ * not that of the BLAS library and of the system's threads. Both functions may be called from any
  * thread, several at once, and in a child after fork; they must not call the library with a context
  * that uses them. */
 typedef struct hy3d_allocator {
-    /* `bytes` is a multiple of 64, at least 64. The memory begins at a multiple of 64 (else it is given
-     * back and the call ends with HY3D_ERR_UNSUPPORTED) and may hold anything. NULL: there is
-     * none. A workspace that is kept is freed then and the same is asked once more; NULL again is
-     * HY3D_ERR_OUT_OF_MEMORY of the call that wanted it, which leaves nothing behind. */
+    /* `bytes` is a multiple of 64, and never 0. The memory begins at a multiple of 64 (else it is
+     * given back, and the call ends with HY3D_ERR_UNSUPPORTED) and may hold anything. NULL: there
+     * is none. If a workspace is kept, it is freed then and the same is asked once more. What needed
+     * the memory ends with HY3D_ERR_OUT_OF_MEMORY and leaves nothing behind, or does without. */
     void *(*allocate)(void *context, size_t bytes);
     /* What allocate gave, once; never NULL. */
     void (*deallocate)(void *context, void *memory);
@@ -52,8 +52,8 @@ typedef struct hy3d_context_options {
      * use. */
     uint32_t max_threads;
     /* Copied. NULL is the system's memory, with huge pages for large pieces. One of the functions
-     * missing is HY3D_ERR_INVALID_ARGUMENT. The context itself is the first that is allocated and the
-     * last that is freed. */
+     * missing is HY3D_ERR_INVALID_ARGUMENT. The context itself is the first that is allocated and
+     * the last that is freed. */
     const hy3d_allocator *allocator;
 } hy3d_context_options;
 

@@ -22,8 +22,8 @@ void counting_init(counting *memory);
 /* For good. NULL: no memory. */
 HY3D_API counting *counting_create(void);
 HY3D_API const hy3d_allocator *counting_allocator(const counting *memory);
-/* The k-th allocation from now on (k = 1 is the next one) fails: once, or that one and all after it.
- * k = 0: none. */
+/* The k-th allocation from now on (k = 1 is the next one) fails: once, or that one and all after
+ * it. k = 0: none. */
 HY3D_API void counting_fail(counting *memory, uint64_t k, bool forever);
 HY3D_API uint64_t counting_asked(const counting *memory);
 HY3D_API uint64_t counting_live(const counting *memory);
@@ -34,8 +34,8 @@ HY3D_API uint64_t counting_live_bytes(const counting *memory);
 const hy3d_allocator *test_allocator(void);
 void test_fail(uint64_t k, bool forever);
 uint64_t test_asked(void);
-/* The context's own and a workspace that is kept are among them (trim first): no leak means that this
- * number is the same before and after. */
+/* The context's own and a workspace that is kept are among them (trim first): no leak means that
+ * this number is the same before and after. */
 uint64_t test_live(void);
 
 #endif

@@ -87,7 +87,7 @@ START_TEST(test_context_creation_survives_every_allocation_failing)
 }
 END_TEST
 
-/* A context's life: threads, BLAS if there is one, weights prepared, a flag, workspaces that are kept. */
+/* A context's life: threads, prepared weights, a flag, a workspace that is kept. */
 static hy3d_status live_once(const hy3d_allocator *allocator, const conv_problem *problem)
 {
     const hy3d_context_options options = {.max_threads = 3, .allocator = allocator};
