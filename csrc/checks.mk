@@ -69,7 +69,7 @@ cguards: $(CORE_BUILD)/check_hy3d
 # Eight threads whatever the machine has (HY3D_TEST_THREADS), but in the suites of the pool itself,
 # which count threads. Suites that start none are left out: there is nothing to race with; so is
 # fork, since ThreadSanitizer cannot follow threads that start after a fork with threads.
-CTSAN_POOL := base fingerprint workspace parallel blas gemm peak
+CTSAN_POOL := base allocator fingerprint workspace parallel blas gemm peak
 CTSAN_RACES := conv_memory moments rasterize rasterize_runs raster_mesh
 CTSAN_OPTIONS := die_after_fork=0:allocator_may_return_null=1:exitcode=66
 ctsan:
@@ -169,7 +169,7 @@ $(eval $(call instrumented,$(CCOV_BUILD),$(CCOV_FLAGS)))
 # The tests themselves and their oracle are where the time goes.
 $(CCOV_BUILD)/tests-compat/%.o: CFLAGS += -O2 -fno-profile-arcs -fno-test-coverage -DTEST_COVERAGE=1
 
-$(CCOV_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_SOURCES:%.c=$(CCOV_BUILD)/%.o)
+$(CCOV_BUILD)/check_bits: $(CBITS_OBJECTS) $(CBITS_REFERENCE) $(CORE_SOURCES:%.c=$(CCOV_BUILD)/%.o)
 	$(CC) $(CCOV_FLAGS) -o $@ $^ $(CORE_LIBS)
 
 $(CCOV_BUILD)/python/csrc/%.o: csrc/%.c
@@ -186,7 +186,8 @@ $(CCOV_EXTENSION): $(CCOV_OBJECTS) FORCE
 ccov:
 	$(call needs,gcov,gcov is not installed (it comes with gcc); not run)
 	$(call program,$(CCOV_BUILD),$(CC))
-	$(MAKE) --no-print-directory -j$(JOBS) $(CCOV_EXTENSION) $(CCOV_BUILD)/check_bits
+	$(MAKE) --no-print-directory -j$(JOBS) $(CCOV_EXTENSION) $(CCOV_BUILD)/check_bits \
+	$(CORE_BUILD)/libhy3d_tests.so
 	find $(CCOV_BUILD) -name '*.gcda' -delete
 	for level in $(CCOV_LEVELS); do \
 		HY3D_CPU=$$level $(RUN_SUITES) ccov-$$level $(CCOV_BUILD)/tests-compat/check_hy3d \
@@ -204,5 +205,6 @@ ccov:
 		--folder $(CCOV_FAULTS) --cflags="--coverage -fno-inline -fprofile-update=atomic"
 	$(CHECK_PYTHON) $(CCOV_BUILD)/package/tests/checks/check_binding_faults.py --way interpreter \
 		--library $(CURDIR)/$(CCOV_FAULTS)/no_memory.so --count 2 >$(CCOV_FAULTS)/interpreter.json
-	cd $(CCOV_BUILD)/package && PYTHONPATH=. $(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
+	cd $(CCOV_BUILD)/package && PYTHONPATH=. HY3D_TESTS_LIBRARY=$(CURDIR)/$(CORE_BUILD)/libhy3d_tests.so \
+	$(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
 	$(CHECK_PYTHON) tests/checks/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

@@ -4,7 +4,6 @@
 
 #include <stdatomic.h>
 
-#include "base/alloc.h"
 #include "hy3d/context.h"
 
 typedef struct hy3d__pool hy3d__pool;
@@ -12,7 +11,7 @@ typedef struct hy3d__blas hy3d__blas;
 typedef struct hy3d__workspace hy3d__workspace;
 
 struct hy3d_context {
-    hy3d__allocator allocator;
+    hy3d_allocator allocator;
     hy3d_cpu_level level, machine_level;
     uint32_t max_threads;
     _Atomic(hy3d__pool *) pool; /* replaced in a child after fork, see parallel.c */

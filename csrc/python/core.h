@@ -97,7 +97,6 @@ int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);
 
 /* The functions of the module, one table entry each in module.c. */
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -105,8 +104,6 @@ PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kw
 PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_philox4x32(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -122,9 +119,6 @@ PyObject *hy3d_py_inpaint_vertices(PyObject *module, PyObject *args, PyObject *k
 PyObject *hy3d_py_cpu_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored);
-PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_trim(PyObject *module, PyObject *ignored);
 
 #endif

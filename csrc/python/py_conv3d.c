@@ -104,38 +104,6 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    static const uint8_t rows[] = {
-        HY3D_PY_X,         HY3D_PY_WEIGHT,     HY3D_PY_BIAS,       HY3D_PY_OUT,
-        HY3D_PY_STRIDE,    HY3D_PY_DILATION,   HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER,
-        HY3D_PY_PAD_MODES, HY3D_PY_GROUPS,     HY3D_PY_FRAMES,     HY3D_PY_SCALE,
-        HY3D_PY_SHIFT,     HY3D_PY_ACTIVATION, HY3D_PY_UPSAMPLE,   HY3D_PY_RESIDUAL};
-    const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_py_conv conv;
-    PyObject *result = NULL;
-    if (!hy3d_py_conv_read(state, "OOOOOOOOOO|OOOOOO:conv3d_reference", rows, args, kwargs,
-                           &conv)) {
-        return NULL;
-    }
-    if (hy3d_py_conv_check(state, &conv)) {
-        hy3d_status status;
-        Py_BEGIN_ALLOW_THREADS
-        status = hy3d_conv3d_reference_fused(&conv.desc, hy3d_py_conv_tensor(&conv, HY3D_PY_X),
-                                             hy3d_py_conv_tensor(&conv, HY3D_PY_WEIGHT),
-                                             hy3d_py_conv_tensor(&conv, HY3D_PY_BIAS), &conv.fusion,
-                                             hy3d_py_conv_tensor(&conv, HY3D_PY_OUT));
-        Py_END_ALLOW_THREADS
-        if (status == HY3D_OK) {
-            result = Py_NewRef(Py_None);
-        } else {
-            hy3d_py_conv_raise(state, status, &conv.desc);
-        }
-    }
-    hy3d_py_conv_release(&conv);
-    return result;
-}
-
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static const uint8_t rows[] = {HY3D_PY_IN_SIZE,  HY3D_PY_KERNEL,     HY3D_PY_STRIDE,

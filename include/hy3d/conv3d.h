@@ -156,17 +156,6 @@ HY3D_API hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const h
                                            const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y,
                                            void *workspace, const hy3d_cancel *cancel);
 
-/* The oracle: plain loops with sums in double, one rounding at the end. Always built, allocates
- * nothing, single-threaded, slow. desc's threads, limit and accuracy are ignored. */
-HY3D_API hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                           const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                           const hy3d_tensor *y);
-/* The same with a fusion (NULL: none), scale, shift and activation in double too. */
-HY3D_API hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                                 const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                                 const hy3d_conv3d_fusion *fusion,
-                                                 const hy3d_tensor *y);
-
 HY3D_END_DECLS
 
 #endif

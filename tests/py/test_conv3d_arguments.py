@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_memory import memory
 
 from hy3d_rocm import _core
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
-NAMES = ("conv3d", "conv3d_reference", "conv3d_format", "conv3d_memory", "conv3d_prepare",
-         "conv3d_out_size")  # fmt: skip
+NAMES = ("conv3d", "conv3d_format", "conv3d_memory", "conv3d_prepare", "conv3d_out_size")
 STUB = ast.parse((Path(_core.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
 
 
@@ -117,13 +117,13 @@ def refused(function: str, argument: str, position: int, value: Any) -> None:
     given[argument] = value
     call, values = getattr(_core, function), list(given.values())
     for here in (0, position + 1):
-        live = _core.live_allocations()
+        live = memory.live()
         with pytest.raises((TypeError, ValueError)) as caught:
             call(*values[:here], **dict(list(given.items())[here:]))
         said = str(caught.value)
         words = SAID.get(argument, argument).split("|")
         assert any(word in said for word in (argument, *words)), said
-        assert _core.live_allocations() == live
+        assert memory.live() == live
 
 
 @pytest.mark.parametrize(("function", "argument", "position"), EACH)
