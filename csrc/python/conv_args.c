@@ -97,11 +97,9 @@ static bool read_count(const entry *row, PyObject *object, uint64_t most, uint64
 
 static bool read_integer(const entry *row, PyObject *object, int64_t *out)
 {
-    if (!hy3d_py_int64(object, row->name, out)) {
-        return false;
-    }
-    return *out >= row->least || hy3d_py_value_error("%s is %lld: it must be at least %d.",
-                                                     row->name, (long long)*out, row->least);
+    return hy3d_py_int64(object, row->name, out) &&
+           (*out >= row->least || hy3d_py_value_error("%s is %lld: it must be at least %d.",
+                                                      row->name, (long long)*out, row->least));
 }
 
 static bool read_word(const entry *row, PyObject *object, int *out)
@@ -219,14 +217,6 @@ static bool parse(const char *format, const uint8_t *positions, PyObject *args, 
     return true;
 }
 
-/* The first argument in the mask, which is taken out of it. */
-static int next_argument(uint32_t *mask)
-{
-    const int first = __builtin_ctz(*mask);
-    *mask &= *mask - 1;
-    return first;
-}
-
 bool hy3d_py_conv_read(const hy3d_py_state *state, const char *format, const uint8_t *positions,
                        PyObject *args, PyObject *kwargs, hy3d_py_conv *conv)
 {
@@ -244,8 +234,8 @@ bool hy3d_py_conv_read(const hy3d_py_state *state, const char *format, const uin
                                    "pass None for one of them.");
         rest &= ~(1U << HY3D_PY_X);
     }
-    while (good && rest != 0) {
-        const int i = next_argument(&rest);
+    for (; good && rest != 0; rest &= rest - 1) {
+        const int i = __builtin_ctz(rest);
         good = read_argument(state, &table[i], conv->objects[i], conv);
     }
     if (!good) {
@@ -259,8 +249,8 @@ void hy3d_py_conv_release(hy3d_py_conv *conv)
     if (conv->frame_views != NULL) {
         hy3d_py_frames_release(conv);
     }
-    while (conv->given != 0) {
-        const int i = next_argument(&conv->given);
+    for (; conv->given != 0; conv->given &= conv->given - 1) {
+        const int i = __builtin_ctz(conv->given);
         if (i >= HY3D_PY_X) {
             hy3d_py_view_release(&conv->views[i - HY3D_PY_X]);
         }
