@@ -117,6 +117,19 @@ static conv_view every_other_frame(const hy3d_tensor *like)
     return view;
 }
 
+/* And one whose rows are W apart, as in a plain one, though its columns are further. */
+static conv_view far_columns(const hy3d_tensor *like)
+{
+    const int64_t h = like->size[3], w = like->size[4];
+    const int64_t size[] = {like->size[0], like->size[1], like->size[2], w, h * w};
+    conv_view view = conv_view_make(like->dtype, size, LAYOUT_PLAIN, 0xff);
+    view.tensor.size[3] = h;
+    view.tensor.size[4] = w;
+    view.tensor.stride[3] = w;
+    view.tensor.stride[4] = h * w;
+    return view;
+}
+
 START_TEST(test_frames_that_do_not_follow_each_other_give_the_same_bits)
 {
     hy3d_context *const context = test_context(NULL, 2);
@@ -125,6 +138,7 @@ START_TEST(test_frames_that_do_not_follow_each_other_give_the_same_bits)
     conv_problem plain =
         conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN, &random, 0);
     conv_view x = every_other_frame(&plain.x.tensor), y = every_other_frame(&plain.y.tensor);
+    conv_view far = far_columns(&plain.y.tensor);
 
     if (is_runnable(context, &plain)) {
         conv_problem other = plain;
@@ -133,7 +147,10 @@ START_TEST(test_frames_that_do_not_follow_each_other_give_the_same_bits)
         conv_copy(&plain.x.tensor, &x.tensor);
         ck_assert_ok(conv_problem_run(context, &plain));
         run_and_compare(context, &other, &plain.y.tensor, cases[_i].what);
+        other.y.tensor = far.tensor;
+        run_and_compare(context, &other, &plain.y.tensor, cases[_i].what);
     }
+    conv_view_free(&far);
     conv_view_free(&x);
     conv_view_free(&y);
     conv_problem_free(&plain);
