@@ -62,4 +62,23 @@ typedef struct hy3d__conv_result {
 void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
                       const hy3d__conv_result *result);
 
+/* planes.c: positions of a frame, its rows one after the other. */
+bool hy3d__conv_has_plain_planes(const hy3d_conv3d_desc *desc); /* output's positions are x's */
+/* Of a channel, where they follow each other in compute type and nothing is done to them; NULL:
+ * not so. For plain planes, as the next. */
+const void *hy3d__conv_plane_in_place(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
+                                      int64_t channel);
+/* `count` of them from `first`, as compute type. */
+void hy3d__conv_plane_load(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
+                           int64_t channel, int64_t first, int64_t count, void *dst);
+/* Results of a frame: `count` positions from `first` of `channels` channels from `channel`. */
+typedef struct hy3d__conv_span {
+    int64_t image, channel, channels, t, first, count;
+} hy3d__conv_span;
+/* Where they may be summed in y, channels y's stride apart; NULL: not there. */
+void *hy3d__conv_plane_out(const hy3d__conv_run *run, const hy3d__conv_span *span);
+/* To y, a residual added, from compute type; `pitch` elements between channels. */
+void hy3d__conv_plane_store(const hy3d__conv_run *run, const hy3d__conv_span *span,
+                            const void *results, int64_t pitch);
+
 #endif

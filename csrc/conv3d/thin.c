@@ -33,16 +33,9 @@
 /* One tap in height and width, and positions as they are in x: no padding, stride or repetition. */
 static bool choose(hy3d_conv3d_plan *plan)
 {
-    const hy3d_conv3d_desc *const desc = &plan->desc;
-
-    for (int i = 1; i < 3; i++) {
-        if (desc->kernel[i] != 1 || desc->stride[i] != 1 || desc->pad_before[i] != 0 ||
-            desc->pad_after[i] != 0 || hy3d__conv_upsample(desc, i) != 1) {
-            return false;
-        }
-    }
-    return plan->compute_bytes == sizeof(float) && plan->taps <= MAX_TERMS &&
-           plan->k >= LEAST_TERMS && plan->out[1] * plan->out[2] >= HY3D__CONV_LANES;
+    return hy3d__conv_has_plain_planes(&plan->desc) && plan->compute_bytes == sizeof(float) &&
+           plan->taps <= MAX_TERMS && plan->k >= LEAST_TERMS &&
+           plan->out[1] * plan->out[2] >= HY3D__CONV_LANES;
 }
 
 static int64_t plane(const hy3d_conv3d_plan *plan)
@@ -142,27 +135,22 @@ static void cut(hy3d_conv3d_plan *plan, uint32_t threads)
     plan->result_bytes = (size_t)(d->m_block * d->positions) * sizeof(float);
 }
 
-/* Positions [first, first + count) of a plane, output channels [m, m + rows). */
-typedef struct piece {
-    int64_t image, group, t, first, count, m, rows;
-} piece;
-
-static piece split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
+static hy3d__conv_span split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
 {
     const hy3d__conv_thin *const d = &plan->thin;
-    piece p;
+    hy3d__conv_span span;
 
-    p.m = grain % d->m_blocks * d->m_block;
-    p.rows = hy3d__conv_min(d->m_block, plan->m - p.m);
+    span.channel = grain % d->m_blocks * d->m_block; /* of the group */
+    span.channels = hy3d__conv_min(d->m_block, plan->m - span.channel);
     grain /= d->m_blocks;
-    p.first = grain % d->blocks * d->positions;
-    p.count = hy3d__conv_min(d->positions, plane(plan) - p.first);
+    span.first = grain % d->blocks * d->positions;
+    span.count = hy3d__conv_min(d->positions, plane(plan) - span.first);
     grain /= d->blocks;
-    p.t = grain % plan->out[0];
+    span.t = grain % plan->out[0];
     grain /= plan->out[0];
-    p.group = grain % plan->desc.groups;
-    p.image = grain / plan->desc.groups;
-    return p;
+    span.channel += grain % plan->desc.groups * plan->m;
+    span.image = grain / plan->desc.groups;
+    return span;
 }
 
 /* To its place in every column; `column` floats are between columns. */
@@ -185,50 +173,41 @@ static void prefetch(const unsigned char *data, int64_t bytes)
     }
 }
 
-/* The piece's positions of one channel of a frame. */
-static void pack_line(const hy3d__conv_run *run, const piece *p, const hy3d_conv3d_frame *frame,
-                      int64_t channel, float *dst, int64_t column)
+/* The span's positions of one channel of a frame. */
+static void pack_line(const hy3d__conv_run *run, const hy3d__conv_span *span,
+                      const hy3d_conv3d_frame *frame, int64_t channel, float *dst, int64_t column)
 {
-    const hy3d_conv3d_plan *const plan = run->plan;
-    const int64_t bytes = (int64_t)hy3d_dtype_bytes(plan->desc.dtype);
-    const bool is_flat = frame->stride[1] == plan->out[2] * frame->stride[2];
-    const int64_t width = is_flat ? plane(plan) : plan->out[2];
-    hy3d__conv_line line = hy3d__conv_source_line(run, frame, channel, 0);
-    const unsigned char *const data = line.data;
+    const float *const line = hy3d__conv_plane_in_place(run, frame, channel);
     float values[MAX_COLUMNS * COLUMN];
 
-    if (data != NULL && is_flat && frame->stride[2] == 1 && line.dtype == HY3D_F32 &&
-        !line.is_changed) {
-        if (channel + AHEAD < plan->desc.in_channels) {
-            prefetch(data + (p->first + AHEAD * frame->stride[0]) * bytes, p->count * bytes);
+    if (line != NULL) {
+        if (channel + AHEAD < run->plan->desc.in_channels) {
+            prefetch((const unsigned char *)(line + span->first + AHEAD * frame->stride[0]),
+                     span->count * (int64_t)sizeof *line);
         }
-        spread((const float *)(const void *)data + p->first, p->count, dst, column);
+        spread(line + span->first, span->count, dst, column);
         return;
     }
-    for (int64_t done = 0, n; done < p->count; done += n) {
-        const int64_t row = (p->first + done) / width, at = (p->first + done) % width;
-        n = hy3d__conv_min(p->count - done, width - at);
-        line.data = data == NULL ? NULL : data + row * frame->stride[1] * bytes;
-        line.size = width;
-        hy3d__conv_load_line(plan->kernels, &line, at, 1, n, values + done);
-    }
-    spread(values, p->count, dst, column);
+    hy3d__conv_plane_load(run, frame, channel, span->first, span->count, values);
+    spread(values, span->count, dst, column);
 }
 
 /* Channels [channel, channel + channels) of the group, all taps, in the order of the weights. */
-static void pack(const hy3d__conv_run *run, const piece *p, int64_t channel, int64_t channels,
-                 float *columns)
+static void pack(const hy3d__conv_run *run, const hy3d__conv_span *span, int64_t channel,
+                 int64_t channels, float *columns)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d_conv3d_desc *const desc = &plan->desc;
     const int64_t column = channels * plan->taps * COLUMN;
+    const int64_t first = span->channel / plan->m * plan->c + channel; /* of all */
 
     for (int64_t tap = 0; tap < plan->taps; tap++) {
         const hy3d_conv3d_frame frame = hy3d__conv_source_frame(
-            run, p->image, p->t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
+            run, span->image,
+            span->t * desc->stride[0] + tap * desc->dilation[0] - desc->pad_before[0]);
         for (int64_t c = 0; c < channels; c++) {
-            pack_line(run, p, &frame, p->group * plan->c + channel + c,
-                      columns + (c * plan->taps + tap) * COLUMN, column);
+            pack_line(run, span, &frame, first + c, columns + (c * plan->taps + tap) * COLUMN,
+                      column);
         }
     }
 }
@@ -237,18 +216,17 @@ static void pack(const hy3d__conv_run *run, const piece *p, int64_t channel, int
 typedef struct block {
     int64_t channel, terms;
     const float *columns;
-    float *result; /* of the piece's first row */
+    float *result; /* of the span's first channel */
     int64_t pitch;
 } block;
 
-/* Rows [from, to) of the piece times nv vectors. The next block's weights are fetched with the last
+/* Rows [from, to) of the span times nv vectors. The next block's weights are fetched with the last
  * ones: a block of a row is too short for the processor to see it coming. */
-static void multiply_rows(const hy3d_conv3d_plan *plan, const piece *p, const block *of,
-                          int64_t from, int64_t to, int64_t vector, int64_t nv)
+static void multiply_rows(const hy3d_conv3d_plan *plan, const hy3d__conv_span *span,
+                          const block *of, int64_t from, int64_t to, int64_t vector, int64_t nv)
 {
-    const int64_t m = p->group * plan->m + p->m;
     const int64_t first = of->channel * plan->taps;
-    const bool is_last = (vector + nv) * HY3D__CONV_LANES >= p->count;
+    const bool is_last = (vector + nv) * HY3D__CONV_LANES >= span->count;
     const int64_t next = hy3d__conv_min(of->terms, plan->k - first - of->terms);
     const float *b[HY3D__CONV_VECTORS];
 
@@ -257,7 +235,8 @@ static void multiply_rows(const hy3d_conv3d_plan *plan, const piece *p, const bl
                (vector + i) % HY3D__CONV_VECTORS * HY3D__CONV_LANES;
     }
     for (int64_t r = from, rows; r < to; r += rows) {
-        const float *const weight = (const float *)plan->weight + (m + r) * plan->k + first;
+        const float *const weight =
+            (const float *)plan->weight + (span->channel + r) * plan->k + first;
         rows = hy3d__conv_rows_next(to - r);
         for (int64_t i = 0; is_last && next > 0 && i < rows; i++) {
             prefetch((const unsigned char *)(weight + i * plan->k + of->terms),
@@ -265,70 +244,22 @@ static void multiply_rows(const hy3d_conv3d_plan *plan, const piece *p, const bl
         }
         plan->kernels->conv_f32(
             (int)rows, (int)nv, (size_t)of->terms, weight, (size_t)plan->k, b, plan->offsets,
-            of->channel == 0 ? (const float *)plan->bias + m + r : NULL,
+            of->channel == 0 ? (const float *)plan->bias + span->channel + r : NULL,
             of->result + r * of->pitch + vector * HY3D__CONV_LANES, (size_t)of->pitch);
     }
 }
 
-static void multiply(const hy3d_conv3d_plan *plan, const piece *p, const block *of)
+static void multiply(const hy3d_conv3d_plan *plan, const hy3d__conv_span *span, const block *of)
 {
-    const int64_t vectors = hy3d__conv_ceil_div(p->count, HY3D__CONV_LANES);
+    const int64_t vectors = hy3d__conv_ceil_div(span->count, HY3D__CONV_LANES);
 
-    for (int64_t from = 0; from < p->rows; from += MAX_ROWS) {
-        const int64_t to = hy3d__conv_min(from + MAX_ROWS, p->rows);
+    for (int64_t from = 0; from < span->channels; from += MAX_ROWS) {
+        const int64_t to = hy3d__conv_min(from + MAX_ROWS, span->channels);
         for (int64_t v = 0, nv; v < vectors; v += nv) {
             nv = hy3d__conv_vectors_next(vectors - v);
-            multiply_rows(plan, p, of, from, to, v, nv);
+            multiply_rows(plan, span, of, from, to, v, nv);
         }
     }
-}
-
-/* A tensor whose rows follow each other, as one of a single row a frame. */
-static bool flatten(const hy3d_tensor *tensor, hy3d_tensor *flat)
-{
-    *flat = *tensor;
-    flat->size[3] = 1;
-    flat->size[4] = tensor->size[3] * tensor->size[4];
-    return tensor->stride[3] == tensor->size[4] * tensor->stride[4];
-}
-
-static void store(const hy3d__conv_run *run, const piece *p, const float *result, int64_t pitch)
-{
-    const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d_tensor *residual = run->fusion->residual;
-    hy3d_tensor y, other;
-    const bool is_flat = flatten(run->y, &y) && (residual == NULL || flatten(residual, &other));
-    const int64_t width = is_flat ? plane(plan) : plan->out[2];
-
-    for (int64_t done = 0, n; done < p->count; done += n) {
-        const int64_t row = (p->first + done) / width, at = (p->first + done) % width;
-        n = hy3d__conv_min(p->count - done, width - at);
-        const hy3d__conv_result stored = {
-            .data = result + done,
-            .at = {p->image, p->group * plan->m + p->m, p->t, row, at},
-            .channels = p->rows,
-            .rows = 1,
-            .cols = n,
-            .channel_pitch = pitch,
-            .row_pitch = pitch,
-            .residual = residual != NULL && is_flat ? &other : residual,
-        };
-        hy3d__conv_store(plan->kernels, is_flat ? &y : run->y, &stored);
-    }
-}
-
-/* Where results may be summed in y: NULL, or the first of them. */
-static float *straight_out(const hy3d__conv_run *run, const piece *p)
-{
-    const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d_tensor *const y = run->y;
-
-    if (!plan->thin.writes_straight || run->fusion->residual != NULL || y->stride[4] != 1 ||
-        y->stride[3] != plan->out[2] || y->stride[1] < 0 || p->count % HY3D__CONV_LANES != 0) {
-        return NULL;
-    }
-    return (float *)y->data + p->image * y->stride[0] + (p->group * plan->m + p->m) * y->stride[1] +
-           p->t * y->stride[2] + p->first;
 }
 
 static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
@@ -338,8 +269,10 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     const hy3d__conv_thin *const d = &plan->thin;
     unsigned char *const memory = run->workspace + plan->slot_bytes * slot;
     float *const columns = (float *)(void *)memory;
-    const piece p = split_grain(plan, grain);
-    float *const straight = straight_out(run, &p);
+    const hy3d__conv_span span = split_grain(plan, grain);
+    float *const straight = d->writes_straight && span.count % HY3D__CONV_LANES == 0
+                                ? hy3d__conv_plane_out(run, &span)
+                                : NULL;
     block of = {
         .columns = columns,
         .result = straight != NULL ? straight : (float *)(void *)(memory + plan->input_bytes),
@@ -349,11 +282,11 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     for (; of.channel < plan->c; of.channel += d->c_block) {
         const int64_t channels = hy3d__conv_min(d->c_block, plan->c - of.channel);
         of.terms = channels * plan->taps;
-        pack(run, &p, of.channel, channels, columns);
-        multiply(plan, &p, &of);
+        pack(run, &span, of.channel, channels, columns);
+        multiply(plan, &span, &of);
     }
     if (straight == NULL) {
-        store(run, &p, of.result, of.pitch);
+        hy3d__conv_plane_store(run, &span, of.result, of.pitch);
     }
     return HY3D_OK;
 }

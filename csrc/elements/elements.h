@@ -21,8 +21,8 @@ void hy3d__write_others(const hy3d__kernels *kernels, hy3d_dtype dtype, const vo
 static inline void hy3d__read_elements(const hy3d__kernels *kernels, hy3d_dtype dtype,
                                        const void *src, int64_t stride, int64_t n, void *dst)
 {
-    if (dtype == HY3D_F32 && stride == 1) {
-        memcpy(dst, src, (size_t)n * sizeof(float));
+    if (stride == 1 && (dtype == HY3D_F32 || dtype == HY3D_F64)) {
+        memcpy(dst, src, (size_t)n * hy3d_dtype_bytes(dtype));
     } else {
         hy3d__read_others(kernels, dtype, src, stride, n, dst);
     }
@@ -32,8 +32,8 @@ static inline void hy3d__read_elements(const hy3d__kernels *kernels, hy3d_dtype 
 static inline void hy3d__write_elements(const hy3d__kernels *kernels, hy3d_dtype dtype,
                                         const void *src, int64_t n, void *dst, int64_t stride)
 {
-    if (dtype == HY3D_F32 && stride == 1) {
-        memcpy(dst, src, (size_t)n * sizeof(float));
+    if (stride == 1 && (dtype == HY3D_F32 || dtype == HY3D_F64)) {
+        memcpy(dst, src, (size_t)n * hy3d_dtype_bytes(dtype));
     } else {
         hy3d__write_others(kernels, dtype, src, n, dst, stride);
     }

@@ -18,6 +18,7 @@ from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.conv.probe.launch import interpreter
 
 LEVELS = ("ref", "avx2", "avx512")
+_CORE_TYPES = {"ref": "Prescott", "avx2": "Haswell"}  # OpenBLAS's words
 # The host's search path first: PYTHONPATH is not read by an embedded Python.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -30,16 +31,19 @@ def needed_variables(
 ) -> dict[str, str]:
     """What has to be in the environment; a ONEDNN_MAX_CPU_ISA that the user has set stays.
 
-    level: None takes HY3D_CPU.
+    level: None takes HY3D_CPU. BLAS is held to the level too (docs/tuning.md).
     """
     there = os.environ if environment is None else environment
     level = level or there.get("HY3D_CPU") or None
     wanted = {} if level is None else {"HY3D_CPU": level}
+    core = _CORE_TYPES.get(level or "")
+    if core:
+        wanted["OPENBLAS_CORETYPE"] = there.get("OPENBLAS_CORETYPE") or core
     cap = ""
     if level == "avx2":
         cap = "AVX2"
         wanted["ATEN_CPU_CAPABILITY"] = there.get("ATEN_CPU_CAPABILITY") or "avx2"
-    elif dtype != "float32":
+    elif dtype not in ("float32", "float64"):
         cap = "AVX512_CORE_BF16"
     if cap:
         wanted["ONEDNN_MAX_CPU_ISA"] = there.get("ONEDNN_MAX_CPU_ISA") or cap

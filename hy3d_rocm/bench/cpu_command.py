@@ -16,7 +16,7 @@ from hy3d_rocm.units import brief, whole_number
 CPU_BENCHES = ("conv",)
 # The same as cpu_layers has, which imports torch.
 _SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
-_DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 _LEVELS = ("ref", "avx2", "avx512")
 _CONV_TEXT = """\
 Measures hy3d_rocm.conv3d on the CPU beside torch's (oneDNN), on the layers of two real video VAE

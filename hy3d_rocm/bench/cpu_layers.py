@@ -16,7 +16,10 @@ from hy3d_rocm.bench.gpu_layers import Layer, load_layers
 from hy3d_rocm.bench.models import BenchError
 
 CPU_SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+    "float64": torch.float64,
+}  # fmt: skip
 WIDE = "3x3x3, at least 64 channels"
 OTHER = "other layers"
 _WIDE_CHANNELS = 64

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-VARIABLES = ("HY3D_CPU", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "HY3D_WEIGHT_CACHE_MB")
+VARIABLES = ("HY3D_CPU", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY",
+             "HY3D_WEIGHT_CACHE_MB")  # fmt: skip
 
 
 def machine(threads: int) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def targets(report: ConvReport, level: str) -> list[Target]:
 def _wide(sums: Sums, report: ConvReport, level: str) -> list[Target]:
     settings, name = report.settings, sums.group
     lowest, workspace = sums.lowest or (None, ""), sums.workspace
-    if settings.dtype == "float16":
+    if settings.dtype in ("float16", "float64"):
         return []
     if settings.accuracy == "exact":
         return [Target(f"{name}: speed, geometric mean", sums.geomean, 0.95)]

@@ -19,7 +19,9 @@ _EXPLAINED = """\
 ratio: torch's time over ours, the median over rounds of (ours, torch) in turn; above 1 is faster.
 GFLOP/s: operations of the direct sum, whatever an algorithm spares; so "of peak" may pass 100 %.
 of peak: over what chains of f32 multiply-adds in registers reached at the same level, threads and
-round. Error: largest of the sampled outputs against float64, relative to max |y|.
+round (half of that for float64). Computed by: our strategy and its threads, and the BLAS library
+where that does the sums. Error: largest of the sampled outputs against float64, relative to
+max |y|.
 """
 
 
@@ -74,6 +76,7 @@ def _row_dict(row: ConvRow) -> dict[str, Any]:
         **dataclasses.asdict(row),
         "text": row.layer.text,
         "group": group_of(row.layer),
+        "library": None if row.told is None else row.told.library,
         "gflop": row.layer.flops / GIGA,
         "ratio": row.ratio(),
         "cold_ratio": row.ratio(COLD),
@@ -126,7 +129,7 @@ def _head(report: ConvReport) -> tuple[str, ...]:
     extra = ("extra", "torch") if report.settings.extra else ()
     return (
         "layer", "calls", "ours ms", *cold, "torch ms", "ratio", "GFLOP/s", "torch", "of peak",
-        "torch", "strategy", "workspace", "prepared", "error", "torch", *extra,
+        "torch", "computed by", "workspace", "prepared", "error", "torch", *extra,
     )  # fmt: skip
 
 
@@ -139,7 +142,7 @@ def _cells(report: ConvReport, row: ConvRow) -> tuple[str, ...]:
         row.layer.text, str(row.layer.count), _ms(row.median()), *cold, _ms(row.median(TORCH)),
         _number(row.ratio(), "{:.2f}"), *(_number(row.speed(n), "{:.0f}", 1e9) for n in names),
         *(_number(row.share(n), "{:.0f} %", 0.01) for n in names),
-        "-" if told is None else f"{told.strategy} x{told.threads}",
+        "-" if told is None else told.text,
         "-" if told is None else size_text(told.workspace_bytes),
         "-" if row.prepared_bytes is None else size_text(row.prepared_bytes),
         *(_number(row.errors.get(n), "{:.1e}") for n in names),

@@ -24,6 +24,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "tests" / "bench") not in sys.path:
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+
+from c_program import build  # noqa: E402
+
 LAYERS = ROOT / "hy3d_rocm" / "bench" / "video_vae_layers.json"
 SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
 TERMS = ("product", "data", "weight", "filter")
@@ -48,16 +53,6 @@ def layers(max_gflop: float) -> list[tuple[int, ...]]:
             if plain and weight[3:] == [3, 3] and min(weight[:2]) >= 16 and gflop <= max_gflop:
                 found.add((weight[1], weight[0], weight[2], x[0], *size))
     return sorted(found)
-
-
-def build(folder: Path) -> Path:
-    program = folder / "winograd_sweep"
-    sources = [p for p in (ROOT / "csrc").rglob("*.c") if "python" not in p.parts]
-    command = ["cc", "-std=c11", "-O2", "-ffp-contract=off", "-D_GNU_SOURCE", "-pthread"]
-    command += [f"-I{ROOT / 'include'}", f"-I{ROOT / 'csrc'}", "-o", str(program)]
-    command += [str(ROOT / "tests" / "bench" / "winograd_sweep.c"), *map(str, sources)]
-    subprocess.run([*command, "-lm", "-ldl"], check=True)
-    return program
 
 
 def measured(program: Path, level: str, count: int, max_gflop: float) -> dict[str, np.ndarray]:
@@ -123,7 +118,12 @@ def main() -> int:
     parser.add_argument("--max-gflop", type=float, default=60.0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measured(build(Path(folder)), arguments.level, arguments.count, arguments.max_gflop)
+        rows = measured(
+            build("winograd_sweep", Path(folder)),
+            arguments.level,
+            arguments.count,
+            arguments.max_gflop,
+        )
     per_cycle = {"avx512": 64.0, "avx2": 32.0, "ref": 8.0}[arguments.level]
     cycles = rows["ns"] / (rows["peak"] * per_cycle / 64.0)
     winograd = rows["format"] > 0

@@ -154,6 +154,24 @@ conv_view conv_view_widen(const conv_view *view, bool absolute)
     return wide;
 }
 
+void conv_copy(const hy3d_tensor *from, const hy3d_tensor *to)
+{
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+    do {
+        conv_set(to, at, conv_get(from, at));
+    } while (conv_step(to, at));
+}
+
+int64_t conv_unequal(const hy3d_tensor *a, const hy3d_tensor *b)
+{
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+    int64_t count = 0;
+    do {
+        count += conv_get(a, at) == conv_get(b, at) ? 0 : 1;
+    } while (conv_step(a, at));
+    return count;
+}
+
 hy3d_conv3d_desc conv_desc(hy3d_dtype dtype, int64_t in_channels, int64_t out_channels, int64_t t,
                            int64_t h, int64_t w, int64_t kernel)
 {

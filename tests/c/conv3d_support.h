@@ -34,6 +34,11 @@ void conv_set(const hy3d_tensor *tensor, const int64_t at[HY3D_TENSOR_DIMS], dou
 /* Next index in order; false after the last. Start with all zeros and a tensor without zeros. */
 bool conv_step(const hy3d_tensor *tensor, int64_t at[HY3D_TENSOR_DIMS]);
 
+/* All values, to a tensor of the same size. */
+void conv_copy(const hy3d_tensor *from, const hy3d_tensor *to);
+/* Values that differ in any bit (as doubles, which hold every type exactly). */
+int64_t conv_unequal(const hy3d_tensor *a, const hy3d_tensor *b);
+
 /* Integers in -limit .. limit, or reals in (-1, 1) that the dtype can hold. */
 void conv_fill_integers(test_random *random, const hy3d_tensor *tensor, int limit);
 void conv_fill_reals(test_random *random, const hy3d_tensor *tensor);
@@ -72,5 +77,6 @@ TCase *hy3d_conv3d_kernel_case(void);
 TCase *hy3d_conv3d_fused_case(void);
 TCase *hy3d_conv3d_fused_bound_case(void);
 TCase *hy3d_conv3d_thin_case(void);
+TCase *hy3d_conv3d_panel_case(void);
 
 #endif

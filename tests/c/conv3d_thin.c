@@ -21,25 +21,6 @@ static hy3d_conv3d_desc thin_desc(int variant)
     return desc;
 }
 
-static void copy_values(const hy3d_tensor *from, const hy3d_tensor *to)
-{
-    int64_t at[HY3D_TENSOR_DIMS] = {0};
-    do {
-        conv_set(to, at, conv_get(from, at));
-    } while (conv_step(to, at));
-}
-
-/* Values that differ in any bit (as doubles of floats: exact). */
-static int64_t unequal(const hy3d_tensor *a, const hy3d_tensor *b)
-{
-    int64_t at[HY3D_TENSOR_DIMS] = {0};
-    int64_t count = 0;
-    do {
-        count += conv_get(a, at) == conv_get(b, at) ? 0 : 1;
-    } while (conv_step(a, at));
-    return count;
-}
-
 START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
 {
     hy3d_context *const context = test_context(NULL, 2);
@@ -56,7 +37,7 @@ START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
     ck_assert_uint_eq(x.bytes % 64, 0);
     x.tensor.data = test_guard_end(&x_guard, x.bytes);
     y.tensor.data = test_guard_end(&y_guard, y.bytes);
-    copy_values(&problem.x.tensor, &x.tensor);
+    conv_copy(&problem.x.tensor, &x.tensor);
     straight.x.tensor = x.tensor;
     ck_assert_ok(conv_problem_run(context, &problem));
     for (int out = 0; out < 2; out++) { /* x in place, then y as well */
@@ -64,12 +45,12 @@ START_TEST(test_tensors_used_where_they_are_give_the_bits_of_copies)
             straight.y.tensor = y.tensor;
         }
         ck_assert_ok(conv_problem_run(context, &straight));
-        ck_assert_int_eq(unequal(&problem.y.tensor, &straight.y.tensor), 0);
+        ck_assert_int_eq(conv_unequal(&problem.y.tensor, &straight.y.tensor), 0);
     }
     straight.x.tensor = problem.x.tensor; /* y alone */
     memset(y.tensor.data, 0xff, y.bytes);
     ck_assert_ok(conv_problem_run(context, &straight));
-    ck_assert_int_eq(unequal(&problem.y.tensor, &straight.y.tensor), 0);
+    ck_assert_int_eq(conv_unequal(&problem.y.tensor, &straight.y.tensor), 0);
     test_guard_free(&x_guard);
     test_guard_free(&y_guard);
     conv_view_free(&x);
@@ -97,9 +78,9 @@ START_TEST(test_threads_change_no_bit_of_thin_kernels)
         problem.desc.workspace_limit_bytes = threads % 2 == 0 ? 150000 : 0;
         ck_assert_ok(conv_problem_run(context, &problem));
         if (threads == 1) {
-            copy_values(&problem.y.tensor, &first.tensor);
+            conv_copy(&problem.y.tensor, &first.tensor);
         }
-        ck_assert_int_eq(unequal(&problem.y.tensor, &first.tensor), 0);
+        ck_assert_int_eq(conv_unequal(&problem.y.tensor, &first.tensor), 0);
     }
     conv_view_free(&first);
     conv_problem_free(&problem);

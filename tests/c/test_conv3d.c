@@ -265,5 +265,6 @@ Suite *hy3d_conv3d_suite(void)
     suite_add_tcase(suite, hy3d_conv3d_fused_case());
     suite_add_tcase(suite, hy3d_conv3d_fused_bound_case());
     suite_add_tcase(suite, hy3d_conv3d_thin_case());
+    suite_add_tcase(suite, hy3d_conv3d_panel_case());
     return suite;
 }

@@ -163,13 +163,57 @@ def test_the_ratio_is_of_pairs_so_that_a_clock_that_changes_cancels() -> None:
 
 def test_variables_hold_torch_to_the_level_that_is_asked_for() -> None:
     assert needed_variables("float32", None, {}) == {}
-    avx2 = {"HY3D_CPU": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    avx2 = {"HY3D_CPU": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+            "OPENBLAS_CORETYPE": "Haswell"}  # fmt: skip
     assert needed_variables("float32", "avx2", {}) == avx2
     assert needed_variables("bfloat16", None, {"HY3D_CPU": "avx2"}) == avx2
     assert needed_variables("bfloat16", None, {}) == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
     users = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
     assert needed_variables("bfloat16", None, users) == users
-    assert needed_variables("float32", "ref", {}) == {"HY3D_CPU": "ref"}
+    ref = {"HY3D_CPU": "ref", "OPENBLAS_CORETYPE": "Prescott"}
+    assert needed_variables("float32", "ref", {}) == ref
+    users = {"OPENBLAS_CORETYPE": "Core2"}
+    assert needed_variables("float64", "ref", users) == {"HY3D_CPU": "ref", **users}
+    assert needed_variables("float64", None, {}) == {}
+
+
+@needs_core
+@pytest.mark.parametrize(
+    ("described", "name"),
+    [
+        ("OpenBLAS 0.3.34 DYNAMIC_ARCH NO_AFFINITY; core type Zen, at most 63 callers, from /a/b",
+         "OpenBLAS 0.3.34"),
+        ("not an OpenBLAS: /opt/mkl/libmkl_rt.so.2; one caller at a time, by its own threads",
+         "libmkl_rt.so.2"),
+        ("not an OpenBLAS: libblas.so.3", "libblas.so.3"),
+    ],
+)  # fmt: skip
+def test_who_computed_names_the_library_where_it_is_blas(
+    monkeypatch: pytest.MonkeyPatch, described: str, name: str
+) -> None:
+    monkeypatch.setitem(vars(_native), "blas_info", lambda: {"text": described})
+    assert Told("panel-sgemm", 2, 1).library == name
+    assert Told("panel-dgemm", 2, 1).text == f"panel-dgemm x2, {name}"
+    assert Told("thin", 1, 1).library is None
+    assert Told("thin", 1, 1).text == "thin x1"
+
+
+@needs_core
+def test_a_layer_in_float64_is_computed_by_blas_at_half_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_conv, "PeakProbe", lambda *_: lambda: 2e12)
+    report = run_conv(ConvSettings([SMALL], "float64", repeats=1, sample_s=0.001))
+    row = report.rows[0]
+    assert row.told is not None
+    assert row.told.strategy == "panel-dgemm"
+    assert row.told.library
+    assert row.errors[OURS] < 1e-12  # 432 terms in double
+    single = run_conv(ConvSettings([SMALL], repeats=1, sample_s=0.001))
+    assert (report.peak, single.peak) == (1e12, 2e12)
+    assert f"panel-dgemm x1, {row.told.library}" in conv_text(report)
+    assert conv_dict(report)["layers"][0]["library"] == row.told.library
+    assert conv_dict(single)["layers"][0]["library"] is None
 
 
 @needs_core

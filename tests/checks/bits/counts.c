@@ -54,7 +54,12 @@ void bits_count_plan(bits_shared *shared, const bits_config *config, const hy3d_
         add_if(shared, COUNT_THIN_CUT,
                plan->thin.c_block < plan->c || plan->thin.blocks > 1 || plan->thin.m_blocks > 1);
     } else if (plan->strategy == &hy3d__conv_panel_strategy) {
+        const hy3d__conv_panel *const d = &plan->panel;
         bits_add(shared, plan->compute_bytes == sizeof(double) ? COUNT_DGEMM : COUNT_SGEMM, 1);
+        add_if(shared, COUNT_PANEL_IN_X,
+               d->has_planes && plan->taps == 1 && d->span == plan->out[1] * plan->out[2]);
+        add_if(shared, COUNT_PANEL_CUT,
+               d->n_blocks > 1 || d->m_blocks > 1 || d->k_block < plan->k);
     } else if (plan->strategy == &hy3d__conv_winograd_strategy) {
         bits_add(shared, kinds[hy3d__winograd_format(&plan->winograd.filters.kind) - 1], 1);
         add_if(shared, COUNT_PREPARED, plan->prepared != NULL);

@@ -68,6 +68,8 @@ static const struct {
     {COUNT_PER_TAP, "direct: a copy for each tap", true, true},
     {COUNT_STRAIGHT, "thin: summed in the output", true, true},
     {COUNT_THIN_CUT, "thin: cut", true, true},
+    {COUNT_PANEL_IN_X, "panel: it may lie in the input", true, true},
+    {COUNT_PANEL_CUT, "panel: cut", true, true},
     {COUNT_TIGHT, "a workspace limit", true, true},
     {COUNT_TWO_SLOTS, "2 threads at work", true, true},
     {COUNT_THREE_SLOTS, "3 threads at work", true, true},
