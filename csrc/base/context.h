@@ -22,8 +22,8 @@ struct hy3d_context {
 /* parallel.c: makes the pool's locks, starts nothing. */
 hy3d_status hy3d__pool_create(hy3d_context *context);
 void hy3d__pool_destroy(hy3d_context *context);
-/* One process-wide step at a time per context (loading BLAS). In a child it may have to make a pool:
- * HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_THREAD. */
+/* One process-wide step at a time per context (loading BLAS). In a child it may have to make a
+ * pool: HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_THREAD. */
 hy3d_status hy3d__load_lock(hy3d_context *context, hy3d__pool **pool_out);
 void hy3d__load_unlock(hy3d__pool *pool);
 /* Lets at most `limit` callers through at a time, the others sleep. The result goes to leave;

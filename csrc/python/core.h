@@ -46,8 +46,8 @@ PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const ch
 /* ValueError or TypeError with a sentence; always returns false. */
 bool hy3d_py_value_error(const char *format, ...);
 bool hy3d_py_type_error(const char *format, ...);
-/* Whether the exception that is set may be passed over, as what a strange object says: an Exception,
- * but not MemoryError, after which nothing is known about the object. */
+/* Whether the exception that is set may be passed over, as what a strange object says: an
+ * Exception, but not MemoryError, after which nothing is known about the object. */
 bool hy3d_py_may_skip(void);
 /* Makes the exception class. */
 PyObject *hy3d_py_error_create(void);
@@ -73,8 +73,8 @@ bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d
 int hy3d_py_find_main_thread(hy3d_py_state *state);
 
 /* py_cancel.c: in place of Py_BEGIN_ALLOW_THREADS and its end where the core computes. In the main
- * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that raises
- * (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
+ * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that
+ * raises (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
 typedef struct hy3d_py_compute {
     PyThreadState *thread;
     hy3d_cancel_memory memory;

@@ -165,6 +165,7 @@ static struct PyModuleDef definition = {
     .m_free = module_free,
 };
 
+/* NOLINTNEXTLINE(misc-use-internal-linkage): Python finds it by its name */
 PyMODINIT_FUNC PyInit__core(void);
 
 PyMODINIT_FUNC PyInit__core(void)

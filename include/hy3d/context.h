@@ -83,8 +83,8 @@ HY3D_API const char *hy3d_context_blas_error(const hy3d_context *context);
 HY3D_API hy3d_status hy3d_alloc(hy3d_context *context, size_t bytes, void **memory_out);
 HY3D_API void hy3d_free(hy3d_context *context, void *memory);
 
-/* A workspace for one call, as hy3d_alloc's memory, but given back it is kept for the next call (one
- * of them, of at most 256 MB): the system clears fresh memory, which takes a tenth of a short
+/* A workspace for one call, as hy3d_alloc's memory, but given back it is kept for the next call
+ * (one of them, of at most 256 MB): the system clears fresh memory, which takes a tenth of a short
  * convolution's time. give takes NULL. */
 HY3D_API hy3d_status hy3d_workspace_take(hy3d_context *context, size_t bytes, void **memory_out);
 HY3D_API void hy3d_workspace_give(hy3d_context *context, void *memory);
@@ -107,11 +107,11 @@ typedef union hy3d_cancel_memory {
     int64_t number;
     unsigned char bytes[64];
 } hy3d_cancel_memory;
-/* Makes a flag in `memory` (on the caller's stack, say); there is nothing to destroy. It is requested
- * where `parent` is (NULL: there is none), by hy3d_cancel_request, and for good once poll(argument)
- * has said true. Only the thread that made the flag polls, whenever it looks at it: first after 50 ms,
- * then every 50 ms. The library holds no lock meanwhile, so poll may call it; threads that help go
- * on. Not for a process forked after it was made. */
+/* Makes a flag in `memory` (on the caller's stack, say); there is nothing to destroy. It is
+ * requested where `parent` is (NULL: there is none), by hy3d_cancel_request, and for good once
+ * poll(argument) has said true. Only the thread that made the flag polls, whenever it looks at it:
+ * first after 50 ms, then every 50 ms. The library holds no lock meanwhile, so poll may call it;
+ * threads that help go on. Not for a process forked after it was made. */
 HY3D_API const hy3d_cancel *hy3d_cancel_polling(hy3d_cancel_memory *memory,
                                                 const hy3d_cancel *parent, hy3d_poll_fn poll,
                                                 void *argument);

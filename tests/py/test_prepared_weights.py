@@ -51,7 +51,7 @@ def test_what_no_layout_can_be_asked_for_is_told_in_a_sentence() -> None:
         ask((0, 1, 1))
     with pytest.raises(ValueError, match="24 positions, which are no whole number of 5 repeats"):
         ask(upsample=(1, 5, 1))
-    with pytest.raises(ValueError, match="No such convolution"):
+    with pytest.raises(ValueError, match="batch is -1: it must be at least 0"):
         ask(batch=-1)
 
 
