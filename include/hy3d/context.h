@@ -31,8 +31,9 @@ typedef struct hy3d_cancel hy3d_cancel;
 typedef struct hy3d_allocator {
     /* `bytes` is a multiple of 64, and never 0. The memory begins at a multiple of 64 (else it is
      * given back, and the call ends with HY3D_ERR_UNSUPPORTED) and may hold anything. NULL: there
-     * is none. If a workspace is kept, it is freed then and the same is asked once more. What needed
-     * the memory ends with HY3D_ERR_OUT_OF_MEMORY and leaves nothing behind, or does without. */
+     * is none. If a workspace is kept, it is freed then and the same is asked once more. What
+     * needed the memory ends with HY3D_ERR_OUT_OF_MEMORY and leaves nothing behind, or does
+     * without. */
     void *(*allocate)(void *context, size_t bytes);
     /* What allocate gave, once; never NULL. */
     void (*deallocate)(void *context, void *memory);
