@@ -35,8 +35,8 @@ hy3d_status hy3d__allocator_get(const hy3d_allocator *allocator, size_t bytes, v
     if (memory == NULL) {
         return HY3D_ERR_OUT_OF_MEMORY;
     }
-    if ((uintptr_t)memory % HY3D__ALIGNMENT !=
-        0) { /* before a vector instruction ends the process */
+    /* A vector instruction would end the process later. */
+    if ((uintptr_t)memory % HY3D__ALIGNMENT != 0) {
         allocator->deallocate(allocator->context, memory);
         return HY3D_ERR_UNSUPPORTED;
     }

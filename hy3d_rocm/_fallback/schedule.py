@@ -50,7 +50,8 @@ _ORDER = tuple(
     "resident_bytes budget_bytes max_in_flight level shrink".split()
 )
 _GRAIN_FIELDS = tuple(
-    "in_start in_stop trim_start out_start out_stop ramp_before ramp_after".split()
+    "own_start own_stop in_start in_stop trim_start out_start out_stop "
+    "ramp_before ramp_after".split()
 )
 
 
@@ -209,7 +210,8 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
 def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
     """Grain `index` of a plan that schedule_plan gave; time is outermost, then H, then W.
 
-    in_start, in_stop, trim_start, out_start, out_stop, ramp_before, ramp_after, each (T, H, W).
+    own_start, own_stop, in_start, in_stop, trim_start, out_start, out_stop, ramp_before,
+    ramp_after, each (T, H, W).
     """
     if not isinstance(plan, dict):
         raise TypeError(f"plan must be the dictionary that schedule_plan gave, not {type(plan)!r}.")
@@ -378,7 +380,7 @@ def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
         after = out_stop - axis.output(stop - axis.shared_before)
     # Unit 0 of a decoded tile is unit in_start * factor of the output, causal or not.
     trim = out_start - in_start * axis.factor
-    return in_start, in_stop, trim, out_start, out_stop, before, after
+    return start, stop, in_start, in_stop, trim, out_start, out_stop, before, after
 
 
 def _ramp(length: int) -> Iterator[float]:

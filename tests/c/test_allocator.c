@@ -95,6 +95,7 @@ static hy3d_status live_once(const hy3d_allocator *allocator, const conv_problem
     hy3d_conv3d_weights *weights = NULL;
     hy3d_cancel *cancel = NULL;
     hy3d_conv3d_format format;
+    void *workspace = NULL;
     hy3d_status status = hy3d_context_create(&options, &context);
     if (status != HY3D_OK) {
         return status;
@@ -110,6 +111,10 @@ static hy3d_status live_once(const hy3d_allocator *allocator, const conv_problem
         status = hy3d_conv3d_weights_create(context, &problem->weight.tensor, format, 0, NULL,
                                             &weights);
     }
+    if (status == HY3D_OK) {
+        status = hy3d_workspace_take(context, 100000, &workspace);
+    }
+    hy3d_workspace_give(context, workspace);
     hy3d_conv3d_weights_destroy(weights);
     hy3d_cancel_destroy(context, cancel);
     hy3d_context_destroy(context);

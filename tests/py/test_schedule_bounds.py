@@ -318,8 +318,9 @@ class Pinned:
 
     def grain(self, side: Any, plan: dict[str, Any], index: int) -> None:
         grain = side.schedule_grain(plan, index)
-        for values in grain.values():
-            self.mix(*values)
+        for name in ("in_start", "in_stop", "trim_start", "out_start", "out_stop", "ramp_before",
+                     "ramp_after"):  # fmt: skip
+            self.mix(*grain[name])
         for axis in range(3):
             length = grain["out_stop"][axis] - grain["out_start"][axis]
             ramps = (grain["ramp_before"][axis], grain["ramp_after"][axis])
