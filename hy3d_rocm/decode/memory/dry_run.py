@@ -162,6 +162,13 @@ class MetaWeights:
         return self._made[key]
 
 
+class _Death(weakref.ref["torch.UntypedStorage"]):
+    """Of the storage at the address `key`."""
+
+    __slots__ = ("key",)
+    key: int
+
+
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages that operators make; those of `known` were there before."""
 
@@ -170,6 +177,15 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.workspace = workspace
         self.on_cpu = workspace.device.type == "cpu"
         self._known = [t.untyped_storage() for t in known]  # kept, so that addresses stay taken
+        self._deaths: dict[int, _Death] = {}  # of storages, by their addresses
+        here = weakref.ref(self)  # a VAE may keep storages for longer
+
+        def died(death: _Death) -> None:
+            follower = here()
+            if follower is not None:
+                follower.freed(death.key)
+
+        self._died = died
         # Where a storage lies, and the bytes that count, by its address.
         self._places = {s._cdata: ("device", 0) for s in self._known}
         self._once: set[int] = set()
@@ -202,6 +218,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def freed(self, key: int) -> None:
         """The storage of this address is no more."""
         self._true.discard(key)
+        self._deaths.pop(key, None)
         place, size = self._places.pop(key, ("device", 0))
         self.live[place] -= size
 
@@ -237,9 +254,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = place or self._place_of(tensor.device)
         size = storage.nbytes()
         self._places[key] = place, size
-        # By a weak reference: what finalize() holds, it holds until the storage dies, and the VAE
-        # may keep some.
-        weakref.finalize(storage, _freed, weakref.ref(self), key)
+        death = self._deaths[key] = _Death(storage, self._died)
+        death.key = key
         self.live[place] += size
         self.note()
 
@@ -282,13 +298,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.dtype == torch.bool:
             return tensor.untyped_storage()._cdata in self._true
         return 1.0 if tensor.is_floating_point() else 1
-
-
-def _freed(live: weakref.ref[Live], key: int) -> None:
-    """A storage that `live` followed has died."""
-    follower = live()
-    if follower is not None:
-        follower.freed(key)
 
 
 @lru_cache(maxsize=1024)
@@ -334,9 +343,6 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     if func is _aten.native_group_norm.default:
         each = (x.shape[0], args[6]), (args[6], 1), x.dtype
         return True, [like, each, each]
-    if func is _aten.linalg_vector_norm.default and args[1:] == (2.0, [1], True):
-        inner = math.prod(x.shape[2:])
-        return False, [((x.shape[0], 1, *x.shape[2:]), (inner, inner, *x.stride()[2:]), x.dtype)]
     if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
         return False, [like]
     return None
@@ -389,6 +395,8 @@ class NoScores(TorchFunctionMode):
             device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
             if device is not None and device.type == "meta":  # for torch it is there already
                 return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
+        if func is torch.nn.functional.normalize and kwargs == _NORMALIZE and len(args) == 1:
+            return self._normalized(args[0])
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
@@ -399,3 +407,15 @@ class NoScores(TorchFunctionMode):
             self._live.stays(self._live.workspace.once(_aten.bmm.default))
         self._live.note(inside)
         return out
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        """Of four operators, Wan's norm: the length, that again but clamped, then x over it."""
+        length = x.nbytes // max(x.shape[1], 1)
+        self._live.note(2 * length)
+        out = torch.empty_like(x)
+        self._live.note(length)
+        return out
+
+
+# How torch passes on what F.normalize(x, dim=1) was called with.
+_NORMALIZE = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None}

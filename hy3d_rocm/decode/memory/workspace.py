@@ -168,6 +168,10 @@ class OperatorWorkspace:
             code = CODE_BYTES[dtype.itemsize < 4] * self.code_scale
             self.code_bytes = min(self.code_bytes + round(code), CODE_LIMIT)
 
+    def composes(self, dtype: torch.dtype, size: int) -> bool:
+        """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
+        return _attention_is_composed(self.device.type, dtype, 4, (size,) * 3, (True,) * 3, False)
+
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""
         if _attention_is_composed(
