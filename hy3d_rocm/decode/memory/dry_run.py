@@ -47,6 +47,9 @@ _REAL_BYTES = 1 * MB
 
 _aten = torch.ops.aten
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_CONVOLUTION, _COPY, _ALL = _aten.convolution.default, _aten.copy_.default, _aten.all.default
+_CAT = _aten.cat.default
+_SCALAR = _aten._local_scalar_dense.default
 # Factories with a tensor as their first argument.
 _LIKE_ANOTHER = frozenset(
     getattr(_aten, name).default
@@ -224,9 +227,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _aten._local_scalar_dense.default and args[0].is_meta:
+        if func is _SCALAR and args[0].is_meta:
             return self._scalar(args[0])
-        if func is _aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+        if func is _COPY and args[1].is_meta and not args[0].is_meta:
             return args[0]  # a small one on the host; it has no contents to get
         place = ""
         if "device" in kwargs or "pin_memory" in kwargs:
@@ -239,9 +242,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inside = self.workspace.of(func, args, out)
         if inside:
             self.note(inside)
-        if func is _aten.convolution.default:
+        if func is _CONVOLUTION:
             self.macs += out.numel() * math.prod(args[1].shape[1:])
-        elif func is _aten.all.default:
+        elif func is _ALL:
             self._true.add(out.untyped_storage()._cdata)
         return out
 
@@ -266,7 +269,12 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the operator makes; where it was called on such operands before, and made tensors
         with storages of their own, those once more: torch's rules take most of a run."""
         key = _key_of(func, args, kwargs)
-        known = None if key is None else self._made.get(key) or _by_rule(func, args, kwargs)
+        try:
+            known = self._made.get(key)
+        except TypeError:  # an argument has no hash
+            key = known = None
+        if known is None and key is not None:
+            known = _by_rule(func, args, kwargs)
         if known is not None:
             again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in known[1]]
             return tuple(again) if known[0] else again[0]
@@ -311,12 +319,11 @@ def _key_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
     """What the shape of an operator's result depends on; None where that can't be told."""
     if not _makes_anew(func):
         return None
-    try:
-        key = func, tuple(map(_part, args)), tuple((k, _part(kwargs[k])) for k in sorted(kwargs))
-        hash(key)
+    try:  # operators stay, and take long to hash
+        named = tuple((k, _part(kwargs[k])) for k in sorted(kwargs)) if kwargs else ()
+        return id(func), tuple(map(_part, args)), named
     except TypeError:
         return None
-    return key
 
 
 def _part(value: Any) -> Any:
@@ -335,6 +342,8 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
     for some whose rule in torch takes long, else None."""
     x = args[0] if args else None
+    if func is _CAT and not kwargs:
+        return _joined(*args)
     if not isinstance(x, torch.Tensor) or not x.is_contiguous() or not x.is_floating_point():
         return None
     if kwargs:
@@ -346,6 +355,24 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
         return False, [like]
     return None
+
+
+def _joined(parts: Any, axis: int = 0) -> tuple[bool, list[Any]] | None:
+    """Of cat() where all parts are laid out in the order of their axes, and in no other."""
+    first, rank = parts[0], parts[0].dim()
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rank)
+    for x in parts:
+        if not x.is_contiguous() or x.dim() != rank or x.dtype != first.dtype or not x.numel():
+            return None
+        if last is not None and x.is_contiguous(memory_format=last):
+            return None
+        if any(n != m for at, (n, m) in enumerate(zip(x.shape, first.shape, strict=True))
+               if at != axis % rank):
+            return None
+    shape = list(first.shape)
+    shape[axis] = sum(x.shape[axis] for x in parts)
+    strides = [math.prod(shape[at + 1 :]) for at in range(rank)]
+    return False, [(tuple(shape), tuple(strides), first.dtype)]
 
 
 def _goes_along(other: Any, x: Tensor) -> bool:
