@@ -366,8 +366,11 @@ def _joined(parts: Any, axis: int = 0) -> tuple[bool, list[Any]] | None:
             return None
         if last is not None and x.is_contiguous(memory_format=last):
             return None
-        if any(n != m for at, (n, m) in enumerate(zip(x.shape, first.shape, strict=True))
-               if at != axis % rank):
+        if any(
+            n != m
+            for at, (n, m) in enumerate(zip(x.shape, first.shape, strict=True))
+            if at != axis % rank
+        ):
             return None
     shape = list(first.shape)
     shape[axis] = sum(x.shape[axis] for x in parts)
